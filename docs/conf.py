@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from types import ModuleType
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
@@ -22,6 +21,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.g
 
 import outputs  # noqa: E402
 from jupyter_cache import get_cache  # noqa: E402
+from public_names import public_names  # noqa: E402
 from sphinx.util import logging  # noqa: E402
 
 import jaxviz  # noqa: E402
@@ -39,6 +39,7 @@ exclude_patterns = [
     "index_page.py",
     "kernel_startup.py",
     "outputs.py",
+    "public_names.py",
     "screenshots.py",
     "**/.ipynb_checkpoints",
 ]
@@ -91,7 +92,10 @@ nb_execution_show_traceback = True  # an error is a warning with its traceback, 
 nb_execution_timeout = 120
 nb_execution_in_temp = True
 nb_merge_streams = True
-nb_code_prompt_show, nb_code_prompt_hide = "Show the {type}", "Hide the {type}"
+nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
+nb_mime_priority_overrides = [
+    ("*", "application/vnd.jupyter.widget-view+json", None)
+]  # of other widgets, such as plots that are live, the text
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # nothing is fetched from elsewhere; see kernel_startup.py
 
 # Each kernel starts with kernel_startup.py, and puts the explorers that it shows into their folder.
@@ -150,9 +154,11 @@ _PROPERTIES: dict[str, list[str]] = {}
 
 def _before_napoleon(app, what, name, obj, options, lines):
     """Has what stands between single backquotes as code, and keeps properties from napoleon, which takes `bytes: of all` for a type."""
-    lines[:] = [
-        line if line.lstrip().startswith(">>>") else re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", line) for line in lines
-    ]
+    in_example = False
+    for i, line in enumerate(lines):
+        in_example = line.lstrip().startswith(">>>") or (in_example and bool(line.strip()))
+        if not in_example:
+            lines[i] = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", line)
     if what in ("property", "attribute"):
         _PROPERTIES[name] = GoogleDocstring(lines, app.config, app, "method", name, obj, options).lines()
         lines[:] = [""]
@@ -162,7 +168,12 @@ def _after_napoleon(app, what, name, obj, options, lines):
     """Mends what it makes of `*args, **kwargs: text`, and of a sentence among what is raised."""
     lines[:] = _PROPERTIES.pop(name, lines)
     lines[:] = [line.replace(":param **kwargs:", r":param \*\*kwargs:") for line in lines]
-    lines[:] = [re.sub(r"^:raises ((?:what|whatever) [^:]*):\s*$", r":raises: \1", line) for line in lines]
+    lines[:] = [re.sub(r"^:raises ([^:]* [^:]*):\s*$", r":raises: \1", line) for line in lines]
+
+
+def _signature(app, what, name, obj, options, signature, returns):
+    """Defaults that are not Python, such as `<factory>`, as `...`: Sphinx links the types of what it can parse."""
+    return (re.sub(r"= <[^<>]*>", "= ...", signature), returns) if signature else None
 
 
 def _explorers_found(app, pagename, templatename, context, doctree):
@@ -176,12 +187,8 @@ def _explorers_found(app, pagename, templatename, context, doctree):
 
 def _all_in_the_reference(app, env):
     """Warns of public names that the reference lacks."""
-    told = env.get_domain("py").objects
-    for module in (jaxviz, jaxviz.teach):
-        public = [name for name in dir(module) if not name.startswith("_") and name != "load_ipython_extension"]
-        for name in public:
-            if f"{module.__name__}.{name}" not in told and not isinstance(getattr(module, name), ModuleType):
-                logging.getLogger(__name__).warning("%s.%s is not in the reference", module.__name__, name)
+    for name in sorted({*public_names(ROOT)} - env.get_domain("py").objects.keys()):
+        logging.getLogger(__name__).warning("%s is not in the reference", name)
 
 
 def _mathml(translator, node):
@@ -193,5 +200,6 @@ def setup(app):
     app.add_html_math_renderer("mathml", (_mathml, None), (_mathml, None))
     app.connect("html-page-context", _explorers_found)
     app.connect("env-check-consistency", _all_in_the_reference)
+    app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-docstring", _before_napoleon, priority=400)  # napoleon has 500
     app.connect("autodoc-process-docstring", _after_napoleon, priority=600)

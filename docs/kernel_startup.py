@@ -1,6 +1,6 @@
-"""Run at the start of each kernel that the site is built with: explorers and exercises are shown as HTML that needs no kernel.
+"""Run at the start of each kernel that the site is built with: explorers, steppers and exercises are shown as HTML that needs no kernel.
 
-An explorer is a saved page in a frame, and an exercise a form that checks its answer on the page. Neither fetches anything, so the site works offline.
+An explorer or a stepper is a saved page in a frame, and an exercise a form that checks its answer on the page. Neither fetches anything, so the site works offline.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ from pathlib import Path
 import comm
 
 _PAGES = Path(os.environ["JAXVIZ_DOCS_PAGES"])
+_formatter = get_ipython().display_formatter.ipython_display_formatter  # noqa: F821
 
 comm.create_comm = comm.DummyComm  # else the widgets' state, megabytes of it, would be part of the page
 
@@ -20,17 +21,31 @@ def _show(text):
     display({"text/html": text}, raw=True)  # noqa: F821
 
 
-def _frame(explorer):
-    """The page has its content for a name, so an output that is kept finds it again."""
-    page = explorer.save_html(_PAGES / f"{os.getpid()}.html", compiled="compiled" in (explorer.stage, explorer.beside))
+def _frame(widget, title, **options):
+    """Shows a saved page. It has its content for a name, so an output that is kept finds it again."""
+    page = widget.save_html(_PAGES / f"{os.getpid()}.html", **options)
     name = f"explorer-{hashlib.sha256(page.read_bytes()).hexdigest()[:16]}.html"
     page.replace(_PAGES / name)
-    title = html.escape(f"The explorer of {explorer.derivation.primal.name}", quote=True)
     where = f"explorers:/{name}"  # conf.py puts it into the site
     _show(
-        f'<figure class="explorer"><iframe src="{where}" title="{title}" loading="lazy"></iframe>'
+        f'<figure class="explorer"><iframe src="{where}" title="{html.escape(title, quote=True)}" loading="lazy"></iframe>'
         f'<figcaption><a href="{where}" target="_blank">Open it in a tab of its own</a></figcaption></figure>'
     )
+
+
+def _explorer(explorer):
+    from jaxviz import Explorer
+
+    _formatter.for_type(
+        Explorer, _explorer
+    )  # by its name only the first is found, as anywidget makes a class of each widget
+    is_compiled = "compiled" in (explorer.stage, explorer.beside)
+    _frame(explorer, f"The explorer of {explorer.derivation.primal.name}", compiled=is_compiled)
+
+
+def _stepper(stepper):
+    """Where it stands now. In a notebook the first one follows the run, and the others are texts."""
+    _frame(stepper.widget(), f"A run of {stepper.derivation.primal.name}")
 
 
 def _form(exercise):
@@ -52,15 +67,11 @@ def _verdict(verdict):
     known = get_ipython().user_ns  # noqa: F821
     source = known["In"][-1].partition("\n")[2].strip()  # the first line says that it is a solution
     exercise = known[re.search(r"(\w+)\.solution\(", source)[1]]
-    if exercise.form.kind == "code":
+    if exercise.form.kind == "code" and not exercise.form.code:  # a puzzle has known answers in its form
         _show(static_fold("A solution", highlight(source, PythonLexer(), HtmlFormatter())))
 
 
-def _register():
-    formatter = get_ipython().display_formatter.ipython_display_formatter  # noqa: F821
-    formatter.for_type_by_name("jaxviz.features.explorer.widget", "Explorer", _frame)
-    formatter.for_type_by_name("jaxviz.teach.exercise", "Exercise", _form)
-    formatter.for_type_by_name("jaxviz.teach.exercise", "Verdict", _verdict)
-
-
-_register()
+_formatter.for_type_by_name("jaxviz.features.explorer.widget", "Explorer", _explorer)
+_formatter.for_type_by_name("jaxviz.features.debugger.stepper", "Stepper", _stepper)
+_formatter.for_type_by_name("jaxviz.teach.exercise", "Exercise", _form)
+_formatter.for_type_by_name("jaxviz.teach.exercise", "Verdict", _verdict)

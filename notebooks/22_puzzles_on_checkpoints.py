@@ -122,8 +122,8 @@ steps
 
 # %% tags=["answer"]
 def my_roots(a):
-    newton = lambda x: (x + a / x) / 2
-    again = lambda x: jnp.max(jnp.abs(x * x - a)) > 1e-5
+    newton = lambda x: x - (x**3 + x - a) / (3 * x**2 + 1)
+    again = lambda x: jnp.max(jnp.abs(x**3 + x - a)) > 1e-5
     step = lambda x, _: (jax.lax.cond(again(x), newton, lambda x: x, x), None)
     return jax.lax.scan(step, a, length=64)[0]
 
@@ -162,7 +162,7 @@ teach.puzzles.card()
 # %% [markdown]
 # ## What to keep of this
 #
-# - Save what is dear to compute, and recompute what is cheap: a policy says it by operation, or by name.
+# - Save what is expensive to compute, and recompute what is cheap: a policy says it by operation, or by name.
 # - A checkpoint in the body of a loop counts as often as the loop runs.
 # - Two nested loops keep about the square root of what one keeps.
 # - Where a loop ends, an equation often holds; the gradient can come from that, and needs no step of the loop. A step that can be undone need not be kept.

@@ -31,7 +31,7 @@ teach.puzzles.card()
 # %% [markdown]
 # ## 20. Straight through
 #
-# Networks with weights of few bits are trained with a gradient that is a white lie.
+# Networks with weights of few bits are trained with a gradient that is not that of the function.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: straight

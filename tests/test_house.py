@@ -92,7 +92,8 @@ def test_type_checkers_know_the_public_names(tmp_path):
         f"{name}.*" for name in ("anywidget", "IPython", "ipywidgets", "jax", "matplotlib", "numpy", "scipy")
     )
     (tmp_path / "mypy.ini").write_text(f"[mypy]\nfollow_imports = silent\n[mypy-{skipped}]\nfollow_imports = skip\n")
-    file.write_text("import jaxviz\n\nshown: jaxviz.Explorer = jaxviz.explore(abs, 1.0)\njaxviz.nothing_of_the_kind\n")
+    program = Path(__file__).with_name("user_program.py").read_text(encoding="utf-8")
+    file.write_text(f"{program}\njaxviz.nothing_of_the_kind\n")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file=mypy.ini", "--no-error-summary", str(file)],
         capture_output=True, text=True, cwd=tmp_path,

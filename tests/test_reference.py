@@ -1,6 +1,5 @@
 """The reference has every public name, and each has an example that can be run."""
 
-import ast
 import builtins
 import contextlib
 import doctest
@@ -8,6 +7,7 @@ import inspect
 import io
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 
 import jax
@@ -15,30 +15,17 @@ import jax.numpy as jnp
 import pytest
 
 import jaxviz
+from docs.public_names import public_names
 from jaxviz import teach
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
 
 
-def public_names(path):
-    """The names that a stub or a package gives away: `from … import name as name`."""
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    imports = (alias for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names)
-    return [alias.name for alias in imports if alias.asname == alias.name]
-
-
-PUBLIC = {
-    f"{module.__name__}.{name}": getattr(module, name)
-    for module, path in (
-        (jaxviz, "jaxviz/__init__.pyi"),
-        (teach, "jaxviz/teach/__init__.py"),
-        (teach.puzzles, "jaxviz/teach/puzzles/__init__.py"),
-    )
-    for name in public_names(path)
-    if not inspect.ismodule(getattr(module, name))
-}
-MODULES = {"jaxviz.teach": teach, "jaxviz.teach.autodiff": teach.autodiff}
+PUBLIC = {}
+for full_name in public_names(ROOT):
+    where, _, last = full_name.rpartition(".")
+    PUBLIC[full_name] = getattr(import_module(where), last)
 
 
 def entries():

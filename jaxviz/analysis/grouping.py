@@ -107,40 +107,66 @@ def repetitions(equations: Sequence[Equation], holders: Sequence[int]) -> list[i
 def pattern(path: str) -> str:
     """A path, or a sentence with paths, without the numbers of layers, so that it is the same for each: `params['layers'][#]['w1']`.
 
-    >>> pattern("params['block_3']['w1']")
-    "params['block_#']['w1']"
+    A name without a number is the first of those with one, as haiku has it: `block`, `block_1`, `block_2`.
+
+    >>> pattern("params['block_3']['w1']"), pattern("params['block']['w1']")
+    ("params['block']['w1']", "params['block']['w1']")
     """
-    return _NUMBER.sub("#", path)
+    return _INDEX.sub("#", _SUFFIX.sub("", path))
 
 
-_NUMBER = re.compile(r"(?<=\[)\d+(?=\])|(?<=_)\d+\b|(?<=\bresult )\d+\b")
-"""An index, the number at the end of a module's name, or that of a result."""
+_INDEX = re.compile(r"(?<=\[)\d+(?=\])|(?<=\bresult )\d+\b")
+"""An index, or the number of a result."""
+
+_SUFFIX = re.compile(r"(?<=[^\W_])_\d+\b")
+"""The number at the end of a name, such as that of a module."""
+
+_WORDS = re.compile(r"\w+|\W")
 
 
 def alike(names: Sequence[str]) -> str:
-    """One name for several that differ in numbers: `params['layers'][0…11]['q']`; of others the first is named."""
+    """One name for several that differ in numbers: `params['layers'][0…11]['q']`; of others the first is named.
+
+    >>> alike(["block/linear_1", "block_1/linear_1", "block_2/linear_1"])
+    'block…block_2/linear_1'
+    """
     different = list(dict.fromkeys(names))
     if len(different) == 1:
         return different[0]
     if len(set(map(pattern, different))) > 1:
         return f"{different[0]} and others"
-    numbers = zip(*(map(int, _NUMBER.findall(name)) for name in different), strict=True)
-    ranges = iter([str(n[0]) if len(set(n)) == 1 else f"{min(n)}…{max(n)}" for n in numbers])
-    return _NUMBER.sub(lambda _: next(ranges), different[0])
+    return "".join(map(_range, zip(*map(_WORDS.findall, different), strict=True)))
+
+
+def _range(words: Sequence[str]) -> str:
+    """`0…11` for numbers, `Dense_0…2` for names with numbers, `block…block_2` where the first has none."""
+    if len(set(words)) == 1:
+        return words[0]
+    least, most = min(words, key=_number), max(words, key=_number)
+    base = _SUFFIX.sub("", least)
+    if words[0].isdigit() or base == least:
+        return f"{least}…{most}"
+    return f"{base}_{_number(least)}…{_number(most)}"
+
+
+def _number(word: str) -> int:
+    """Of a name, an index or the number of a result; 0 for a name without one."""
+    found = _SUFFIX.search(word)
+    return int(word) if word.isdigit() else int(found[0][1:]) if found else 0
 
 
 def without_repeats(groups: Iterable[Sequence[str]]) -> Callable[[str], Hashable]:
     """What tells a path from others but for the numbers that differ within a group: those of layers, and not the `1` of `Dense_1` in each."""
+    numbers = lambda path: tuple(map(_number, _WORDS.findall(path)))
     repeats: dict[str, set[int]] = {}
     for group in groups:
         for same in grouped(dict.fromkeys(group), pattern):
-            numbers = zip(*map(_NUMBER.findall, same), strict=True)
-            differ = (i for i, of_each in enumerate(numbers) if len(set(of_each)) > 1)
+            differ = (i for i, of_each in enumerate(zip(*map(numbers, same), strict=True)) if len(set(of_each)) > 1)
             repeats.setdefault(pattern(same[0]), set()).update(differ)
 
     def key(path: str) -> Hashable:
         left_out = repeats.get(pattern(path), ())
-        return pattern(path), *(n for i, n in enumerate(_NUMBER.findall(path)) if i not in left_out)
+        return pattern(path), *(n for i, n in enumerate(numbers(path)) if i not in left_out)
 
     return key
 

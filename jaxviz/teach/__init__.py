@@ -5,8 +5,8 @@
 >>> kept.answer(["x", "tanh"])  # or by name
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
 from jaxviz.teach import autodiff as autodiff
 from jaxviz.teach.exercise import Exercise as Exercise
@@ -26,12 +26,12 @@ from jaxviz.teach.static import static_fold as static_fold
 from jaxviz.teach.static import static_form as static_form
 from jaxviz.teach.static import static_script as static_script
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from jaxviz.teach import puzzles as puzzles
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     """The puzzles, which import the planner and more, are imported when they are first asked for."""
     if name == "puzzles":
-        return import_module("jaxviz.teach.puzzles")
+        return _importlib.import_module("jaxviz.teach.puzzles")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -122,7 +122,7 @@ class Form:
 
     Args:
       kind: 'marks' for boxes to tick, 'choice' for one of several, 'line' for a number or a word, 'code' for what is written in a cell.
-      groups: what there is to tick or to choose: headings, each with its options as pairs of a key and a label.
+      groups: what there is to tick or to choose: headings, each with its options as pairs of a key and a label; above code, headings alone.
       placeholder: what stands in an empty line.
       code: that the question is about.
     """
@@ -193,11 +193,11 @@ class Exercise:
         return self.truth()
 
     def __str__(self) -> str:
-        lines = [wrapped(self.question), *([self.form.code] if self.form.code else [])]
+        lines = [wrapped(self.question)]
         for heading, options in self.form.groups:
             lines += [wrapped(heading)] if heading else []
             lines += [f"  [ ] {printable(label)}" for _, label in options]
-        return "\n".join(lines)
+        return "\n".join([*lines, *([self.form.code] if self.form.code else [])])
 
     __repr__ = __str__
 
@@ -209,8 +209,10 @@ class Exercise:
         ]
         for heading, options in self.form.groups:
             items = "".join(f"<li>{code_html(label)}</li>" for _, label in options)
-            parts.append(f"{f'<div>{code_html(heading)}</div>' if heading else ''}<ul>{items}</ul>")
-        return "".join(parts)
+            parts.append(
+                f"{f'<div>{code_html(heading)}</div>' if heading else ''}{f'<ul>{items}</ul>' if items else ''}"
+            )
+        return "".join([*parts, *([preformatted(self.form.code)] if self.form.code else [])])
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         shown = display("form of an exercise")(self)._repr_mimebundle_(**kwargs)

@@ -19,7 +19,7 @@ from jaxviz.features.residuals.residual_set import residuals
 from jaxviz.functions.rule_check import check_rule
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
-from jaxviz.report.tables import format_bytes
+from jaxviz.report.tables import counted, format_bytes
 from jaxviz.runtime.cache import function_name
 from jaxviz.teach.exercise import BLANK, Exercise, Form, Mark, Point, Verdict
 from jaxviz.teach.predict import Text
@@ -269,7 +269,9 @@ def difference(ours: Any, theirs: Any, tol: float, name: str) -> str:
     """Where two results differ most, as a sentence, with the name of the second; '' if they do not."""
     found, wanted = tree_flatten_with_path(ours)[0], tree_flatten_with_path(theirs)[0]
     if [p for p, _ in found] != [p for p, _ in wanted]:
-        return f"it gives {len(found)} arrays in {jax.tree.structure(ours)}, and {name} gives {jax.tree.structure(theirs)}."
+        if ours is None:
+            return "it gives None. Is there a `return`?"
+        return f"it gives {counted(len(found), 'array')} in {jax.tree.structure(ours)}, and {name} gives {jax.tree.structure(theirs)}."
     for (path, a), (_, b) in zip(found, wanted, strict=True):
         at = f" in {keystr(path)}" if path else ""
         if np.shape(a) != np.shape(b):

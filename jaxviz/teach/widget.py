@@ -84,9 +84,14 @@ def _line(form: Any) -> _Fields:
     return [line], lambda: line.value.strip() or ..., line
 
 
+def _code(form: Any) -> _Fields:
+    told = [code_html(heading) for heading, _ in form.groups] + ([preformatted(form.code)] if form.code else [])
+    return [widgets.HTML(text, layout=_fit()) for text in told], lambda: ..., None
+
+
 _FIELDS: dict[str, Callable[[Any], _Fields]] = {
     "marks": _marks,
     "choice": _choice,
     "line": _line,
-    "code": lambda form: ([widgets.HTML(preformatted(form.code))] if form.code else [], lambda: ..., None),
+    "code": _code,
 }

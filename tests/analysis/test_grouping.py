@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxviz
-from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern, repetition, repetitions
+from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern, repetition, repetitions, without_repeats
 from jaxviz.derivation import STAGES
 
 
@@ -23,6 +23,13 @@ def loss(params, x):
 def arguments(n):
     w = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     return [{"w1": w, "w2": w} for _ in range(n)], jax.ShapeDtypeStruct((8, 64), jnp.float32)
+
+
+def test_what_differs_between_layers_is_left_out_of_paths():
+    layers = [[f"{block}/{layer}" for block in ("net/block", "net/block_1")] for layer in ("linear", "linear_1")]
+    key = without_repeats(layers)
+    assert key("net/block/linear") == key("net/block_1/linear")
+    assert key("net/block/linear") != key("net/block/linear_1")
 
 
 @pytest.mark.parametrize("n", [3, 12])
@@ -67,6 +74,11 @@ def test_names_that_differ_in_numbers():
     assert alike(["p[0]['w1']", "p[11]['w1']"]) == "p[0…11]['w1']"
     assert alike(["p['Dense_0']['w']", "p['Dense_2']['w']"]) == "p['Dense_0…2']['w']"
     assert alike(["x", "y"]) == "x and others"
+    assert alike(["result 3", "result 12"]) == "result 3…12"
+    haiku = [f"params['{block}/linear_1']['w']" for block in ("block", "block_1", "block_2")]
+    assert alike(haiku) == "params['block…block_2/linear_1']['w']"
+    assert alike(haiku[1:]) == "params['block_1…2/linear_1']['w']"
+    assert len(set(map(pattern, haiku))) == 1
     assert pattern("p['w1']") != pattern("p['w2']")
     assert grouped("abca", lambda c: c) == [("a", "a"), ("b",), ("c",)]
 

@@ -200,14 +200,14 @@ def test_which_result_reuses_which_argument_and_which_cannot():
     report = jaxviz.jit(update, donate_argnums=(0, 1, 2)).report(params, grads, jnp.ones(7))
     notes = {p.path: p.note for p in (*report.arguments, *report.results)}
     assert notes == {
-        "params['b']": "donated: result 0 takes its memory",
-        "params['w']": "donated: result 1 takes its memory",
-        "grads['b']": "donated, but the only result of type f32[3], result 0, takes the memory of another argument",
-        "grads['w']": "donated, but the only result of type f32[4,3], result 1, takes the memory of another argument",
+        "params['b']": "donated: result[0]['b'] takes its memory",
+        "params['w']": "donated: result[0]['w'] takes its memory",
+        "grads['b']": "donated, but the only result of type f32[3], result[0]['b'], takes the memory of another argument",
+        "grads['w']": "donated, but the only result of type f32[4,3], result[0]['w'], takes the memory of another argument",
         "count": "donated, but nothing reads it, so it is not part of the compiled program",
-        "result 0": "in the memory of params['b']",
-        "result 1": "in the memory of params['w']",
-        "result 2": "",
+        "result[0]['b']": "in the memory of params['b']",
+        "result[0]['w']": "in the memory of params['w']",
+        "result[1]": "",
     }
     assert "2 of 5 donated arguments reused, 60 B" in str(report)
 
@@ -220,7 +220,7 @@ def test_which_result_reuses_which_argument_and_which_cannot():
         (
             lambda x: x.astype(jnp.float16),
             X,
-            "no result has its type f32[3]; result 0, f16[3], has as many elements, and XLA did not reuse its memory for it",
+            "no result has its type f32[3]; result, f16[3], has as many elements, and XLA did not reuse its memory for it",
         ),
         (lambda x: jnp.ones(3), X, "nothing reads it"),
     ],
@@ -336,7 +336,7 @@ def test_a_report_in_which_nothing_is_donated_is_printed():
     assert [line.split()[:2] for line in str(report).splitlines()[3:]] == [
         ["p", "f32[3]"],
         ["x", "f32[3]"],
-        ["result", "0"],
+        ["result", "f32[3]"],
     ]
 
 

@@ -155,6 +155,11 @@ def test_a_tutorial_has_its_outputs_and_gives_no_answer_away(site, name):
     page = (site / "tutorials" / f"{name}.html").read_text(encoding="utf-8")
     source = (ROOT / "notebooks" / f"{name}.py").read_text(encoding="utf-8")
     assert page.count('class="cell_output') >= 2
+    assert "widget-view" not in page
+    explorers = re.findall(r"^(\w+) = jaxviz\.explore\(", source, re.MULTILINE)
+    assert page.count('<figure class="explorer">') >= len(
+        [n for n in explorers if re.search(rf"^{n}$", source, re.MULTILINE)]
+    )
     assert page.count('<form class="jvx"') == source.count('tags=["exercise"]')
     seen = html.unescape(re.sub("<[^>]*>", "", SHEET.sub("", page)))
     assert ".solution(" not in seen

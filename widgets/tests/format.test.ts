@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { shortened } from "../src/graph/layout/stubs";
 import { alike, mostAlike } from "../src/model/groups";
 import type { Residual } from "../src/model/records";
 import { folded, sorted, summary } from "../src/panes/residuals";
@@ -104,9 +105,18 @@ test("values of one expression are one row, with their bytes together", () => {
 
 test("one name for several is what they have in common", () => {
   expect(alike(["p['Dense_0']['w']", "p['Dense_2']['w']"])).toBe("p['Dense_0…2']['w']");
+  expect(alike(["p['block/linear_1']", "p['block_2/linear_1']"])).toBe("p['block…block_2/linear_1']");
+  expect(alike(["p['block_1/w']", "p['block_3/w']"])).toBe("p['block_1…3/w']");
   expect(alike(["p['w1']", "p['w2']"])).toBe("p['w1'] and others");
   expect(alike(["x", "x"])).toBe("x");
   expect(mostAlike(["read by h[1]", "kept", "read by h[2]"])).toBe(
     "read by h[1…2] (2 of 3; the other for another reason)",
   );
+});
+
+test("names of boxes are cut after a whole name", () => {
+  expect(shortened("jax.nn.log_softmax(logits, axis=-1)", 22)).toBe("jax.nn.log_softmax(…");
+  expect(shortened("jax.nn.log_softmax(logits)", 12)).toBe("jax.nn.…");
+  expect(shortened("broadcast_in_dim", 12)).toBe("broadcast_…");
+  expect(shortened("short", 5)).toBe("short");
 });

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.donation import Donation, NameOf, match_donations, result_number, why_not
+from jaxviz.analysis.donation import Donation, NameOf, match_donations, why_not
 from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
@@ -130,7 +130,8 @@ def report_compiled(
     in_shardings = jax.tree.leaves(compiled.input_shardings, is_leaf=lambda x: x is None)
     out_shardings = jax.tree.leaves(compiled.output_shardings)
     kept = [s is not None for s in in_shardings]
-    donations = as_compiled(program, donated, compiled, kept)
+    results = result_paths(traced)
+    donations = as_compiled(program, donated, compiled, kept, results.__getitem__)
     notes = {
         i: "" if is_kept else "not part of the compiled program: nothing reads it" for i, is_kept in enumerate(kept)
     }
@@ -139,7 +140,7 @@ def report_compiled(
         if d.result is None:
             notes[d.argument] = f"donated, but {d.reason}"
         else:
-            notes[d.argument] = f"donated: {result_number(d.result)} takes its memory"
+            notes[d.argument] = f"donated: {results[d.result]} takes its memory"
             takes[d.result] = f"in the memory of {names[d.argument]}"
     shardings = [s for s in (*in_shardings, *out_shardings) if s is not None]
     devices = device_names(d for s in shardings for d in s.device_set)
@@ -153,13 +154,18 @@ def report_compiled(
             for i, (name, v, s) in enumerate(zip(names, program.invars, in_shardings, strict=True))
         ),
         tuple(
-            _placed(result_number(k), a, s, takes.get(k, ""))
+            _placed(results[k], a, s, takes.get(k, ""))
             for k, (a, s) in enumerate(zip(program.out_avals, out_shardings, strict=True))
         ),
         static,
         donations,
         None if memory is None else int(memory.temp_size_in_bytes),
     )
+
+
+def result_paths(traced: Any) -> list[str]:
+    """`result[0]['w']` for each result of a call that `jax.jit` has traced."""
+    return [f"result{jax.tree_util.keystr(p)}" for p, _ in jax.tree_util.tree_leaves_with_path(traced.out_info)]
 
 
 def _placed(path: str, aval: Any, sharding: Any, note: str) -> Placed:
@@ -185,7 +191,7 @@ def layout_of(sharding: Any) -> str:
 
 
 def as_compiled(
-    program: Program, donated: Sequence[bool], compiled: Any, kept: Sequence[bool], name: NameOf = result_number
+    program: Program, donated: Sequence[bool], compiled: Any, kept: Sequence[bool], name: NameOf
 ) -> tuple[Donation, ...]:
     """What JAX planned for donated arguments, corrected by what XLA says that it did."""
     planned = match_donations(program, donated, name)

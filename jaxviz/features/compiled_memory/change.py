@@ -260,17 +260,17 @@ def _said(kind: str) -> str:
 
 # --- which rows of two reports are one --------------------------------------------------------------------------------
 
-_RANGE = re.compile(r"\d+…\d+")
+_RANGE = re.compile(r"…\w+")
 
 
 def name_of(held: Held) -> str:
     """What a row is about, without the numbers of layers, of which another program may have more."""
-    return pattern(_RANGE.sub("0", held.what))
+    return pattern(_RANGE.sub("", held.what))
 
 
 def _made(held: Held) -> str:
     """The same by what first makes the value, whatever it is called."""
-    return pattern(_RANGE.sub("0", held.expression)) if held.expression else name_of(held)
+    return pattern(_RANGE.sub("", held.expression)) if held.expression else name_of(held)
 
 
 def _line(location: Location | None) -> Hashable:

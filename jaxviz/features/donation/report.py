@@ -12,14 +12,14 @@ import jax
 
 from jaxviz.analysis.donation import match_donations
 from jaxviz.analysis.grouping import alike, grouped, pattern
-from jaxviz.features.compilations.compiled import aliases_of, as_compiled
+from jaxviz.features.compilations.compiled import aliases_of, as_compiled, result_paths
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.report.pictures import bars
-from jaxviz.report.report import SHOWN, Listed, Report, Table, attributes
-from jaxviz.report.tables import format_bytes, listed, nbytes, repeated
+from jaxviz.report.report import Listed, Report, Table, attributes
+from jaxviz.report.tables import format_bytes, listed, more_rows, nbytes, repeated
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import unwatched
 
@@ -107,7 +107,11 @@ class DonationReport(Report):
 
     def _could(self) -> str:
         size = format_bytes(sum(n for _, n, _ in self.others))
-        shown = listed((f"{path} (to {result}, {format_bytes(n)})" for path, n, result in self.others), 4)
+        groups = grouped(self.others, lambda other: (pattern(other[0]), pattern(other[2])))
+        groups.sort(key=lambda g: -sum(n for _, n, _ in g))
+        columns = ([alike([*column]) for column in ([p for p, *_ in g], [r for *_, r in g])] for g in groups)
+        sizes = (format_bytes(sum(n for _, n, _ in g)) for g in groups)
+        shown = listed((f"{path} (to {result}, {n})" for (path, result), n in zip(columns, sizes, strict=True)), 4)
         return f"Donating {shown} could save {size}, if the caller does not read {'it' if len(self.others) == 1 else 'them'} afterwards."
 
     def _picture(self) -> str:
@@ -120,6 +124,7 @@ class DonationReport(Report):
 
     def _parts(self) -> Iterator[Table | Listed]:
         groups = grouped(self.donated, lambda d: (pattern(d.path), d.type, pattern(d.text)))
+        groups.sort(key=lambda g: -sum(d.nbytes for d in g))
         rows = [
             (
                 alike([d.path for d in g]), repeated(len(g), g[0].type),
@@ -127,7 +132,9 @@ class DonationReport(Report):
             )
             for g in groups
         ]  # fmt: skip
-        yield Table(("donated", "type", "bytes", ""), rows, "<<><", shown=SHOWN)
+        rest = lambda n: format_bytes(sum(d.nbytes for g in groups[n:] for d in g))
+        more = lambda n: more_rows(len(groups) - n, sum(map(len, groups[n:])), "argument", rest(n))
+        yield Table(("donated", "type", "bytes", ""), rows, "<<><", more=more)
         yield Listed(self.advice)
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,7 +172,7 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
     program = read_jaxpr(traced.jaxpr)
     given = [x.donated for x in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
     names = compat.argument_paths(fun, info, args, kwargs)
-    results = [f"result{jax.tree_util.keystr(p)}" for p, _ in jax.tree_util.tree_leaves_with_path(traced.out_info)]
+    results = result_paths(traced)
     kept = [s is not None for s in jax.tree.leaves(compiled.input_shardings, is_leaf=lambda x: x is None)]
     copied = _copied(compiled)
     place = {i: n for n, i in enumerate(i for i, is_kept in enumerate(kept) if is_kept)}

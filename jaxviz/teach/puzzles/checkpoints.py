@@ -158,15 +158,15 @@ BODY = Puzzle(
 
 
 def roots(a):
-    newton = lambda x: (x + a / x) / 2
-    again = lambda x: jnp.max(jnp.abs(x * x - a)) > 1e-5
+    newton = lambda x: x - (x**3 + x - a) / (3 * x**2 + 1)
+    again = lambda x: jnp.max(jnp.abs(x**3 + x - a)) > 1e-5
     step = lambda x, _: (jax.lax.cond(again(x), newton, lambda x: x, x), None)
     return jax.lax.scan(step, a, length=64)[0]
 
 
 def _checked_roots(a):
-    newton = lambda x: (x + a / x) / 2
-    again = lambda x: jnp.max(jnp.abs(x * x - a)) > 1e-5
+    newton = lambda x: x - (x**3 + x - a) / (3 * x**2 + 1)
+    again = lambda x: jnp.max(jnp.abs(x**3 + x - a)) > 1e-5
     step = jax.checkpoint(lambda x, _: (jax.lax.cond(again(x), newton, lambda x: x, x), None))
     return jax.lax.scan(step, a, length=64)[0]
 
@@ -179,20 +179,20 @@ def _implicit_roots(a):
 @_implicit_roots.defjvp
 def _implicit_rule(primals, tangents):
     x = _implicit_roots(*primals)
-    return x, tangents[0] / (2 * x)
+    return x, tangents[0] / (3 * x**2 + 1)
 
 
 _ROOTS = (typed(100_000),)
 
 STEPS = Puzzle(
     "steps", "Steps that are not taken",
-    "A loop of at most 64 steps stops after a few. Its gradient keeps residuals of all 64: keep less, with at most 30 % more FLOPs.",
+    "Newton's method for x³ + x = a, at most 64 steps of it. It stops after a few, and its gradient keeps residuals of all 64: keep less, with at most 40 % more FLOPs.",
     roots, KEPT, _ROOTS, lambda rng: ((1 + 2 * rng.random(4)).astype(np.float32),),
     amount_of(_checked_roots), "which is what a checkpoint around the step keeps",
     (
         "A step that does nothing keeps zeros where one that does something keeps residuals, since both have to keep arrays of one type.",
         "With a checkpoint around the step, only what goes into it is kept.",
-        "To beat par: whatever way the loop takes, x² is a where it ends. So 2 x dx is da, and a rule of your own can say so.",
+        "To beat par: whatever way the loop takes, x³ + x is a where it ends. So (3x² + 1) dx is da, and a rule of your own can say so.",
     ),
     _checked_roots,
     lambda: predict(
@@ -202,12 +202,12 @@ STEPS = Puzzle(
         because={
             "of those it takes": "How many these are is known when it runs. How large the residuals are has to be known when it is compiled.",
             "of those it skips": "Those keep nothing that anybody needs.",
-            "of all": "Each step has to keep the same arrays, whatever it does: three of them, with zeros where it is skipped.",
+            "of all": "Each step has to keep the same arrays, whatever it does: and zeros where it is skipped.",
         },
     ),
     better=_implicit_roots,
     wrong=(roots, jax.checkpoint(roots), lambda a: jax.lax.stop_gradient(roots(a)), jnp.cbrt),
-    checks=(at_most(0.3, roots, *_ROOTS),),
+    checks=(at_most(0.4, roots, *_ROOTS),),
     tol=1e-3,
 )  # fmt: skip
 

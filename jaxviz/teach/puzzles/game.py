@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import html
+import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jaxviz.report.pictures import bars
 from jaxviz.report.report import Part, Report, Table
 from jaxviz.report.tables import counted
 from jaxviz.teach.exercise import BLANK, Exercise, Form, Point, Verdict
@@ -96,10 +96,12 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
     puzzle = find(which)
     given, par = puzzle.measure.written(puzzle.given_amount), puzzle.measure.written(puzzle.par_amount)
     return PuzzleExercise(
-        f"{PUZZLES.index(puzzle) + 1} · {puzzle.title}. {puzzle.task} As given: {given}. Par: {par}, {puzzle.par_is}.",
+        f"{PUZZLES.index(puzzle) + 1} · {puzzle.title}. {puzzle.task}",
         lambda answer: check(puzzle, answer),
         lambda: _known(puzzle),
-        Form("code", code=code_of(puzzle, puzzle.function)),
+        Form(
+            "code", ((f"As given: {given}. Par: {par}, {puzzle.par_is}.", ()),), code=code_of(puzzle, puzzle.function)
+        ),
         puzzle.hints,
         lambda: puzzle.wrong,
         puzzle=puzzle,
@@ -142,6 +144,9 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
     """What comes of an answer to a puzzle: whether it computes what it should, and its score."""
     if is_blank(answer):
         return Verdict(None, BLANK)
+    if not callable(answer):
+        why = f"It is a function, or a policy where one is asked for; got {answer!r}."
+        return Verdict(False, "That is no answer.", note=why)
     try:
         function = puzzle.made(answer)
         problem = puzzle.difference(function)
@@ -165,8 +170,7 @@ def _scored(puzzle: Puzzle, function: Any, points: tuple[Point, ...]) -> Verdict
     amount, par, written = puzzle.measured(function), puzzle.par_amount, puzzle.measure.written
     score = score_name(amount, par)
     said = puzzle.measure.says.format(written(amount))
-    rows = [("as given", puzzle.given_amount, "before"), ("par", par, "plan"), ("yours", amount, "spared")]
-    picture = bars(rows, f"{puzzle.measure.name} of {puzzle.name}", written)
+    picture = _bars({"as given": puzzle.given_amount, "par": par, "yours": amount}, written)
     if score == "over par":
         why = puzzle.most_of(function)
         return Scored(False, f"{said}; par is {written(par)}.", points, why, picture=picture)
@@ -176,6 +180,19 @@ def _scored(puzzle: Puzzle, function: Any, points: tuple[Point, ...]) -> Verdict
     return Scored(
         True, f"{cheer} {said}, and par is {written(par)}.", points, picture=picture, stars=3 if score == "eagle" else 2
     )
+
+
+def _bars(amounts: dict[str, int], written: Callable[[int], str]) -> str:
+    most = max(1, *amounts.values())
+    rows = (
+        f'<tr><td style="text-align:left">{label}</td><td style="width:20em"><div style="height:.8em;width:{100 * n / most:.4g}%;'
+        f'min-width:2px;background:{_COLOURS[label]}"></div></td><td style="text-align:right">{html.escape(written(n))}</td></tr>'
+        for label, n in amounts.items()
+    )
+    return f'<table style="margin:4px 0 4px 10px">{"".join(rows)}</table>'
+
+
+_COLOURS = {"as given": "#7f8894", "par": "#4a86d8", "yours": "#249b82"}
 
 
 def _raised(error: Exception) -> str:
@@ -241,8 +258,20 @@ class Card(Report):
             rows.append((str(number), puzzle.title, puzzle.measure.name, *amounts, self.score_of(puzzle)))
         yield Table(("", "puzzle", "measured", "par", "yours", "score"), rows, "><<>><", shown=None)
 
+    def _html_parts(self) -> Iterator[Part]:
+        """In a notebook the boxes are all puzzles, and the table those that are solved."""
+        for table in self._parts():
+            assert isinstance(table, Table)
+            yield replace(table, rows=[row for row in table.rows if row[-1]])
+
     def _picture(self) -> str:
-        return f'<div style="display:flex;flex-wrap:wrap;gap:3px;max-width:40em;margin:4px 0">{"".join(map(self._box, range(len(PUZZLES))))}</div>'
+        numbers = itertools.count()
+        rows = (
+            f'<tr><td style="text-align:left">{html.escape(subject)}</td>'
+            f'<td style="text-align:left">{"".join(self._box(next(numbers)) for _ in group)}</td></tr>'
+            for subject, group in GROUPS.items()
+        )
+        return f'<table style="margin:4px 0">{"".join(rows)}</table>'
 
     def _box(self, index: int) -> str:
         puzzle = PUZZLES[index]
@@ -250,7 +279,7 @@ class Card(Report):
         background, ink = _BOXES[score]
         title = html.escape(f"{puzzle.title}: {score or 'not solved yet'}", quote=True)
         return (
-            f'<span title="{title}" style="width:2.2em;line-height:2.2em;text-align:center;border:1px solid #7f8894;border-radius:3px;'
+            f'<span title="{title}" style="display:inline-block;width:2.2em;line-height:2.2em;margin-right:3px;text-align:center;border:1px solid #7f8894;border-radius:3px;'
             f'background:{background};color:{ink}">{index + 1}</span>'
         )
 

@@ -74,10 +74,12 @@ def _flops(f: Function, types: tuple[Any, ...], argnums: Argnums) -> int:
 
 
 def _most_flops(f: Function, types: tuple[Any, ...], argnums: Argnums) -> str:
-    most = max(_parts(f, types), key=lambda p: p.cost.flops)
-    at = location_of(most.equation, most.within)
-    where = f" at {short_location(at)}" if at is not None else ""
-    return f"Most of them, {format_flops(most.cost.flops)}, are in `{most.equation.primitive.name}`{where}."
+    by_place: Counter[str] = Counter()
+    for part in _parts(f, types):
+        at = location_of(part.equation, part.within)
+        by_place[f"`{part.equation.primitive.name}`{f' at {short_location(at)}' if at else ''}"] += part.cost.flops
+    (place, n), *_ = by_place.most_common(1)
+    return f"Most of them, {format_flops(n)}, are in {place}."
 
 
 def _operations(f: Function, types: tuple[Any, ...], argnums: Argnums) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -117,19 +118,27 @@ class Puzzle:
         """
         run = _value_and_gradient(self.run(function), self.argnums)
         chosen = slice(len(SEEDS), None) if on_points else slice(len(SEEDS))
-        for args, wanted in zip(self._inputs[chosen], self._wanted[chosen], strict=True):
-            for what, ours, theirs in zip(("value", "gradient"), run(*args), wanted, strict=True):
+        names = list(inspect.signature(self.right or self.function).parameters)
+        of_gradient = [f"gradient in `{names[i]}`" for i in _places(self.argnums)]
+        for args, (value, gradient) in zip(self._inputs[chosen], self._wanted[chosen], strict=True):
+            our_value, our_gradient = run(*args)
+            pairs = [("value", our_value, value), *zip(of_gradient, our_gradient, gradient, strict=True)]
+            for what, ours, theirs in pairs:
                 found = difference(ours, theirs, self.tol, "the right answer")
                 if found:
                     return f"In the {what} at {shown_inputs(args)}, {found}"
         return ""
 
 
+def _places(argnums: Argnums) -> tuple[int, ...]:
+    return (argnums,) if isinstance(argnums, int) else tuple(argnums or ())
+
+
 def _value_and_gradient(function: Function, argnums: Argnums) -> Function:
     """Compiled: the results, and the cotangents of the arguments for cotangents of the results that differ from element to element."""
 
     def computed(*args: Any) -> Any:
-        places = (argnums,) if isinstance(argnums, int) else tuple(argnums or ())
+        places = _places(argnums)
 
         def of_some(*some: Any) -> Any:
             given = dict(zip(places, some, strict=True))

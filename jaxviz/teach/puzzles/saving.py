@@ -84,11 +84,11 @@ _LOGITS = typed(256, 8_192), typed(4_096, 256), typed(4_096, dtype=jnp.int32)
 
 SOFTMAX = Puzzle(
     "softmax", "The logarithm of a softmax",
-    "A loss over 8,192 words keeps two arrays of examples × words. Keep less, with at most 10 % more FLOPs.",
+    "A loss over 8,192 words keeps arrays of examples × words. Keep less, with at most 10 % more FLOPs.",
     cross_entropy, KEPT, _LOGITS, lambda rng: (normal(rng, 4, 6), normal(rng, 5, 4), rng.integers(0, 6, 5)),
     fewest_kept(0.1), PLANNED,
     (
-        "One of the two is the softmax. Which operation keeps the other, and can you do without that operation?",
+        "The derivative of the logarithm keeps an array, too. Can you do without that logarithm?",
         "log(softmax(z)) is z - logsumexp(z), and the derivative of a difference keeps nothing.",
         "To beat par: the loss is one number, so its gradient in `w` is one array, whatever the cotangent. A `custom_vjp` can compute it in the forward pass.",
     ),

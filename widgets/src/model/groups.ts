@@ -17,24 +17,38 @@ export function grouped<T, K>(items: readonly T[], groupOf: (item: T) => K): T[]
 export const sumOf = <T>(items: readonly T[], size: (item: T) => number): number =>
   items.reduce((total, item) => total + size(item), 0);
 
-const NUMBER = /(?<=\[)\d+(?=\])|(?<=_)\d+\b|(?<=\bresult )\d+\b/g;
+/** An index, or the number of a result. */
+const INDEX = /(?<=\[)\d+(?=\])|(?<=\bresult )\d+\b/g;
+/** The number at the end of a name, such as that of a module. */
+const SUFFIX = /(?<=[\p{L}\p{N}])_\d+(?![\p{L}\p{N}_])/gu;
+const WORDS = /[\p{L}\p{N}_]+|[^\p{L}\p{N}_]/gu;
 
-/** A name or a sentence but for numbers. */
-export const patternOf = (text: string): string => text.replace(NUMBER, "#");
+/** A name or a sentence but for numbers; a name without one is the first of those with one. */
+export const patternOf = (text: string): string => text.replace(SUFFIX, "").replace(INDEX, "#");
 
 /** One name for several that differ in numbers, as Python's `alike` gives it: `params['layers'][0…11]['q']`. */
 export function alike(names: readonly string[]): string {
-  const first = names[0]!;
-  if (new Set(names.map(patternOf)).size > 1) return `${first} and others`;
-  const numbers = names.map((name) => (name.match(NUMBER) ?? []).map(Number));
-  let at = 0;
-  return first.replace(NUMBER, (number) => {
-    const of = numbers.map((n) => n[at]!);
-    at += 1;
-    const [least, most] = [Math.min(...of), Math.max(...of)];
-    return least === most ? number : `${least}…${most}`;
-  });
+  const different = [...new Set(names)];
+  const first = different[0]!;
+  if (different.length === 1) return first;
+  if (new Set(different.map(patternOf)).size > 1) return `${first} and others`;
+  const words = different.map((name) => name.match(WORDS) ?? []);
+  return words[0]!.map((_, i) => rangeOf(words.map((of) => of[i]!))).join("");
 }
+
+/** `0…11` for numbers, `Dense_0…2` for names with numbers, `block…block_2` where the first has none. */
+function rangeOf(words: readonly string[]): string {
+  if (words.every((word) => word === words[0])) return words[0]!;
+  const sorted = [...words].sort((a, b) => numberOf(a) - numberOf(b));
+  const [least, most] = [sorted[0]!, sorted.at(-1)!];
+  const base = least.replace(SUFFIX, "");
+  if (/^\d+$/.test(least) || base === least) return `${least}…${most}`;
+  return `${base}_${numberOf(least)}…${numberOf(most)}`;
+}
+
+/** Of a name, or an index; 0 for a name without one. */
+const numberOf = (word: string): number =>
+  Number(/^\d+$/.test(word) ? word : (/_(\d+)$/.exec(word)?.[1] ?? 0));
 
 /** Of several sentences those that say the same but for numbers, the most that do. */
 export function most(sentences: readonly string[]): string[] {

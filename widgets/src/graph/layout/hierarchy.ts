@@ -4,6 +4,7 @@ import type { Model } from "../../model/model";
 import type { Place } from "../../model/records";
 import { atOnce, type Sliced } from "../../model/slices";
 import { findRepeats, mix, WORTH } from "./repeats";
+import { shortened } from "./stubs";
 
 export const EQUATION = 0;
 /** One of several programs of an equation: a branch of a cond. */
@@ -355,7 +356,7 @@ class Level {
       (a.startLine - b.startLine || a.start - b.start) >= 0 && (b.endLine - a.endLine || b.end - a.end) >= 0;
     const whole = places.find((b) => b!.startLine > 0 && places.every((a) => isWithin(a!, b!)));
     const text = whole ? model.sourceText(whole) : "";
-    if (text) return text.length > LONG ? `${text.slice(0, LONG - 1)}…` : text;
+    if (text) return shortened(text, LONG);
     const lines = places.map((place) => place!.line);
     const [from, to] = [Math.min(...lines), Math.max(...lines)];
     return from === to ? `line ${from}` : `lines ${from}–${to}`;

@@ -34,8 +34,18 @@ export const PORTS = 6;
 /** What a port has beside its text, and what is between two. */
 const [PORT_PAD, PORT_GAP] = [8, 3];
 
+/** A text in so many characters: of a longer one what fits, up to the end of a name or a sign; of one long name, up to the end of a part. */
 export function shortened(text: string, most = LONG): string {
-  return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
+  if (text.length <= most) return text;
+  for (const token of [/[\p{L}\p{N}_]+|./gsu, /[\p{L}\p{N}]+|./gsu, /./gsu]) {
+    let kept = 0;
+    for (const { 0: found } of text.matchAll(token)) {
+      if (kept + found.length > most - 1) break;
+      kept += found.length;
+    }
+    if (kept > 0) return `${text.slice(0, kept).trimEnd()}…`;
+  }
+  return "…";
 }
 
 /** What is written of the stubs at one side: each, or how many of each kind. */
