@@ -152,9 +152,10 @@ def curve(
         if not any(steps[i][k] for i in picked):
             continue
         above = [b + steps[i][k] for b, i in zip(below, picked, strict=True)]
-        over = [f"{x_of(i + d):.1f} {y_of(above[i]):.1f}" for i in range(n) for d in (0, 1)]
-        under = [f"{x_of(i + d):.1f} {y_of(below[i]):.1f}" for i in reversed(range(n)) for d in (1, 0)]
-        drawn.append(f'<path d="M{"L".join(over + under)}Z" fill="{COLOURS[kind]}"/>')
+        edges = [x_of(i) for i in range(n + 1)]
+        over = _stairs(edges, [*map(y_of, above)])
+        under = _stairs(edges[::-1], [*map(y_of, below[::-1])])
+        drawn.append(f'<path d="M0 {y_of(above[0]):.1f}{over}{under}Z" fill="{COLOURS[kind]}"/>')
         below = above
     drawn.append(_line(0, y0 + tall, wide, y0 + tall))
     middle = x_of(next((i for i, span in enumerate(spans) if span[0] >= turn), n))
@@ -185,6 +186,16 @@ def curve(
         y += _LINE
     there = ", ".join(text for text, _ in alive)
     return _svg(caption, f", over {counted(len(steps), 'step')}: {peak}, of it {there}", y + 4, drawn)
+
+
+def _stairs(edges: Sequence[float], heights: Sequence[float]) -> str:
+    """The way from one edge to the last, at each height in turn: a step where that changes."""
+    steps = [f"{y:.1f}" for y in heights]
+    last = len(steps) - 1
+    return "".join(
+        f"{f'V{y}' if i == 0 or y != steps[i - 1] else ''}{f'H{edges[i + 1]:.1f}' if i == last or y != steps[i + 1] else ''}"
+        for i, y in enumerate(steps)
+    )
 
 
 def _stepped(totals: Sequence[float], turn: int, middle: float, wide: float, y_of: Callable[[float], float]) -> str:
@@ -295,7 +306,7 @@ def front(
         said = ",".join(map(str, numbers))
         half = _COLUMN * len(said) / 2
         drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{COLOURS[kind]}"/>')
-        drawn.append(_text(min(max(x, half + 4), WIDTH - half), y - 8, said, "middle"))
+        drawn.append(f"<g {_HALO}>{_text(min(max(x, half + 4), WIDTH - half), y - 8, said, 'middle')}</g>")
     y = base + 22
     texts = [f"{written[0](int(x))}, {written[1](int(y))}" for x, y, _, _ in marks]
     room = int((WIDTH - 36) / _COLUMN) - max(map(columns, texts)) - 1
@@ -445,6 +456,10 @@ def in_page(svg: str) -> str:
 
 
 _FAMILY = "var(--jp-code-font-family, ui-monospace, &quot;DejaVu Sans Mono&quot;, Menlo, Consolas, monospace)"
+
+
+_HALO = 'stroke="var(--jp-layout-color0, Canvas)" stroke-width="4" paint-order="stroke"'
+"""Around what may stand on a line: a rim of the page's own colour."""
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", dim: bool = False, ink: str = "currentColor") -> str:

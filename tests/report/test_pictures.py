@@ -189,7 +189,7 @@ def is_sound(svg):
     assert svg.get("aria-label").endswith(".")
     names = {name for e in svg.iter() for name in e.attrib}
     assert not any(name == "id" or name.endswith("href") or name.startswith("on") for name in names)
-    assert {e.tag for e in svg.iter()} <= {"svg", "title", "text", "rect", "path", "circle"}
+    assert {e.tag for e in svg.iter()} <= {"svg", "title", "g", "text", "rect", "path", "circle"}
     assert "nan" not in " ".join(
         e.get(name) for e in svg.iter() for name in e.attrib if name in ("x", "y", "d", "width", "cx", "cy")
     )
@@ -300,10 +300,17 @@ def test_a_curve_has_its_peak_where_it_is(n, share):
     (mark,) = svg.iter("circle")
     assert float(mark.get("cx")) == pytest.approx(pictures.WIDTH * (at + 0.5) / n, abs=2)
     area = next(e for e in svg.iter("path") if e.get("fill") == COLOURS["temporary"])
-    ys = [float(point.split()[1]) for point in re.findall(r"[\d.]+ [\d.]+", area.get("d"))]
+    ys = [float(y) for y in re.findall(r"(?:V|M[\d.]+ )([\d.]+)", area.get("d"))]
+    xs = [float(x) for x in re.findall(r"(?:H|M)([\d.]+)", area.get("d"))]
+    assert (min(xs), max(xs)) == (0, pictures.WIDTH - 1)
     assert min(ys) == pytest.approx(float(mark.get("cy")))
     assert {"temporary 1000 B", "argument 10 B"} <= set(texts(svg))
     assert curve([], (), 0, "bytes", "") == curve([(0,)], ("argument",), 0, "bytes", "") == ""
+
+
+def test_a_curve_has_no_more_corners_than_steps_that_differ():
+    flat = curve([(10, 20)] * 300, ("argument", "temporary"), 150, "bytes", "peak")
+    assert len(flat) < len(curve([(10, i) for i in range(300)], ("argument", "temporary"), 150, "bytes", "peak")) / 2
 
 
 def test_a_timeline_has_each_lane_in_its_time():
