@@ -56,6 +56,19 @@ def test_layers_make_a_report_no_longer(name):
     assert_no_longer(REPORTS[name](FEW), REPORTS[name](many))
 
 
+def test_forty_rows_hold_nearly_all_of_the_bytes():
+    derivation = jaxviz.derive(*_flat(models.transformer(MANY)))
+    residuals, memory = derivation.residuals, jaxviz.memory(derivation)
+    kept = jaxviz.compare_policies(derivation, policies=["everything", "nothing_saveable"]).differences
+    for sizes in (
+        [g.nbytes for g in residuals.groups],
+        [a.nbytes for a in memory.alive],
+        [d.at_stake for d in kept],
+    ):
+        assert sorted(sizes, reverse=True) == sizes
+        assert sum(sizes[:40]) >= 0.95 * sum(sizes)
+
+
 @pytest.mark.slow
 @pytest.mark.values
 @pytest.mark.parametrize("name", COMPILED)
