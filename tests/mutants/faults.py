@@ -654,4 +654,18 @@ FAULTS: tuple[Fault, ...] = (
         "if True:",
         "tests/features/explorer/test_explorer_widget.py tests/browser/test_reopened.py",
     ),
+    Fault(
+        "a puzzle is solved by what has the values alone",
+        "jaxviz/teach/puzzles/puzzle.py",
+        "*zip(of_gradient, our_gradient, gradient, strict=True)]",
+        "]",
+        "tests/test_teach_puzzles.py -k 'compute_the_same or hard_points'",
+    ),
+    Fault(
+        "a worse answer to a puzzle takes the place of the best",
+        "jaxviz/teach/puzzles/scores.py",
+        "found[name].amount <= best.amount",
+        "found[name].amount < 0",
+        "tests/test_teach_puzzles.py -k kept",
+    ),
 )
