@@ -168,6 +168,18 @@ for n in (5, 10, 20):
     sizes = [sum(1 for _ in jaxviz.trace(f)(square, h, n=n).walk()) for f in (deep, rolled)]
     print(f"{n:2} layers: {sizes[0]:3} equations as a Python loop, {sizes[1]} with jax.lax.scan")
 
+# %% jupyter={"source_hidden": true}
+# Equations by the number of layers
+import matplotlib.pyplot as plt
+
+layers = (1, 10, 20, 30, 40)
+plt.figure(figsize=(4.5, 2.4))
+for f, name in ((deep, "Python loop"), (rolled, "jax.lax.scan")):
+    plt.plot(layers, [sum(1 for _ in jaxviz.trace(f)(square, h, n=n).walk()) for n in layers], "o-", label=name)
+plt.xlabel("layers")
+plt.ylabel("equations")
+plt.legend(frameon=False);
+
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: products
 def _count(f, n):
