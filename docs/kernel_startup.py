@@ -36,9 +36,8 @@ def _frame(widget, title, **options):
 def _explorer(explorer):
     from jaxviz import Explorer
 
-    _formatter.for_type(
-        Explorer, _explorer
-    )  # by its name only the first is found, as anywidget makes a class of each widget
+    # By its name only the first is found: anywidget makes a class of each widget.
+    _formatter.for_type(Explorer, _explorer)
     is_compiled = "compiled" in (explorer.stage, explorer.beside)
     _frame(explorer, f"The explorer of {explorer.derivation.primal.name}", compiled=is_compiled)
 
