@@ -48,7 +48,8 @@ nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 root_doc = "index"
 nitpicky = False
 suppress_warnings = ["myst.header"]  # README's sections are not the site's
-if os.environ.get("JAXVIZ_DOCS_RUN") == "0":
+is_run = os.environ.get("JAXVIZ_DOCS_RUN") != "0"
+if not is_run:
     suppress_warnings += ["myst-nb.lexer"]  # of cells that are not run the language is not known
 
 # --- the tutorials, which are kept beside this folder -----------------------------------------------------------------
@@ -84,10 +85,11 @@ for path in _kept:
 # --- code that is run -------------------------------------------------------------------------------------------------
 
 BUILD = HERE / "_build"
-OUTPUTS = outputs.folder(ROOT, BUILD)
-nb_execution_mode = "off" if os.environ.get("JAXVIZ_DOCS_RUN") == "0" else "cache"
+OUTPUTS = outputs.folder(ROOT, BUILD) if is_run else BUILD
+nb_execution_mode = "cache" if is_run else "off"
 nb_execution_cache_path = str(OUTPUTS / "cells")
-get_cache(nb_execution_cache_path).list_cache_records()  # makes it here, and not in two processes at once
+if is_run:
+    get_cache(nb_execution_cache_path).list_cache_records()  # makes it here, and not in two processes at once
 nb_execution_show_traceback = True  # an error is a warning with its traceback, and warnings are errors
 nb_execution_timeout = 120
 nb_execution_in_temp = True
