@@ -12,7 +12,7 @@ pytestmark = pytest.mark.browser
 
 NO_KERNEL = "() => jupyterapp.shell.currentWidget.sessionContext.shutdown()"
 RESTART = "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
-GONE = "The kernel that made this is gone. Run the cell again to see it."
+GONE = "The kernel that made this has shut down. Run the cell again to see it."
 
 
 @pytest.fixture

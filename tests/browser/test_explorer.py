@@ -388,7 +388,7 @@ def test_the_code_pane_tells_values_apart_and_leads_to_them(tab, tmp_path):
     card = page.get_by_test_id("variable")
     expect(card).to_contain_text("jnp.tanh(h @ w + x)")
     expect(card).to_contain_text("f32[3]12 B")
-    expect(card).to_contain_text(re.compile(r"\d uses?, and given back by the scan's program"))
+    expect(card).to_contain_text(re.compile(r"\d uses?, and a result of the scan's program"))
     expect(backward.locator(".is-pointed, .is-kin").first).to_be_visible()
     tab.screenshot("code-hover")
 

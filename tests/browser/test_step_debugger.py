@@ -84,7 +84,7 @@ def test_a_user_goes_forward_and_back_through_a_loop_and_its_derivative(in_lab):
     expect(looked).to_contain_text("f32[3]")
     stepper.focus()
     page.keyboard.press("e")
-    expect(stepper.get_by_test_id("step-status")).to_contain_text("The run is over")
+    expect(stepper.get_by_test_id("step-status")).to_contain_text("The run has ended")
     expect(looked.get_by_test_id("other-value")).to_contain_text("cotangent")
     shown = looked.get_by_test_id("other-value").locator(".jv-numbers").inner_text()
     cotangent = ask_kernel(page, f"*(f'{{x:.4f}}' for x in s.cotangents['{name}'])")
@@ -129,12 +129,14 @@ def test_two_views_an_error_and_a_kernel_that_goes(in_lab):
     expect(second.get_by_test_id("breakpoint")).to_have_count(1)
     second.get_by_test_id("move-continue").click()
     expect(second.get_by_test_id("busy")).to_have_text(re.compile(r"(waiting for the kernel|running) · \d+ s"))
-    expect(second.get_by_test_id("step-status")).to_contain_text("The run is over", timeout=25_000)
-    expect(stepper.get_by_test_id("step-status")).to_contain_text("The run is over")
+    expect(second.get_by_test_id("step-status")).to_contain_text("The run has ended", timeout=25_000)
+    expect(stepper.get_by_test_id("step-status")).to_contain_text("The run has ended")
     expect(stepper.get_by_test_id("step-notice")).to_contain_text("Not hit")
 
     page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
-    expect(stepper.get_by_test_id("step-notice")).to_contain_text("The kernel that ran this is gone", timeout=20_000)
+    expect(stepper.get_by_test_id("step-notice")).to_contain_text(
+        "The kernel that ran this has shut down", timeout=20_000
+    )
     expect(stepper.get_by_test_id("move-back")).to_have_attribute("aria-disabled", "true")
     expect(stepper.get_by_test_id("value-card").first).to_be_visible()
 

@@ -125,7 +125,7 @@ def test_a_page_has_what_was_worked_out_and_says_that_there_is_no_kernel(tab, tm
     expect(page.get_by_test_id("timeline")).to_contain_text(f"peak {format_bytes(alone.peak_nbytes)}")
     page.get_by_test_id("residuals").get_by_test_id("show-what-if").click()
     expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(alone.peak_nbytes))
-    expect(page.get_by_test_id("what-if-said")).to_contain_text("No kernel: what was worked out before is shown")
+    expect(page.get_by_test_id("what-if-said")).to_contain_text("No kernel: only results computed earlier are shown")
     page.get_by_test_id("what-if-code").click()
     expect(page.get_by_test_id("what-if-sheet")).to_contain_text("jax.checkpoint(layer)")
     page.keyboard.press("Escape")
@@ -134,7 +134,7 @@ def test_a_page_has_what_was_worked_out_and_says_that_there_is_no_kernel(tab, tm
     expect(is_on(row)).to_have_count(0)
     expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(written.peak_nbytes))
     expect(page.get_by_test_id("memory-head")).to_contain_text(
-        "as written, since with the switches as set it is not known"
+        "as written, because it is unknown for the switches as set"
     )
     row.get_by_role("switch").click()
     # What nobody has worked out cannot be switched.

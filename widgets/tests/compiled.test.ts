@@ -247,7 +247,7 @@ describe("the pane", () => {
       vi.advanceTimersByTime(125_000);
       expect(seen(pane)).toEqual([expect.stringContaining("Compiling"), "2 min 05 s", "Stop waiting"]);
       button(pane).click();
-      expect(seen(pane)).toEqual([expect.stringContaining("The kernel goes on")]);
+      expect(seen(pane)).toEqual([expect.stringContaining("The kernel continues")]);
       from.says({ what: "compiling" });
       expect(seen(pane)).toHaveLength(1);
       from.set(JSON.stringify(answer));
@@ -324,7 +324,7 @@ describe("the pane", () => {
     expect(pane.element.textContent).toContain("no kernel");
   });
 
-  test("is lit by what is selected, and selects what a line was made from", () => {
+  test("is lit by the selection, and selects what a line was made from", () => {
     const { state, pane, lines } = mounted(source(JSON.stringify(answer)));
     state.selectRow(0);
     expect(lines()[2]!.classList.contains("is-selected")).toBe(true);

@@ -72,7 +72,7 @@ test("the rail says where the function runs, and why", () => {
   expect(devices!.getAttribute("title")).toBe("runs on 2 devices, cpu:0 to cpu:1, where its argument x lies");
 });
 
-test("the source has the expression of what is selected marked, and of what is pointed at", () => {
+test("the source has the expression of the selection marked, and of what is pointed at", () => {
   const { el, find, key } = show();
   const marks = () => [...el.querySelectorAll("mark")].map((m) => `${m.className} ${m.textContent}`);
   expect(marks()).toEqual([]);
@@ -96,8 +96,8 @@ test("each line has what the gradient does there in columns, with their sums abo
   const [line] = find("source-line").filter((l) => l.dataset.line === "2");
   const cells = [...line!.querySelectorAll(".jv-amount")].map((cell) => cell.textContent!.trim());
   expect(cells).toEqual(["12 B", "", "6"]);
-  expect(line!.title).toBe("12 B kept, 6 FLOP backward");
-  expect(find("figure-heads")[0]!.textContent).toBe("kept16 Bforward3 FLOPbackward6 FLOP");
+  expect(line!.title).toBe("12 B saved, 6 FLOP backward");
+  expect(find("figure-heads")[0]!.textContent).toBe("saved16 Bforward3 FLOPbackward6 FLOP");
   const [choice] = find("line-figure") as HTMLSelectElement[];
   choice!.value = "backward";
   choice!.dispatchEvent(new Event("change"));
@@ -155,7 +155,7 @@ test("residuals of one expression are selected together", () => {
   expect([...state.selection.rows]).toEqual([0, 2]);
   expect([0, 1].map((i) => residualLitAs(state, i))).toEqual(["is-selected", "is-selected"]);
   const inspector = new InspectorPane(state);
-  expect(inspector.element.textContent).toContain("2 residuals, of which the first is");
+  expect(inspector.element.textContent).toContain("2 residuals, the first is");
 });
 
 test("choosing a residual lights its line and tells Python the equation that makes it", () => {
@@ -260,12 +260,12 @@ test("the filter: rows, totals, sorting, and a way back", () => {
   type(box, "nothing like it");
   expect(order()).toEqual([]);
   expect(total()).toBe("0 of 2 values, 0 B of 16 B");
-  expect(find("residuals")[0]!.textContent).toContain("None of the 2 values matches.");
+  expect(find("residuals")[0]!.textContent).toContain("None of the 2 values match.");
   find("residuals")[0]!.querySelector<HTMLElement>(".jv-wide button")!.click();
   expect([order(), box.value]).toEqual([["1", "0"], ""]);
 });
 
-test("a kind is chosen, and what is selected lights rows that pass", () => {
+test("a kind is chosen, and the selection lights rows that pass", () => {
   const { find, model } = show();
   const kind = find("filter-kind")[0] as HTMLSelectElement;
   expect(Array.from(kind.options, (o) => o.text)).toEqual(["all kinds", "literal (1)", "intermediate (1)"]);
@@ -300,7 +300,7 @@ test("one search goes through source, equations, values and scopes, by the keybo
   type(box, "x");
   expect(groups()).toEqual(["source", "values"]);
   type(box, "size>nothing");
-  expect(list.textContent).toBe("nothing is not an amount; write such as size>1MiB");
+  expect(list.textContent).toBe("nothing is not an amount; write, for example, size>1MiB");
   press("Escape");
   expect([list.hidden, box.value]).toEqual([true, "size>nothing"]);
   press("Escape");
@@ -410,8 +410,8 @@ test("the inspector says how each operand and result is laid out", () => {
 test("the inspector says what becomes of a donated operand", () => {
   const donated = { donation_rows: [1], donation_operands: [0] };
   expect(inspected({ ...donated, donation_results: [0], donation_reasons: [0] })).toEqual([
-    "donated: result 0 takes over its memory",
-    "takes over the memory of a",
+    "donated: result 0 reuses its memory",
+    "reuses the memory of a",
   ]);
   expect(inspected({ ...donated, donation_results: [-1], donation_reasons: [23] })).toEqual([
     "donated, but nothing reads it",
@@ -446,7 +446,7 @@ const versions = () => {
       stages: { ...whole, primal },
       figures: [
         ["f", n, n, "equations"],
-        ["bytes kept", 1024, 2048, "bytes"],
+        ["residual bytes", 1024, 2048, "bytes"],
       ],
       residuals: [["cos", "f32[3]", 0, 1, 12, "model.py:3"]],
     }),
@@ -481,7 +481,7 @@ test("the changes are told in figures", async () => {
   find("show-changes")[0]!.click();
   await vi.waitFor(() => expect(find("figure")).not.toEqual([]), 20_000);
   const texts = (id: string) => find(id).map((row) => row.textContent);
-  expect(texts("figure")).toEqual(["bytes kept, was 1.0 KiB2.0 KiB+100%"]);
+  expect(texts("figure")).toEqual(["residual bytes, was 1.0 KiB2.0 KiB+100%"]);
   expect(texts("equations-changed")).toEqual(["f3 → 3−2+2"]);
   expect(find("residual-change")[0]!.textContent).toBe("cosf32[3]0 → 1+12 Bmodel.py:3");
   const box = find("compared")[0] as HTMLInputElement;
@@ -621,7 +621,7 @@ test("what is not known yet is said to be worked out", async () => {
   expect(find("what-if-region")[0]!.textContent).toContain("…");
   find("what-if-region")[0]!.querySelector<HTMLElement>("[role=switch]")!.click();
   expect(find("what-if-peak")[0]!.textContent).toBe("…");
-  expect(find("what-if-said")[0]!.textContent).toContain("Working it out…");
+  expect(find("what-if-said")[0]!.textContent).toContain("Computing…");
   model.set("tried", tried);
   expect(find("what-if-peak")[0]!.textContent).toBe(formatBytes(ofTried.trades["0||"][0]!));
   expect(find("what-if-said")[0]!.textContent).toBe("");
@@ -662,11 +662,11 @@ test("a switch at a residual moves what its place-holders come to, in both tabs"
   const said = () => find("residual-said")[0]!.textContent;
   const total = () => find("residual-total")[0]!.textContent;
   const before = total();
-  expect(switches[0]!.parentElement!.title).toContain("what a checkpoint keeps for it: ");
+  expect(switches[0]!.parentElement!.title).toContain("what a checkpoint saves for it: ");
   switches[0]!.click();
   expect(isOn()[0]).toBe(false);
   expect(said()).toContain(
-    "Switched on with it: a checkpoint around 4 calls of layer, which saves all else.",
+    "Switched on with it: a checkpoint around 4 calls of layer, which saves everything else.",
   );
   find("show-what-if")[0]!.click();
   await isThere(find, "what-if");
@@ -745,7 +745,7 @@ test("the switches of a small function are asked for at once, and an error stand
   expect(model.sent).toContain("what if");
   find("show-what-if")[0]!.click();
   await isThere(find, "what-if");
-  expect(find("what-if")[0]!.textContent).toContain("Working out");
+  expect(find("what-if")[0]!.textContent).toContain("Finding out");
   model.set("what_if", JSON.stringify({ error: "ReverseModeError: no" }));
   expect(find("what-if")[0]!.textContent).toContain("ReverseModeError: no");
 });
@@ -786,7 +786,7 @@ test("what was left out at first comes without a change to what is shown", () =>
   const { model, find } = show({ payload: withHeader({ is_whole: false, check: null, notes: [] }) });
   expect(model.sent).toContain("rest");
   expect(find("badge")).toHaveLength(0);
-  expect(find("memory")[0]!.textContent).toContain("Working out");
+  expect(find("memory")[0]!.textContent).toContain("Computing");
   find("stage-backward")[0]!.click();
   const [code] = find("code-left");
   find("residual-row")[0]!.click();

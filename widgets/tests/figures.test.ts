@@ -17,7 +17,7 @@ test("the figures of a line are those that Python sends, and a column is there w
   expect(lines.there).toEqual(["kept", "forward", "backward"]);
   expect(lines.total).toEqual({ kept: 16, forward: 3, backward: 6, recomputed: 0 });
   expect(lines.most.kept).toBe(12);
-  expect(lines.said(lines.of(0, 2))).toBe("12 B kept, 6 FLOP backward");
+  expect(lines.said(lines.of(0, 2))).toBe("12 B saved, 6 FLOP backward");
   expect(new LineFigures(model({ line_recomputed: [0, 2] })).there).toContain("recomputed");
 });
 

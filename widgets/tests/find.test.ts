@@ -29,7 +29,7 @@ test("equations are asked for as in the graph, and those that repeat are one", (
 test("values are the residuals, and variables by their name or what they are called", () => {
   const names = json.columns["variable_name"]!.map((i) => json.strings[i]);
   const [residual, ...named] = found("b").values;
-  expect(residual).toEqual({ title: "b", about: "kept · 12 B · model.py:2", residuals: [0] });
+  expect(residual).toEqual({ title: "b", about: "saved · 12 B · model.py:2", residuals: [0] });
   expect(named.map(({ variable }) => names[variable!])).toContain("b");
   expect(found("X").values).toEqual([{ title: "x", about: "f · a:f32[3]", variable: 0 }]);
 });

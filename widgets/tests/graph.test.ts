@@ -105,7 +105,7 @@ test("focus goes from both ways to one, the other, and off", () => {
   key("Home");
   const said = () => find("graph-focus").getAttribute("aria-label")!.split(";")[0];
   key("f");
-  expect(said()).toBe("Focus on what leads to the selection and from it");
+  expect(said()).toBe("Focus on ancestors and descendants of the selection");
   key("f");
   expect(said()).toBe("Focus on ancestors");
   key("f");

@@ -49,14 +49,14 @@ test("a line break in a name stays one line", () => {
 
 const DONATED = { donation_rows: [1], donation_operands: [0], donation_results: [0], donation_reasons: [0] };
 
-test("a donated input and the result that takes its memory name each other", () => {
+test("a donated input and the result that reuses its memory name each other", () => {
   const lines = listing(model(DONATED), [0]).map((line) => line.text);
   expect([lines[3], lines[5]]).toEqual(["    lambda a:f32[3] donated → b .", "    in (b ← a)"]);
   expect([lines[0], lines[6]]).toEqual(["lambda a:f32[3] .", "in (c)"]);
   const unused = model({ ...DONATED, donation_results: [-1], donation_reasons: [23] });
   expect(listing(unused, [0])[3]!.text).toBe("    lambda a:f32[3] donated, no match .");
   expect([model(DONATED), unused].map((m) => donationText(m.donations[0]!))).toEqual([
-    "donated: result 0 takes over its memory",
+    "donated: result 0 reuses its memory",
     "donated, but nothing reads it",
   ]);
 });

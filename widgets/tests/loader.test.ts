@@ -82,7 +82,7 @@ test("where it is nowhere, that is said, and looked for again the next time", as
   const shown = module.render({ model: host({ _code: "IPY_MODEL_abc", _build: "a" }), el });
   await vi.advanceTimersByTimeAsync(60_000);
   await shown;
-  expect(el.textContent).toContain("Run its cell again");
+  expect(el.textContent).toContain("Run the cell again");
   expect(render).not.toHaveBeenCalled();
   expect(errors).toHaveBeenCalledOnce();
   errors.mockRestore();

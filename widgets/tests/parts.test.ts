@@ -42,7 +42,7 @@ test("where no kernel answers, whoever asked does without", async () => {
   vi.useFakeTimers();
   const model = host({});
   const part = loadPart(model, "three", 10_000, read);
-  const refused = expect(part).rejects.toThrow("three is not here, and no kernel answers");
+  const refused = expect(part).rejects.toThrow("three is not available, because no kernel answers");
   await vi.advanceTimersByTimeAsync(10_000);
   await refused;
   vi.useRealTimers();

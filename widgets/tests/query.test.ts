@@ -62,7 +62,7 @@ test.each([
 });
 
 test.each([
-  ["size>much", "much is not an amount; write such as size>1MiB"],
+  ["size>much", "much is not an amount; write, for example, size>1MiB"],
   ["line:x", "line:x is not a line"],
 ])("%s is an error that says what to write", (expression, message) => {
   expect(() => find(expression)).toThrow(message);

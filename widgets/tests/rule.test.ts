@@ -122,7 +122,7 @@ test("sentences say what is certain", () => {
   const sentence = (m: Model, key: Transform["key"], step: number) => rules(m, key).at(step).sentence;
   expect(sentence(SIN_COS(), "jvp", 0)).toBe("sin: 1 equation for the value, 2 for the tangent.");
   expect(sentence(SIN_COS(), "linearize", 2)).toBe(
-    "cos: 1 equation for the value, 1 towards what is saved, 2 for the tangent.",
+    "cos: 1 equation for the value, 1 for residuals, 2 for the tangent.",
   );
   expect(sentence(SIN_COS(), "transpose", 1)).toBe(
     "add_any: no equation; the cotangent `e` goes to `k` and to `l` as it is.",
@@ -137,7 +137,7 @@ test("sentences say what is certain", () => {
     "add: it is copied as it is; `q` is the tangent of its result too.",
   );
   expect(sentence(SCAN(), "transpose", 3)).toBe("scan: 1 equation for the cotangent of `b`, 1 for zeros.");
-  expect(sentence(CHECKPOINT(), "transpose", 1)).toBe("sin: 1 equation that recomputes what was not saved.");
+  expect(sentence(CHECKPOINT(), "transpose", 1)).toBe("sin: 1 equation to recompute what was not saved.");
 });
 
 test("titles are those of the rules", () => {

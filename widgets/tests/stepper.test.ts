@@ -168,7 +168,7 @@ test("the cotangent stands beside what was looked at, when the backward pass has
   const { find } = await shown(stops.end);
   const other = find("looked").querySelector("[data-testid=other-value]")!;
   expect(other.textContent).toMatch(/^cotangent/);
-  expect(find("step-status").textContent).toContain("The run is over");
+  expect(find("step-status").textContent).toContain("The run has ended");
 });
 
 test("text from programs is text", async () => {

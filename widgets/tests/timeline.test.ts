@@ -69,7 +69,7 @@ test("totals are sums of what is alive, whatever the buffers", () => {
   }
 });
 
-test("nothing is computed", () => {
+test("there are no equations", () => {
   const { total, peak, turn } = totalsOf(timeline(0, 0, buffer(4, "argument", 0, 0)));
   expect([total.length, peak, turn]).toEqual([0, -1, 0]);
 });

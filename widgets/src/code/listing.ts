@@ -32,7 +32,7 @@ const MANY_RESULTS = 12;
 
 /** What becomes of a donated operand, in a sentence. */
 export function donationText({ result, reason }: Donation): string {
-  return result < 0 ? `donated, but ${reason}` : `donated: result ${result} takes over its memory`;
+  return result < 0 ? `donated, but ${reason}` : `donated: result ${result} reuses its memory`;
 }
 
 /** Listings that are kept of a model: who looks at a question after the other comes back to stages. */

@@ -128,7 +128,7 @@ export class CodePane {
       toolButton(
         `copy-${side}`,
         "copy",
-        "Copy the program as JAX prints it (Ctrl+C copies what is selected)",
+        "Copy the program as JAX prints it (Ctrl+C copies the selection)",
         () => this.copies.copyAll(),
       ),
     );
@@ -199,7 +199,7 @@ export class CodePane {
     return line;
   }
 
-  /** The line of what is selected; failing that, the nearest that is lit. */
+  /** The line of the selection; failing that, the nearest that is lit. */
   private lineToShow(): number {
     const { player } = this.state;
     const { ofRow } = this.lines;

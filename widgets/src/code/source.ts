@@ -3,6 +3,7 @@
 import {
   ABOUT,
   alignedFigure,
+  CALLED,
   type Figure,
   type Figures,
   formatFigure,
@@ -29,7 +30,7 @@ export class SourcePane {
       files: view.files,
       about: this.about(),
       heads: this.figures.length > 0 ? this.heads() : undefined,
-      none: "No source of yours: the equations come from a library, or the source was left out.",
+      none: "No source of your own: the equations come from a library, or the source was left out.",
       line: (file, line) => this.line(file, line),
       choose: (file, line, part) => this.choose(file, line, part),
       under: (file, line) => (withEquations.has(`${file}:${line}`) ? () => this.equations(file, line) : null),
@@ -111,11 +112,11 @@ export class SourcePane {
   /** What the columns are; where there is room for one of them, which that is. */
   private about(): HTMLElement {
     const isCounted = this.figures.some((figure) => figure !== "kept");
-    const text = `bytes kept for the backward pass${isCounted ? ", and FLOPs" : ""}; click a line for its equations`;
+    const text = `bytes saved for the backward pass${isCounted ? ", and FLOPs" : ""}; click a line for its equations`;
     const choose = (event: Event) => {
       this.element.dataset["figure"] = (event.target as HTMLSelectElement).value;
     };
-    const word = (figure: Figure) => (figure === "kept" ? "bytes kept" : `FLOPs ${figure}`);
+    const word = (figure: Figure) => (figure === "kept" ? "residual bytes" : `FLOPs ${figure}`);
     return h(
       "span",
       { class: "jv-source-about" },
@@ -124,7 +125,7 @@ export class SourcePane {
         h(
           "select",
           {
-            "aria-label": "what stands beside a line",
+            "aria-label": "figure beside each line",
             "data-testid": "line-figure",
             "data-lm-suppress-shortcuts": "true",
             onchange: choose,
@@ -145,7 +146,7 @@ export class SourcePane {
           class: `jv-amount is-${figure}`,
           title: `${formatFigure(figure, total[figure])}: ${ABOUT[figure]}`,
         },
-        figure,
+        CALLED[figure],
         h("strong", {}, formatFigure(figure, total[figure])),
       );
     return h(
@@ -186,7 +187,7 @@ function cells(shown: readonly Figure[], figures: Figures, most: Figures): HTMLE
 function branchMarks(branches: BranchPoint[]): HTMLElement[] {
   const times = new Map<string, number>();
   for (const { value } of branches) times.set(value, (times.get(value) ?? 0) + 1);
-  const title = `Python asked for a ${branches[0]?.kind} here, and this program is what followed`;
+  const title = `Python read a ${branches[0]?.kind} here, and this program is what followed`;
   return [...times].map(([value, n]) =>
     h("span", { class: "jv-mark", title, "data-testid": "branch" }, `was ${value}${n > 1 ? ` ×${n}` : ""}`),
   );

@@ -42,7 +42,7 @@ export class UnderLine {
     this.light();
   }
 
-  /** Lights what is selected, and what is related to it. */
+  /** Lights the selection, and what is related to it. */
   light(): void {
     const { selection } = this.state;
     // All of it came from a line that is selected.
@@ -131,7 +131,7 @@ export class UnderLine {
         role: "button",
         tabindex: -1,
         style: `--depth:${depth}`,
-        title: [role, rows.length > 1 && `${plural(rows.length, "equation")}, of which the first is shown`]
+        title: [role, rows.length > 1 && `${plural(rows.length, "equation")}; the first is shown`]
           .filter(Boolean)
           .join("; "),
         "data-testid": "under-row",

@@ -35,7 +35,7 @@ export function variableCard(state: State, v: number, program = -1): HTMLElement
         h(
           "div",
           {},
-          d.variable === v ? donationText(d) : `takes over the memory of ${model.atomText(d.variable)}`,
+          d.variable === v ? donationText(d) : `reuses the memory of ${model.atomText(d.variable)}`,
         ),
       ),
     made >= 0 ? link(state, v, made, equationText(state, made)) : h("div", {}, ...inputText(state, v)),
@@ -73,7 +73,7 @@ export function usesText({ model }: State, v: number, program = -1): string {
     const owner = model.column("program_owner")[p]!;
     return owner < 0
       ? `a result of ${model.view.stages[model.column("program_stage")[p]!]!.label}`
-      : `given back by the ${model.primitive(owner)}'s program`;
+      : `a result of the ${model.primitive(owner)}'s program`;
   });
   const parts = [uses > 0 && plural(uses, "use"), ...new Set(returned)].filter(Boolean);
   return parts.length > 0 ? parts.join(", and ") : "no use";

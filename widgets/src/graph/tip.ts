@@ -22,7 +22,7 @@ export function boxTip(
   if (scene.variable[box]! >= 0)
     return valueTip(tree, scene.variable[box]!, scene.shape.kind[box] === IN ? "in" : "out");
   const row = tree.row[node]!;
-  const cost = `${formatFlops(colours.amount(node, "cost"))} · makes ${formatBytes(colours.amount(node, "bytes"))}`;
+  const cost = `${formatFlops(colours.amount(node, "cost"))} · computes ${formatBytes(colours.amount(node, "bytes"))}`;
   if (row < 0) {
     const differ = tree.kind[node] === REPEAT ? differing(tree, node) : [];
     return h(
@@ -64,7 +64,7 @@ export function boxTip(
   );
 }
 
-/** What devices exchange for some equations. */
+/** Communication between devices for some equations. */
 function exchanged(
   rows: readonly number[],
   exchanges: ReadonlyMap<number, readonly string[]>,
@@ -87,7 +87,7 @@ function differing(tree: Tree, node: number): HTMLElement[] {
       h(
         "div",
         {},
-        found.length === 0 ? `${n} times the same, but for what they read` : `${n} times, which differ in`,
+        found.length === 0 ? `${n} times the same, except for what they read` : `${n} times, with different`,
       ),
       ...found.map((line) => h("div", { class: "jv-dim" }, line)),
     ];
@@ -147,7 +147,7 @@ function stubTip(tree: Tree, stub: Stub): HTMLElement {
       h("strong", {}, `${stub.text}: residual ${r.name}:${r.type}`),
       h("span", { class: "jv-dim" }, `  ${formatBytes(r.nbytes)}`),
       h("div", {}, r.reason),
-      h("div", { class: "jv-dim" }, "a click leads to its other end"),
+      h("div", { class: "jv-dim" }, "click to go to its other end"),
     );
   }
   return stub.variable < 0

@@ -22,8 +22,8 @@ export interface Actions {
 }
 
 const FOCUS: Record<Focus, [string, string]> = {
-  "": ["focus", "Focus: what leads to the selection and from it (F)"],
-  both: ["⇅ focus", "Focus on what leads to the selection and from it; next: ancestors (F)"],
+  "": ["focus", "Focus: ancestors and descendants of the selection (F)"],
+  both: ["⇅ focus", "Focus on ancestors and descendants of the selection; next: ancestors (F)"],
   up: ["↑ ancestors", "Focus on ancestors; next: descendants (F)"],
   down: ["↓ descendants", "Focus on descendants; next: off (F)"],
 };

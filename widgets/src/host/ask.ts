@@ -27,7 +27,7 @@ export function askFor(model: WidgetModel, name: string, milliseconds: number): 
     };
     const timer = setTimeout(() => {
       stop();
-      reject(new Error(`${name} is not here, and no kernel answers`));
+      reject(new Error(`${name} is not available, because no kernel answers`));
     }, milliseconds);
     model.on("msg:custom", onAnswer);
     model.send?.({ part: name });

@@ -61,7 +61,8 @@ async function render(host: Host): Promise<unknown> {
     main = (await load(host.model)) as Main;
   } catch (error) {
     console.error(error);
-    host.el.textContent = "The code that shows this is not in this notebook. Run its cell again to see it.";
+    host.el.textContent =
+      "The code that shows this is not saved in this notebook. Run the cell again to see it.";
     return;
   }
   return main.default.render(host);

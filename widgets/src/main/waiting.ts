@@ -8,15 +8,15 @@ import { plural } from "../ui/format";
 const AT_ONCE = 1000;
 
 export const NO_ANSWER =
-  "No answer from the kernel yet. If it is busy, this goes on when it is free; if it is gone, run the cell again.";
-export const GONE = "The kernel that made this is gone. Run the cell again to see it.";
+  "No answer from the kernel yet. If it is busy, this continues when it is free; if it has shut down, run the cell again.";
+export const GONE = "The kernel that made this has shut down. Run the cell again to see it.";
 
 /** What is said in place of what is made. */
 const WORDS: Partial<Record<Progress["state"], string>> = {
   late: NO_ANSWER,
   gone: GONE,
   stopping: "Stopping…",
-  left: "No longer waiting. The kernel goes on, and the result is shown here when it is ready.",
+  left: "No longer waiting. The kernel continues, and the result is shown here when it is ready.",
   stopped: "Stopped.",
 };
 
@@ -33,7 +33,7 @@ export const whyNot = ({ state }: Progress): string => (AGAIN[state] ? WORDS[sta
 /**
  * What is said of work that is under way.
  *
- * @param what is made, such as `Working out the memory over time…`.
+ * @param what is made, such as `Computing the memory over time…`.
  */
 export class Waiting {
   readonly element = h("div", { class: "jv-waiting" });

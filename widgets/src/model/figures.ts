@@ -9,12 +9,20 @@ export const FIGURES = ["kept", "forward", "backward", "recomputed"] as const;
 export type Figure = (typeof FIGURES)[number];
 export type Figures = Readonly<Record<Figure, number>>;
 
+/** How a figure is called. */
+export const CALLED: Readonly<Record<Figure, string>> = {
+  kept: "saved",
+  forward: "forward",
+  backward: "backward",
+  recomputed: "recomputed",
+};
+
 /** What a figure is of, in a sentence that names no line. */
 export const ABOUT: Readonly<Record<Figure, string>> = {
-  kept: "bytes that are kept for the backward pass, without arguments",
+  kept: "bytes saved for the backward pass, without arguments",
   forward: "FLOPs of the forward pass, all iterations together",
   backward: "FLOPs of the backward pass, all iterations together",
-  recomputed: "FLOPs of the backward pass that compute again what the forward pass did",
+  recomputed: "FLOPs of the backward pass that recompute what the forward pass computed",
 };
 
 /** `48.0 KiB`, or `1.2 MFLOP`. */
@@ -56,10 +64,10 @@ export class LineFigures {
     return this.ofLine.get(`${file}:${line}`) ?? NONE;
   }
 
-  /** `48.0 KiB kept, 1.2 MFLOP forward`, or empty. */
+  /** `48.0 KiB saved, 1.2 MFLOP forward`, or empty. */
   said(figures: Figures): string {
     const has = this.there.filter((figure) => figures[figure] > 0);
-    return has.map((figure) => `${formatFigure(figure, figures[figure])} ${figure}`).join(", ");
+    return has.map((figure) => `${formatFigure(figure, figures[figure])} ${CALLED[figure]}`).join(", ");
   }
 }
 

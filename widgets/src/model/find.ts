@@ -73,7 +73,7 @@ function kept(model: Model, words: string): Found[] {
     const size = formatBytes(sumOf(same, (r) => r.nbytes));
     return {
       title: alike(same.map((r) => r.label || r.name)),
-      about: ["kept", size, model.placeText(same[0]!.place)].filter(Boolean).join(" · "),
+      about: ["saved", size, model.placeText(same[0]!.place)].filter(Boolean).join(" · "),
       residuals: same.map((r) => r.index),
     };
   });

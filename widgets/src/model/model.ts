@@ -232,7 +232,7 @@ export class Model {
   donationsOf(row: number): Donation[] {
     return this.donations.filter((d) => d.row === row);
   }
-  /** The donations that a variable is part of, as an input or as the result that takes its memory. */
+  /** The donations that a variable is part of, as an input or as the result that reuses its memory. */
   donationsWith(variable: number): readonly Donation[] {
     return this.donationsOfVariable.get(variable) ?? [];
   }

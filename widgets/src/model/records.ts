@@ -20,7 +20,7 @@ export interface Donation {
   /** The input of its program that it is. */
   variable: number;
   operand: number;
-  /** The place of the result that takes its memory over, and what that is inside; -1 and null if none does. */
+  /** The place of the result that reuses its memory, and what that is inside; -1 and null if none does. */
   result: number;
   taker: number | null;
   reason: string;

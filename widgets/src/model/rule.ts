@@ -200,14 +200,14 @@ export class Rules {
     }
     const words: [string, string][] = [
       ["primal", this.isTogether(step, rows) ? "for values and tangents at once" : "for the value"],
-      ["residual", "towards what is saved"],
-      ["recomputation", "that recomputes what was not saved"],
+      ["residual", "for residuals"],
+      ["recomputation", "to recompute what was not saved"],
       ["tangent", "for the tangent"],
       ["cotangent", this.towards(step)],
       ["accumulation", "to add it to what came before"],
       ["zero", "for zeros"],
       ["dummy", "for dummies"],
-      ["loose", "that came from no equation"],
+      ["loose", "that come from no equation"],
     ];
     const told = words.flatMap(([role, what]) => (count.has(role) ? [{ n: count.get(role)!, what }] : []));
     const parts = told.map(({ n, what }, i) => `${i === 0 ? plural(n, "equation") : n} ${what}`);
@@ -244,7 +244,7 @@ export class Rules {
     const source = play.sources[step]!;
     const inner = play.sources[step + 1];
     if (inner !== undefined && model.owner(inner) === source)
-      return "it is taken apart; the steps that follow are inside it";
+      return "it is opened; the next steps are inside it";
     const c = this.isTransposed ? this.dual(model.outputs(source)[0]) : -1;
     const to = [...new Set(model.inputs(source))].filter((u) => u >= 0 && this.dual(u) >= 0);
     // A rule that adds nothing can but hand on the cotangent of its result.

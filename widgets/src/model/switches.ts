@@ -48,7 +48,7 @@ export const NO_SWITCHES: SwitchSource = {
 /** The key of the function as it is written. */
 export const AS_WRITTEN = "";
 
-const NOT_KNOWN = "What that would come to was not worked out while there was a kernel.";
+const NOT_KNOWN = "The result of that was not computed while there was a kernel.";
 
 export class Switches {
   /** What can be switched; null until it is there. */
@@ -227,12 +227,12 @@ export class Switches {
     }
     const found = settings.without(this.setting, values);
     if (found === null) {
-      this.said = "No checkpoint can be put around what makes it.";
+      this.said = "No checkpoint can be put around the equation that computes it.";
       this.tell();
       return;
     }
     const { setting, added, gone } = found;
-    const around = `Switched on with it: a checkpoint around ${this.namesOf(added)}, which saves all else.`;
+    const around = `Switched on with it: a checkpoint around ${this.namesOf(added)}, which saves everything else.`;
     const off = gone.length > 0 ? ` Switched off: ${this.namesOf(gone)}.` : "";
     this.choose(setting, added.length > 0 ? around + off : "");
   }
@@ -300,7 +300,8 @@ export class Switches {
 
   private follow(plan: string): void {
     this.isPlanWanted = false;
-    const said = plan === this.key ? "What is set is the plan." : "All switches are set as in the plan.";
+    const said =
+      plan === this.key ? "The switches are set as in the plan." : "All switches are set as in the plan.";
     this.choose(plan === AS_WRITTEN ? null : this.settings!.parse(plan), said);
   }
 

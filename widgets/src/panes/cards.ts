@@ -9,7 +9,7 @@ import { marked } from "../ui/marked";
 const CARDS = 3;
 
 export class CardsPane {
-  readonly element = h("div", { class: "jv-cards", role: "list", "aria-label": "what is kept most" });
+  readonly element = h("div", { class: "jv-cards", role: "list", "aria-label": "largest values saved" });
 
   constructor(private readonly state: State) {
     this.fill();
@@ -50,7 +50,7 @@ export class CardsPane {
         "div",
         { class: "jv-card-size" },
         h("strong", {}, `${formatBytes(kept.nbytes)}, ${share}`),
-        ` of what is kept: ${times}, at ${model.placeText(kept.place)}`,
+        ` of the residual bytes: ${times}, at ${model.placeText(kept.place)}`,
       ),
       h("p", {}, ...marked(kept.reason)),
       advice && h("p", { class: "jv-card-advice" }, ...marked(advice)),

@@ -26,7 +26,7 @@ export class ChangesPane {
         tabs(state, "changes"),
         h(
           "label",
-          { class: "jv-check", title: "the version before at the left (C)" },
+          { class: "jv-check", title: "the previous version on the left (C)" },
           this.toggle,
           "side by side",
         ),
@@ -144,9 +144,11 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
   const only = (key: string, isAfter: boolean) => {
     const runs = stages[key]![isAfter ? "added" : "removed"];
     const n = runs.reduce((sum, [, size]) => sum + size, 0);
-    const [mark, version] = isAfter ? ["+", second] : ["−", first === second ? "the version before" : first];
+    const [mark, version] = isAfter
+      ? ["+", second]
+      : ["−", first === second ? "the previous version" : first];
     const text = `${mark}${formatCount(n)}`;
-    const title = `${plural(n, "equation")} of ${version} that the other has not: press to go through them`;
+    const title = `${plural(n, "equation")} of ${version} that the other does not have: press to go through them`;
     return h(
       "td",
       { class: `jv-only-in ${isAfter ? "jv-added" : "jv-removed"}` },
@@ -163,7 +165,7 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
   return h(
     "table",
     { class: "jv-table" },
-    h("caption", { class: "jv-dim" }, "equations, and those that are in one only"),
+    h("caption", { class: "jv-dim" }, "equations, and those only in one version"),
     tableHead(["stage", names, "only in one"], (text) => (text === "only in one" ? 2 : 1)),
     h(
       "tbody",
@@ -197,7 +199,7 @@ function tableHead(texts: readonly string[], span: (text: string) => number = ()
 }
 
 function residuals({ residuals }: Changes): HTMLElement {
-  if (residuals.length === 0) return h("p", { class: "jv-message" }, "Both keep the same values.");
+  if (residuals.length === 0) return h("p", { class: "jv-message" }, "Both save the same values.");
   return h(
     "table",
     { class: "jv-table" },
@@ -206,7 +208,7 @@ function residuals({ residuals }: Changes): HTMLElement {
       { class: "jv-dim" },
       plural(residuals.length, "kind of residual differs", "kinds of residual differ"),
     ),
-    tableHead(["made by", "type", "how many", "bytes", "line"]),
+    tableHead(["made by", "type", "count", "bytes", "line"]),
     h(
       "tbody",
       {},

@@ -24,9 +24,9 @@ const NAMES: Record<Which, string> = {
   hlo: "optimised HLO",
 };
 const ABOUT: Record<Which, string> = {
-  memory: "what XLA has in memory while the program runs, beside the model",
-  stablehlo: "what JAX hands to XLA",
-  hlo: "what XLA makes of it; row-major layouts and metadata are left out",
+  memory: "XLA's memory while the program runs, beside the model",
+  stablehlo: "the program that JAX passes to XLA",
+  hlo: "the program that XLA compiles it to, without row-major layouts and metadata",
 };
 const NO_LINE = {
   stablehlo: "no operation of its own: folded or shared",
@@ -34,10 +34,10 @@ const NO_LINE = {
 };
 
 const GONE =
-  "Its result is a constant or another equation's, or nothing reads it; or XLA left no metadata on what it became.";
+  "Its result is a constant or that of another equation, or nothing reads it; or XLA left no metadata on its instructions.";
 
 const COMPILING =
-  "Compiling forward and backward as one program… That is done once. XLA itself cannot be interrupted: who stops it has the kernel back, and XLA goes on beside it.";
+  "Compiling forward and backward as one program… This is done once. XLA itself cannot be interrupted: if you stop, the kernel is free again, and XLA continues in the background.";
 const COMPILING_BLOCK = "Compiling forward and backward with one block alone…";
 
 /** What is to be made still, or may be. */
@@ -336,7 +336,7 @@ export class CompiledPane {
     return linked;
   }
 
-  /** Lights the lines of what is selected, and says so where there are none. */
+  /** Lights the lines of the selection, and says so where there are none. */
   private light(): void {
     const { linked, text } = this;
     if (linked === null || text === null) return;

@@ -73,7 +73,7 @@ export class CompiledPeakView {
     const line =
       modelled === null
         ? []
-        : [h("span", { class: "jv-of-model" }, h("i"), `as modelled: peak ${formatBytes(peakOf(modelled))}`)];
+        : [h("span", { class: "jv-of-model" }, h("i"), `model: peak ${formatBytes(peakOf(modelled))}`)];
     return h("div", { class: "jv-peak-legend" }, ...kinds.reverse(), ...line);
   }
 

@@ -58,14 +58,14 @@ export class DiffPane {
     this.figures = h(
       "select",
       {
-        "aria-label": "what stands beside a line",
+        "aria-label": "figure beside each line",
         "data-testid": "diff-figure",
         "data-lm-suppress-shortcuts": "true",
         onchange: () => this.fill(),
         onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
       },
       ...there.map((figure) =>
-        h("option", { value: figure }, figure === "kept" ? "bytes kept" : `FLOPs ${figure}`),
+        h("option", { value: figure }, figure === "kept" ? "residual bytes" : `FLOPs ${figure}`),
       ),
     );
     const head = names.map((name) => h("th", { scope: "col" }, name));

@@ -60,7 +60,7 @@ export class InspectorPane {
     else if (rows.length > 0) parts.push(this.equation(rows[0]!));
     const n = residuals.size > 0 ? residuals.size : rows.length;
     const what = plural(n, residuals.size > 0 ? "residual" : "equation");
-    if (line < 0 && n > 1) parts.unshift(h("p", { class: "jv-dim" }, `${what}, of which the first is`));
+    if (line < 0 && n > 1) parts.unshift(h("p", { class: "jv-dim" }, `${what}, the first is`));
     parts.push(...why.filter((w) => !w.made).map((w) => w.element));
     this.body.replaceChildren(...(parts.length > 0 ? parts : [this.invitation()]));
   }
@@ -69,14 +69,14 @@ export class InspectorPane {
     return h(
       "div",
       { class: "jv-message" },
-      h("p", {}, "Select an equation, a residual or a source line. Everywhere, this lights up:"),
+      h("p", {}, "Select an equation, a residual or a source line. Every pane then highlights:"),
       h(
         "ul",
         { class: "jv-legend" },
-        h("li", { class: "jv-means-selected" }, "what is selected"),
-        h("li", { class: "jv-means-ancestor" }, "what it came from"),
-        h("li", { class: "jv-means-descendant" }, "what came from it, or reads it"),
-        h("li", { class: "jv-means-related" }, "what else came from the same equation of f"),
+        h("li", { class: "jv-means-selected" }, "the selection"),
+        h("li", { class: "jv-means-ancestor" }, "what it was derived from"),
+        h("li", { class: "jv-means-descendant" }, "what was derived from it, or reads it"),
+        h("li", { class: "jv-means-related" }, "what else was derived from the same equation of f"),
       ),
       ...this.markings(),
     );
@@ -92,7 +92,7 @@ export class InspectorPane {
       );
     if (donations.length > 0)
       found.push(
-        h("li", {}, h("code", { class: "jv-donated" }, "donated →"), " the result that takes its memory"),
+        h("li", {}, h("code", { class: "jv-donated" }, "donated →"), " the result that reuses its memory"),
       );
     return found.length > 0 ? [h("ul", { class: "jv-legend" }, ...found)] : [];
   }
@@ -101,7 +101,7 @@ export class InspectorPane {
     const { model } = this.state;
     const rows = model.rowsOfLine(file, line);
     const { forward, backward, recomputed, kept } = model.lines.of(file, line);
-    const again = recomputed > 0 ? `, of which ${formatFlops(recomputed)} are recomputed` : "";
+    const again = recomputed > 0 ? `, including ${formatFlops(recomputed)} recomputed` : "";
     const perStage = model.view.stages.flatMap((stage, i) => {
       const n = rows.filter((row) => model.stage(row) === i).length;
       return n ? [`${formatCount(n)} in ${stage.label}`] : [];
@@ -115,15 +115,15 @@ export class InspectorPane {
         {},
         rows.length
           ? `${plural(rows.length, "equation")}: ${perStage.join(", ")}`
-          : "No equation stands on this line.",
+          : "No equation comes from this line.",
       ),
       h(
         "p",
         {},
-        kept ? `It makes the gradient keep ${formatBytes(kept)}.` : "It makes the gradient keep nothing.",
+        kept ? `The gradient saves ${formatBytes(kept)} for it.` : "The gradient saves nothing for it.",
       ),
       forward + backward > 0 &&
-        h("p", {}, `It costs ${formatFlops(forward)} forward and ${formatFlops(backward)} backward${again}.`),
+        h("p", {}, `It takes ${formatFlops(forward)} forward and ${formatFlops(backward)} backward${again}.`),
     );
   }
 
@@ -155,7 +155,7 @@ export class InspectorPane {
       ...laidOut(layout?.results[i], inside < 0 ? undefined : model.results(inside)[i]),
       ...donations
         .filter((d) => d.result === i)
-        .map((d) => note("takes over the memory of ", h("code", {}, model.atomText(d.variable)))),
+        .map((d) => note("reuses the memory of ", h("code", {}, model.atomText(d.variable)))),
     ]);
     const facts: [string, Node | string][] = [
       ["stage", `${stage.label}, equation ${formatCount(model.number(row))}`],
@@ -216,7 +216,7 @@ export class InspectorPane {
         h("span", { class: "jv-dim" }, ` ${formatParts(r.nbytes, r.perDevice)}`),
       ),
       h("p", { "data-testid": "reason" }, ...marked(r.reason)),
-      ...(r.rule ? [h("p", { class: "jv-dim" }, `asked for by the ${r.rule}`)] : []),
+      ...(r.rule ? [h("p", { class: "jv-dim" }, `saved for the ${r.rule}`)] : []),
       ...(isMaker && r.consumers.length
         ? [h("div", {}, "read by ", this.links(r.consumers, "is-descendant"))]
         : []),

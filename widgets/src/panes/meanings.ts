@@ -9,16 +9,13 @@ export const MEANINGS: readonly Meanings[] = [
     [
       [
         "what runs",
-        "functions, modules and lines, forward then backward; what repeats is one box, × how often, and in it one time of it",
+        "functions, modules and lines, forward then backward; what repeats is one box with a count (×), which shows one repetition",
       ],
       [
-        "kept",
-        "each expression from where its values are made until the backward pass has read them; as thick as their bytes",
+        "saved",
+        "each expression, from where its values are computed until the backward pass has read them; the thickness shows their bytes",
       ],
-      [
-        "memory",
-        "all that is there at each moment, by what it is there for; a model, in which XLA's fusion does not count",
-      ],
+      ["memory", "everything in memory at each moment, by kind; a model that ignores XLA's fusion"],
     ],
   ],
   [
@@ -26,21 +23,21 @@ export const MEANINGS: readonly Meanings[] = [
     [
       [
         "what runs",
-        "an equation of the forward or of the backward pass, with its line; in the order of the model",
+        "an equation of the forward or the backward pass, with its line, in the order of the model",
       ],
       [
         "bins",
-        "what is in memory of each kept expression, and of the rest; as high as what it holds at most",
+        "the bytes in memory of each saved expression, and of the rest; each bar is as high as its maximum",
       ],
     ],
   ],
   [
     "Line by line",
     [
-      ["kept", "bytes that are kept for the backward pass, without the arguments"],
+      ["saved", "bytes saved for the backward pass, without the arguments"],
       ["forward", "FLOPs of the forward pass, all iterations and layers together"],
       ["backward", "the same of the backward pass"],
-      ["recomputed", "of these what computes again what the forward pass did"],
+      ["recomputed", "of these, the FLOPs that recompute what the forward pass computed"],
     ],
   ],
   [
@@ -48,10 +45,13 @@ export const MEANINGS: readonly Meanings[] = [
     [
       ["f", "the function itself, as JAX traces it"],
       ["jvp", "values and tangents at once: forward mode"],
-      ["forward", "the values, and what the backward pass needs of them: the residuals"],
-      ["linear", "what is linear in the tangents, which reads the residuals"],
-      ["backward", "the linear program transposed: from cotangents of results to those of arguments"],
-      ["compiled", "forward and backward as one program, as JAX hands it to XLA, and what XLA makes of it"],
+      ["forward", "the values, and those that the backward pass needs: the residuals"],
+      ["linear", "the part that is linear in the tangents; it reads the residuals"],
+      [
+        "backward",
+        "the linear program transposed: from cotangents of the results to cotangents of the arguments",
+      ],
+      ["compiled", "forward and backward as one program, as JAX passes it to XLA and as XLA compiles it"],
     ],
   ],
   [
@@ -60,7 +60,7 @@ export const MEANINGS: readonly Meanings[] = [
       [`${ROLE_LETTERS["tangent"]} tangent`, "is part of a derivative in forward mode", "jv-role-tangent"],
       [
         `${ROLE_LETTERS["residual"]} residual`,
-        "makes a value that is kept for the backward pass",
+        "computes a value that is saved for the backward pass",
         "jv-role-residual",
       ],
       [
@@ -75,23 +75,23 @@ export const MEANINGS: readonly Meanings[] = [
       ],
       [
         `${ROLE_LETTERS["recomputation"]} recomputation`,
-        "is run again, for a checkpoint",
+        "is recomputed for a checkpoint",
         "jv-role-recomputation",
       ],
       [
         `${ROLE_LETTERS["zero"]} zero, ${ROLE_LETTERS["dummy"]} dummy`,
-        "fills a place: a derivative that is zero, what another branch saves",
+        "fills a place: a zero derivative, or a residual that only another branch saves",
       ],
     ],
   ],
   [
     "Colours",
     [
-      ["kept", "values that wait for the backward pass", "jv-swatch jv-of-residual"],
-      ["arguments", "what the function is called with", "jv-swatch jv-of-argument"],
-      ["temporaries", "what is read soon after it is made", "jv-swatch jv-of-temporary"],
-      ["cotangents", "derivatives on their way back", "jv-swatch jv-of-cotangent"],
-      ["results", "the value and the gradients", "jv-swatch jv-of-result"],
+      ["saved", "values saved for the backward pass", "jv-swatch jv-of-residual"],
+      ["arguments", "arguments of the function", "jv-swatch jv-of-argument"],
+      ["temporaries", "values that are read soon after they are computed", "jv-swatch jv-of-temporary"],
+      ["cotangents", "derivatives in the backward pass", "jv-swatch jv-of-cotangent"],
+      ["results", "the value of the function and the gradients", "jv-swatch jv-of-result"],
     ],
   ],
 ];

@@ -26,8 +26,8 @@ import { tabs } from "./lower";
 const NAMED = 6;
 
 const ABOUT =
-  "A model: each equation by itself, a value freed after its last reader. XLA fuses equations and needs less; " +
-  "jaxviz.memory(...).compare() has its figures.";
+  "A model: equations run one by one, and each value is freed after its last reader. XLA fuses equations and needs less; " +
+  "jaxviz.memory(...).compare() has XLA's figures.";
 
 /** What is on the screen: a timeline, and what follows from it. */
 interface Shown {
@@ -106,7 +106,7 @@ export class MemoryPane {
       return;
     }
     if (!is_whole) {
-      this.waiting = new Waiting(this.state.rest, "Working out the memory over time…");
+      this.waiting = new Waiting(this.state.rest, "Computing the memory over time…");
       this.element.append(this.waiting.element);
       return;
     }
@@ -236,14 +236,14 @@ export class MemoryPane {
       return `${what}, ${formatBytes(nbytes)}${on}: in memory from step ${formatCount(from + 1)} ${until}`;
     }
     const { switches } = this.state;
-    if (switches.isDrawing) return "working out the memory over time with the switches as set…";
+    if (switches.isDrawing) return "computing the memory over time with the switches as set…";
     const isWritten = switches.chosen !== null && switches.timeline === null;
-    if (totals.peak < 0) return "nothing is computed";
+    if (totals.peak < 0) return "there are no equations";
     const peak = timeline.steps[totals.peak]!;
     const place = this.lineOf(peak);
     const where = `${this.primitiveOf(peak)}${place && ` (${place})`}`;
     const pass = peak.isBackward ? "backward" : "forward";
-    const as = isWritten ? "as written, since with the switches as set it is not known: " : "";
+    const as = isWritten ? "as written, because it is unknown for the switches as set: " : "";
     return `${as}modelled peak ${formatBytes(peakOf(totals))}${on} in the ${pass} pass, at ${where}`;
   }
 
@@ -305,7 +305,7 @@ export class MemoryPane {
     event.preventDefault();
   }
 
-  /** Where keys start from: what is selected, or the peak. */
+  /** Where keys start from: the selection, or the peak. */
   private start(): number {
     const { timeline, totals } = this.shown!;
     const selected = timeline.steps.findIndex(({ row }) => this.state.selection.rows.has(row));

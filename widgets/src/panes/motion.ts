@@ -79,11 +79,11 @@ export class MotionPane {
           "span",
           { class: "jv-play-keys" },
           act("|← start", "To the start (Home)", "motion-first", () => this.jump(0)),
-          act("⇤ change", "To where something was saved or read before (↑)", "motion-stop-back", stop(-1)),
+          act("⇤ change", "To the previous value saved or read (↑)", "motion-stop-back", stop(-1)),
           act("← back", "One step back (←)", "motion-back", () => this.jump(this.current - 1)),
           this.playing,
-          act("on →", "One step on (→)", "motion-on", () => this.jump(this.current + 1)),
-          act("change ⇥", "To where something is saved or read next (↓)", "motion-stop-on", stop(1)),
+          act("on →", "One step forward (→)", "motion-on", () => this.jump(this.current + 1)),
+          act("change ⇥", "To the next value saved or read (↓)", "motion-stop-on", stop(1)),
           act("end →|", "To the end (End)", "motion-last", () => this.jump(Number.MAX_SAFE_INTEGER)),
         ),
         this.slider,
@@ -121,7 +121,7 @@ export class MotionPane {
     this.waiting = null;
     const { view } = this.state.model;
     if (!view.is_whole) {
-      this.waiting = new Waiting(this.state.rest, "Working out the memory over time…");
+      this.waiting = new Waiting(this.state.rest, "Computing the memory over time…");
       this.body.replaceChildren(this.waiting.element);
       return;
     }
@@ -230,7 +230,7 @@ export class MotionPane {
     const place = row >= 0 ? model.place(row) : null;
     const isAgain = this.motion!.isAgain(step);
     const pass = isAgain
-      ? "backward pass, computed again for a checkpoint"
+      ? "backward pass, recomputed for a checkpoint"
       : isBackward
         ? "backward pass"
         : "forward pass";
@@ -271,7 +271,7 @@ export class MotionPane {
     }
     if (reads.length > 0) parts.push(`It reads ${named(reads)}.`);
     const freed = frees.filter((i) => !saves.includes(i));
-    if (freed.length > 0) parts.push(`After it memory of ${named(freed)} is free.`);
+    if (freed.length > 0) parts.push(`Afterwards the memory of ${named(freed)} is free.`);
     return parts.join(" ");
   }
 

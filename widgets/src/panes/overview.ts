@@ -35,12 +35,12 @@ const SEEN = 2;
 const NAMED = 24;
 
 const HINT =
-  "Point at anything to see it in the source; click to see its equations, forward beside backward.";
+  "Point at anything to highlight it in the source; click to see its equations, forward beside backward.";
 
 const PLURALS = {
   argument: "arguments",
   constant: "constants",
-  residual: "kept",
+  residual: "saved",
   result: "results",
   cotangent: "cotangents",
   temporary: "temporaries",
@@ -113,7 +113,7 @@ export class OverviewPane {
     this.waiting = null;
     this.say(null);
     if (!view.is_whole) {
-      this.waiting = new Waiting(this.state.rest, "Working out the work and the memory over time…");
+      this.waiting = new Waiting(this.state.rest, "Computing the work and the memory over time…");
       this.picture.replaceChildren(this.waiting.element, this.flame);
       return;
     }
@@ -125,7 +125,7 @@ export class OverviewPane {
       this.row("jv-ov-runs", this.whatRuns(), this.flame),
       this.row(
         "jv-ov-heading",
-        h("span", {}, "kept for the backward pass"),
+        h("span", {}, "saved for the backward pass"),
         h("div", { class: "jv-ov-passes", "aria-hidden": true }),
       ),
       ...this.keptRows(),
@@ -155,7 +155,7 @@ export class OverviewPane {
     return h(
       "div",
       { class: "jv-ov-axis" },
-      h("span", {}, "what runs, as wide as its"),
+      h("span", {}, "what runs; widths are "),
       h(
         "span",
         { class: "jv-choices", role: "group", "aria-label": "width" },
@@ -191,7 +191,7 @@ export class OverviewPane {
       );
     }
     if (rows.length === 0)
-      rows.push(h("p", { class: "jv-message" }, "Nothing but arguments is kept for the backward pass."));
+      rows.push(h("p", { class: "jv-message" }, "Only arguments are saved for the backward pass."));
     return rows;
   }
 
@@ -222,7 +222,7 @@ export class OverviewPane {
     const open = () => (kept ? this.state.openResiduals(kept.residuals) : this.state.arrange("kept"));
     const left = button(parts, open, {
       class: "jv-ov-kept",
-      title: kept ? `${label}\n${kept.reason}` : "All of them are in the table of residuals",
+      title: kept ? `${label}\n${kept.reason}` : "The table of residuals has all of them",
       "data-testid": "kept-row",
     });
     const plot = h("div", { class: "jv-ov-plot jv-ov-band", onclick: open });
@@ -533,7 +533,7 @@ export class OverviewPane {
     return this.boxes.find(({ box }) => box.scope.index === scope)?.element;
   }
 
-  /** Marks the scopes and the kept values of what is selected. */
+  /** Marks the scopes and the kept values of the selection. */
   private light(): void {
     const { selection, model } = this.state;
     const scopes = new Set(

@@ -10,7 +10,7 @@ import { marked } from "../ui/marked";
 import { SearchBox } from "./search";
 
 export const KEYS: [string, string][] = [
-  ["H", "the overview, or forward beside backward; its arrows go from scope to scope"],
+  ["H", "the overview, or forward beside backward; in the overview, the arrow keys go from scope to scope"],
   ["1 … 6", "show a stage"],
   ["Shift + 1 … 6", "show a stage in the other pane"],
   ["L", "JVP beside linearize"],
@@ -23,21 +23,21 @@ export const KEYS: [string, string][] = [
   ["N, Shift + N", "its next, previous use"],
   ["Alt + ← →", "back, forward again"],
   ["Ctrl + C", "copy the selected equations as JAX text"],
-  ["V", "a hue for each value, or none"],
-  ["G", "the pane in use as a graph, or as code"],
+  ["V", "a colour for each value, or none"],
+  ["G", "the current pane as a graph, or as code"],
   ["← ↑ → ↓ Enter", "in the graph: along the edges; open or close a box"],
   ["O C", "in the graph: open, close all that is in a box, or everything"],
   ["+ − 0 Z", "in the graph: zoom, see all, zoom to the selection"],
   [
     "F",
-    "filter the residuals; in the graph: only what leads to the selection and from it; then one of both; then all",
+    "filter the residuals; in the graph: focus on ancestors and descendants of the selection, on one of them, or off",
   ],
-  ["S", "scroll two panes together, or each by itself"],
-  ["C", "the version before at the left, where there is one"],
-  ["P", "write parameters in full, or in short"],
+  ["S", "scroll two panes together, or separately"],
+  ["C", "the previous version on the left, if there is one"],
+  ["P", "show params in full, or shortened"],
   ["/", "search the source, equations, values and scopes; in the graph: its equations"],
-  ["X", "in the table of residuals: keep one, or recompute it"],
-  ["Ctrl + Z, Ctrl + Shift + Z", "take back the last click on a switch, do it again"],
+  ["X", "in the table of residuals: save one, or recompute it"],
+  ["Ctrl + Z, Ctrl + Shift + Z", "undo the last click on a switch, redo it"],
   ["M", "memory over time; ← → move, Enter selects"],
   ["Tab", "next control; arrows move within a table"],
   ["Esc", "clear the selection"],
@@ -48,27 +48,27 @@ export const KEYS: [string, string][] = [
 const COMPILED = {
   key: "compiled",
   label: "compiled",
-  title: "forward and backward as one program: what JAX hands to XLA, and what XLA makes of it",
+  title: "forward and backward as one program: as JAX passes it to XLA, and as XLA compiles it",
   equations: [0, 0] as [number, number],
   error: "",
 };
 
 /** What the panes can be arranged for. */
 const VIEWS: [View, string, string][] = [
-  ["overview", "Overview", "The gradient on one axis: what runs, what is kept for how long, the memory (H)"],
   [
-    "motion",
-    "In motion",
-    "The gradient, step by step: what is saved, what takes it out again, and the memory",
+    "overview",
+    "Overview",
+    "The gradient over time: what runs, what is saved and for how long, the memory (H)",
   ],
+  ["motion", "In motion", "The gradient, step by step: what is saved, what reads it, and the memory"],
   [
     "lines",
     "Line by line",
-    "Your code, with what the gradient keeps and does on each line; a click unfolds its equations",
+    "Your code, with the residual bytes and the work of each line; click a line to unfold its equations",
   ],
   ["diff", "What differs", "The two versions side by side, source and equations aligned line by line"],
-  ["kept", "Why is it kept", "Forward beside backward, and the kept values with their reasons"],
-  ["derived", "How was it derived", "The function beside what linearize makes of it; ▶ steps plays it"],
+  ["kept", "Why is it saved", "Forward beside backward, and the residuals with their reasons"],
+  ["derived", "How was it derived", "The function beside its linearization; ▶ steps plays it"],
   ["cost", "What does it cost", "Forward beside backward, and the memory over time"],
   ["what-if", "What if", "Checkpoints and what they save, switched on and off"],
 ];
@@ -117,7 +117,7 @@ export class Rail {
       return h("span", { class: "jv-stage-group" }, own, split);
     });
     this.pair = button("jvp ∥ linearize", () => state.compareWithJvp(), {
-      title: "JVP beside forward and linear, which linearize makes of the same program (L)",
+      title: "JVP beside forward and linear, the two programs of linearize (L)",
       "data-testid": "linearize-vs-jvp",
     });
     this.play = button("▶ steps", onPlay, {
@@ -126,7 +126,7 @@ export class Rail {
       disabled: transformsOf(state.model).length === 0,
     });
     this.link = button("⇅ scroll together", () => state.toggleLinking(), {
-      title: "Scrolling one pane brings the other to the place that it is linked to (S)",
+      title: "Scroll the other pane to the linked place (S)",
       "data-testid": "link-scrolling",
     });
     this.versions = button([], () => state.compare(!state.compared), {
@@ -135,7 +135,7 @@ export class Rail {
       "data-testid": "versions",
     });
     const help = button("Help", onHelp, {
-      title: "What all this means, and keys (?)",
+      title: "What everything means, and the keys (?)",
       "data-testid": "help",
     });
     this.badge = badge(state);
@@ -246,7 +246,7 @@ export class Rail {
           advised.setting !== "" &&
           button(marked(advised.sentence), () => this.state.arrange("what-if"), {
             class: "jv-advice",
-            title: "What if: switch the checkpoints that do it",
+            title: "What if: switch these checkpoints",
             "data-testid": "advice",
           }),
       ].filter((part) => part instanceof Node),
@@ -266,7 +266,7 @@ export class Rail {
       h("span", { class: "jv-added" }, `+${formatCount(added)}`),
       compared ? " before ∥ after" : " since before",
     );
-    this.versions.title = `${plural(gone, "equation")} of the version before and ${formatCount(added)} of this one are not in the other; both side by side (C)`;
+    this.versions.title = `${plural(gone, "equation")} of the previous version and ${formatCount(added)} of this one are not in the other; show both side by side (C)`;
     this.versions.setAttribute("aria-pressed", String(compared));
     this.versions.classList.toggle("is-shown", compared);
   }
@@ -312,7 +312,7 @@ function badge(state: State): HTMLElement {
   }
   const mark = { agrees: "✓", differs: "≠", unknown: "?" }[check.status];
   const compared = { agrees: "as in JAX", differs: "not as in JAX", unknown: "not compared" }[check.status];
-  const short = check.summary.includes("not opened") ? `${compared}, part of it not opened` : compared;
+  const short = check.summary.includes("not opened") ? `${compared}, partly not opened` : compared;
   const label = h(
     "span",
     { title: check.summary },

@@ -145,7 +145,7 @@ export class ResidualsPane {
       placeholder: "filter",
       spellcheck: false,
       autocomplete: "off",
-      title: "Words that a row must have, in any of its cells, its scopes or its function (F)",
+      title: "Words that a row must contain, in any cell, its scopes or its function (F)",
       "aria-label": "filter the residuals",
       value: state.filter,
       "data-testid": "filter",
@@ -160,7 +160,7 @@ export class ResidualsPane {
       "select",
       {
         class: "jv-filter-kind",
-        title: "Which kind is shown",
+        title: "Kind to show",
         "aria-label": "kind of residual",
         "data-testid": "filter-kind",
         "data-lm-suppress-shortcuts": "true",
@@ -173,11 +173,11 @@ export class ResidualsPane {
     const ofSwitches = h(
       "th",
       { scope: "col", class: "jv-col-keep", title: "What if it were recomputed? Flip its switch." },
-      "keep",
+      "saved",
     );
     this.reset = button("As written", () => state.switches.choose(null), {
       class: "jv-button jv-reset",
-      title: "all switches as the function is written",
+      title: "set all switches as the function is written",
       "data-testid": "residual-reset",
     });
     const table = h(
@@ -375,7 +375,7 @@ export class ResidualsPane {
         h(
           "span",
           { class: "jv-dim", role: "status" },
-          `None of the ${plural(this.order.length, "value")} matches. `,
+          `None of the ${plural(this.order.length, "value")} match. `,
         ),
         button("Show all", () => this.showAll()),
       );
@@ -445,8 +445,8 @@ export class ResidualsPane {
       cell.replaceChildren();
       cell.title =
         r.kind === "intermediate"
-          ? "no switch: under a checkpoint it is made again from the arguments, which are there anyway"
-          : "no switch: it is there anyway";
+          ? "no switch: under a checkpoint it is recomputed from the arguments, which are in memory anyway"
+          : "no switch: it is in memory anyway";
       return;
     }
     const title = this.switchTitle(values);
@@ -467,7 +467,7 @@ export class ResidualsPane {
         class: "jv-switch",
         "aria-checked": checked,
         "aria-label":
-          row.members.length > 1 ? `keep all ${row.members.length} of ${r.label}` : `keep ${r.name}`,
+          row.members.length > 1 ? `save all ${row.members.length} of ${r.label}` : `save ${r.name}`,
         "data-testid": "residual-switch",
       }),
     );
@@ -475,14 +475,14 @@ export class ResidualsPane {
 
   private switchTitle(values: readonly number[] | null): string {
     const { table } = this.state.switches;
-    if (table === null || values === null) return "keep it, or recompute it?";
+    if (table === null || values === null) return "save it, or recompute it?";
     const names = values.map((value) => {
       const { what, type } = table.groups[table.values.group[value]!]!;
       return `${what} ${type}, ${formatBytes(table.values.nbytes[value]!)}`;
     });
     const them =
       names.length > 3 ? `${names.slice(0, 3).join("; ")} and ${names.length - 3} more` : names.join("; ");
-    return `what a checkpoint keeps for it: ${them}`;
+    return `what a checkpoint saves for it: ${them}`;
   }
 
   /** The values that a checkpoint saves in the place of those of a row; null where that is not known yet. */
@@ -547,8 +547,8 @@ function whatIfSummary(switches: State["switches"]): [string, string] {
   const { kept, again, peak } = figuresOf(switches);
   const work = again[0].replace(/^.*\(|\)$/g, "");
   return [
-    `peak ${peak[0]}, was ${peak[1]} · ${kept[0]} of ${kept[1]} kept · work ${work}`,
-    `with the switches as set ${kept[0]} are kept, ${kept[1]} as written; ${again[0]} are recomputed, ${again[1]} as written; ` +
+    `peak ${peak[0]}, was ${peak[1]} · ${kept[0]} of ${kept[1]} saved · work ${work}`,
+    `with the switches as set ${kept[0]} are saved, ${kept[1]} as written; ${again[0]} are recomputed, ${again[1]} as written; ` +
       `the modelled peak is ${peak[0]}, ${peak[1]} as written`,
   ];
 }
@@ -563,7 +563,7 @@ function tags(r: Residual, hasBackward: boolean): HTMLElement[] {
   const tag = (text: string, title: string) => h("span", { class: "jv-tag", title }, text);
   const made = [];
   if (r.dummy)
-    made.push(tag("dummy", `${formatBytes(r.dummy)} that hold nothing if a cond takes another branch`));
+    made.push(tag("dummy", `${formatBytes(r.dummy)} that are dummies if a cond takes another branch`));
   if (r.decision === "offloaded")
     made.push(tag("offloaded", "moved to another memory until the backward pass"));
   if (hasBackward && !r.consumers.length)

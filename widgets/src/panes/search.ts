@@ -95,9 +95,9 @@ export class SearchBox {
       const head = `${kind} ${formatCount(found.length)}`;
       groups.push(h("div", { role: "group", "aria-label": kind, "data-head": head }, ...options));
     }
-    const none = error || "Nothing of the source, the equations, the values or the scopes.";
+    const none = error || "No match in the source, the equations, the values or the scopes.";
     this.note.textContent =
-      n === 0 ? none : left > 0 ? `${formatCount(left)} more are found by more words.` : "";
+      n === 0 ? none : left > 0 ? `${formatCount(left)} more: add words to narrow the search.` : "";
     this.note.hidden = this.note.textContent === "";
     this.said.textContent = error || plural(n, "result");
     this.list.replaceChildren(...groups);

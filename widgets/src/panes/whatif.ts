@@ -77,7 +77,7 @@ export class WhatIfPane {
       else {
         this.waiting = new Waiting(
           source,
-          "Working out what could have a checkpoint… The kernel does that once.",
+          "Finding out what could have a checkpoint… The kernel does this once.",
         );
         this.content.replaceChildren(this.waiting.element);
       }
@@ -140,10 +140,8 @@ class Board {
     const tool = (text: string, title: string, id: string, act: () => void) =>
       button(text, act, { title, "data-testid": id });
     this.tools = {
-      undo: tool("Undo", "the switches as before the last click (Ctrl + Z)", "what-if-undo", () =>
-        switches.undo(),
-      ),
-      redo: tool("Redo", "the switches as before Undo (Ctrl + Shift + Z)", "what-if-redo", () =>
+      undo: tool("Undo", "undo the last click (Ctrl + Z)", "what-if-undo", () => switches.undo()),
+      redo: tool("Redo", "redo what Undo took back (Ctrl + Shift + Z)", "what-if-redo", () =>
         switches.redo(),
       ),
       reset: tool("As written", "the function's own checkpoints, or none", "what-if-reset", () =>
@@ -151,24 +149,31 @@ class Board {
       ),
       plan: tool(
         "Plan",
-        "jaxviz.plan_remat: where the peak falls most for the least work; moves all switches",
+        "jaxviz.plan_remat: the plan that lowers the peak most for the least work; sets all switches",
         "what-if-plan",
         () => switches.plan(),
       ),
-      copy: tool("Copy the code", "the lines to write for the switches as set", "what-if-code", () =>
-        this.showCode(),
+      copy: tool(
+        "Copy the code",
+        "the changes to make in the source for the switches as set",
+        "what-if-code",
+        () => this.showCode(),
       ),
       compile: tool(
         "Compile",
-        "what XLA makes of the memory over time, as a line over the model",
+        "the memory over time as XLA compiles it, as a line over the model",
         "what-if-compile",
         () => switches.compile(),
       ),
-      nothing: tool("Save nothing", "recompute all in the checkpoints that are on", "what-if-nothing", () =>
-        switches.choose(
-          { ...NOTHING, regions: switches.setting.regions },
-          "All that the checkpoints hold is recomputed.",
-        ),
+      nothing: tool(
+        "Save nothing",
+        "recompute everything in the checkpoints that are on",
+        "what-if-nothing",
+        () =>
+          switches.choose(
+            { ...NOTHING, regions: switches.setting.regions },
+            "Everything in the checkpoints is recomputed.",
+          ),
       ),
     };
     this.scroller = h(
@@ -203,7 +208,7 @@ class Board {
     return this.keys;
   }
 
-  /** Lights the rows of what is selected, and of what it came from. */
+  /** Lights the rows of the selection, and of what it was derived from. */
   light(bringsIntoSight = false): void {
     const { rows, ancestors } = this.state.selection;
     const first = new Map<string, HTMLElement>();
@@ -300,14 +305,14 @@ class Board {
     this.element.classList.toggle("is-busy", isBusy);
     if (switches.isAlone && switches.said) say(switches.said);
     else if (switches.isAlone)
-      say("No kernel: what was worked out before is shown. Run the cell again to have the rest worked out.");
+      say("No kernel: only results computed earlier are shown. Run the cell again to compute the rest.");
     else if (state === "late") say(NO_ANSWER, button("Try again", again));
     else if (state === "stopped") say("Stopped.", button("Go on", again, { "data-testid": "what-if-again" }));
     else if (reason) say(`This is not possible: ${reason}`);
     else if (isBusy) {
       const of = total > 0 ? ` ${done} of ${plural(total, what.replace(/s$/, ""))}` : "";
       const stop = switches.tries.canStop && button("Cancel", () => switches.tries.cancel());
-      const at = switches.isPlanning ? "Planning" : switches.isCompiling ? "Compiling" : "Working it out";
+      const at = switches.isPlanning ? "Planning" : switches.isCompiling ? "Compiling" : "Computing";
       say(`${at}…${of}`, stop || undefined);
     } else say(switches.said);
   }
@@ -378,7 +383,7 @@ class Board {
         "aria-checked": isOn,
         "aria-label": label,
         "aria-disabled": isDead ? "true" : undefined,
-        title: isDead ? "what it would come to was not worked out while there was a kernel" : title,
+        title: isDead ? "the result was not computed while there was a kernel" : title,
         onkeydown,
       },
     );
@@ -447,10 +452,10 @@ class Board {
   private headOf({ regions }: Setting, n: number): HTMLElement {
     const text =
       regions.size === 0
-        ? "With no checkpoint all is kept. Switch one on above, and choose here what it saves."
+        ? "Without a checkpoint everything is saved. Switch one on above, and choose here what it saves."
         : n > 0
-          ? "What they save, and what they recompute:"
-          : "There is nothing to choose in it.";
+          ? "What the checkpoints save and recompute:"
+          : "It has no values to choose from.";
     return h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length, class: "jv-dim" }, text));
   }
 
@@ -521,7 +526,7 @@ class Board {
     const difference = differenceOf(switches.trade(), switches.trade(key));
     const changes = difference
       ? `peak ${signed(difference[0], formatBytes)}, offloaded ${signed(difference[3], formatBytes)}`
-      : switches.reason(key) || "not worked out yet";
+      : switches.reason(key) || "not computed yet";
     return button(
       "host",
       (event: MouseEvent) => {
@@ -567,6 +572,6 @@ function workOf(flops: number, work: number): string {
 /** Why a residual is none of the values that can be saved. */
 function withoutSwitch(r: Residual): string {
   return r.kind === "intermediate"
-    ? `${r.name} has no switch here: no checkpoint that is on holds it, or it is made again from what is kept`
-    : `${r.name} has no switch: it is there anyway`;
+    ? `${r.name} has no switch here: it is in no checkpoint that is on, or it is recomputed from saved values`
+    : `${r.name} has no switch: it is in memory anyway`;
 }

@@ -507,7 +507,7 @@ function ownExchanges(model: Model): Map<number, readonly string[]> {
     const [v] = model.outputs(row);
     if (exchanges && v !== undefined)
       found.set(row, [
-        `${model.primitive(row)}, ${model.params(row)[0]}, ${model.sizeText(v)}: a collective that is written here, or its transpose`,
+        `${model.primitive(row)}, ${model.params(row)[0]}, ${model.sizeText(v)}: a collective that your code calls here, or its transpose`,
       ]);
   }
   return found;

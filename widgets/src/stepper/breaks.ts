@@ -40,7 +40,7 @@ export class Breaks {
     this.text = h("input", {
       type: "text",
       class: "jv-input",
-      "aria-label": "what to stop at",
+      "aria-label": "where to stop",
       "data-testid": "break-text",
       spellcheck: "false",
       autocomplete: "off",

@@ -1,4 +1,4 @@
-/** What stands above the panes: the stages with the time line, the moves, and the programs on the way in. */
+/** What stands above the panes: the stages with the time line, the moves, and the enclosing programs. */
 
 import { focused } from "../main/focus";
 import { elapsed } from "../main/waiting";
@@ -33,7 +33,7 @@ export const MOVES: readonly Move[] = [
     key: "B",
     do: "back into",
     label: "Back into",
-    title: "Back, to the end of what the equation before ran",
+    title: "Back, to the end of the program that the previous equation ran",
     icon: `M13.5 2.5H8V10M5 7l3 3 3-3${DOT(8, 14)}`,
   },
   {
@@ -47,21 +47,21 @@ export const MOVES: readonly Move[] = [
     key: "n",
     do: "next",
     label: "Next",
-    title: "Run the next equation, over what it holds",
+    title: "Run the next equation, with all programs that it holds",
     icon: `M2.5 9.5A5.6 5.6 0 0 1 13 6.5M13.4 2.5v4.2H9.2${DOT(8, 13.5)}`,
   },
   {
     key: "i",
     do: "into",
     label: "Into",
-    title: "Into what the next equation holds",
+    title: "Into the program that the next equation holds",
     icon: `M8 1.5V10M5 7l3 3 3-3${DOT(8, 14)}`,
   },
   {
     key: "o",
     do: "out",
     label: "Out",
-    title: "Run what is left of this program, all iterations",
+    title: "Run the rest of this program, with all iterations",
     icon: `M8 10V2M5 5l3-3 3 3${DOT(8, 14)}`,
   },
   {
@@ -85,9 +85,9 @@ export const BACK: ReadonlySet<string> = new Set(["restart", "back", "back into"
 
 export const KEYS: readonly [string, string][] = [
   ["n", "run the next equation"],
-  ["i", "into what it holds: a loop, a branch, a function"],
-  ["o", "out: run what is left of this program"],
-  ["b, Shift + b", "back by one equation; back into the one before"],
+  ["i", "into the program that it holds: a loop, a branch, a function"],
+  ["o", "out: run the rest of this program"],
+  ["b, Shift + b", "back by one equation; back into the previous one"],
   ["c", "run to the next breakpoint"],
   ["e", "run to the end"],
   ["r", "back to the start"],
@@ -97,7 +97,7 @@ export const KEYS: readonly [string, string][] = [
   ["/", "look at a value by name"],
   ["↑ ↓ Home End", "in the jaxpr and the source: to a line"],
   ["Enter", "in the jaxpr: run, or go back, to before that equation"],
-  ["l", "in the jaxpr: look at what that equation makes"],
+  ["l", "in the jaxpr: look at the results of that equation"],
   ["→, Esc", "in the jaxpr: show what an equation holds; back to the stop"],
   ["Tab", "next control"],
   ["?", "these keys"],
@@ -111,7 +111,7 @@ function icon(path: string): SVGElement {
   );
 }
 
-/** The stages, and how far the run is in them. */
+/** The stages, and progress of the run in them. */
 export class Rail {
   readonly element: HTMLElement;
   private readonly stages: HTMLElement[];
@@ -146,7 +146,7 @@ export class Rail {
       class: "jv-slider",
       min: 0,
       max: this.total,
-      "aria-label": "how far the run is",
+      "aria-label": "progress of the run",
       title: "Go to any equation of the outermost programs, ahead or back",
       "data-testid": "time-line",
       onchange: () => {
@@ -236,7 +236,7 @@ export class Bar {
   update(isOff: boolean): void {
     const { state } = this;
     const { stop } = state;
-    const text = stop.hit ? `Stopped at: ${stop.hit}` : stop.isDone ? "The run is over" : "";
+    const text = stop.hit ? `Stopped at: ${stop.hit}` : stop.isDone ? "The run has ended" : "";
     this.status.textContent = this.status.title = text;
     this.status.classList.toggle("is-hit", stop.hit !== "");
     MOVES.forEach((move, i) => {
@@ -258,11 +258,11 @@ export class Bar {
   }
 }
 
-/** The programs on the way in, each to be shown, and of loops the iteration, to be chosen. */
+/** The enclosing programs, each to be shown, and of loops the iteration, to be chosen. */
 export class Crumbs {
   readonly element = h("nav", {
     class: "jv-crumbs",
-    "aria-label": "programs on the way in",
+    "aria-label": "enclosing programs",
     "data-testid": "crumbs",
   });
   private box: HTMLInputElement | null = null;

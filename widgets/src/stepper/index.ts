@@ -22,7 +22,7 @@ import { StepperState } from "./view";
 /** Fills the element of a stepper, and gives back what takes it apart. */
 export async function fillStepper(root: HTMLElement, model: WidgetModel, textView: TextView) {
   const block = blockOf(model.get("payload"));
-  if (block === null || !model.get("stop")) throw new Error("there is nothing to show");
+  if (block === null || !model.get("stop")) throw new Error("nothing to show");
   const programs = JSON.parse(new TextDecoder().decode(await unzipped(block))) as Programs;
   return mount(root, model, new StepperState(programs, JSON.parse(String(model.get("stop")))), textView);
 }

@@ -157,7 +157,7 @@ export class Listing {
     else if (this.state.program.rows[line - 1]) this.state.select(line - 1);
   }
 
-  /** The equation that keys are about: what is selected, or else where the run is. */
+  /** The equation that keys are about: the selection, or else where the run is. */
   private get at(): number {
     const { selected, position, program } = this.state;
     return selected >= 0 ? selected : Math.min(Math.max(0, position), program.rows.length - 1);

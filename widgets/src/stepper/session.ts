@@ -8,9 +8,9 @@ import type { Doing, Failure, Stop } from "../wire/stepper.generated";
 const MOST_WAITING = 2;
 const LOOKS = 2000;
 
-export const SAVED = "This is a saved page: the last stop can be read, and nothing can be run.";
+export const SAVED = "This is a saved page: it shows the last stop, and nothing can be run.";
 export const GONE =
-  "The kernel that ran this is gone. The last stop can be read; run the cell again to go on.";
+  "The kernel that ran this has shut down. The last stop is still shown; run the cell again to continue.";
 
 export class Session {
   /** When the first of what is waited for was asked, as `performance.now()` counts; null while nothing is. */

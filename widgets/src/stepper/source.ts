@@ -34,7 +34,7 @@ export class Source {
       files: state.programs.files,
       about: "click beside a line for a breakpoint",
       heads: heads(),
-      none: "No source of yours: the equations come from a library.",
+      none: "No source of your own: the equations come from a library.",
       line: (file, line) => this.line(file, line, stops[file]!.has(line)),
       choose: (file, line, part) => {
         if (part.closest(GUTTER) && stops[file]!.has(line)) toggleBreak(file, line);

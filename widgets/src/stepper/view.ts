@@ -15,7 +15,7 @@ const HUES = 8;
 /** How far an equation of the program that is shown is: it has run, was the last to run, runs next, or is still to run. */
 export type Progress = "done" | "ran" | "next" | "ahead";
 
-/** What has changed: what the run came to, which program is shown, what is selected in it. */
+/** What has changed: what the run came to, which program is shown, the selection in it. */
 export type Change = "stop" | "shown" | "selection";
 
 export class StepperState {
@@ -60,7 +60,7 @@ export class StepperState {
     return this.line !== "" && lineOf(row) === this.line;
   }
 
-  /** The equation to look at: what is selected, or where the run is. */
+  /** The equation to look at: the selection, or where the run is. */
   get current(): number {
     if (this.row >= 0) return this.row;
     const lit = this.program.rows.findIndex((row) => this.isLit(row));

@@ -7,7 +7,7 @@ const AROUND = "jv-holds-alone";
 
 /** A button in the head of a pane that shows it alone, and then the others again. */
 export function fullButton(): HTMLElement {
-  const title = "This pane on all of the screen, or the others again";
+  const title = "Show only this pane, or all panes again";
   const corners = svg("path", {
     d: "M1 4V1H4M8 1H11V4M11 8V11H8M4 11H1V8",
     fill: "none",

@@ -147,7 +147,7 @@ export interface CompiledPeak {
 /** A collective of a compiled program: its kind, the axes that it goes over, the bytes that a device sends, how often it is done, the pass, the line, why it is there, and the equations that it is for, numbered over the stages. */
 export type CompiledExchange = [kind: string, over: string, sent: number, times: string, stage: string, line: string, why: string, equations: number[]];
 
-/** What devices exchange in a compiled program. */
+/** Communication between devices in a compiled program. */
 export interface CompiledExchanges {
   summary: string;
   rows: CompiledExchange[];

@@ -135,7 +135,7 @@ export type ColumnName =
   | "donation_rows"
   /** place of the operand */
   | "donation_operands"
-  /** place of the result that takes its memory over, or -1 */
+  /** place of the result that reuses its memory, or -1 */
   | "donation_results"
   /** string: why none does, or empty */
   | "donation_reasons"

@@ -17,7 +17,7 @@ export interface Graphviz {
   dot(): Promise<Dot>;
 }
 
-export const NO_GRAPHVIZ = "Without Graphviz: it is not loaded, or there are too many boxes.";
+export const NO_GRAPHVIZ = "Laid out without Graphviz: it is not loaded, or there are too many boxes.";
 
 /** Up to so many boxes and edges a worker is not worth the way there and back. */
 const FEW = 300;

@@ -7,7 +7,7 @@ type Test = (row: number) => boolean;
 
 export const SYNTAX =
   "primitive or variable name · size>1MiB · flops>1e6 · line:12 or line:12-20 · file:model.py · scope:blocks_0 · type:f32[ · " +
-  "role:cotangent · param:axis · /scan/dot_general · -term leaves out · * stands for anything";
+  "role:cotangent · param:axis · /scan/dot_general · -term excludes · * matches anything";
 
 const UNITS: Record<string, number> = {
   "": 1,
@@ -144,7 +144,9 @@ function amountTest(model: Model, what: string, operator: string, value: string)
   const [, digits, unit] = /^([\d.]+(?:e\d+)?)\s*([a-z]*)$/i.exec(value) ?? [];
   const factor = unit === undefined ? undefined : UNITS[unit.toLowerCase().replace(/flops?$/, "")];
   if (digits === undefined || factor === undefined || Number.isNaN(Number(digits)))
-    throw new Error(`${value} is not an amount; write such as ${what}>${what === "size" ? "1MiB" : "1e6"}`);
+    throw new Error(
+      `${value} is not an amount; write, for example, ${what}>${what === "size" ? "1MiB" : "1e6"}`,
+    );
   const amount = Number(digits) * factor;
   const is = COMPARE[operator]!;
   const of = what === "size" ? (row: number) => sizeOf(model, row) : (row: number) => model.flops(row);
