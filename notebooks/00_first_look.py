@@ -13,8 +13,8 @@
 # %% [markdown]
 # # 0 · A first look: what does my gradient keep in memory, and why?
 #
-# `jax.grad` runs your function forward, keeps some of what it computed, and runs backward over what it kept.
-# Those kept values are the *residuals*. Here they are, for a small network. This takes five minutes. You need to have seen `jax.grad` once.
+# `jax.grad` runs your function forward, saves some of the values that it computes, and reads them in the backward
+# pass. These saved values are the *residuals*. Here they are for a small network. This takes five minutes. You need to have seen `jax.grad` once.
 
 # %%
 import jax
@@ -44,8 +44,8 @@ x, y = jnp.ones((8, 4)), jnp.zeros((8, 2))
 print(jaxviz.residuals(loss, params, x, y))
 
 # %% [markdown]
-# Each row names the line of your code that made the value, and the rule that asked for it.
-# JAX holds exactly these, which can be checked:
+# Each row names the line of your code that computed the value, and the derivative rule that needs it.
+# JAX saves exactly the same values, and you can check it:
 
 # %%
 derivation = jaxviz.derive(loss, params, x, y)
@@ -57,7 +57,7 @@ assert derivation.check()
 assert all(r.location.line and r.reason for r in derivation.residuals)
 
 # %% [markdown]
-# In this series you say what you expect, and then see. The questions check themselves: the answers are computed from JAX.
+# In this series you first say what you expect, and then see. The questions check themselves: the answers are computed with JAX.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: larger
@@ -92,8 +92,8 @@ larger.solution("more, but less than twice as much")
 # %% [markdown]
 # ## In motion
 #
-# The same gradient, played. Press Space: in the forward pass each value that is kept goes into its bin; in the backward pass the bins are emptied, the last one
-# first. Below them grows the memory. The arrow keys go step by step.
+# The same gradient, played. Press Space: in the forward pass each saved value goes into its bin; in the backward pass the bins are emptied, last one
+# first. Below is the memory over time. The arrow keys go step by step.
 
 # %%
 in_motion = jaxviz.explore(derivation)
@@ -103,12 +103,12 @@ in_motion
 # %% [markdown]
 # ## The explorer
 #
-# It opens with the whole gradient on one axis, forward then backward: what runs, what is kept from when to when, and the memory. Point at
-# anything to see it in the source; the number beside a line is what that line makes the gradient keep.
+# It opens on the whole gradient over time, forward then backward: what runs, which values are saved and for how long, and the memory. Point at
+# anything to highlight it in the source; the number beside a line is the bytes that the gradient saves for it.
 #
-# A click leads to the equations, forward beside backward: everything that one came from, and everything that was made from it, lights up in
-# every pane. The buttons on top are questions, and each arranges the panes for its answer; the stages below them go from your function
-# to what its gradient compiles to.
+# Click to see the equations, forward beside backward: every pane highlights what an equation was derived from, and what was derived
+# from it. Each button at the top is a question, and arranges the panes for the answer; the stages below them go from your
+# function to its compiled gradient.
 
 # %%
 explorer = jaxviz.explore(derivation)
@@ -117,7 +117,7 @@ explorer
 # %% [markdown]
 # ## The same as text
 #
-# The magics take a call, and show what JAX makes of it. `%jaxpr` shows the program that tracing sees.
+# The magics take a call, and show the programs that JAX derives from it. `%jaxpr` shows the traced program.
 
 # %%
 # %load_ext jaxviz
@@ -127,7 +127,7 @@ explorer
 
 # %% [markdown]
 # `%linearize` splits a function in two: a forward program that does all the nonlinear work and returns residuals,
-# and a linear program from tangents to tangents. JVP does both at once, and so it keeps nothing.
+# and a linear program from tangents to tangents. JVP does both at once, and so it saves nothing.
 
 # %%
 # %linearize jnp.tanh(1.0)
@@ -169,26 +169,26 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 # %% [markdown]
 # ## Go on
 #
-# Each of the next takes 20 to 25 minutes, is about one program and one question, and has exercises. They build on each other; if you can
+# Each of the following notebooks takes 20 to 25 minutes, is about one program and one question, and has exercises. They build on each other; if you can
 # read a jaxpr already, begin with 2 or 5.
 #
 # - [1 · reading jaxprs](01_reading_jaxprs.ipynb): what does JAX see of my function? A classifier.
-# - [2 · sharp bits](02_sharp_bits.ipynb): my training step works, so why does it stop working under `jax.jit`? Five mistakes, made and mended.
-# - [3 · JVP and linearize](03_jvp_and_linearize.ipynb): one derivative in fifty directions, at the price of how many? A steady state by Newton's method.
-# - [4 · zeros and directions](04_zeros_and_directions.ipynb): what does a derivative cost that is zero, and what do fifty at once? The same plate.
+# - [2 · sharp bits](02_sharp_bits.ipynb): my training step works, so why does it stop working under `jax.jit`? Five mistakes and their fixes.
+# - [3 · JVP and linearize](03_jvp_and_linearize.ipynb): one derivative in fifty directions, at the cost of how many? A steady state by Newton's method.
+# - [4 · zeros and directions](04_zeros_and_directions.ipynb): what does a zero derivative cost, and what do fifty derivatives at once? The same plate.
 # - [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb): what must a gradient remember? A head of attention.
 # - [6 · transposition](06_transposition.ipynb): how do I get the gradient of a blur without deriving it? A photo, made sharp.
 # - [7 · checkpoints](07_checkpoints.ipynb): my gradient runs out of memory, so where do I put the checkpoint? A residual network.
 # - [8 · policies and plans](08_policies_and_plans.ipynb): which values should a checkpoint keep, and who decides? The same network.
 # - [9 · gradients of control flow](09_control_flow_gradients.ipynb): my solver takes 8 steps, so why does its gradient cost 512? An adaptive solver.
 # - [10 · custom rules](10_custom_rules.ipynb): how do I differentiate a solver? The orbit of a planet.
-# - [11 · implicit differentiation](11_implicit_differentiation.ipynb): my solver takes any function, so what is its derivative in what that closes over?
-# - [12 · named axes](12_named_axes.ipynb): what becomes of a sum over devices when I take a gradient? Eight shares.
+# - [11 · implicit differentiation](11_implicit_differentiation.ipynb): my solver takes any function, so what is its derivative with respect to the values that this closes over?
+# - [12 · named axes](12_named_axes.ipynb): what happens to a sum over devices when I take a gradient? Eight shares.
 # - [13 · gradients on devices](13_gradients_on_devices.ipynb): why is my gradient on eight devices eight times too large? A training step.
-# - [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb): which tensor eats the memory?
-# - [15 · three ways to less memory](15_three_ways_to_less_memory.ipynb): what does it cost to be rid of that tensor?
+# - [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb): which tensor takes the memory?
+# - [15 · three ways to less memory](15_three_ways_to_less_memory.ipynb): what does it cost to get rid of that tensor?
 # - [16 · finding a NaN](16_finding_a_nan.ipynb): the loss is fine and the gradient is NaN, so where was it born? A recurrent network.
-# - [17 · your own tracer](17_own_tracer.ipynb): can I write what is under `jax.jvp` myself? The first of four, whose functions become your engine.
+# - [17 · your own tracer](17_own_tracer.ipynb): can I write the machinery of `jax.jvp` myself? The first of four, whose functions become your engine.
 # - [18 · your own gradients](18_own_gradients.ipynb): how do tangents become gradients? Two moons.
 # - [19 · your own vmap](19_own_vmap.ipynb): which of my examples pull hardest, without a loop over them? A line with outliers.
 # - [20 · your own loops and checkpoints](20_own_loops.ipynb): how does a gradient go through a loop that is one equation? A pendulum.

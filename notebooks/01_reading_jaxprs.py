@@ -13,8 +13,8 @@
 # %% [markdown]
 # # 1 · What does JAX see of my function?
 #
-# JAX does not differentiate your Python. It runs your function once, writes down each operation on arrays, and from then on works with
-# what it wrote: the *jaxpr*. If you can read it, you can say what will be compiled, differentiated and kept in memory.
+# JAX does not differentiate your Python. It runs your function once, records each operation on arrays, and from then on works
+# with this record: the *jaxpr*. If you can read it, you know what will be compiled, differentiated and saved.
 #
 # This notebook reads the jaxpr of one program, a small classifier of iris flowers. It takes 25 minutes. You need NumPy, and to have seen
 # `jax.jit` once.
@@ -67,7 +67,7 @@ target = jax.nn.one_hot(jnp.arange(16) % 3, 3)
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: equations
 equations = teach.predict(
-    "How many equations has the jaxpr of `standardise(x)`, for `x` of shape (16, 4)?",
+    "How many equations does the jaxpr of `standardise(x)`, for `x` of shape (16, 4)?",
     truth=lambda: len(jaxviz.trace(standardise)(x).equations),
     because=lambda: "They are "
     + ", ".join(f"`{e.primitive.name}`" for e in jaxviz.trace(standardise)(x).equations)
@@ -114,8 +114,8 @@ explorer
 # %% [markdown]
 # ## Your Python runs when JAX traces
 #
-# `jax.jit` calls your function with *tracers*, objects that know a shape and a dtype and no numbers. What a call of `jnp` does to them is
-# written down, and what was written down is compiled.
+# `jax.jit` calls your function with *tracers*, objects that know a shape and a dtype and no numbers. The calls of `jnp` on them
+# are recorded, and the record is compiled.
 
 # %%
 heard = []
@@ -150,7 +150,7 @@ runs
 runs.solution(2)
 
 # %% [markdown]
-# A Python loop is Python too: it has run out before the jaxpr exists, so all its rounds stand in it, one after the other.
+# A Python loop is Python too: it has finished before the jaxpr exists, so the jaxpr contains all its iterations, one after the other.
 
 # %%
 def deep(params, h, n):
@@ -206,7 +206,7 @@ assert len({sum(1 for _ in jaxviz.trace(rolled)(square, h, n=n).walk()) for n in
 assert np.allclose(deep(square, h, 5), rolled(square, h, 5))
 
 # %% [markdown]
-# Read one the other way: here is the jaxpr of a function that you do not see.
+# Now the other way round: here is the jaxpr of a function that you do not see.
 
 # %% tags=["unseen"] jupyter={"source_hidden": true}
 # A function, and its jaxpr
@@ -262,7 +262,7 @@ written.solution(lambda w, x: x[0] * jnp.tanh(x @ w).sum(0))
 # %% [markdown]
 # ## A constant, in three ways
 #
-# These give the same. The root of 8 does not depend on `x`, so it could be worked out while JAX traces.
+# These functions return the same. The root of 8 does not depend on `x`, so it could be computed while JAX traces.
 
 # %%
 def with_jnp(x):
@@ -302,8 +302,8 @@ staged
 staged.solution("with_jnp")
 
 # %% [markdown]
-# The rule behind it is called *omnistaging*, and the form above says it. What is worked out inside of the function may be worked out by the program each
-# time, and outside of it once, by you. Use that:
+# The rule behind it is called *omnistaging*, and the form above says it. What is computed inside the function may be computed by the program in each call;
+# what is computed outside is computed once. Use that:
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: no_div
@@ -353,8 +353,8 @@ assert [e.outvars[0].aval.shape for e in half.equations if e.primitive.name == "
 # %% [markdown]
 # ## A jaxpr is flat: pytrees
 #
-# `loss` takes a dict of a list of tuples. A jaxpr takes arrays. The arguments are taken apart into their leaves, in a fixed order; the
-# structure is put back together outside of it.
+# `loss` takes a dict of a list of tuples. A jaxpr takes arrays. The arguments are flattened into their leaves, in a fixed order, and
+# the structure is restored outside the jaxpr.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: first
@@ -372,7 +372,7 @@ first
 first.solution("params['hidden'][0][0]")
 
 # %% [markdown]
-# All of them, in the order in which they are taken apart; lists and tuples go from the first to the last:
+# Here are all of them, in the order of flattening; lists and tuples go from the first to the last:
 
 # %%
 traced = jaxviz.trace(loss)(params, x, target)
@@ -388,8 +388,8 @@ assert [v.aval.shape for v in traced.invars] == [leaf.shape for leaf in leaves]
 # ## Calls inside of calls
 #
 # A function under `jax.jit` stays one equation in its caller's jaxpr, `jit`, and its own jaxpr is a parameter of that equation. So does
-# one with a derivative rule of its own, such as `jax.nn.relu`: a `custom_jvp_call`. The rule is not in there; it is asked for when somebody
-# differentiates.
+# a function with a custom derivative rule, such as `jax.nn.relu`: a `custom_jvp_call`. The rule itself is not in the jaxpr; it is traced when
+# you differentiate.
 
 # %%
 for depth, e in traced.walk():
@@ -410,13 +410,13 @@ assert sum(inside.name == "layer" for e in calls for _, inside in e.programs) ==
 assert str(jaxviz.trace(loss)(params, x, target).jaxpr) == str(jax.make_jaxpr(loss)(params, x, target))
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - A jaxpr is a list of typed equations, each variable assigned once; constants stand before the semicolon.
-# - It is what is left when your Python has run: loops unrolled, branches taken, broadcasts spelt out.
+# - It is what remains when your Python has run: loops are unrolled, branches taken, broadcasts explicit.
 # - Everything from `jnp` is in it; what NumPy and Python computed is a number.
 # - Arguments are leaves, in the order of sorted keys. Jitted functions, loops and custom rules are equations that hold jaxprs.
 #
-# `%load_ext jaxviz` and then `%jaxpr loss(params, x, target)` show it for a function of yours.
+# `%load_ext jaxviz` and then `%jaxpr loss(params, x, target)` show it for your own functions.
 #
 # Next: what a tracer cannot do, in [2 · sharp bits](02_sharp_bits.ipynb).

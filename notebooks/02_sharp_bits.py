@@ -13,8 +13,8 @@
 # %% [markdown]
 # # 2 · My training step works. Why does it stop working under `jax.jit`?
 #
-# Five mistakes that everybody makes once: a decision on a tracer, a tracer that gets out, an effect that happens once, an argument that should be static, and
-# a key that is used twice. Here you make each of them in a small training step, read what JAX says, and mend it.
+# Five mistakes that everybody makes once: branching on a tracer, leaking a tracer, an effect that happens only once, an argument that should be static, and
+# a key that is used twice. Here you make each of them in a small training step, read what JAX says, and fix it.
 #
 # It takes 25 minutes. You should be able to read a jaxpr: [1 · reading jaxprs](01_reading_jaxprs.ipynb).
 
@@ -42,9 +42,9 @@ def first_line(error):
 
 
 # %% [markdown]
-# ## 1. A decision on a tracer
+# ## 1. Branching on a tracer
 #
-# A step that cuts off a gradient that is too long. Without `jit` it works.
+# This step clips a gradient that is too long. Without `jit` it works.
 
 
 # %%
@@ -62,8 +62,8 @@ except Exception as error:
     print(first_line(error))
 
 # %% [markdown]
-# `jit` calls the function with tracers, which have a shape and no value. `if` wants one bit of a value. jaxviz can record the path that one call takes, and
-# says what it decided on; but a compiled function has to be right for all inputs:
+# `jit` calls the function with tracers, which have a shape and no value. `if` needs a value. jaxviz can record the path that one call takes, and says
+# which value decided; but a compiled function has to be right for all inputs:
 
 # %%
 print(jaxviz.trace(clipped)(gradient(w)))
@@ -109,9 +109,9 @@ assert decided.answer(lambda g: jnp.where(jnp.sqrt(jnp.sum(g**2)) > 1.0, g / jnp
 assert decided.answer(lambda g: jax.lax.cond(jnp.sum(g**2) > 1.0, lambda: g / jnp.sqrt(jnp.sum(g**2)), lambda: g))
 
 # %% [markdown]
-# ## 2. A tracer that gets out
+# ## 2. A leaked tracer
 #
-# Somebody wants to see the length of the gradient, and puts it into a list.
+# Suppose you want to see the length of the gradient, and append it to a list.
 
 # %%
 lengths = []
@@ -132,7 +132,7 @@ except Exception as error:
     print(first_line(error))
 
 # %% [markdown]
-# What is in the list is not a number but a tracer, from a trace that has ended: a *leak*. What a function knows has to leave it by its result.
+# The list contains not a number but a tracer, from a trace that has ended: a *leak*. A function has to return what it computes.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: told
@@ -171,7 +171,7 @@ told.answer(my_step)
 told.solution(_as_wanted)
 
 # %% [markdown]
-# ## 3. An effect that happens once
+# ## 3. An effect that happens only once
 #
 # Counting calls, printing, writing to a file: that is Python, and Python runs while JAX traces.
 
@@ -259,7 +259,7 @@ why = jaxviz.explain_recompile(compiled)
 print(why)
 
 # %% [markdown]
-# So what takes many values should not be static.
+# So an argument that takes many values should not be static.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: loops
@@ -293,7 +293,7 @@ loops.answer(my_steps)
 loops.solution(lambda w, n: jax.lax.fori_loop(0, n, lambda i, w: w - 0.1 * gradient(w), w))
 
 # %% [markdown]
-# A static argument has to be hashable, too, since it is looked up:
+# A static argument must also be hashable, because it is part of the cache key:
 
 # %%
 try:
@@ -378,11 +378,11 @@ assert keys.answer(dropout)
 assert bool((dropped(key, ones) == dropped(key, ones)[0]).all())
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - A tracer has a type and no value. Decide with `where` or `cond`, loop with `fori_loop` or `scan`, and make static only what takes few values.
-# - What a function knows leaves it by its result. `jax.checking_leaks()` finds what gets out otherwise.
-# - Python runs once for each type; what shall happen in each call has to be an equation.
+# - Return what a function computes. `jax.checking_leaks()` finds other ways out.
+# - Python runs once for each type; an effect in each call has to be an equation.
 # - A key is used once. Split it, or draw everything at once.
 #
 # Next: two ways to the same derivative, in [3 · JVP and linearize](03_jvp_and_linearize.ipynb).

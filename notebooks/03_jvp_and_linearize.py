@@ -13,11 +13,11 @@
 # %% [markdown]
 # # 3 · Fifty directions: `jvp` fifty times, or `linearize` once?
 #
-# Newton's method for a large system asks for the derivative of one function, at one point, in some fifty directions, one after the other.
-# `jax.jvp` gives the derivative in a direction. `jax.linearize` gives a function that does. Which one, and what does it spare: a factor
-# of fifty, of two, nothing?
+# Newton's method for a large system needs the derivative of one function, at one point, in some fifty directions, one after the other.
+# `jax.jvp` gives the derivative in a direction. `jax.linearize` gives a function that does. Which one is better, and what does it save: a
+# factor of fifty, of two, nothing?
 #
-# This notebook counts it, on a program that needs it. It takes 25 minutes. You should be able to read a jaxpr:
+# This notebook measures it, on a program that needs it. It takes 25 minutes. You should be able to read a jaxpr:
 # [1 · reading jaxprs](01_reading_jaxprs.ipynb).
 #
 # ## The program
@@ -107,8 +107,8 @@ def pattern(program):
 print(pattern(derivation.jvp))
 
 # %% [markdown]
-# So nothing has to be remembered: when an equation's derivative has been computed, the value that it needed is at hand, and may be forgotten.
-# The price: for the next direction all of it runs again, the P as well as the T.
+# So nothing has to be saved: when an equation's derivative is computed, the value that it needs is still there, and can be freed afterwards.
+# The cost: for the next direction everything runs again, the P as well as the T.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -181,7 +181,7 @@ print("the same derivative:", bool(jnp.allclose(push(v), tangent, atol=1e-6)))
 print("linear:", bool(jnp.allclose(push(2 * v - 3 * u), 2 * push(v) - 3 * push(u), atol=1e-4)))
 
 # %% [markdown]
-# Two programs stand behind it. The *forward* program does all the work on values; the *linear* program all the work on tangents.
+# It consists of two programs. The *forward* program does all the work on values; the *linear* program all the work on tangents.
 
 # %%
 print("JVP:    ", pattern(derivation.jvp))
@@ -189,7 +189,7 @@ print("forward:", pattern(derivation.forward))
 print("linear: ", pattern(derivation.linear))
 
 # %% [markdown]
-# What took turns is apart now, and what the linear program reads of the forward one has to be kept: the *residuals*. An equation goes into the linear
+# The P and T equations are separate now, and the values of the forward program that the linear program reads have to be saved: the *residuals*. An equation goes into the linear
 # program if it reads a tangent, and only then. What a derivative rule computes from values alone is done once, in the forward program (R):
 
 # %%
@@ -198,8 +198,8 @@ for e in derivation.forward.equations:
         print(f"`{e.primitive.name}` of the derivative rule of `{e.origin.equation.primitive.name}` reads no tangent")
 
 # %% [markdown]
-# Which values are kept? The gradient keeps the same ones: its backward program is made from this linear program. A derivative that depends
-# on no value, such as that of `4.0 * u`, keeps no array.
+# Which values are saved? The gradient saves the same ones: its backward program is the transpose of this linear program. A derivative that
+# depends on no value, such as that of `4.0 * u`, saves no array.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: kept
@@ -321,7 +321,7 @@ for n in (1, 2, 5, 50, 1000):
     )
 
 # %% [markdown]
-# The other misconception: *fifty directions, fifty times cheaper.* A direction costs the tangent work in either case. What `linearize` spares
+# The other misconception: *fifty directions, fifty times cheaper.* A direction costs the tangent work in either case. What `linearize` saves
 # is the primal work: the `exp`, the `div`, the powers. The more of a function is nonlinear, the more that is.
 #
 # These are the programs as JAX writes them. XLA drops what nobody reads: if you use the tangent alone, that is the part of the primal work
@@ -463,12 +463,12 @@ assert jnp.abs(at_plate(steady)).max() <= 1e-5
 assert tangent_by_push._cache_size() == 1
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
-# - Directions one after the other, at one point, as an iterative solver asks for them: `linearize` once. It spares the primal work of all directions but one,
-#   keeps the residuals, and never more than the ratio of `jvp` to `linear`, which you can count.
-# - One direction: `jvp`. `linearize` would do the same work, and keep residuals for nothing.
+# - Directions one after the other, at one point, as an iterative solver asks for them: `linearize` once. It saves the primal work of all directions but one, at
+#   the cost of the residuals, and never more than the ratio of `jvp` to `linear`, which you can count.
+# - One direction: `jvp`. `linearize` would do the same work, and save residuals without need.
 #
-# `jaxviz.derive(f, x)` has the programs of a function of yours, to be counted in the same way.
+# `jaxviz.derive(f, x)` has the programs of your own function, which you can count in the same way.
 #
 # Next: directions that are all known at once, and derivatives that are zero, in [4 · zeros and directions](04_zeros_and_directions.ipynb).

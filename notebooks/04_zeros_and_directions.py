@@ -11,9 +11,9 @@
 # ---
 
 # %% [markdown]
-# # 4 · What does a derivative cost that is zero, and what do fifty at once?
+# # 4 · What does a zero derivative cost, and what do fifty derivatives at once?
 #
-# Directions that are all known beforehand can go through a program together. And where nothing moves, or nothing can, there is nothing to compute: JAX knows
+# Directions that are all known beforehand can go through a program together. And where a tangent is zero, there is nothing to compute: JAX knows
 # that before any number exists.
 #
 # The plate of fuel from [3 · JVP and linearize](03_jvp_and_linearize.ipynb) again, with a temperature at each of 32 × 32 points. It takes 25 minutes.
@@ -322,11 +322,11 @@ assert not jax.jvp(hot_share, (u,), (v,))[1]
 assert jax.jvp(hot_points, (u,), (v,))[1].dtype == jax.dtypes.float0
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - All directions known beforehand: `vmap` of `jvp`. It shares the primal work, and keeps nothing; but all tangents are there at once.
 # - An argument that does not move is left out of the differentiation, and its tangent is no work at all. Zeros that you pass are computed with.
-# - A derivative that goes through an integer or a boolean is lost, and nobody says so.
+# - A derivative that goes through an integer or a boolean is lost, without a warning.
 #
 # Next: who decides what goes into the forward program and what has to be kept, in
 # [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # 5 · What must a gradient remember?
 #
-# `jax.grad` runs your function forward, and then backward over what it kept. What it kept are the *residuals*, and in a large model they are
-# most of the memory. Which values are they? Not all, and some of them you never wrote.
+# `jax.grad` runs your function forward, and then backward with the values that it saved. These are the *residuals*, and in a large model they take
+# most of the memory. Which values are they? Not all values, and some that you never wrote.
 #
 # This notebook answers that for one head of attention. It takes 25 minutes. You should be able to read a jaxpr
 # ([1 · reading jaxprs](01_reading_jaxprs.ipynb)).
@@ -54,9 +54,9 @@ x, target = normal(4, 16, 8), normal(5, 16, 2)
 #
 # $$\dot f = (\cos x \cdot e^x + \sin x \cdot e^x)\,\dot x$$
 #
-# Everything in the bracket depends on $x$ alone. So it can be computed now, before anybody says what $\dot x$ is. What is left for later
-# is *linear*: tangents are multiplied by known numbers, and added. To cut a program into what can be computed now and what has to wait
-# is *partial evaluation*. Whatever is computed now and read later crosses the cut. That is a residual.
+# Everything in the bracket depends on $x$ alone. So it can be computed now, before $\dot x$ is known. What remains for later
+# is *linear*: tangents are multiplied by known numbers, and added. Splitting a program into what can be computed now and what has to
+# wait is *partial evaluation*. Whatever is computed now and read later crosses the cut. That is a residual.
 #
 # JAX does not form the bracket. It has a rule for each operation: one for the sine, one for the exponential, one for the product.
 
@@ -95,9 +95,9 @@ assert {"sin", "exp", "cos"} <= {e.primitive.name for e in halves.forward.equati
 assert np.isclose(jax.jvp(f, (2.0,), (1.0,))[1], (np.cos(2.0) + np.sin(2.0)) * np.exp(2.0))
 
 # %% [markdown]
-# ## Each operation asks for its own
+# ## Each rule saves what it needs
 #
-# JAX knows a derivative rule for each primitive, and the rule decides what it keeps. These are some of them.
+# JAX has a derivative rule for each primitive, and the rule decides which values it saves. Here are some of them.
 
 # %%
 a, b = jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])
@@ -117,10 +117,10 @@ for name, rule in rules.items():
     print(f"{name:8} keeps", ", ".join(r.expression for r in jaxviz.residuals(rule, a, b, argnums=(0, 1))) or "nothing")
 
 # %% [markdown]
-# A sum keeps nothing: its derivative is the sum of the tangents. A product keeps its factors, since each multiplies the other's tangent. Of the
-# others each keeps what its rule multiplies by, or divides by, or chooses by. Often that is the slope itself, as for `sin(x)`. For `log(x)` it is
-# the operand, which the tangent is divided by. `relu(x)` chooses between the tangent and zeros, by a mask. And a rule may keep two values where one
-# would do: which rules do is JAX's decision, and has changed between versions. `exp` is left out above:
+# A sum saves nothing: its derivative is the sum of the tangents. A product saves its factors, because each multiplies the other's tangent. Each
+# of the others saves what its rule multiplies by, divides by, or selects with. Often that is the slope itself, as for `sin(x)`. For `log(x)` it is
+# the operand, which the tangent is divided by. `relu(x)` chooses between the tangent and zeros, by a mask. And a rule may save two values where one
+# would be enough: which rules do is JAX's decision, and has changed between versions. `exp` is left out above:
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: of_exp
@@ -160,7 +160,7 @@ assert kinds["log(x)"] == ["argument"]
 assert sorted(r.aval.dtype.name for r in jaxviz.residuals(jax.nn.relu, a)) == ["bool", "float32"]
 
 # %% [markdown]
-# So how a function is written decides what its gradient keeps. A polynomial, as one may write it down:
+# So the way a function is written decides what its gradient saves. Here is a polynomial:
 
 
 # %%
@@ -208,7 +208,7 @@ assert frugal.answer(_in_two_steps)
 # %% [markdown]
 # ## Attention
 #
-# Now the program from above. Mark what its gradient in `params` keeps: go through the lines, and ask of each operation what its derivative
+# Now the program from above. Mark what its gradient with respect to `params` saves: go through the lines, and ask for each operation what its derivative
 # reads. The variables are those of its jaxpr.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
@@ -236,7 +236,7 @@ kept.solution(
 )
 
 # %% [markdown]
-# JAX holds the same: `check` compares with what `jax.vjp` keeps.
+# JAX saves the same: `check` compares with the residuals of `jax.vjp`.
 
 # %%
 derivation = jaxviz.derive(loss, params, x, target)
@@ -322,8 +322,8 @@ size
 size.solution("8.3 MiB")
 
 # %% [markdown]
-# What you differentiate in matters too. In `params` alone, `params['query']` need not be kept: it multiplies no tangent, since the tangent of
-# `x` is zero. Differentiate in `x` as well, and it is:
+# The arguments that you differentiate matter too. With respect to `params` alone, `params['query']` is not saved: it multiplies no tangent, because the tangent of `x` is
+# zero. Differentiate with respect to `x` as well, and it is saved:
 
 # %%
 for argnums in (0, (0, 1)):
@@ -343,7 +343,7 @@ assert _size(128) > 2.5 * _size(64)
 # ## Be the partial evaluator
 #
 # Write the two halves of $g(x) = \log(1 + x^2)$ yourself. `forward(x)` gives the result and a tuple of residuals. `linear(residuals,
-# x_dot)` gives the tangent of the result; it may multiply and add, no more. JAX keeps $g'$ as two numbers for each `x`; one is enough.
+# x_dot)` gives the tangent of the result; it may multiply and add, no more. JAX saves $g'$ as two numbers for each `x`; one is enough.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: cut
@@ -433,16 +433,16 @@ of_g = jaxviz.residuals(g, jnp.ones(4))
 assert sum(r.aval.shape == (4,) for r in of_g) == 2
 
 # %% [markdown]
-# To have JAX use halves of your own is to give it a *custom rule*: [10 · custom rules](10_custom_rules.ipynb).
+# To make JAX use your own halves, give it a *custom rule*: [10 · custom rules](10_custom_rules.ipynb).
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - Linearizing cuts a function in two. The first half does all that depends on the inputs; the second is linear in the tangents.
-# - Residuals are what crosses: the values that derivatives read. Sums need none, products their factors, and any other operation what its rule
-#   multiplies, divides or chooses by. The same function, written with other operations, keeps other values.
-# - Some are values of yours, some are arguments, which take no further memory, and some were computed by a rule.
-# - What you differentiate in decides too.
+# - Residuals are what crosses: the values that derivatives read. Sums need none, products their factors, and other operations what their rules
+#   multiply by, divide by or select with. The same function, written with other operations, keeps other values.
+# - Some are values of your function, some are arguments, which take no further memory, and some are computed by a rule. -
+# The arguments that you differentiate matter too.
 #
-# Next: how the linear half is turned round to run backward, in [6 · transposition](06_transposition.ipynb). That a residual need not be
-# kept, since it can be recomputed, is [7 · checkpoints](07_checkpoints.ipynb).
+# Next: how the linear half is transposed to run backward, in [6 · transposition](06_transposition.ipynb). How residuals can be
+# recomputed instead of saved is in [7 · checkpoints](07_checkpoints.ipynb).

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # 6 · How do I get the gradient of a blur without deriving it?
 #
-# A camera moved while its shutter was open. What the photo shows is known as a program: the mean of shifted scenes. To find the scene, one
-# minimises the misfit between the photo and what the program makes of a guess, and for that one needs a gradient. Of a linear program `A`
-# the gradient is made with its *transpose*, `Aᵀ`. Nobody has to derive that: JAX turns the program of `A` round.
+# A camera moved while its shutter was open. The photo is the result of a known program: the mean of shifted scenes. To find the scene,
+# you minimise the misfit between the photo and the program's result for a guess, and for that you need a gradient. The gradient of
+# a linear program `A` uses its *transpose*, `Aᵀ`. Nobody has to derive it: JAX transposes the program of `A`.
 #
 # This notebook shows how, and ends with a sharp picture. It takes 25 minutes. You should know what a linear program is:
 # [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
@@ -114,7 +114,7 @@ linear.solution("jnp.cumsum(x)")
 print(f"the matrix of `camera`: {photo.size:,} × {scene.size:,}, {4 * photo.size * scene.size / 2**20:.0f} MiB")
 
 # %% [markdown]
-# Nobody writes it down. `camera` multiplies by it, and now a second program is wanted, that multiplies by its transpose.
+# It is never formed. `camera` multiplies by it, and now we want a second program that multiplies by its transpose.
 
 # %%
 transposed = jaxviz.linear_transpose(camera, scene)
@@ -142,8 +142,8 @@ def products(a, a_t, x, y):
 print("⟨A x, y⟩ = {:.4f}   ⟨x, Aᵀ y⟩ = {:.4f}".format(*products(camera, camera_t, x, y)))
 
 # %% [markdown]
-# It is worth its line, because `linear_transpose` takes your word that the function is linear. Here is an affine one. It is transposed
-# without a complaint, the 0.1 is dropped, and the check tells:
+# The check is worth its line, because `linear_transpose` trusts you that the function is linear. Here is an affine one. It is transposed
+# without an error, the 0.1 is dropped, and the check fails:
 
 
 # %%
@@ -165,9 +165,9 @@ assert jnp.allclose(camera_t(y), jax.linear_transpose(camera, scene)(y)[0], atol
 assert not np.allclose(*products(brighter, brighter_t, x, y), rtol=1e-3)
 
 # %% [markdown]
-# ## The dictionary
+# ## The rules
 #
-# Each primitive that is linear has a transpose, and for each JAX knows a rule. On the left is what a program does with its input, on the
+# JAX has a transpose rule for each linear primitive. On the left is what a program does with its input, on the
 # right what its transpose does with a *cotangent*, an array of the type of the output.
 
 # %%
@@ -323,7 +323,7 @@ assert _sharpness == sorted(_sharpness, reverse=True)
 #
 # A program is a product of its equations: `A = A₃ A₂ A₁`. So `Aᵀ = A₁ᵀ A₂ᵀ A₃ᵀ`, and the last equation comes first. That is why backward runs backwards.
 #
-# One thing is new. `scene` is read by several slices. Each sends a cotangent back to it, and those are added up: `add_any` adds two.
+# One more thing: `scene` is read by several slices. Each sends a cotangent back to it, and those are added up: `add_any` adds two.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: additions
@@ -353,7 +353,7 @@ for order in ("linear:", *linear_order), ("backward:", *backward_order):
     print(textwrap.fill(" ".join(order), 120, subsequent_indent="    "))
 
 # %% [markdown]
-# The sums have gone: the transpose of an `add` hands its cotangent to both operands, which takes no work.
+# The sums have disappeared: the transpose of an `add` passes its cotangent to both operands, which takes no work.
 #
 # The additions too are why the order is reversed. The cotangent of a value is complete when *all* that read the value have sent their part. Those come
 # later in the program, so they must come earlier in the transpose. Then the cotangent is read once, by the transpose of the equation that
@@ -369,7 +369,7 @@ explorer
 
 
 # %% [markdown]
-# The cost: about that of the program itself, since each equation is answered by one of its own size.
+# The cost is about that of the program itself, because each equation is transposed to one of the same size.
 
 
 # %%
@@ -380,8 +380,8 @@ def flops(program):
 print(f"camera {flops(derivation.linear):,} FLOPs, transpose {flops(derivation.backward):,} FLOPs")
 
 # %% [markdown]
-# And the transpose is a linear program again. Its transpose, `(Aᵀ)ᵀ`, does what `A` does: slices became pads, and become slices. To the letter it
-# is another program; what was padded, JAX cuts off by a pad of a negative width and a slice.
+# And the transpose is a linear program again. Its transpose, `(Aᵀ)ᵀ`, does what `A` does: slices became pads, and become slices. The text of
+# the program differs: JAX undoes padding with a pad of negative width and a slice.
 
 # %%
 twice = jaxviz.linear_transpose(camera_t, photo)
@@ -489,7 +489,7 @@ explorer
 
 # %% [markdown]
 # No slice of the scene is kept, and neither is the scene: the derivative of a linear operation reads its constants, and no value. So an imaging
-# model, a Fourier transform or a large sum costs a gradient no memory beside those; what is not linear does.
+# model, a Fourier transform or a large sum costs a gradient no memory besides those; nonlinear operations do.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -500,10 +500,10 @@ assert [r for r in jaxviz.residuals(film, x) if r.kind == "intermediate"][0].pro
 assert all(r.kind in ("constant", "literal") for r in jaxviz.residuals(camera, scene))
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - The gradient of a blur: write the blur. Its transpose is made from that program, equation by equation and from its end; the gradient of a misfit is the
-#   transpose of what is wrong.
+#   transpose applied to the error.
 # - What is copied is summed, what is left out is filled with zeros, and where a value was read twice its cotangents are added.
 # - The transpose is not the inverse. `⟨A x, y⟩ = ⟨x, Aᵀ y⟩` is the check, and `linear_transpose` makes none of its own.
 # - `jax.grad` is two transformations: linearize, and transpose what is linear.

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # 7 · My gradient runs out of memory: where do I put the checkpoint?
 #
-# `jax.checkpoint` trades memory for time: a value is not kept for the backward pass but recomputed there. Where it stands decides how
-# much is kept, how much is recomputed, and whether the peak moves at all.
+# `jax.checkpoint` trades time for memory: values are not saved for the backward pass but recomputed there. Its place decides how
+# much is saved, how much is recomputed, and whether the peak falls at all.
 #
 # The program is a small network that takes noise off signals: four residual blocks, each four times wider inside than outside. It takes
 # 25 minutes. You need to know what a residual of a gradient is ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)).
@@ -56,7 +56,7 @@ for line in kept.by_line():
     print(f"{line.nbytes / 1024:7.0f} KiB in {line.count:2} residuals, made at line {line.location.line} in {line.location.function}")
 
 # %% [markdown]
-# One line keeps most: the second of `block`. `gelu` is a formula of some ten steps, and its derivative multiplies by what several of them
+# One line saves most: the second of `block`. `gelu` is a formula of some ten steps, and its derivative multiplies by what several of them
 # gave. Each of these is a value of 256 × 128 numbers.
 
 # %%
@@ -76,7 +76,7 @@ assert 8 <= sum(e.outvars[0].aval.shape == (256, 128) for _, e in jaxviz.trace(j
 # %% [markdown]
 # ## A checkpoint around each block
 #
-# Of a function in a checkpoint nothing is kept that was computed inside, unless a *policy* says so. Its inputs are kept, and all else can
+# No value inside a checkpointed function is saved, unless a *policy* says so. Its inputs are saved, and everything else can
 # be recomputed from them.
 
 # %%
@@ -120,7 +120,7 @@ carried
 carried.solution("128 KiB")
 
 # %% [markdown]
-# A checkpoint may hold more than one block.
+# A checkpoint can contain more than one block.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: pairs
@@ -166,7 +166,7 @@ pairs.answer(my_loss)
 pairs.solution(_in_pairs)
 
 # %% [markdown]
-# What became of each value in a block:
+# The decision for each value in a block:
 
 # %%
 jaxviz.policies(each_block, *args)
@@ -174,7 +174,7 @@ jaxviz.policies(each_block, *args)
 # %% [markdown]
 # ## What happens inside: how a remat is transposed
 #
-# A checkpoint is an equation that holds a program, and JAX calls it *remat*. Here is one block alone, through the stages of its gradient.
+# A checkpoint is an equation that contains a program, and JAX calls it *remat*. Here is a single block, through the stages of its gradient.
 
 # %%
 one = jaxviz.derive(jax.checkpoint(block), params[0], noisy, argnums=(0, 1))
@@ -192,11 +192,11 @@ for stage in ("primal", "forward", "linear", "backward"):
     print(f"{stage:9}", ", ".join(f"{n} {role}" for role, n in roles(stage).items()))
 
 # %% [markdown]
-# - The *forward* program has no remat any more: the block is computed as if there were no checkpoint, and only its inputs are handed on.
-# - The *linear* program is one remat. Its body has equations of two roles: *recomputation*, which starts from the kept inputs, and *tangent*.
+# - The *forward* program has no remat any more: the block is computed as if there were no checkpoint, and only its inputs are saved.
+# - The *linear* program is one remat. Its body has equations of two roles: *recomputation*, which starts from the saved inputs, and *tangent*.
 # - In the *backward* program only the tangents are transposed. The recomputation runs forwards, before the cotangents that read it.
 #
-# So recomputation is not a trick at run time. It is equations that you can read, in the program of the backward pass.
+# So recomputation is not a run-time trick. It consists of equations that you can read in the program of the backward pass.
 
 # %%
 explorer = jaxviz.explore(one)
@@ -213,8 +213,8 @@ assert "tangent" not in inside
 assert inside.index("cotangent") == inside.count("recomputation")
 
 # %% [markdown]
-# In motion (press Space): what the block computes in the forward pass is gone when it returns. In the backward pass the dashed bin is filled
-# with it once more, and the cotangents empty it.
+# In motion (press Space): the values that the block computes in the forward pass are freed when it returns. In the backward pass, recomputation fills the
+# dashed bin with them again, and the cotangents empty it.
 
 # %%
 in_motion = jaxviz.explore(one)
@@ -265,7 +265,7 @@ again
 again.solution(f"only {WIDEN}")
 
 # %% [markdown]
-# What if nothing of a product may be run again?
+# What if no product may be recomputed?
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: cheap
@@ -297,7 +297,7 @@ cheap.answer(my_block)
 cheap.solution(lambda p, x: x + jax.checkpoint(jax.nn.gelu)(x @ p["widen"]) @ p["narrow"])
 
 # %% [markdown]
-# ## Where it stands
+# ## Where to put it
 #
 # "More in the checkpoint, less memory" is half of the truth. Four places for it:
 
@@ -354,8 +354,8 @@ plt.ylabel("MiB alive (model)")
 plt.legend(frameon=False);
 
 # %% [markdown]
-# - *Kept* is what crosses from the forward to the backward pass. *Peak* is the most that is alive at any time, arguments and results included.
-# - Around everything: least kept, most recomputed, and a peak that is still more than half of that without a checkpoint.
+# - *Kept* is what is saved between the passes. *Peak* is the largest amount alive at any time, including arguments and results.
+# - Around everything: least saved, most recomputed, and a peak that is still more than half of that without a checkpoint.
 # - Around each block: the teeth of a comb. One block's inside at a time is what a checkpoint is for.
 # - Around `gelu` alone: almost no extra work, since it has no product in it, and a good part of the memory.
 
@@ -372,12 +372,12 @@ assert peaks["around gelu alone"] < 0.6 * peaks["no checkpoint"]
 assert not products_again(places["around gelu alone"], *args)
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - Put a checkpoint around what is repeated, one layer at a time, and not around all of it. It keeps its inputs, and what is recomputed
 #   are equations of the backward program.
-# - What nobody reads is not recomputed; what is cheap to recompute is worth a checkpoint of its own.
-# - What is kept and the peak are two figures. One checkpoint around everything moves the first, and hardly the second.
+# - Values that nothing reads are not recomputed; values that are cheap to recompute deserve their own checkpoint.
+# - The saved bytes and the peak are two different figures. One checkpoint around everything lowers the first, but hardly the second.
 #
-# Next: checkpoints that keep some of it, in [8 · policies and plans](08_policies_and_plans.ipynb). Loops and branches are
+# Next: checkpoints that save some values, in [8 · policies and plans](08_policies_and_plans.ipynb). Loops and branches are
 # [9 · gradients of control flow](09_control_flow_gradients.ipynb).

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # 8 · Which values should a checkpoint keep, and who decides?
 #
-# A *policy* says for each value in a checkpoint whether it is kept. Choose one, write one, give names; then let a planner choose; and ask XLA whether it does as
-# it was told.
+# A *policy* decides for each value in a checkpoint whether it is saved. Choose one, write one, use names; then let a planner choose; and check whether
+# XLA follows.
 #
 # The network is that of [7 · checkpoints](07_checkpoints.ipynb): four residual blocks that take noise off signals. It takes 25 minutes. You need to know what a
 # checkpoint keeps.
@@ -85,8 +85,8 @@ def kib(nbytes):
 # %% [markdown]
 # ## Policies
 #
-# A policy is asked about each equation in the checkpoint: may its result be kept? `nothing_saveable` says no and is the default.
-# `dots_saveable` says yes to products of matrices, which cost most to recompute. `jaxviz.compare_policies` sets several in the place
+# A policy is called for each equation in the checkpoint: may its result be saved? `nothing_saveable` says no and is the default.
+# `dots_saveable` says yes to products of matrices, which cost most to recompute. `jaxviz.compare_policies` tries several in place
 # of a function's own.
 
 # %%
@@ -94,8 +94,8 @@ compared = jaxviz.compare_policies(each_block, *args, policies=("everything", "d
 compared
 
 # %% [markdown]
-# `save_only_these_names` keeps what you gave a name with `checkpoint_name`. The first name below stands at what goes into `gelu`, the second
-# at what comes out of it.
+# `save_only_these_names` saves values that you named with `checkpoint_name`. The first name below is on the input of `gelu`,
+# the second on its result.
 
 # %%
 def named_block(p, x):
@@ -117,7 +117,7 @@ for names in (["before gelu"], ["after gelu"], ["before gelu", "after gelu"]):
 # "I keep the activation, so its product need not be recomputed" holds for one of the names and not for the other, at the same
 # price in bytes. A name keeps one value, and not what derivatives make of the values before it: `gelu`'s derivative reads `wide`.
 #
-# And with a slip of the pen, `saving("befor gelu")`?
+# And with a typo, `saving("befor gelu")`?
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: slip
@@ -146,7 +146,7 @@ slip
 slip.solution("nothing_saveable")
 
 # %% [markdown]
-# What jaxviz says to it:
+# jaxviz reports it:
 
 # %%
 for note in jaxviz.policies(saving("befor gelu"), *args).notes:
@@ -211,7 +211,7 @@ policy.answer(my_policy)
 policy.solution(_wide_only)
 
 # %% [markdown]
-# ## Place it yourself
+# ## Place checkpoints yourself
 #
 # The gradient may keep 640 KiB beside its arguments, less than a quarter of what it keeps now, and no product of matrices may be recomputed.
 #
@@ -269,7 +269,7 @@ assert budget.answer(in_blocks(jax.checkpoint(block, policy=jax.checkpoint_polic
 assert 640 * 1024 < kept.nbytes_without_arguments / 4
 
 # %% [markdown]
-# ## Let the planner place it
+# ## Let the planner place them
 #
 # `jaxviz.plan_remat` looks for the fewest FLOPs within a budget of residuals, arguments included. Between your answer and a checkpoint
 # around each block no policy of JAX's stands; the planner keeps one block's values and not another's.
@@ -307,10 +307,10 @@ assert plan.written.trade != plan.after
 assert plan.written.trade.nbytes <= 560 * 1024
 
 # %% [markdown]
-# ## What XLA makes of it
+# ## What XLA does
 #
-# Residuals are what JAX hands from one pass to the other. Under `jax.jit` both passes are one program, and XLA decides what lies in memory when.
-# It may find that a value recomputed is a value that it has already, and merge the two. Its own figure is what it takes for
+# Residuals are what JAX hands from one pass to the other. Under `jax.jit` both passes are one program, and XLA decides what is in memory when. It
+# may find that a recomputed value is the same as one that it already has, and merge the two. Its own figure is what it takes for
 # *temporaries*: `jaxviz.memory(...).xla`, from the compiled program.
 #
 # In a `jax.lax.scan` the forward loop ends before the backward loop starts, and what passes between them is an array of all iterations.
@@ -377,7 +377,7 @@ for name, (*functions, inputs) in written.items():
         print(f"{label:35}{kib(bytes_kept):>10}{kib(modelled.peak_nbytes):>14}{kib(temporaries(name, how)):>19}")
 
 # %% [markdown]
-# Whether XLA recomputed anything can be told from the FLOPs of what it compiled. It is not the same in each version of JAX.
+# The FLOPs of the compiled program show whether XLA recomputes anything. This depends on the version of JAX.
 
 # %%
 plain, checkpointed = (compiled("Python loop", how).cost_analysis()["flops"] for how in (0, 1))
@@ -398,15 +398,15 @@ assert jaxviz.residuals(written["scan"][1], stacked, noisy, clean).nbytes < kept
 assert jax.default_backend() != "cpu" or _undone() in ("only the scan", "both")
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
-# - A policy keeps what is dear to recompute: products, by `dots_saveable` or by name, before the nonlinearity and not behind it. A name
+# - Save what is expensive to recompute: products, by `dots_saveable` or by name, before the nonlinearity and not behind it. A name
 #   that is misspelt keeps nothing, and raises nothing.
 # - The planner weighs every value by its bytes and its FLOPs; a name in a loop keeps its value in each block or in none.
-# - What is kept, the peak of the model and what XLA takes are three figures. Look at the last one too: where XLA undoes a checkpoint, a scan
+# - The saved bytes, the modelled peak and XLA's memory are three different figures. Look at the last one too: where XLA undoes a checkpoint, a scan
 #   makes it hold.
 #
-# `jaxviz.policies(loss, *args)` tells what became of each value in a checkpoint of yours.
+# `jaxviz.policies(loss, *args)` shows the decision for each value in your own checkpoints.
 #
 # Next: loops and branches, in [9 · gradients of control flow](09_control_flow_gradients.ipynb). The same for a transformer is in
 # [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb).

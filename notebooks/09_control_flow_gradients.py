@@ -16,7 +16,7 @@
 # An adaptive solver stops when it is done. JAX can differentiate a loop backward only if it knows how long the loop can get, so the loop
 # is given a bound: at most 512 steps. The solver still takes 8 steps and is as fast as before. Its gradient is not.
 #
-# This notebook follows one such solver through `scan`, `cond` and `while_loop`, finds what its gradient pays for, and stops paying.
+# This notebook follows one such solver through `scan`, `cond` and `while_loop`, finds what makes its gradient expensive, and fixes it.
 # It takes 25 minutes. You should know what a residual is: [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
 #
 # ## The solver
@@ -66,7 +66,7 @@ w = jax.random.normal(jax.random.key(0), (64, 64)) / 8
 y = jax.random.normal(jax.random.key(1), (128, 64))
 
 # %% [markdown]
-# The loop with a bound: a `scan` over at most 512 iterations, each a `cond` that makes a step or hands the state on. It counts its steps.
+# The loop with a bound is a `scan` over at most 512 iterations, each a `cond` that makes a step or returns the state unchanged. It counts its steps.
 
 # %%
 def stay(w, state):
@@ -107,7 +107,7 @@ for bound in (8, 512):
     print("{:5}  {:5}  {:6.1f} ms  {:6.1f} ms".format(bound, steps[bound], *measured[bound]))
 
 # %% [markdown]
-# Solving costs little more than its 8 steps: of 512 iterations 504 compare two numbers and hand on. The gradient's time grows with the bound.
+# Solving costs little more than its 8 steps: 504 of 512 iterations only compare two numbers. The time of the gradient grows with the bound.
 # To see why, take the loop apart: first the `scan`, then the `cond`.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
@@ -158,7 +158,7 @@ copies
 copies.solution("once")
 
 # %% [markdown]
-# The table has all of it: what is kept of each iteration is stacked along a new first axis of length 8.
+# The table shows the residuals: those of each iteration are stacked along a new first axis of length 8.
 
 # %%
 kept = jaxviz.residuals(fixed_loss, w, y)
@@ -175,7 +175,7 @@ explorer.stage, explorer.beside, explorer.height = "forward", "backward", 640
 explorer
 
 # %% [markdown]
-# In motion (press Space) the scan is one step: it leaves behind the stacks of all 8 iterations, and the backward scan takes them.
+# In motion (press Space), the scan is one step: it saves the stacked residuals of all 8 iterations, and the backward scan reads them.
 
 # %%
 in_motion = jaxviz.explore(fixed_loss, w, y)
@@ -193,7 +193,7 @@ assert [e.params["reverse"] for e in backward] == [True]
 # %% [markdown]
 # ## `cond`: the branches agree on what they save
 #
-# A `cond` gives results of the same types whichever branch runs. Here a branch makes a step, which saves something, or hands the state on.
+# A `cond` returns results of the same types, whichever branch runs. Here one branch makes a step, which saves something, and the other returns the state.
 
 # %%
 def step_or_stay(w, state):
@@ -240,7 +240,7 @@ held
 held.solution("as much as for a step")
 
 # %% [markdown]
-# The residuals are results of the forward pass's `cond`. What is in them, when no step was made? These are the arrays that JAX holds, and the
+# The residuals are results of the `cond` in the forward pass. What is in them if no step was made? These are the arrays that JAX holds, and the
 # largest magnitude in each. What is not zero, if anything, is an argument.
 
 # %%
@@ -249,7 +249,7 @@ for x in held_by_jax(finished):
     print(f"{x.dtype}{list(x.shape)}: {np.abs(x).max():.3g} {name}")
 
 # %% [markdown]
-# This is the branch `stay` as it stands in the forward program. Its first result is the state, handed on. The others are filled in so that the
+# This is the branch `stay` in the forward program. Its first result is the state. The others are filled in so that the
 # branches agree: *dummy* residuals.
 
 # %%
@@ -259,7 +259,7 @@ staying = conditional.params["branches"][0]
 print(staying)
 
 # %% [markdown]
-# Once, this costs little. In a loop it is done in each iteration, and the `scan` stacks what comes.
+# Once, this costs little. In a loop it happens in each iteration, and the `scan` stacks the dummies.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -287,7 +287,7 @@ except ValueError as error:
 
 # %% [markdown]
 # Each iteration would save something, and the arrays of a compiled program have shapes that are known before it runs. How many iterations a
-# `while_loop` makes is known when it has ended: there is no shape for the stack. Forward mode keeps no residuals, so it has no such trouble.
+# `while_loop` makes is known when it has ended: there is no shape for the stack. Forward mode saves no residuals, so it does not have this problem.
 
 # %%
 direction = jnp.ones_like(w)
@@ -402,8 +402,8 @@ print(f"{kept.nbytes / 2**20:.0f} MiB in {len(kept)} residuals. {largest.reason}
 print(jaxviz.lint(bounded_loss, w, y))
 
 # %% [markdown]
-# Counting operations is no help here: of a `cond` the most expensive branch counts, in each iteration, which is 64 times what is done.
-# The memory shows it: the forward pass fills the stacks, 504 of 512 slots with what no step made, and the backward pass reads them.
+# Counting operations does not help here: for a `cond` the most expensive branch counts, in each iteration, which is 64 times the actual work.
+# The memory shows it: the forward pass fills the stacks, 504 of 512 slots with dummies, and the backward pass reads them.
 
 # %%
 for bound in (8, 512):
@@ -420,8 +420,8 @@ assert "cond-dummy" in {a.rule for a in jaxviz.lint(bounded_loss, w, y)}
 # %% [markdown]
 # ## The remedy: checkpoint the body
 #
-# Under `jax.checkpoint` an iteration keeps what it starts from, and recomputes the rest when the backward pass comes to it. That second time
-# the branch is known, and a finished iteration has nothing to compute. Where to put it matters.
+# Under `jax.checkpoint` an iteration saves only its inputs, and the backward pass recomputes the rest when it reaches the iteration. Then the
+# branch is known, and a finished iteration has nothing to compute. The place of the checkpoint matters.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: lean
@@ -513,8 +513,8 @@ def lean_loss(w, y, bound=512):
 print(str(jaxviz.compare(bounded_loss, lean_loss, w, y)).partition("\n\nequations of f")[0])
 
 # %% [markdown]
-# `jaxviz.grad` has it as an option, for code that you would rather not touch: with `cond_residuals="recompute"` each `cond` keeps its operands, and its
-# branch is run again in the backward pass. JAX itself keeps what you saw; the option is named so that you know when it is on.
+# `jaxviz.grad` has it as an option, for code that you would rather not change: with `cond_residuals="recompute"` each `cond` saves its operands, and the
+# backward pass runs the branch again. JAX itself behaves as shown above; the option is explicit so that you know when it is on.
 
 # %%
 recomputing = jaxviz.derive(bounded_loss, w, y, cond_residuals="recompute")
@@ -522,10 +522,10 @@ for r in sorted(recomputing.residuals, key=lambda r: -r.nbytes)[:3]:
     print(f"{r.aval.str_short(short_dtypes=True):16} {r.kind:12} {r.expression}")
 
 # %% [markdown]
-# ## What is left, and how to be rid of it
+# ## What is left, and how to get rid of it
 #
 # One state for each iteration is still 512 states, of which 504 are the same. Nest the loop: a `scan` of 8, of `scan`s of 8, of
-# `scan`s of 8, each iteration a checkpointed `cond`. A level that finds the work done skips all that is below it, and keeps 8 states, not 512.
+# `scan`s of 8, each iteration a checkpointed `cond`. A level that finds the work done skips everything below it, and saves 8 states, not 512.
 
 # %%
 def nested_solve(w, state, depth=3):
@@ -595,13 +595,13 @@ assert jaxviz.residuals(lean_loss, w, y).nbytes < 0.3 * kept.nbytes
 assert not [r for r in recomputing.residuals if "dummy" in r.reason]
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
-# - A `scan` stacks what each iteration saves, and keeps once what the loop does not change. A `while_loop` has no size for that stack, so it has
-#   forward mode alone.
+# - A `scan` stacks what each iteration saves, and saves once what the loop does not change. A `while_loop` has no size for that stack, so it
+#   has only forward mode.
 # - The branches of a `cond` save the same types, so the one that saves less fills in dummies; in a loop these are stacked, up to the bound.
-# - `jax.checkpoint` on the body of the `scan` keeps what an iteration starts from. Around the whole loop it only puts the peak off.
+# - `jax.checkpoint` on the body of the `scan` saves only the inputs of each iteration. Around the whole loop it only delays the peak.
 #
-# `jaxviz.lint(loss, params, x)` finds such conds in a program of yours, with their bytes.
+# `jaxviz.lint(loss, params, x)` finds such conds in your own program, with their bytes.
 #
-# Next: a loop that needs no gradient of its own, since you know a better one, in [10 · custom rules](10_custom_rules.ipynb).
+# Next: a loop that needs no gradient of its own, because you know a better one, in [10 · custom rules](10_custom_rules.ipynb).

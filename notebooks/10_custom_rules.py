@@ -14,10 +14,10 @@
 # # 10 · How do I differentiate a solver?
 #
 # Where a planet stands after a time is an equation without a formula for its solution. Kepler's equation `E - e sin E = M` takes the
-# eccentricity `e` of the orbit and the mean anomaly `M`, which is the time as an angle, and wants the angle `E`. One solves it by Newton's
-# method, in a loop that runs until it is good enough. And to fit an orbit to what was seen, one needs its gradient.
+# eccentricity `e` of the orbit and the mean anomaly `M`, which is the time as an angle, and wants the angle `E`. You solve it by Newton's
+# method, in a loop that runs until the error is small enough. And to fit an orbit to observations, you need its gradient.
 #
-# You give JAX a rule for it, in forward mode and in reverse mode, and check that it is right: in second order, too.
+# You give JAX a rule for it, in forward mode and in reverse mode, and check that it is right, also in second order.
 # It takes 25 minutes. You should know what a transpose is: [6 · transposition](06_transposition.ipynb).
 
 # %%
@@ -43,7 +43,7 @@ M = jnp.linspace(0.0, 6.0, 256)
 print(solve(0.3, M)[:5])
 
 # %% [markdown]
-# ## What does JAX say to it?
+# ## What does JAX do with it?
 
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
@@ -96,7 +96,7 @@ except Exception as error:
 #
 # $$ dE - e \cos E \; dE - \sin E \; de = dM \quad\Rightarrow\quad dE = \frac{dM + \sin E \; de}{1 - e \cos E} $$
 #
-# A `custom_jvp` puts this in the place of the derivative of what is inside.
+# A `custom_jvp` replaces the derivative of the function with this.
 
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
@@ -194,7 +194,7 @@ checked = jaxviz.check_rule(anomaly, 0.3, M[:4])
 print(checked)
 
 # %% [markdown]
-# Here is the mistake that is made most often, a part that is forgotten:
+# Here is the most common mistake, a forgotten term:
 
 
 # %%
@@ -226,7 +226,7 @@ assert any(e.primitive.name == "div" for _, e in stages.linear.walk())
 # %% [markdown]
 # ## The second derivative
 #
-# To find the orbit that fits, Newton's method wants the derivative of the gradient, too. The rule of before is right, and `check_rule` agrees:
+# To find the orbit that fits, Newton's method also needs the derivative of the gradient. The rule from before is right, and `check_rule` agrees:
 
 
 # %%
@@ -253,7 +253,7 @@ except Exception as error:
     print(type(error).__name__, error)
 
 # %% [markdown]
-# A rule is a function like any other, and a second derivative differentiates it. So whatever a rule computes with has to be differentiable itself.
+# A rule is a function like any other, and a second derivative differentiates it. So everything that a rule calls has to be differentiable itself.
 # The last line of the report says it:
 
 # %%
@@ -359,16 +359,16 @@ assert jnp.allclose(curvature(0.3), jax.hessian(misfit_with(anomaly))(0.3), rtol
 assert twice.answer(_anomaly_by(lambda anomaly: lambda e, M: anomaly(e, M)))
 
 # %% [markdown]
-# ## What the gradient keeps
+# ## What the gradient saves
 #
-# The rule decides that too: whatever its linear part reads.
+# The rule decides that too: the gradient saves what the linear part of the rule reads.
 
 # %%
 print(jaxviz.residuals(anomaly, 0.3, M, argnums=(0, 1)))
 
 # %% [markdown]
-# Two arrays of 1 KiB, and both come from `E` and `e`. To say yourself what is kept, write the two halves: `fwd` gives the result and what it
-# wants to keep, `bwd` takes that and the cotangent. It is the transpose by your own hand, so JAX can do no forward mode with it.
+# Two arrays of 1 KiB, and both come from `E` and `e`. To decide yourself what is saved, write the two halves: `fwd` returns the result and
+# the residuals, `bwd` takes the residuals and the cotangent. You write the transpose yourself, so JAX has no forward mode for it.
 
 
 # %%
@@ -463,7 +463,7 @@ def lean_bwd(kept, ct):
 lean.solution((lean_fwd, lean_bwd))
 
 # %% [markdown]
-# What is kept for nothing, jaxviz says in the last line of the table:
+# The last line of the table says what is saved without need:
 
 # %%
 print(str(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1))).splitlines()[-1])
@@ -475,8 +475,8 @@ assert [r.nbytes for r in kept if r.nbytes > 4] == [1024, 1024]
 assert "never reads: `M`" in str(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1)))
 
 # %% [markdown]
-# `custom_gradient` is the same in one function, which gives its result and its `bwd`; what `bwd` closes over is what is kept. Short, and so
-# easily more than was meant:
+# `custom_gradient` is the same in one function, which returns its result and its `bwd`; the values that `bwd` closes over are saved. That is short, and
+# easily saves more than you meant:
 
 
 # %%
@@ -490,11 +490,11 @@ def anomaly3(e, M):
 print(jaxviz.residuals(anomaly3, 0.3, M, argnums=(0, 1)))
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
-# - Differentiate what solves an equation, by a rule that comes from the equation and not from the solver.
-# - A rule is differentiated in turn: what it computes with needs a derivative of its own.
-# - The rule decides what is kept: a value that `fwd` hands on and `bwd` never reads is held all the same.
-# - A wrong rule raises nothing. Check it before you trust it: `jaxviz.check_rule(f, *args)`.
+# - Differentiate a solver with a rule that comes from the equation, not from the solver.
+# - A rule is differentiated in turn: the functions that it calls need derivatives too.
+# - The rule decides what is saved: a value that `fwd` returns is saved even if `bwd` never reads it.
+# - A wrong rule raises no error. Check it before you trust it: `jaxviz.check_rule(f, *args)`.
 #
 # Next: a rule for a solver of any equation, in [11 · implicit differentiation](11_implicit_differentiation.ipynb).

@@ -11,10 +11,10 @@
 # ---
 
 # %% [markdown]
-# # 11 · My solver takes any function. What is its derivative, in what the function closes over?
+# # 11 · My solver takes any function. What is its derivative with respect to the values that the function closes over?
 #
-# A fixed point `x = step(x)` is found by a loop of unknown length, and differentiated without it: by one more fixed point. The step is a function that closes over
-# the very things that one wants the gradient of; that is the difficulty, and `closure_convert` resolves it.
+# A fixed point `x = step(x)` is found by a loop of unknown length, and differentiated without it: by another fixed point. The difficulty is that
+# the step closes over the values that you want the gradient of; `closure_convert` solves it.
 #
 # It takes 25 minutes. You need custom rules: [10 · custom rules](10_custom_rules.ipynb), whose orbit is used again here.
 
@@ -116,7 +116,7 @@ moved.solution(1)
 print("held:", jax.grad(taken_out, has_aux=True)(0.3)[1])
 
 # %% [markdown]
-# Now the rule has something to give a cotangent to. The solution obeys `y = step(y, held)`. With `J` for the derivative of `step` in `y`, a
+# Now the rule can return a cotangent for them. The solution obeys `y = step(y, held)`. With `J` for the derivative of `step` in `y`, a
 # cotangent `ct` of `y` has to be carried through `(1 - J)⁻¹` transposed: `w = ct + Jᵀ w`, which is a fixed point too.
 
 
@@ -200,7 +200,7 @@ def anomaly5(e, M):
 print(jax.grad(lambda e: jnp.sum(anomaly5(e, M)))(0.3), jax.grad(lambda e: jnp.sum(by_newton(e, M)))(0.3))
 
 # %% [markdown]
-# A fixed point of more than one number: where a chain of springs comes to rest. Its stiffness is found by gradient descent through the solver.
+# A fixed point of more than one number: the equilibrium of a chain of springs. Gradient descent through the solver finds its stiffness.
 
 # %%
 pulls = jnp.array([0.0, 0.0, 1.0, 0.0, 0.0, -0.6, 0.0, 0.0])
@@ -343,9 +343,9 @@ assert jaxviz.check_rule(anomaly5, 0.3, M[:4])
 assert abs(float(stiffness) - 0.5) < 0.05
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
-# - What a function closes over gets no cotangent from a rule. `closure_convert` makes arguments of it.
+# - A rule gives no cotangent for values that a function closes over. `closure_convert` turns them into arguments.
 # - The cotangent of a fixed point is a fixed point, of the transposed step.
 # - Which kind of rule to write follows from what you know of the function: its tangent, what to keep of it, or, if it is linear, its transpose.
 #

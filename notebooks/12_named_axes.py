@@ -11,10 +11,10 @@
 # ---
 
 # %% [markdown]
-# # 12 · What becomes of a sum over devices when I take a gradient?
+# # 12 · What happens to a sum over devices when I take a gradient?
 #
-# One function runs on eight devices, or for eight shares under `vmap`, and a *collective* computes from what all of them have. A gradient goes through it by its
-# transpose, and which that is depends on whether the eight results are one value or eight copies.
+# One function runs on eight devices, or for eight shares under `vmap`, and a *collective* computes from what all of them have. A gradient goes through it by
+# its transpose, which depends on whether the eight results are one value or eight copies.
 #
 # The program is a small network fitted to 16 points. It takes 25 minutes. You need `jax.vmap` and `jax.grad`, and should know what transposition is:
 # [6 · transposition](06_transposition.ipynb). No accelerator is needed: the first cell makes eight devices of the CPU, before JAX starts.
@@ -107,7 +107,7 @@ assert bias.invars[0].aval.shape == (4,) and 8 not in bias.outvars[0].aval.shape
 # %% [markdown]
 # ## A name for the axis, and collectives
 #
-# With `axis_name` the function may speak of the axis that it is mapped over. A *collective* computes from what all places along it have:
+# With `axis_name` the function can refer to the axis that it is mapped over. A *collective* computes from the values of all places along it:
 # `psum` their sum, `pmean` their mean, `all_gather` all of them.
 
 
@@ -130,7 +130,7 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# On devices too, somebody has to know which values differ.
+# On devices, too, JAX has to know which values differ.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -333,10 +333,10 @@ ax.set(yticks=range(len(sent)), yticklabels=list(sent), xticks=range(8), xlabel=
 plt.show()
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - `vmap` replaces equations by batched ones. What does not differ along an axis stays as it was, and `vmap` and the types of `shard_map` know what does.
 # - The transpose of `psum` is `pvary` where the sum is one value, and `psum` where each device has a copy. The transpose of `pvary` is a sum.
-# - What is sent is sent back by the transpose.
+# - The transpose sends back what was sent.
 #
 # Next: a gradient that is eight times too large, in [13 · gradients on devices](13_gradients_on_devices.ipynb).

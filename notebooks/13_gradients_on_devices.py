@@ -13,8 +13,8 @@
 # %% [markdown]
 # # 13 · My gradient on eight devices is eight times too large, or not summed at all. Why?
 #
-# A training step that is right on one device is spread over eight: each has the parameters and a share of the examples. It runs, nothing
-# is raised, and the loss blows up, or settles where it should not. The cause is a sum over the devices that is not there, or one that you did not write.
+# A training step that is right on one device is distributed over eight: each has the parameters and a share of the examples. It runs without
+# an error, but the loss blows up, or converges to the wrong value. The cause is a sum over the devices that is not there, or one that you did not write.
 # At the end you can say of any value over which axis its cotangent was summed, and by what.
 #
 # The program is the network of [12 · named axes](12_named_axes.ipynb). It takes 25 minutes. You need to know the transpose of `psum`.
@@ -163,7 +163,7 @@ print("backward")
 show_collectives(derivation.backward)
 
 # %% [markdown]
-# Nobody wrote those three sums. In the explorer below the sum for `w2` is selected, in the backward program at the right. It says which equation it is
+# You wrote none of those three sums. In the explorer below the sum for `w2` is selected, in the backward program at the right. It says which equation it is
 # the transpose of, and the line of the loss where that stands.
 
 # %%
@@ -213,7 +213,7 @@ gradient_of_mean = jax.grad(mean_loss)
 print("the gradient of mean_loss:", judged(gradient_of_mean))
 
 # %% [markdown]
-# Here `grad` stands inside of the `shard_map`. And what does it make of the plain loss, which knows nothing of devices?
+# Here `grad` stands inside of the `shard_map`. And what happens with the plain loss, which knows nothing of devices?
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: local
@@ -340,7 +340,7 @@ for _f, _n in ((jax.grad(loss), 3), (mean_of_gradients, 6)):
 assert outside == ["right", "right"]
 
 # %% [markdown]
-# ## The sum that is missing, and that nobody tells of
+# ## The missing sum that raises no error
 #
 # A gradient that is another on each device is worse than one that is too large. `pmap` with `out_axes=None`, and `shard_map` without types with
 # `out_specs=P()`, are promises of yours that all devices have the same. They are not checked: you get what the first device has.
@@ -373,7 +373,7 @@ except ValueError as error:
     print(next(line for line in str(error).splitlines() if line.startswith("out_specs is")))
 
 # %% [markdown]
-# That cast has a good use, too: it makes a function for both worlds.
+# That cast is also useful: it makes a function that is right with and without types.
 
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
@@ -452,7 +452,7 @@ for _, e in jaxviz.trace(summing)(params, xs, ys).walk():
         print(*(v.aval.str_short(short_dtypes=True) for v in (*e.invars, *e.outvars)), sep=" → ")
 
 # %% [markdown]
-# A loss that has its `pmean` already is the mistake of before in another dress. Under `vmap` the result of a collective counts as eight copies, each with
+# A loss that has its `pmean` already is the earlier mistake in another form. Under `vmap` the result of a collective counts as eight copies, each with
 # a cotangent of its own, and the transpose of `pmean` adds those up: the gradient is that of the share's own loss, and not yet of the mean.
 # With a `psum` around it, as if the loss were not divided by eight:
 
@@ -563,7 +563,7 @@ for name, gradient in {"grad(pmean(loss))": gradient_of_mean, "summed once": sum
     assert jnp.allclose(curve, losses["one device"], rtol=0.05)
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - With types the gradient of what does not vary is summed for you: put the collective into the loss. Under `pmap` and `check_vma=False` nothing is:
 #   average the gradient.

@@ -11,10 +11,10 @@
 # ---
 
 # %% [markdown]
-# # 14 · Which tensor of my transformer eats the memory?
+# # 14 · Which tensor of my transformer takes the memory?
 #
-# A training step holds parameters, the optimizer's state, gradients, and the residuals between the two passes. Here you find which of them
-# is the large one in a small transformer, which tensor in it, and who asked for it.
+# A training step holds parameters, the optimizer's state, gradients, and the residuals between the two passes. Here you find which of these
+# is largest in a small transformer, which tensor in it, and which rule saves it.
 #
 # It takes 20 minutes. You need residuals ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)) and checkpoints
 # ([7 · checkpoints](07_checkpoints.ipynb)).
@@ -246,7 +246,7 @@ def estimate(batch, time):
 formula.solution(estimate)
 
 # %% [markdown]
-# ## Who asked for them
+# ## Which rules save them
 #
 # In one layer, the values with time × time numbers, and why each is kept:
 
@@ -258,7 +258,7 @@ for r in kept:
         print(textwrap.indent(textwrap.fill(why, 110), "    "))
 
 # %% [markdown]
-# A residual is what a derivative *rule* asked for, rule by rule. Nobody looked whether the backward pass, when it is complete, reads it.
+# Each derivative *rule* saves its own residuals. JAX does not check whether the complete backward pass reads them.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: unread
@@ -352,12 +352,12 @@ halved.answer(my_weigh)
 halved.solution(_in_bfloat16)
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - The tensor is what softmax makes of the scores: time × time numbers for each head, example and layer, several times over. It grows with
 #   the square of the sequence, and parameters do not.
-# - A rule asks for what it may need; nobody looks whether it is read in the end. Under `jit` XLA does.
+# - A rule saves what it may need; JAX does not check whether it is read in the end. Under `jit` XLA does.
 #
-# `jaxviz.residuals(loss, params, batch).by_scope()` is the bill of a model of yours.
+# `jaxviz.residuals(loss, params, batch).by_scope()` gives these figures for your own model.
 #
-# Next: how to be rid of that tensor, in [15 · three ways to less memory](15_three_ways_to_less_memory.ipynb).
+# Next: how to get rid of that tensor, in [15 · three ways to less memory](15_three_ways_to_less_memory.ipynb).

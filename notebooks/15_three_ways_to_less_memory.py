@@ -416,13 +416,13 @@ assert all(d.result for name in ("params", "mean", "square") for d in of_argumen
 assert donated().spared >= 2 * size(params)
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - More than a third of what grows with time × time goes by writing the mask as a sum, for nothing. All of it goes by a checkpoint around attention, for the FLOPs
 #   that the table shows; half of all residuals by a plan, for far fewer.
 # - Whether XLA takes less then too, its own figure says, on the machine that you ask; if it does not, write the layers as a scan.
 # - Donate what a step replaces, and check that the result lies there: `jaxviz.donation`.
 #
-# `jaxviz.residuals(loss, params, batch).by_scope()` is the bill of a model of yours.
+# `jaxviz.residuals(loss, params, batch).by_scope()` gives these figures for your own model.
 #
 # Next: the other thing that goes wrong in a training step, in [16 · finding a NaN](16_finding_a_nan.ipynb).

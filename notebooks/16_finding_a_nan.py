@@ -588,7 +588,7 @@ assert harmless.harmless and not harmless.results
 assert alarm is None
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - A loss that is finite says nothing of its gradient. Keep the parameters and the batch of the step before the first NaN, and ask `find_nan`.
 # - An infinite slope times a cotangent of 0 is NaN. `where` after an operation mends its value; a second one before it mends its gradient.

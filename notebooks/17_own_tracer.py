@@ -266,7 +266,7 @@ _names = [{e.primitive.name for _, e in jaxviz.trace(g)(*args).walk()} for g in 
 assert "tanh" in _names[0] and "tanh" not in _names[1] and "exp" in _names[1]
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - A tracer is an object that writes down what is done with it. Python runs once, and what it printed or branched on is not written down.
 # - A rule says how one operation's result moves. A transform is a walk over equations; traced, it is a program again.

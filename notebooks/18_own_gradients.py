@@ -248,7 +248,7 @@ found = jaxviz.residuals(loss_by_jax, on_device)
 print(f"yours: {len(sizes)} residuals, {sum(sizes):,} B      JAX: {len(found)} residuals, {found.nbytes:,} B")
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - Linearizing sorts equations by whether they wait for a tangent. The variables that are cut are the residuals.
 # - Transposing walks the waiting ones backwards, so that each cotangent is complete when it is read.

@@ -210,7 +210,7 @@ def hessian(x):
 columns.solution(hessian)
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - `vmap` is a walk: an operation with a mapped input becomes one that does the work for all examples. The rest stays as it is.
 # - The rules are about axes, and nearly all are the same rule.

@@ -264,7 +264,7 @@ assert all(np.allclose(g, gradients["none"], rtol=1e-3, atol=1e-4) for g in grad
 assert bytes_kept["none"] > 2 * bytes_kept["each layer"] > 2 * bytes_kept["all"]
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - An equation may hold a program. A transform needs a rule for it, and the rule calls the transform on the program inside.
 # - What a loop keeps, it stacks. What is not kept is computed again, and both are decisions of a rule.

@@ -173,7 +173,7 @@ mask.solution(mask.puzzle.solution)
 teach.puzzles.card()
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - Ask of each value that is kept: who reads it, and could that be written so that nobody does?
 # - The gradient of a number is one array, and a rule may compute it forward.

@@ -160,7 +160,7 @@ loops.solution(loops.puzzle.solution)
 teach.puzzles.card()
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - Save what is expensive to compute, and recompute what is cheap: a policy says it by operation, or by name.
 # - A checkpoint in the body of a loop counts as often as the loop runs.

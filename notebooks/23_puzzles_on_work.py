@@ -154,7 +154,7 @@ assert not any("cond" in e.primitive.name for _, e in program.walk())
 teach.puzzles.card()
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - Never make a matrix that you multiply by a vector: `jax.jvp` for columns, `jax.vjp` for rows, one over the other for second derivatives.
 # - One argument and many results: forward. Many arguments and one result: reverse.

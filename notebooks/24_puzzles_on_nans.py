@@ -126,7 +126,7 @@ assert {e.puzzle.measure.name for e in (where, norm, entropy)} == {"operations"}
 teach.puzzles.card()
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - A `jnp.where` chooses between values that are computed all the same, and so are their gradients. Choose before the dangerous operation.
 # - Something tiny that is not zero, or huge that is not infinite, is often all that is needed.

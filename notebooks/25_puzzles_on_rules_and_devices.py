@@ -154,7 +154,7 @@ assert jnp.allclose(x, kepler(jnp.float32(0.3), jnp.float32(0.5)), rtol=1e-6)
 teach.puzzles.card()
 
 # %% [markdown]
-# ## What to keep of this
+# ## What to remember
 #
 # - A rule is what you say it is: for rounding, for the end of a loop, for whatever has no useful derivative of its own.
 # - What JAX sees of a Python loop is its iterations. A `scan` is one equation.

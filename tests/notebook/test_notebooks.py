@@ -151,7 +151,7 @@ def test_a_notebook_begins_and_ends_as_the_others_do(path):
     assert re.search(r"(\d+|five) minutes", rest)
     assert re.search(r"You (need|should)", rest)
     if path != PATHS[0]:
-        assert text[-1].startswith("## What to keep of this\n\n- ")
+        assert text[-1].startswith("## What to remember\n\n- ")
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
