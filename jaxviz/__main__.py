@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    """Runs the command that the process was started with; `doctor` without the engine, which it may find to lack something."""
+    """Runs the command that the process was started with; `doctor` runs without the engine, which may be broken."""
     if sys.argv[1:2] == ["doctor"]:
         from jaxviz.features.doctor import command
 

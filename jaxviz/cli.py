@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from jaxviz.features.compiled_memory.change import MemoryChange
 
 _EXAMPLES = """examples:
-  jaxviz residuals model.py:loss --args "params, jnp.ones((8, 16))"     what the gradient keeps, and why
-  jaxviz residuals model:loss --args "params, f32[8,16]" --json         the same as JSON; a type stands for an array of it
-  jaxviz memory model:loss --args "params, x" --plot memory.pdf         its memory over time, and the figure for a paper
+  jaxviz residuals model.py:loss --args "params, jnp.ones((8, 16))"     what the gradient saves, and why
+  jaxviz residuals model:loss --args "params, f32[8,16]" --json         the same as JSON; a type such as f32[8,16] can replace an array
+  jaxviz memory model:loss --args "params, x" --plot memory.pdf         its memory over time, and a figure for a paper
   jaxviz compiled-memory model:loss --args "params, x"                  what the compiled gradient holds at its peak, and why
-  jaxviz compiled-memory model:loss --args "params, x" --save a.json    the same, kept for a comparison
-  jaxviz compiled-memory model:loss --args "params, x" --against a.json what came and went since then, and why
-  jaxviz compile-cost model:loss --args "params, f32[8,16]"             what takes so long to compile, and what a loop would leave out
-  jaxviz compile-cost model:loss --args "params, x" --ablate            the same, with what it would save, measured
+  jaxviz compiled-memory model:loss --args "params, x" --save a.json    the same, saved for a comparison
+  jaxviz compiled-memory model:loss --args "params, x" --against a.json what changed since then, and why
+  jaxviz compile-cost model:loss --args "params, f32[8,16]"             what takes so long to compile, and how much of that a loop would leave out
+  jaxviz compile-cost model:loss --args "params, x" --ablate            the same, and measure how much time the loop would save
   jaxviz collectives model:loss --args "params, x"                      which lines make devices communicate, how much, and why
   jaxviz remat model:loss --args "params, x" --budget 512MiB --code     what to recompute, and the lines for it
   jaxviz lint model:loss --args "params, x"                             what to change, with the bytes at stake
   jaxviz jaxpr model:loss --args "params, x" --stage backward           a program as text
   jaxviz explore model:loss --args "params, x" --html loss.html         the explorer as one offline file
   jaxviz explore model:loss --args "params, x" --stage forward+backward --svg loss.svg
-  jaxviz doctor                                                         what is installed and set here, and what to do about it
+  jaxviz doctor                                                         check the installation and the settings
 """
 
 _USAGE_ERROR, _FAILURE = 2, 1
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["jaxpr", "model.py:loss", "--args", "f32[3]"])
 
     Args:
-      argv: its words; those that the process was started with by default.
+      argv: its words; by default those of the process.
 
     Returns:
       the exit status: 0; 1 for a failure; 2 for a mistake in the command.
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: Any) -> int:
-    """Does what was asked for, and returns the exit status."""
+    """Runs the command, and returns the exit status."""
     what = f"reading {options.target}"
     try:
         function, namespace = _load(options.target)
@@ -116,7 +116,7 @@ def _run(options: Any) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        complain(f"{self.prog}: {message}\n  `{self.prog} --help` lists what there is")
+        complain(f"{self.prog}: {message}\n  `{self.prog} --help` lists the options")
         raise SystemExit(_USAGE_ERROR)
 
 
@@ -138,14 +138,16 @@ def _parser() -> argparse.ArgumentParser:
         )
         made.add_argument(
             "--args", metavar="EXPRESSIONS", default="",
-            help="what to call it with, as between the parentheses of a call: Python in the module's own namespace, with jax, jnp and np at "
-            "hand, and types such as f32[8,16] or bf16[] for arrays; it is traced, not run",
+            help="the arguments, as written in a call: Python in the namespace of the module, with jax, jnp and np defined; a "
+            "type such as f32[8,16] or bf16[] can replace an array. The function is traced, not run",
         )  # fmt: skip
         made.add_argument(
             "--argnums", "-a", default="0",
-            help="positional arguments to differentiate in, such as 0 or 0,1, or all that are arrays: all (default: 0)",
+            help="positions of the arguments to differentiate with respect to, such as 0 or 0,1; all means all arrays (default: 0)",
         )  # fmt: skip
-        made.add_argument("--width", type=int, help="how many columns the output has (default: those of the terminal)")
+        made.add_argument(
+            "--width", type=int, help="width of the output in columns (default: the width of the terminal)"
+        )
         made.add_argument("--traceback", action="store_true", help="on an error, show the whole traceback")
         return made
 
@@ -153,21 +155,23 @@ def _parser() -> argparse.ArgumentParser:
     explore.add_argument("--html", metavar="FILE", help="the explorer as one file that works offline")
     for name, words in (("svg", ""), ("png", ""), ("pdf", ""), ("dot", " in Graphviz's dot language")):
         explore.add_argument(f"--{name}", metavar="FILE", help=f"a picture of the stages{words}")
-    explore.add_argument("--stage", default="", help=f"what the picture shows: {_STAGES}; several are joined by +")
+    explore.add_argument("--stage", default="", help=f"what the picture shows: {_STAGES}; join several with +")
     explore.add_argument(
-        "--depth", type=int, help="how deep calls, loops, scopes and repeated layers are opened in a picture"
+        "--depth", type=int, help="how many levels of calls, loops, scopes and repeated layers a picture opens"
     )
-    explore.add_argument("--no-source", action="store_true", help="leave lines of source text out of the files")
+    explore.add_argument("--no-source", action="store_true", help="do not write source lines to the files")
 
-    found = command("residuals", "deriving", _report(Request.residuals), "what the gradient keeps in memory, and why")
+    found = command("residuals", "deriving", _report(Request.residuals), "which values the gradient saves, and why")
     _of_report(found, policies=True)
     found = command("memory", "deriving", _report(Request.memory), "the memory of the gradient over time, as modelled")
     _of_report(found, policies=True)
-    found.add_argument("--xla", "-x", action="store_true", help="also compile it, and say what XLA takes")
+    found.add_argument(
+        "--xla", "-x", action="store_true", help="also compile it, and show the memory that XLA allocates"
+    )
     found.add_argument(
         "--beside",
         action="store_true",
-        help="also compile it, and show both on one axis and what differs at their peaks",
+        help="also compile it, show both on one axis, and list what differs at the peaks",
     )
     found = command(
         "compiled-memory",
@@ -179,20 +183,18 @@ def _parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--save", metavar="FILE", help="also write it as JSON, with versions, flags and device, for --against"
     )
-    found.add_argument(
-        "--against", metavar="FILE", help="show what came and went since --save wrote this file, and why"
-    )
+    found.add_argument("--against", metavar="FILE", help="show what changed since --save wrote this file, and why")
     found = command(
         "compile-cost",
         "compiling",
         _report(Request.compile_cost),
-        "what it takes to trace, to lower and to compile the gradient, and where",
+        "how long the gradient takes to trace, lower and compile, and where",
     )
     _of_report(found)
     found.add_argument(
         "--ablate",
         action="store_true",
-        help="also measure what repeated blocks take of XLA, and what a loop saves: it compiles several programs, five times each",
+        help="also measure how long XLA takes for repeated blocks, and what a loop saves; this compiles several programs, five times each",
     )
     found = command(
         "collectives",
@@ -217,7 +219,12 @@ def _parser() -> argparse.ArgumentParser:
         help="recompute as little as possible with residuals of at most this: bytes, a size such as 64MB or 1.5GiB, or a share such as 50%%",
     )  # fmt: skip
     found.add_argument("--code", "-c", action="store_true", help="print the lines to write for it")
-    found = command("lint", "deriving", _report(Request.lint), "advice on what the gradient keeps or does for nothing")
+    found = command(
+        "lint",
+        "deriving",
+        _report(Request.lint),
+        "advice on values that the gradient saves, and work that it does, without need",
+    )
     _of_report(found)
     found.add_argument("--explain", action="store_true", help="explain each rule that gave advice")
     found = command("jaxpr", "tracing", _jaxpr, "a program as text, as JAX prints it")
@@ -235,9 +242,9 @@ def _of_report(parser: argparse.ArgumentParser, policies: bool = False) -> None:
     if policies:
         parser.add_argument("--plot", metavar="FILE", help="write its figure as .pdf, .svg or .png")
         parser.add_argument(
-            "--policy", "-p", help="with this checkpoint policy: a name in jax.checkpoint_policies, or an expression"
+            "--policy", "-p", help="use this checkpoint policy: a name in jax.checkpoint_policies, or an expression"
         )
-        parser.add_argument("--compare", help="several policies side by side, with commas between them")
+        parser.add_argument("--compare", help="several policies side by side, separated by commas")
 
 
 def _examples_of(command: str) -> str:
@@ -274,12 +281,10 @@ def _module(place: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name is None or not (place == error.name or place.startswith(f"{error.name}.")):
                 raise  # a module that theirs imports
-            raise CallError(
-                f"there is no module {place!r} here; a file is given by its path, such as model.py:loss"
-            ) from None
+            raise CallError(f"no module {place!r} was found; give a file by its path, such as model.py:loss") from None
     path = Path(place).resolve()
     if not path.is_file():
-        raise CallError(f"there is no file {place}")
+        raise CallError(f"no such file: {place}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise CallError(f"{place} is not a Python file")
@@ -291,7 +296,7 @@ def _module(place: str) -> Any:
 
 
 class _Type:
-    """`f32` in `f32[8,16]`, which stands for an array of that type."""
+    """`f32` in `f32[8,16]`, an array of that type."""
 
     def __init__(self, name: str, dtype: Any):
         self.name = name
@@ -341,7 +346,7 @@ def _report(of: Callable[[Request], Any]) -> Callable[[Request], None]:
         options = request.options
         plot = getattr(options, "plot", None)
         if plot and Path(plot).suffix not in (".pdf", ".svg", ".png"):
-            raise CallError(f"--plot writes .pdf, .svg and .png; got {plot}")
+            raise CallError(f"--plot writes .pdf, .svg or .png; got {plot}")
         report = of(request)
         if options.json:
             print(json.dumps(report.to_dict(), indent=1, ensure_ascii=True, default=str))
@@ -370,7 +375,7 @@ def _save_figure(figure: Figure, path: str) -> None:
 def _jaxpr(request: Request) -> None:
     call, options = request.call, request.options
     if options.stage not in STAGES:
-        raise CallError(f"--stage is {_STAGES}; got {options.stage!r}")
+        raise CallError(f"--stage must be {_STAGES}; got {options.stage!r}")
     if options.stage != "primal":
         show(str(getattr(request.derivation, options.stage)))
         return

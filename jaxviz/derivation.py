@@ -1,4 +1,4 @@
-"""`Derivation`: the linked programs of one function, each made when first asked for."""
+"""`Derivation`: the linked programs of one function, each derived when it is first read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from jaxviz.transforms.transpose import Transposed, transpose_program
 from jaxviz.transforms.unopened import Unopened, find_unopened, unopened_text
 
 Argnums = int | Sequence[int] | None
-"""What to differentiate in, as for `jax.grad`; None for all arguments that are arrays."""
+"""The arguments to differentiate with respect to, as for `jax.grad`; None for all arrays."""
 
 STAGES = ("primal", "jvp", "forward", "linear", "backward")
 """Names of a Derivation's programs, in the order of the work."""
@@ -272,7 +272,7 @@ def derive(
       f: a function; or a Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments: arrays, or pytrees of arrays or ShapeDtypeStructs. An argument that is not
         differentiated may be anything.
-      argnums: the positional argument or arguments to differentiate in (of a Program: its flat inputs); None for all
+      argnums: the positional argument or arguments to differentiate with respect to (for a Program: its flat inputs); None for all
         arrays, as in `jax.ad_checkpoint.print_saved_residuals`, except Python integers and the static arguments of `jax.jit`.
       cond_residuals: what conds save; see `vjp`.
 
@@ -286,7 +286,7 @@ def derive(
     if isinstance(f, (Program, ClosedJaxpr)):
         if args or kwargs:
             raise TypeError(
-                f"derive takes no arguments beside a {type(f).__name__}, which has its types; got {len(args)}"
+                f"derive takes no arguments with a {type(f).__name__}, which has its own types; got {len(args)}"
             )
         program = f if isinstance(f, Program) else read_jaxpr(f)
         n = len(program.invars)

@@ -1,6 +1,6 @@
-"""What the features add to what lies below them: a derivation's residuals and pictures, the widgets of reports, the report of a jit.
+"""What the features add to lower layers: a derivation's residuals and pictures, the widgets of reports, the report of a jit.
 
-Each is named by its place and imported when it is first asked for, so that no module imports one from a layer above its own.
+Each is given by its module and name and imported when it is first used, so that no module imports a higher layer.
 """
 
 from __future__ import annotations

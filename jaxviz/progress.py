@@ -1,4 +1,4 @@
-"""How far work is that takes longer than a second: a bar of `tqdm.auto`, or whoever asked to be told.
+"""The progress of work that takes longer than a second: a `tqdm.auto` bar, or a callback.
 
 A thread draws the bar, so that it costs the work nothing, and goes on where the work stays in XLA's compiler or in a solver. An interrupt
 (`Ctrl-C`, or the notebook's stop button) ends both.

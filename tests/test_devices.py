@@ -215,6 +215,4 @@ def test_an_argument_that_is_donated_and_kept():
         _, pull = m.vjp(square, x)
         with pytest.raises(RuntimeError, match="Array has been deleted") as caught:
             pull(M)
-    assert "The gradient keeps arrays that a jitted function with donated arguments has taken: f32[8,4]" in str(
-        caught.value.__notes__
-    )
+    assert "The gradient saves arrays that were donated to a jitted function: f32[8,4]" in str(caught.value.__notes__)

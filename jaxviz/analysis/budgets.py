@@ -1,4 +1,4 @@
-"""Budgets as people give them: sizes such as '512MiB', shares, and the memory that the default device has left."""
+"""Reads budgets: sizes such as '512MiB', shares, and the free memory of the default device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS = {
 
 
 def read_size(size: Any, what: str = "a size", forms: str = _SIZES) -> float:
-    """Bytes as a number.
+    """Reads a size in bytes.
 
     >>> read_size("1.5GB"), read_size("512 MiB")
     (1500000000.0, 536870912.0)
@@ -30,39 +30,39 @@ def read_size(size: Any, what: str = "a size", forms: str = _SIZES) -> float:
     Args:
       size: a number, or text such as '512MiB' (of 1024 by 1024 bytes) or '512MB' (of a thousand thousand).
       what: how an error names it.
-      forms: what an error says that it may be.
+      forms: the accepted forms, for an error.
 
     Raises:
-      ValueError: text that is none of these, or a negative number.
+      ValueError: text in another form, or a negative number.
       TypeError: neither a number nor text.
     """
     if isinstance(size, str):
         found = _SIZE.fullmatch(size.strip())
         if found is None:
-            raise ValueError(f"{what} is {forms}{_sign(size)}; got {size!r}")
+            raise ValueError(f"{what} must be {forms}{_sign(size)}; got {size!r}")
         number, exponent, unit = found.groups()
         return float(number + (exponent or "")) * _UNITS[(unit or "b").lower()]
     if isinstance(size, bool) or not hasattr(size, "__float__") or getattr(size, "shape", ()) != ():
-        raise TypeError(f"{what} is {forms}; got {type(size).__name__}")
+        raise TypeError(f"{what} must be {forms}; got {type(size).__name__}")
     number = float(size)
     if not 0 <= number < math.inf:
-        raise ValueError(f"{what} is {forms}, and not below 0; got {number:g}")
+        raise ValueError(f"{what} must be {forms}, and at least 0; got {number:g}")
     return number
 
 
 def _sign(text: str) -> str:
-    return ", and not below 0" if text.strip().startswith("-") else ""
+    return ", and at least 0" if text.strip().startswith("-") else ""
 
 
 def read_amount(amount: Any, whole: int, what: str, forms: str = _AMOUNTS) -> int:
-    """Bytes: of a size, or of a share, which is a number up to 1.0 or a text such as '50%'.
+    """Reads bytes: a size, or a share, which is a number up to 1.0 or a text such as '50%'.
 
     >>> read_amount("50%", 1000, "a budget"), read_amount(0.5, 1000, "a budget"), read_amount("2 kB", 1000, "a budget")
     (500, 500, 2000)
 
     Args:
       amount: what was given.
-      whole: the bytes that a share is of.
+      whole: the bytes of which a share is taken.
       what, forms: as for `read_size`.
 
     Raises:
@@ -76,36 +76,36 @@ def read_amount(amount: Any, whole: int, what: str, forms: str = _AMOUNTS) -> in
 
 
 def read_budget(budget: Any, all_nbytes: int, what: str = "a budget") -> int:
-    """Bytes that residuals may take: of a size, or of a share of what they take without a plan.
+    """Reads the bytes that residuals may take: a size, or a share of what they take without a plan.
 
     Args:
       budget: what was given.
-      all_nbytes: that they take without a plan.
+      all_nbytes: the bytes that they take without a plan.
       what: as for `read_size`.
 
     Raises:
-      ValueError: text that is none of these.
+      ValueError: text in another form.
       TypeError: neither a number nor text.
     """
     return read_amount(budget, all_nbytes, what, _AMOUNTS)
 
 
 def read_share(share: Any, what: str) -> float:
-    """A share as a number: of a number such as 0.1, or of text such as '10%', which may be more than all.
+    """Reads a share: a number such as 0.1, or text such as '10%', which may exceed 100 %.
 
     Raises:
-      ValueError: text that is no share, a negative number, or one above 1, which may be meant for percent.
+      ValueError: text that is not a share, a negative number, or one above 1, which may be meant as percent.
       TypeError: neither a number nor text.
     """
     forms = "a share, such as 0.1 or '10%'"
     if isinstance(share, str):
         percent = _PERCENT.fullmatch(share.strip())
         if percent is None:
-            raise ValueError(f"{what} is {forms}{_sign(share)}; got {share!r}")
+            raise ValueError(f"{what} must be {forms}{_sign(share)}; got {share!r}")
         return float(percent[1]) / 100
     number = read_size(share, what, forms)
     if number > 1:
-        raise ValueError(f"{what} is {forms}; got {number:g}: write '{number:g}%' or {number / 100:g}")
+        raise ValueError(f"{what} must be {forms}; got {number:g}: write '{number:g}%' or {number / 100:g}")
     return number
 
 
@@ -122,15 +122,15 @@ def least_budget(least: int, whole: int, argument: str = "budget") -> str:
 
 
 def free_memory(held: Sequence[Any]) -> int:
-    """Bytes that a program may take on the default device: what is free there, and what its own arguments take already.
+    """The bytes that a program may take on the default device: the free memory, and what its own arguments already take.
 
-    On a CPU, which has no memory of its own, that is what the machine has left, or what its control group lets the process have.
+    On a CPU this is the free memory of the machine, or what its control group allows the process.
 
     Args:
-      held: arrays that the program gets, which are on the device already.
+      held: arguments of the program that are already on the device.
 
     Raises:
-      ValueError: the device does not say how much it has.
+      ValueError: the device does not report its memory.
     """
     device = _default_device()
     stats = device.memory_stats()
@@ -139,9 +139,7 @@ def free_memory(held: Sequence[Any]) -> int:
     else:
         found = _machine_memory() if device.platform == "cpu" else None
         if found is None:
-            raise ValueError(
-                f"the device {device} does not say how much memory it has; say how much there is, such as memory='16GiB'"
-            )
+            raise ValueError(f"the device {device} does not report its memory; give a size, such as memory='16GiB'")
         free = found
     there = {id(x): x for x in held if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)}
     taken: int = sum(s.data.nbytes for x in there.values() for s in x.addressable_shards if s.device == device)
@@ -156,7 +154,7 @@ def _default_device() -> Any:
 
 
 def _machine_memory() -> int | None:
-    """Bytes that a process may still take of the machine's memory; None where the system does not tell."""
+    """The bytes that the process may still allocate; None if the system does not report them."""
     found = [
         n
         for n in (_available("/proc/meminfo"), _left("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"))
@@ -179,7 +177,7 @@ def _available(path: str) -> int | None:
 
 
 def _left(limit: str, used: str) -> int | None:
-    """What is left of a control group's limit, which is 'max' where there is none."""
+    """The remaining bytes of a control group's limit, which is 'max' if there is none."""
     try:
         return max(0, int(Path(limit).read_text()) - int(Path(used).read_text()))
     except (OSError, ValueError):
@@ -187,7 +185,7 @@ def _left(limit: str, used: str) -> int | None:
 
 
 def evenly(low: int, high: int, n: int) -> list[int]:
-    """So many budgets from one to another, as evenly as whole numbers go, and however large they are.
+    """Evenly spaced integers from one budget to another, of any size.
 
     >>> evenly(0, 10, 4)
     [0, 3, 6, 10]

@@ -1,4 +1,4 @@
-"""What checkpoint policies decided: for each value of a checkpointed function what becomes of it between the two passes."""
+"""What checkpoint policies decided: what happens to each value of a checkpointed function between the two passes."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Decided:
     """One value of a checkpointed function.
 
     Args:
-      expression: the operation that makes it, or the path of the input it is.
-      label: the user's expression for it, where one is found; else the same.
+      expression: the operation that computes it, or the path of an input.
+      label: the user's expression for it; the same as `expression` if there is none.
       type: its type; `1,000 × f32[3]` for one in the body of a scan.
       nbytes: its size in bytes, all iterations together.
       location: the user's line.
       fate: 'saved' in the forward pass, 'recomputed' in the backward pass, 'offloaded' to another memory in between, 'already an
-        input' of the function, or 'not needed' by the backward pass, whatever the policy said of it.
-      equation: of the user's program; None for an input.
+        input' of the function, or 'not needed' by the backward pass, independent of the policy.
+      equation: its equation in the user's program; None for an input.
     """
 
     expression: str
@@ -80,17 +80,17 @@ def _called(group: Sequence[Decided]) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CheckpointReport(Report):
-    """What the policy of one checkpointed function decided. Sizes are of one run, where it stands in a scan itself.
+    """What the policy of one checkpointed function decided. If it is in a scan, sizes are those of one run.
 
     Args:
       function: the name of the function.
       location: where it is defined.
       policy: the name of the policy.
-      values: what became of each value.
-      unmatched: names that the policy lists, and that no `checkpoint_name` in the function gives.
+      values: the decision for each value.
+      unmatched: names that the policy lists but no `checkpoint_name` in the function gives.
       names: names that the function gives.
       lengths: the trip counts of the scans that it runs in, outermost first.
-      unlisted: those of them that are recomputed since the policy, which saves by name, does not list them.
+      unlisted: the names whose values are recomputed because the policy, which saves by name, does not list them.
     """
 
     function: str
@@ -209,11 +209,11 @@ def _report(checkpoint: Checkpoint, naming: Naming) -> CheckpointReport:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A value that is kept, or an equation that is recomputed.
+    """A value that is saved, or an equation that is recomputed.
 
     Args:
       equation: that makes it.
-      within: the equations that hold the program it stands in, outermost first.
+      within: the equations that hold its program, outermost first.
       place: of the value among the results; None for all of them.
       lengths: if it is kept, the trip counts of the scans that stack it up; what is the same in each iteration has left its scan.
     """
@@ -250,7 +250,7 @@ def _kept(checkpoint: Checkpoint) -> Iterator[_Made]:
                 continue
             place = next(i for i, v in enumerate(source.equation.outvars) if v is source.atom)
             yield _Made(source.equation, source.within, place, source.lengths)
-            # The policy is asked once for all that a function with a custom rule computes.
+            # The policy is asked once for everything that a function with a custom rule computes.
             yield from (_Made(h, source.within[:k], None, source.lengths) for k, h in enumerate(source.within))
 
 
@@ -286,14 +286,14 @@ def times(lengths: Sequence[int], kind: str) -> str:
 
 
 def described(equation: Equation) -> str:
-    """What an equation does, in a word or two: the primitive, or the name that `checkpoint_name` gives."""
+    """The primitive of an equation, or the name that `checkpoint_name` gives."""
     if equation.primitive is compat.name_p:
         return f"checkpoint_name {equation.params['name']!r}"
     return str(equation.primitive.name)
 
 
 def moved_or_rounded(equation: Equation | None) -> Equation | None:
-    """For an equation that only offloads or rounds a residual, the one that made it."""
+    """The equation that computed a residual that this one only offloads or rounds."""
     return equation.origin.equation if equation is not None and equation.origin and _moves_or_rounds(equation) else None
 
 
@@ -318,7 +318,7 @@ def is_offload(equation: Equation | None) -> bool:
 
 
 def policy_name(policy: Any) -> str:
-    """`dots_saveable`, or `save_only_these_names('a', 'b')` for one that a function of that name made."""
+    """`dots_saveable`, or `save_only_these_names('a', 'b')` for a policy that this function returned."""
     if policy is None:
         return "nothing_saveable, the default"
     policy = inspect.unwrap(policy)
@@ -336,7 +336,7 @@ def _snake_case(name: str) -> str:
 
 
 def _names_listed(policy: Any) -> Iterator[str]:
-    """The names that a policy made by `save_only_these_names` or its kin holds; no other policy holds any."""
+    """The names listed by a policy of `save_only_these_names` or similar; other policies list none."""
     held = list(getattr(policy, "__dict__", {}).values())
     if inspect.isfunction(policy):
         held += inspect.getclosurevars(policy).nonlocals.values()

@@ -1,4 +1,4 @@
-"""Where a function runs, and how its residuals are laid out over devices: into how many parts each is divided."""
+"""Where a function runs, and how its residuals are split over devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Placement:
 
     Args:
       devices: such as 'cpu:0', in their order.
-      chosen_by: what decided that.
+      chosen_by: what determined the devices.
     """
 
     devices: tuple[str, ...]
@@ -36,16 +36,16 @@ class Placement:
 def placement_of(derivation: Derivation) -> Placement:
     """Where a derived function runs, called with the arguments that it was derived for.
 
-    As in JAX: where its arguments lie that were put somewhere; else on the mesh that it names; else on the default device.
+    As in JAX: on the devices of its committed arguments; else on the mesh that it specifies; else on the default device.
     """
     for name, v, sharding in zip(derivation.primal.arg_names, derivation.primal.invars, derivation.placed, strict=True):
         if sharding is not None and not is_abstract(sharding):
             path = name or v.aval.str_short(short_dtypes=True)
-            return Placement(device_names(sharding.device_set), f"where its argument {path} lies")
+            return Placement(device_names(sharding.device_set), f"where its argument {path} is")
     for params in _params_in(derivation.primal):
         found = _devices_named(params)
         if found:
-            return Placement(device_names(found), "the mesh that it names")
+            return Placement(device_names(found), "the mesh that it specifies")
     default = jax.config.jax_default_device  # type: ignore[attr-defined]
     device = default if isinstance(default, jax.Device) else jax.devices(default)[0]
     return Placement(device_names([device]), "the default device")
@@ -64,14 +64,14 @@ def _devices_named(params: Mapping[str, Any]) -> set[Any]:
 
 
 def spans_devices(derivation: Derivation) -> bool:
-    """Whether a function runs on more than one device, as far as its arguments and its program tell."""
+    """Whether a function runs on more than one device, according to its arguments and its program."""
     if any(_is_spread(s) for s in derivation.placed):
         return True
     return any(map(_names_devices, _params_in(derivation.primal)))
 
 
 def mesh_size(program: Program, placed: Sequence[Any]) -> int:
-    """On how many devices a function runs, as far as its program and the shardings of its arguments tell."""
+    """The number of devices of a function, according to its program and the shardings of its arguments."""
     sizes = [s.num_devices for s in placed if s is not None]
     for params in _params_in(program):
         sizes += [getattr(params.get("mesh"), "size", 1), *(s.num_devices for s in _shardings(params))]
@@ -81,7 +81,7 @@ def mesh_size(program: Program, placed: Sequence[Any]) -> int:
 
 
 def axes_named(program: Program, placed: Sequence[Any]) -> dict[str, int]:
-    """The axes of the largest mesh that a function names, or that its arguments lie on, each with its size."""
+    """The axes of the largest mesh that a function or its arguments use, each with its size."""
     named = [params.get("mesh") for params in _params_in(program)]
     named += [getattr(s, "mesh", None) for params in _params_in(program) for s in _shardings(params)]
     named += [getattr(s, "mesh", None) for s in placed]
@@ -90,7 +90,7 @@ def axes_named(program: Program, placed: Sequence[Any]) -> dict[str, int]:
 
 
 def is_abstract(sharding: Any) -> bool:
-    """Whether a sharding is over a mesh of which only the shape is known."""
+    """Whether a sharding is over an abstract mesh."""
     return isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh)
 
 
@@ -109,7 +109,7 @@ def _shardings(params: Mapping[str, Any]) -> list[jax.sharding.Sharding]:
 
 
 def parts_of_array(x: Any) -> int:
-    """Over how many devices an array is divided."""
+    """The number of parts that an array is split into."""
     return (_parts(x.sharding, x) or 1) if getattr(x, "committed", False) else 1
 
 
@@ -127,12 +127,12 @@ def _parts_of_spec(spec: Any, mesh: Any) -> int | None:
 
 
 def input_types(derivation: Derivation) -> list[jax.ShapeDtypeStruct]:
-    """The types of a function's inputs, to compile it for, with the layout of those that lie on several devices."""
+    """The types of a function's inputs, to compile it for, with the shardings of inputs on several devices."""
     return types_to_lower(derivation.primal, derivation.placed)
 
 
 def types_to_lower(program: Program, placed: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
-    """The types of a program's inputs, with the layout of those that lie on several devices."""
+    """The types of a program's inputs, with the shardings of inputs on several devices."""
     return [
         jax.ShapeDtypeStruct(
             v.aval.shape, v.aval.dtype, sharding=s if _is_spread(s) else None, weak_type=v.aval.weak_type
@@ -143,7 +143,7 @@ def types_to_lower(program: Program, placed: Sequence[Any]) -> list[jax.ShapeDty
 
 @usual_stack
 def compiled_parts(derivation: Derivation) -> list[int | None]:
-    """Into how many parts each residual is divided where the forward program is compiled by itself, on these devices.
+    """The number of parts of each residual if the forward program is compiled by itself on these devices.
 
     Raises:
       the errors of compiling.

@@ -1,4 +1,4 @@
-"""Donated arguments: which result takes over which argument's memory, and which cannot be taken over and why."""
+"""Donated arguments: which result reuses the memory of which argument, and why other arguments cannot be reused."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from jaxviz.transforms.dce import dce_program
 
 @dataclass(frozen=True, slots=True)
 class Donation:
-    """What becomes of one donated argument.
+    """What happens to one donated argument.
 
     Args:
-      argument: its place among the flat arguments.
-      result: the place of the result that takes its memory over, None if none does.
+      argument: its index among the flat arguments.
+      result: the index of the result that reuses its memory; None if none does.
       reason: why none does, as a sentence without its full stop; '' if one does.
-      offered: the place of a result of another type but with as many elements, which XLA may let take its memory.
+      offered: the index of a result of another type with the same number of elements, for which XLA may reuse the memory.
     """
 
     argument: int
@@ -30,7 +30,7 @@ class Donation:
 
 
 NameOf = Callable[[int], str]
-"""From the place of a result to what it is called."""
+"""From the index of a result to its name."""
 
 
 def result_number(k: int) -> str:
@@ -39,10 +39,10 @@ def result_number(k: int) -> str:
 
 
 def match_donations(program: Program, donated: Sequence[bool], name: NameOf = result_number) -> tuple[Donation, ...]:
-    """What `jax.jit` makes of the donated arguments of a program.
+    """What `jax.jit` does with the donated arguments of a program.
 
-    Each result takes the memory of the first argument left that has its type. An argument that is left over then is offered to XLA,
-    if a result that is left over has as many elements. One that nothing reads is dropped before all that. XLA has the last word: see
+    Each result reuses the memory of the first remaining argument of its type. A remaining argument is offered to XLA if a
+    remaining result has the same number of elements. An argument that nothing reads is dropped first. XLA decides in the end: see
     `jaxviz.jit(f).report`.
 
     Source: `_set_up_aliases` in JAX's `interpreters/mlir.py`.
@@ -89,12 +89,12 @@ def why_not(
     name: NameOf,
     is_final: bool = False,
 ) -> str:
-    """Why no result takes the memory of an argument.
+    """Why no result reuses the memory of an argument.
 
     Args:
       program, i: the program, and the place of the argument.
       is_read: whether the results depend on it.
-      taken: the results that take the memory of other arguments.
+      taken: the results that reuse the memory of other arguments.
       offered: see `Donation`.
       name: of a result, in the sentence.
       is_final: whether XLA has decided.
@@ -106,16 +106,16 @@ def why_not(
     if offered is not None:
         other = program.out_avals[offered].str_short(short_dtypes=True)
         xla = "XLA did not reuse its memory for it" if is_final else "XLA may reuse its memory for it"
-        return f"no result has its type {kind}; {name(offered)}, {other}, has as many elements, and {xla}"
+        return f"no result has its type {kind}; {name(offered)}, {other}, has the same number of elements, but {xla}"
     alike = [k for k in sorted(taken) if _memory(program.out_avals[k]) == _memory(aval)]
     if len(alike) == 1:
-        return f"the only result of type {kind}, {name(alike[0])}, takes the memory of another argument"
+        return f"the only result of type {kind}, {name(alike[0])}, reuses the memory of another argument"
     if alike:
-        return f"all results of type {kind}, {', '.join(map(name, alike))}, take the memory of other arguments"
+        return f"all results of type {kind}, {', '.join(map(name, alike))}, reuse the memory of other arguments"
     return f"no result has its type {kind} ({format_bytes(nbytes(aval))})"
 
 
 def donations_of(operation: Operation) -> tuple[Donation, ...]:
-    """The donated arguments of a jit equation. Called inside another `jit` none of them is used: that one's own decide."""
+    """The donated arguments of a jit equation. Inside another `jit` none of them is used: only the outer donations count."""
     donated = operation.params.get("donated_invars", ())
     return match_donations(operation.params["jaxpr"], donated) if any(donated) else ()

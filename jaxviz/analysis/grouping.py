@@ -1,4 +1,4 @@
-"""What repeats is one: values of one expression in repeated layers, calls and iterations belong together, in every report."""
+"""Groups what repeats: every report groups the values of one expression in repeated layers, calls and iterations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[tuple[T, .
 
 
 def repetition(equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> Hashable:
-    """What the values of one expression have in common, each time that it is evaluated.
+    """A key for the values of one expression, the same each time that it is evaluated.
 
     The instructions that were under way from the user's own code on, with the operations and the rules that made the value of them. Two
     operations of one expression differ in that, and so do two calls of a library's function in two of its lines.
@@ -41,7 +41,7 @@ def repetition(equation: Equation, within: Sequence[Equation] = (), place: int =
 
 
 def evaluation(equation: Equation, within: Sequence[Equation] = ()) -> Hashable:
-    """What all that is computed for one expression has in common, in the forward and the backward program, each time that it is evaluated.
+    """A key for everything that is computed for one expression, in the forward and the backward program, the same each time that it is evaluated.
 
     Of what a library computes for it, each of the library's own expressions is one by itself.
     """

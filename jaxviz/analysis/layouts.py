@@ -1,7 +1,7 @@
-"""How the values of a gradient are laid out over devices: what XLA's own pass makes of the layouts that the program names.
+"""How the values of a gradient are laid out over devices: XLA's own pass propagates the shardings that the program specifies.
 
-XLA decides how most values are divided, and it does so by Shardy, a pass over the lowered program that JAX has too. So nothing has to be
-compiled to know it, and the devices need not be there: a mesh may be a `jax.sharding.AbstractMesh`.
+XLA decides how most values are split, with Shardy, a pass over the lowered program that JAX includes too. So nothing has
+to be compiled, and the devices need not exist: a mesh may be a `jax.sharding.AbstractMesh`.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _layouts(
             return _propagated(n_devices, len(program.invars), *lower())
         except Exception as error:  # of the lowering: an effect that this backend does not know, a program too deep, …
             reason = str(error).split("\n")[0]
-    unknown = f"How XLA lays values out is not known ({reason}), so each counts as if one device had all of it."
+    unknown = f"XLA's layouts are unknown ({reason}), so each value counts as if one device held all of it."
     return Layouts(n_devices, (1,) * len(program.invars), (1,) * n_cotangents, {}, {}, unknown)
 
 

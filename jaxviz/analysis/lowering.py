@@ -1,4 +1,4 @@
-"""The gradient as one jitted program, lowered so that each instruction says which equations it came from."""
+"""The gradient as one jitted program, lowered so that each instruction records the equations that it came from."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Lowering:
     Args:
       derivation: of the function.
       stages: the stages that it is made of: forward and backward; or the function alone, where it has no gradient.
-      reason: why it has none, '' where it has.
+      reason: why it has no gradient, or ''.
       lowered: what `jax.jit` made of it.
       tags: what its instructions are named after.
       programs: those of the stages.
@@ -127,28 +127,28 @@ class Lowering:
     @cached_property
     @usual_stack
     def stablehlo(self) -> str:
-        """The program that JAX hands to XLA, with locations."""
+        """The program that JAX passes to XLA, with locations."""
         module = self.lowered.compiler_ir("stablehlo")
         return str(module.operation.get_asm(enable_debug_info=True, large_elements_limit=16, large_resource_limit=16))
 
     @cached_property
     @usual_stack
     def compiled(self) -> Any:
-        """What XLA made of it, as a `jax.stages.Compiled`; compiled once for the same program and flags, and in a way that can be stopped."""
+        """The compiled program, as a `jax.stages.Compiled`; compiled once for the same program and flags, and interruptible."""
         return compiled_once(self.lowered, "", lambda: compiled_as_named(self.lowered))
 
     def take(self, compiled: Any) -> None:
-        """Takes what XLA made of it for another reason, so that it need not be compiled again."""
+        """Takes a program that was compiled for another purpose, so that it is not compiled again."""
         self.__dict__.setdefault("compiled", compiled)
 
     @property
     def hlo(self) -> str:
-        """The program that XLA made of it, with metadata; '' where the backend does not show it. Compiles."""
+        """The compiled program as text, with metadata; '' if the backend does not expose it. Compiles."""
         return str(self.compiled.as_text() or "")
 
 
 def compiled_as_named(lowered: Any) -> Any:
-    """What XLA makes of a program, with the names and lines of that program."""
+    """Compiles a program, with the names and lines of that program."""
     with compat.compiled_with_its_own_metadata():
         return lowered.compile()
 
@@ -157,7 +157,7 @@ def compiled_as_named(lowered: Any) -> Any:
 def lower_gradient(
     derivation: Derivation, largest: int | None = None, keep_unused: bool = False, donated: Sequence[bool] = ()
 ) -> Lowering:
-    """Lowers the gradient, or the function alone where it has none.
+    """Lowers the gradient, or the function if it has no gradient.
 
     Args:
       derivation: of the function.
@@ -167,7 +167,7 @@ def lower_gradient(
 
     Raises:
       ValueError: there are more equations than that.
-      what JAX raises when it lowers the program.
+      the errors of JAX when it lowers the program.
     """
     stages: tuple[str, ...] = ("forward", "backward")
     reason = ""
@@ -182,8 +182,8 @@ def lower_gradient(
     n = sum(1 for program in programs for _ in program.walk())
     if largest is not None and n > largest:
         raise ValueError(
-            f"programs of up to {largest:,} equations are compiled here, and this one has {n:,}; "
-            "jax.jit(jax.grad(f)).lower(...).compile().as_text() gives the text alone"
+            f"the explorer compiles programs of up to {largest:,} equations, and this one has {n:,}; "
+            "jax.jit(jax.grad(f)).lower(...).compile().as_text() gives the text"
         )
     tags = Tags(programs)
     fun, types = _gradient(derivation, *map(as_function, tags.programs))
@@ -206,7 +206,7 @@ def lower_step(step: TrainingStep, opened: OpenedStep, donated: Sequence[bool] =
       donated: for each input of the step whether the program may take its memory.
 
     Raises:
-      what JAX raises when it lowers the program.
+      the errors of JAX when it lowers the program.
     """
     tags = Tags((opened.program,))
     # As JAX has it: the passes are no calls, which XLA would take apart in another order.

@@ -1,4 +1,4 @@
-"""What a value is called in reports: the expression that was written for it."""
+"""Names values in reports by the expressions in the user's code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxviz.ir.origin import Instructions, Location, ancestors, own_line, writte
 from jaxviz.ir.syntax import Atom, Equation, Program
 
 ROOM = 72
-"""The longest expression in a name; a longer one is cut after a token."""
+"""The longest expression in a name; longer ones are cut after a token."""
 
 ROOM_IN_SENTENCE = 44
 """The same for a name within a sentence about another value."""

@@ -1,8 +1,8 @@
-"""A training step: a function that takes a gradient itself, and has an optimizer make use of it.
+"""A training step: a function that takes a gradient itself, usually with an optimizer.
 
-While the step is traced, the function whose gradient it takes is derived by jaxviz, and the forward and the backward pass stand in the step as
-one equation each. So the memory of a step is modelled with both passes where they are, and other passes, such as those of a plan, can stand
-in their place.
+While the step is traced, the function whose gradient it takes is derived by jaxviz, and the forward and the backward pass are one equation
+each in the step. So the memory of a step is modelled with both passes in place, and other passes, such as those of a plan, can
+replace them.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def taking_gradient_of(loss: Program, step: TrainingStep) -> Iterator[None]:
             return original(fun, *primals, has_aux=has_aux, **options)
         traced, expected = call.traced, [v.aval for v in step.gradient.primal.invars]
         if [v.aval.str_short() for v in call.program.invars] != [a.str_short() for a in expected]:
-            raise TypeError(f"{step.traced.name} takes the gradient of another function than when it was planned")
+            raise TypeError(f"{step.traced.name} takes the gradient of a different function than when it was planned")
 
         def of_loss(*given: Any) -> Any:
             outs = as_function(loss)(*call.consts, *jax.tree.leaves(given))

@@ -1,4 +1,4 @@
-"""Following a value through a derivation: who makes it and who reads it, inside calls, loops and branches too."""
+"""Follows a value through a derivation: what computes it and what reads it, also inside calls, loops and branches."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a value comes from.
+    """The source of a value.
 
     Args:
-      equation: the innermost equation that makes it; None for an input, a constant or a literal.
+      equation: the innermost equation that computes it; None for an input, a constant or a literal.
       atom: what it is there.
-      within: the equations that hold the program it stands in, outermost first.
-      lengths: trip counts of the scans that stack it up, outermost first.
-      branches: the conds it stands in, each with the number of the branch.
+      within: the equations that hold its program, outermost first.
+      lengths: trip counts of the scans that stack it, outermost first.
+      branches: the conds that contain it, each with the number of the branch.
       carry: where it is what an iteration gets from the one before, the loop, and the input of its body that it is there.
       passed_by: the outermost equation that only passes it on, if one does.
     """
@@ -50,12 +50,12 @@ class Source:
 
     @property
     def place(self) -> int:
-        """Which of the equation's results it is."""
+        """Its index among the results of the equation."""
         return place_of(self.equation, self.atom) if self.equation is not None else 0
 
     @property
     def is_dummy(self) -> bool:
-        """Whether it only fills the place of a residual that another branch saves."""
+        """Whether it is a dummy for a residual that another branch saves."""
         return self.equation is not None and self.equation.origin is not None and self.equation.origin.role == "dummy"
 
 

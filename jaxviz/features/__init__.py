@@ -1,1 +1,1 @@
-"""A room for each feature: its analysis, its report and its texts."""
+"""A package for each feature: its analysis, its report and its texts."""

@@ -1,4 +1,4 @@
-"""What is installed and set here that jaxviz needs, or that changes what it shows: `jaxviz doctor`."""
+"""Checks what jaxviz needs, and the settings that change what it shows: `jaxviz doctor`."""
 
 from __future__ import annotations
 
@@ -33,45 +33,45 @@ _WIDGETS = {"anywidget": "anywidget", _MANAGER: "jupyterlab_widgets"}
 """JupyterLab's extensions that a widget needs, and the distributions that bring them."""
 
 _FLAGS: Mapping[str, tuple[Any, str]] = {
-    "jax_enable_x64": (False, "Numbers are 64-bit where no type is given, so a gradient keeps twice as many bytes of them."),
-    "jax_disable_jit": (False, "Jitted functions, loops and branches run in Python: programs are shown written out, and keep other values."),
+    "jax_enable_x64": (False, "Numbers without an explicit type are 64-bit, so a gradient saves twice as many bytes of them."),
+    "jax_disable_jit": (False, "Jitted functions, loops and branches run in Python: programs are shown unrolled, and save other values."),
     "jax_debug_nans": (False, "JAX raises FloatingPointError at the first NaN; jaxviz.find_nan and jaxviz.step run without the check."),
     "jax_debug_infs": (False, "JAX raises FloatingPointError at the first infinity; jaxviz.find_nan and jaxviz.step run without the check."),
-    "jax_check_tracer_leaks": (False, "JAX keeps no trace, so functions are traced and compiled more often than they are otherwise."),
-    "jax_enable_checks": (False, "JAX checks its own types as it traces: tracing takes longer than it does otherwise."),
-    "jax_numpy_dtype_promotion": ("standard", "Mixing types may raise an error where it would otherwise convert."),
-    "jax_numpy_rank_promotion": ("allow", "Mixing ranks may warn or raise an error where it would otherwise broadcast."),
-    "jax_default_matmul_precision": (None, "Products of matrices are of this precision where none is given; their time differs."),
-    "jax_default_device": (None, "Calls run here, unless their arguments lie somewhere else."),
-    "jax_disable_most_optimizations": (False, "XLA skips most of its passes: compiled programs, their memory and their times are not the usual ones."),
-    "jax_compilation_cache_dir": (None, "What was compiled once is read from there; the times of its compilation are those of reading."),
-    "jax_use_direct_linearize": (True, "JAX linearizes by the JVP: what it keeps may differ from what is shown; derive(...).check() says."),
-    "jax_remat3": (False, "Checkpoints are hi-primitives, which jaxviz opens since JAX 0.12; what JAX keeps may differ in part: derive(...).check() says where."),
+    "jax_check_tracer_leaks": (False, "JAX does not cache traces, so functions are traced and compiled more often than usual."),
+    "jax_enable_checks": (False, "JAX checks types while it traces, so tracing takes longer than usual."),
+    "jax_numpy_dtype_promotion": ("standard", "Mixing types may raise an error instead of converting."),
+    "jax_numpy_rank_promotion": ("allow", "Mixing ranks may warn or raise an error instead of broadcasting."),
+    "jax_default_matmul_precision": (None, "Matrix products without an explicit precision use this one, which changes their time."),
+    "jax_default_device": (None, "Calls run here, unless their arguments are elsewhere."),
+    "jax_disable_most_optimizations": (False, "XLA skips most of its passes: compiled programs, their memory and their times differ from the usual ones."),
+    "jax_compilation_cache_dir": (None, "Programs that were compiled before are loaded from there, so compile times may be load times."),
+    "jax_use_direct_linearize": (True, "JAX linearizes by JVP: what it saves may differ from what is shown; derive(...).check() compares them."),
+    "jax_remat3": (False, "Checkpoints are hi-primitives, which jaxviz opens since JAX 0.12; what JAX saves may differ in part: derive(...).check() shows where."),
     "jax_custom_vjp3": (False, "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so."),
     "jax_custom_jvp3": (False, "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so."),
-    "jax_scan3": (False, "An experiment of JAX's, under which scans cannot be derived."),
+    "jax_scan3": (False, "An experimental option of JAX; jaxviz cannot derive scans under it."),
 }  # fmt: skip
-"""Flag → what it is by default, and what is seen otherwise where it is not."""
+"""Flag → its default, and what changes otherwise."""
 
 _VARIABLES = {
-    "XLA_FLAGS": "XLA compiles with these: devices, memory and times are those under them.",
+    "XLA_FLAGS": "XLA compiles with these flags: they affect devices, memory and times.",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "Sets whether JAX allocates most of a GPU's memory when it starts.",
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "Sets how much of a GPU's memory JAX takes, and so what fits.",
-    "XLA_PYTHON_CLIENT_ALLOCATOR": "Sets how memory of a GPU is allocated; how much a device has free may not be known.",
+    "XLA_PYTHON_CLIENT_ALLOCATOR": "Sets how GPU memory is allocated; the free memory of a device may be unknown.",
     "CUDA_VISIBLE_DEVICES": "JAX sees only these GPUs.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
       what: such as 'jax', 'dot' or 'jax_debug_nans'.
       part: 'versions', 'devices', 'notebook', 'pictures' or 'flags'.
-      state: 'ok'; 'note' for what may be as it is; 'fault' for what is needed and not there.
+      state: 'ok'; 'note' for something that needs no change; 'fault' for something needed that is missing.
       found: such as '0.10.2'.
-      advice: what to do about it, or what follows from it; '' if there is nothing.
+      advice: what to do, or what it changes; '' if there is nothing to say.
     """
 
     what: str
@@ -115,10 +115,10 @@ class DoctorReport(Report):
 
     @property
     def summary(self) -> str:
-        """`jaxviz 0.1.0: all that it needs is here`."""
+        """`jaxviz 0.1.0: everything it needs is installed`."""
         version = self["jaxviz"].found
         if self.ok:
-            return f"jaxviz {version}: all that it needs is here"
+            return f"jaxviz {version}: everything it needs is installed"
         names = ", ".join(f.what for f in self.faults)
         return f"jaxviz {version}: {len(self.faults)} {'problem' if len(self.faults) == 1 else 'problems'}: {names}"
 
@@ -143,7 +143,7 @@ def doctor() -> DoctorReport:
     """Checks versions, devices, the notebook frontend, Graphviz and flags, and says how to fix what is missing.
 
     >>> print(jaxviz.doctor())
-    jaxviz 0.1.0: all that it needs is here
+    jaxviz 0.1.0: everything it needs is installed
     ...
 
     It checks the environment of this Python. If JupyterLab runs in another environment than the kernel, run `jaxviz doctor` there on the command
@@ -155,7 +155,9 @@ def doctor() -> DoctorReport:
     return DoctorReport((*_versions(), *_inside_jax(), *_devices(), *_notebook(), *_pictures(), *_flags()))
 
 
-WORDS = "What is installed and set here that jaxviz needs, or that changes what it shows; exits with 1 if something needed is missing"
+WORDS = (
+    "Checks what jaxviz needs, and the settings that change what it shows; exits with status 1 if something is missing"
+)
 
 
 def command(words: Sequence[str]) -> int:
@@ -166,7 +168,7 @@ def command(words: Sequence[str]) -> int:
 
 
 def print_doctor(as_json: bool = False) -> int:
-    """Prints the report, and gives the status of the process: 0, or 1 if something needed is missing."""
+    """Prints the report, and returns the exit status: 0, or 1 if something needed is missing."""
     report = doctor()
     if as_json:
         print(json.dumps(report.to_dict(), indent=1))
@@ -189,7 +191,7 @@ def _versions() -> Iterator[Finding]:
     except metadata.PackageNotFoundError:
         yield Finding(
             "jaxviz", "versions", "note", own,
-            "It is imported from a folder and not installed, so there is no list of what it needs: `pip install -e .` in the checkout.",
+            "It is imported from a folder and not installed, so its requirements are unknown: `pip install -e .` in the checkout.",
         )  # fmt: skip
         needed = {"jax": SUPPORTED, "ipywidgets": "", "anywidget": "", "jupyterlab": ""}
     else:
@@ -201,7 +203,7 @@ def _versions() -> Iterator[Finding]:
     else:
         yield Finding(
             "another jaxviz", "versions", "fault", f"{_NAMESAKE} {other}",
-            f"The distribution {_NAMESAKE} is another project, whose package has the same name, so each writes over files of the other: "
+            f"The distribution {_NAMESAKE} is another project, whose package has the same name, so each overwrites files of the other: "
             f"`pip uninstall {_NAMESAKE}`, then `pip install --force-reinstall --no-deps {_DISTRIBUTION}`.",
         )  # fmt: skip
     yield from (_version(name, wanted, _DISTRIBUTION) for name, wanted in sorted(needed.items(), key=_jax_first))
@@ -261,7 +263,7 @@ def _devices() -> Iterator[Finding]:
         Exception
     ) as error:  # whatever a plugin raises, and an AssertionError for a platform that no plugin is installed for
         chosen = (
-            f"JAX was told to use {asked} (jax_platforms or JAX_PLATFORMS): unset it, or install JAX for it."
+            f"JAX is set to use {asked} (jax_platforms or JAX_PLATFORMS): unset it, or install JAX for it."
             if asked
             else ""
         )
@@ -281,7 +283,7 @@ def _backend(backend: str, asked: Any) -> tuple[State, str, str]:
     if backend == "cpu" and not asked and shutil.which("nvidia-smi"):
         advice = 'There is an NVIDIA GPU, which this jax cannot use: `pip install "jax[cuda13]"`, or jax[cuda12] for an older driver.'
         return "note", backend, advice
-    return "ok", f"{backend} (as JAX was told)" if asked else backend, ""
+    return "ok", f"{backend} (as set for JAX)" if asked else backend, ""
 
 
 def _stats(device: Any) -> dict[str, Any] | None:
@@ -366,7 +368,7 @@ def _lab_extension(name: str, distribution: str, loaded: Mapping[str, Any] | Non
     if loaded is None:
         return Finding(
             what, "notebook", "fault", "JupyterLab does not find it",
-            f"Widgets stay empty without it: {again}. Where JupyterLab runs in another environment, install {distribution} there.",
+            f"Widgets stay empty without it: {again}. If JupyterLab runs in another environment, install {distribution} there.",
         )  # fmt: skip
     found = f"{loaded['version']} in {loaded['ext_dir']}"
     if disabled:
@@ -401,7 +403,7 @@ def _pictures() -> Iterator[Finding]:
     if dot is None:
         yield Finding(
             "dot", "pictures", "note", "not found",
-            "Pictures are laid out by jaxviz itself. With Graphviz they have fewer crossings: `apt install graphviz`, "
+            "jaxviz lays pictures out itself. With Graphviz they have fewer crossings: `apt install graphviz`, "
             "`brew install graphviz` or `conda install graphviz`.",
         )  # fmt: skip
     else:

@@ -1,1 +1,1 @@
-"""What stands in the place of JAX's own functions: the transformations, Jacobians, jit and functions with custom rules."""
+"""Replacements for JAX's functions: the transformations, Jacobians, jit and functions with custom rules."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Jitted:
-    """A compiled function, as `jit` returns it. What a function of `jax.jit` has (`lower`, `trace`, …) it has too."""
+    """A compiled function, as returned by `jit`, with the methods of `jax.jit`'s functions (`lower`, `trace`, …)."""
 
     def __init__(self, fun: Callable[..., Any], options: dict[str, Any]):
         functools.update_wrapper(self, fun)
@@ -37,7 +37,7 @@ class Jitted:
 
     @api_boundary
     def report(self, *args: Any, **kwargs: Any) -> CompileReport:
-        """Compiles the function for these arguments, without running it, and says what was made of it: see `CompileReport`."""
+        """Compiles the function for these arguments, without running it, and reports how it was compiled: see `CompileReport`."""
         with noting_arguments(self, args, kwargs):
             traced = self._compiled.jitted.trace(*args, **kwargs)
         report: CompileReport = display("report of a jitted function")(self._fun, traced, args, kwargs, self._options)

@@ -1,4 +1,4 @@
-"""`check_rule`: a custom rule's first and second derivatives, beside numerical differences and those of the function that it replaces."""
+"""`check_rule`: compares a custom rule's first and second derivatives with numerical differences and with those of the function that it replaces."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class LeafCheck:
     Args:
       path: such as `x['w']`, or `output['y']`; in second order `the slope in x['w']`.
       kind: 'cotangent' or 'tangent'.
-      rule, numerical, replaced: one derivative where it is farthest off, by the rule, by central differences, and by the function
-        that the rule replaces (None where that cannot be differentiated): for the sum of the results, along all ones, or where
-        only that shows it, for and along random numbers.
-      element: which element of the leaf that is, such as `[2]`; '' for the leaf as a whole.
-      error, replaced_error: the largest absolute error of the rule in all that was tried, against either.
+      rule, numerical, replaced: the derivative where it is farthest off, by the rule, by central differences, and by the
+        function that the rule replaces (None if that cannot be differentiated): of the sum of the results along all ones, or, if
+        only that shows it, with random weights and directions.
+      element: the element of the leaf, such as `[2]`; '' for the leaf as a whole.
+      error, replaced_error: the largest absolute error of the rule in all directions tried, compared with either.
       verdict: 'right', 'wrong', or 'not differentiable' at this point, as one-sided differences show.
     """
 
@@ -63,9 +63,9 @@ class RuleCheck(Report):
       leaves: a cotangent for each floating-point leaf of the arguments, if there is a reverse mode; then a tangent for each such
         leaf of the results, if there is a forward mode.
       notes: what was left out, and why.
-      second: the same of the derivative that the rule gives, for the sum of the results: its derivatives are second ones. Empty if the
+      second: the same for the derivative that the rule gives, of the sum of the results: its derivatives are second derivatives. Empty if the
         rule is wrong in first order, or cannot be differentiated twice.
-      no_second: why a second derivative cannot be had, in reverse mode or at all; '' if it can.
+      no_second: why there is no second derivative, in reverse mode or at all; '' if there is one.
     """
 
     function: str
@@ -76,7 +76,7 @@ class RuleCheck(Report):
 
     @property
     def agrees(self) -> bool:
-        """Whether no leaf is wrong, in second order either; one at which the function is not differentiable is neither right nor wrong."""
+        """Whether no leaf is wrong, in first or second order; a leaf at which the function is not differentiable is neither right nor wrong."""
         return all(leaf.verdict != "wrong" for leaf in (*self.leaves, *self.second))
 
     def __bool__(self) -> bool:
@@ -106,7 +106,7 @@ class RuleCheck(Report):
         if all(x.verdict == "not differentiable" for x in self.leaves):
             return f"rule of {self.function} could not be checked: the function is not differentiable here"
         told = f"rule of {self.function} agrees with numerical differences"
-        return f"{told}, but not every second derivative can be had" if self.no_second else told
+        return f"{told}, but not every second derivative could be computed" if self.no_second else told
 
 
 def _number(x: float | None) -> str:
@@ -123,26 +123,26 @@ def _cut(text: str, width: int) -> str:
 
 @api_boundary
 def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kwargs: Any) -> RuleCheck:
-    """Compares a custom rule with numerical differences, and with the derivative of the function that it replaces; then its derivative
-    with differences of that.
+    """Compares a custom rule with numerical differences and with the derivative of the function that it replaces, and the rule's derivative
+    with its numerical differences.
 
     >>> print(jaxviz.check_rule(log1pexp, 3.0))
     rule of log1pexp agrees with numerical differences
     ...
 
     The derivative is computed in 64 bits, along all ones and along random directions. A rule that differs on purpose, such as a
-    straight-through estimator, is reported as wrong, since numerically it is. A rule that is right, and cannot be differentiated again
-    in reverse mode, agrees; `no_second` says why there is no second derivative.
+    straight-through estimator, is reported as wrong, because numerically it is. A right rule that cannot be differentiated again
+    in reverse mode agrees; `no_second` says why there is no second derivative.
 
     Args:
       f: a function with a custom JVP or VJP rule, or one that calls such a function.
       *args, **kwargs: the point; its floating-point leaves are checked, except those in `nondiff_argnums`.
       tol: the largest difference of two derivatives, relative to the larger one; by default as the precision allows: 1e-4 in 64 bits,
-        and 2e-2 if the function computes in 32 bits whatever it is given.
+        and 2e-2 if the function always computes in 32 bits.
 
     Raises:
       TypeError: no argument has a floating-point leaf.
-      Whatever the rule raises.
+      the errors of the rule.
     """
     compat.check_callable(f)
     leaves, tree = tree_flatten_with_path((args, kwargs))
@@ -153,7 +153,7 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
     active = [i for i, x in enumerate(values) if _is_float(x) and not is_fixed[i]]
     if not active:
         raise TypeError(
-            f"check_rule: no argument of {function_name(f)} is of floating point, so there is nothing to differentiate in"
+            f"check_rule: no argument of {function_name(f)} has a floating-point type, so there is nothing to differentiate"
         )
 
     def flat(*moved: Any) -> list[Any]:
@@ -165,7 +165,7 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
 
     outputs: list[str] = []
     notes = [
-        f"{names[i]} was held fixed: it is {'in nondiff_argnums' if is_fixed[i] else 'not of floating point'}."
+        f"{names[i]} was held fixed: it is {'in nondiff_argnums' if is_fixed[i] else 'not of a floating-point type'}."
         for i in range(len(values))
         if i not in active and compat.is_array(values[i]) | is_fixed[i] | isinstance(values[i], (int, complex))
     ]
@@ -180,7 +180,7 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
             point = tuple(jnp.asarray(values[i]) for i in active)
             checked, more = _check_point(flat, point, inputs, outputs, tol)
             second = _check_twice(flat, point, inputs, checked, tol)
-        notes.append(f"In the types given: in 64 bits it raises {type(error).__name__}.")
+        notes.append(f"Checked in the given types: in 64 bits it raises {type(error).__name__}.")
     return RuleCheck(function_name(f), checked, (*notes, *more), *second)
 
 
@@ -269,7 +269,7 @@ def _check_point(
     except Exception as error:
         problem = _first_line(error)
     if problem:
-        notes.append(f"The function that the rule replaces was not differentiated in full: {problem}")
+        notes.append(f"The function that the rule replaces could not be differentiated in full: {problem}")
     eps = max(float(jnp.finfo(dtype).eps) for dtype in short)
     differences = _Differences(fun, point, eps, tol)
     rows: list[LeafCheck] = []
@@ -279,9 +279,7 @@ def _check_point(
         rows += [differences.tangent(k, outputs[k], forward, plain_forward) for k in range(len(results))]
     wrong = [x for x in rows if x.verdict == "wrong"]
     if wrong and all(x.numerical == 0 and x.rule != 0 for x in wrong):
-        notes.append(
-            "The function is flat where the rule says otherwise. A straight-through estimator is like that, and means to be."
-        )
+        notes.append("The function is flat where the rule gives a slope, as intended in a straight-through estimator.")
     return tuple(rows), [*notes, *differences.notes]
 
 

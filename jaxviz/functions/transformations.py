@@ -1,4 +1,4 @@
-"""Functions that stand in for jax's: pytrees in, transforms, evaluation out."""
+"""Functions that replace jax's: pytrees in, transforms, evaluation out."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class VJP:
     def with_logs(self) -> VJP:
         """The function that returns a pair: the cotangents, and a dict of what backward rules log, as they can since JAX 0.11.1.
 
-        What a rule logs in a scan is stacked, that of a `shard_map` lies side by side, and of a cond it is JAX's `CondSum`.
+        The logs of a rule in a scan are stacked, in a `shard_map` they are concatenated, and in a cond they are JAX's `CondSum`.
         """
         return dataclasses.replace(self, want_logs=True)
 
@@ -206,7 +206,7 @@ def _evaluate(backward: Program, inputs: list[Any]) -> list[Any]:
         gone = [jax.typeof(r).str_short(short_dtypes=True) for r in inputs if is_deleted(r)]
         if gone:
             error.add_note(
-                f"The gradient keeps arrays that a jitted function with donated arguments has taken: {', '.join(gone)}. Donate only what no "
-                "gradient keeps; jaxviz.residuals lists what it does."
+                f"The gradient saves arrays that were donated to a jitted function: {', '.join(gone)}. Do not donate "
+                "values that a gradient saves; jaxviz.residuals lists them."
             )
         raise

@@ -1,4 +1,4 @@
-"""The primitives that hold programs: a file for each, with what it is (`protocol.py`) and how each transform goes through it."""
+"""The higher-order primitives: a file for each, with its description (`protocol.py`) and its rules for each transform."""
 
 from jaxviz.higher_order import (
     checkpoint,

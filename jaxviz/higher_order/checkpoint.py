@@ -1,8 +1,8 @@
 """`jax.checkpoint`, whose primitive is `remat`.
 
-A checkpointed function is pushed forward inside its equation. Partial evaluation by the policy then takes what is known out of it:
-that part runs in the forward pass, and what the policy saves of it is kept. What stays in the equation recomputes the rest,
-and computes the tangents. Transposition splits that once more: what no tangent reaches is recomputed in the backward pass,
+The JVP of a checkpointed function stays inside its equation. Partial evaluation by the policy then moves the known part out: it runs in
+the forward pass, and the values that the policy saves are residuals. The rest stays in the equation, which recomputes the other
+values and computes the tangents. Transposition splits it once more: what no tangent reaches is recomputed in the backward pass,
 and only the linear part is transposed.
 
 Source: JAX's `ad_checkpoint.py`.

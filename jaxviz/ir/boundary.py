@@ -1,4 +1,4 @@
-"""Tracebacks that lead from the user's call to the user's own line, as JAX's do."""
+"""Tracebacks that, like JAX's, show only the user's own frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python's garbage collector, paused while programs are made."""
+"""Pauses Python's garbage collector while programs are traced and derived."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _was_enabled = False
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Where programs are traced and derived, the garbage collector does not run. A context and a decorator.
+    """Pauses the garbage collector while programs are traced and derived. A context and a decorator.
 
-    A derivation makes some ten objects for each equation, nearly all of which stay. The collector runs after every few hundred
-    of them, and looks through all that there are again and again: for large programs it takes most of the time. When the last pause ends it
-    is as it was before the first; what became garbage meanwhile is young, and so goes with the next few objects that are made.
+    A derivation creates about ten objects for each equation, nearly all of which are kept. The collector runs after
+    every few hundred of them and scans all of them again and again: for large programs this takes most of the time. When the last pause
+    ends, the collector is as before the first; garbage from the meantime is young, and is collected with the next few objects.
 
     >>> @collector_paused()
     ... def derive(program): ...

@@ -1,4 +1,4 @@
-"""The errors that the engine raises itself; where JAX has an error for the case, JAX's own is raised."""
+"""The engine's own errors; if JAX has an error for the case, that is raised instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The very text that was written for an equation: a traceback has the lines and columns of the expression that was being evaluated."""
+"""The source text of an equation's expression: tracebacks have the lines and columns of the expression being evaluated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an equation to the user's line, and along the chain of equations that it came from."""
+"""From an equation to the user's line, and along the chain of its origins."""
 
 from __future__ import annotations
 

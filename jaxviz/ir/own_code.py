@@ -1,4 +1,4 @@
-"""Which code is the user's own: what is neither installed nor part of Python, JAX or jaxviz, unless `own_code` says otherwise."""
+"""Which code is the user's own: code that is neither installed nor part of Python, JAX or jaxviz, unless `own_code` says otherwise."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def own_code(include: Iterable[str] = (), exclude: Iterable[str] = ()) -> None:
     """
     for name, given in (("include", include), ("exclude", exclude)):
         if isinstance(given, str):
-            raise TypeError(f"{name} is a list of modules or paths: write {name}=[{given!r}]")
+            raise TypeError(f"{name} must be a list of modules or paths: write {name}=[{given!r}]")
     included, excluded = tuple(include), tuple(exclude)
     if not included and not excluded:
         included, excluded = _from_environment()

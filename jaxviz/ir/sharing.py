@@ -1,4 +1,4 @@
-"""One way to share: what is made from the same parts is made once, and a user's data is never kept alive by it.
+"""Shared caches: what is built from equal parts is built once, and a user's data is never kept alive.
 
 Parts are the same where nothing could tell them apart. Python's `==` is not enough: `1 == 1.0 == True == np.int32(1)` and `0.0 == -0.0`, and
 an attribute of a foreign function, or a param of a user's primitive, means something else by each of them. So keys are made by `exact`.

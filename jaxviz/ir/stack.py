@@ -1,4 +1,4 @@
-"""Room on Python's stack for programs that are nested deep."""
+"""Room on Python's stack for deeply nested programs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ FRAMES = 5_000
 at twice this limit JAX's own recursion, which goes through C++, takes half of the 8 MiB that a thread's stack has."""
 
 _ADVICE = (
-    f"jaxviz works with a recursion limit of at least {FRAMES:,}. If nothing here calls itself without end, and the program is only nested "
-    "deeper than that has room for, sys.setrecursionlimit raises it; for calls that go through C, Python from 3.12 on has a limit of its own."
+    f"jaxviz works with a recursion limit of at least {FRAMES:,}. If this is not an endless recursion but a deeply nested "
+    "program, raise the limit with sys.setrecursionlimit; calls that go through C have a separate limit since Python 3.12."
 )
 
 _lock = threading.Lock()

@@ -254,9 +254,9 @@ def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, .
     if compat.is_about_hashes(error):
         for argument, x in compat.static_values(fun, args, kwargs).items():
             if not _has_hash(x):
-                has = f"is {x!r}, a {type(x).__name__}, which has no hash. Give a value that has one, such as a tuple for a list."
+                has = f"is {x!r}, a {type(x).__name__}, which is not hashable. Pass a hashable value, such as a tuple instead of a list."
                 if compat.is_tracer(x):
-                    has = f"is traced here. Fix it before: functools.partial(f, {argument}=...)."
+                    has = f"is traced here. Fix its value first: functools.partial(f, {argument}=...)."
                 error.add_note(f"{CALLED} {name}, whose static argument {argument} {has}")
                 return
     leaves, names = jax.tree.leaves((args, kwargs)), info.arg_names or ()

@@ -1,4 +1,4 @@
-"""What to write, where a public function was called in a way that no function could be: `explore(loss)`, `explore(loss(x))`, `argnum=0`."""
+"""Suggests the right call if a public function was called wrongly: `explore(loss)`, `explore(loss(x))`, `argnum=0`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the text of a call, as a user types it after a magic, to a function and its arguments."""
+"""From the text of a call after a magic to a function and its arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CallError(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """A function and what it is to be called with.
+    """A function and its arguments.
 
     Args:
       text: as typed.
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the text of a magic stands, so that the frames that run it are frames of the user's cell.
+    """The place of a magic's text, so that the frames that run it are frames of the user's cell.
 
     Args:
       file: the cell's name, as tracebacks have it.
@@ -89,7 +89,7 @@ def evaluate_call(call: ast.Call, namespace: dict[str, Any], place: Place = Plac
     """Evaluates the function and the arguments, but does not call it.
 
     Raises:
-      what evaluating them raises.
+      the errors of evaluating them.
     """
 
     value = partial(place.evaluate, namespace=namespace)

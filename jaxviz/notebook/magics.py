@@ -29,36 +29,36 @@ from jaxviz.notebook.reports import Request
 from jaxviz.report.messages import short_message
 
 _CALL = argument(
-    "call", nargs=argparse.REMAINDER, help="a call, such as f(x); it is traced, not run, but for %%nan and %%step"
+    "call", nargs=argparse.REMAINDER, help="a call, such as f(x); it is traced, and only %%nan and %%step run it"
 )
 _ARGNUMS = argument(
     "--argnums",
     "-a",
     default="0",
-    help="positional arguments to differentiate in, such as 0 or 0,1, or all that are arrays: all (default: 0)",
+    help="positions of the arguments to differentiate with respect to, such as 0 or 0,1; all means all arrays (default: 0)",
 )
 _EXPLORE = argument("--explore", "-e", action="store_true", help="show it in the explorer")
 _POLICY = argument(
     "--policy", "-p", default=None,
-    help="with this checkpoint policy on each of its checkpoints, or on one around the whole function where it has none: a name in "
+    help="use this checkpoint policy for each checkpoint, or for one around the whole function if it has none: a name in "
     "jax.checkpoint_policies, or an expression such as 'save_only_these_names(\"h\")'",
 )  # fmt: skip
 _COMPARE = argument(
     "--compare", default=None,
-    help="several policies side by side, with commas between them: P,Q; 'as it is' is the function's own, everything no checkpoints",
+    help="several policies side by side, separated by commas: P,Q; 'as it is' means the function's own policies, everything means no checkpoints",
 )  # fmt: skip
 
 
 @magics_class
 class JaxvizMagics(Magics):
-    """The magics; each takes a call, evaluates its arguments, and shows what JAX makes of it."""
+    """The magics; each takes a call, evaluates its arguments, and shows a report or a program."""
 
     @magic_arguments()
     @_EXPLORE
     @_CALL
     @line_cell_magic
     def jaxpr(self, line: str, cell: str | None = None) -> Any:
-        """Show the jaxpr of a call: `%jaxpr f(x)`. As a cell magic, of the call on the cell's last line."""
+        """Show the jaxpr of a call: `%jaxpr f(x)`. The cell magic takes the call on the cell's last line."""
         return self._run(self.jaxpr, line, cell, "tracing", self._jaxpr)
 
     @magic_arguments()
@@ -69,10 +69,10 @@ class JaxvizMagics(Magics):
     @_CALL
     @line_cell_magic
     def residuals(self, line: str, cell: str | None = None) -> Any:
-        """Show what the gradient of a call keeps in memory, and why: `%residuals loss(params, x)`.
+        """Show which values the gradient of a call saves, and why: `%residuals loss(params, x)`.
 
-        `%residuals --policy dots_saveable loss(params, x)` shows them as they are under a checkpoint policy, and
-        `%residuals --compare dots_saveable,nothing_saveable loss(params, x)` what policies differ in.
+        `%residuals --policy dots_saveable loss(params, x)` shows them under a checkpoint policy,
+        and `%residuals --compare dots_saveable,nothing_saveable loss(params, x)` compares policies.
         """
         return self._run(self.residuals, line, cell, "deriving", self._residuals)
 
@@ -80,32 +80,32 @@ class JaxvizMagics(Magics):
     @_ARGNUMS
     @_POLICY
     @_COMPARE
-    @argument("--xla", "-x", action="store_true", help="also compile it, and say what XLA takes")
+    @argument("--xla", "-x", action="store_true", help="also compile it, and show the memory that XLA allocates")
     @argument(
         "--compiled",
         action="store_true",
-        help="compile it, and say what is in memory at the peak of the compiled program",
+        help="compile it, and show what is in memory at the peak of the compiled program",
     )
     @argument(
-        "--beside", action="store_true", help="compile it, and show both on one axis and what differs at their peaks"
+        "--beside", action="store_true", help="compile it, show both on one axis, and list what differs at the peaks"
     )
     @argument("--save", metavar="FILE", default=None, help="with --compiled, also write it as JSON, for --against")
     @argument(
         "--against",
         metavar="FILE",
         default=None,
-        help="with --compiled, what came and went since --save wrote this file, and why",
+        help="with --compiled, show what changed since --save wrote this file, and why",
     )
     @_EXPLORE
     @_CALL
     @line_cell_magic
     def memory(self, line: str, cell: str | None = None) -> Any:
-        """Show the memory that the gradient of a call takes over time, as modelled: `%memory loss(params, x)`.
+        """Show the modelled memory of the gradient of a call over time: `%memory loss(params, x)`.
 
         `%memory --compare dots_saveable,nothing_saveable loss(params, x)` shows it under each of several checkpoint policies;
-        `%memory --compiled loss(params, x)` what the program that XLA compiles holds at its peak, and why;
-        `%memory --beside loss(params, x)` both on one axis. `--compiled --save a.json` keeps it, and `--compiled --against a.json`
-        says what came and went since.
+        `%memory --compiled loss(params, x)` shows what the compiled program holds at its peak, and why;
+        `%memory --beside loss(params, x)` shows both on one axis. `--compiled --save a.json` saves the report, and `--compiled --against
+        a.json` shows what changed since.
         """
         return self._run(self.memory, line, cell, "deriving", self._memory)
 
@@ -135,25 +135,25 @@ class JaxvizMagics(Magics):
     )  # fmt: skip
     @argument(
         "--policy", "-p", default=None,
-        help="plan for the bytes that this checkpoint policy keeps: a name in jax.checkpoint_policies, or an expression such as "
+        help="plan for the bytes that this checkpoint policy saves: a name in jax.checkpoint_policies, or an expression such as "
         "'save_only_these_names(\"h\")'",
     )  # fmt: skip
     @argument(
         "--compare",
         default=None,
-        help="several policies, with commas between them, beside the plans for their bytes: P,Q",
+        help="several policies, separated by commas, beside the plans for the same bytes: P,Q",
     )
     @argument("--code", "-c", action="store_true", help="print the lines to write for it")
     @argument("--explore", "-e", action="store_true", help="show the planned function in the explorer")
     @_CALL
     @line_cell_magic
     def remat(self, line: str, cell: str | None = None) -> Any:
-        """Plan what the gradient of a call saves and what it recomputes: `%remat --memory 16GiB loss(params, x)`.
+        """Plan what the gradient of a call saves and recomputes: `%remat --memory 16GiB loss(params, x)`.
 
-        `%remat --work 10% loss(params, x)` gives the lowest peak for so much work; without a bound it is the plan by which the peak falls
-        most for the least work.
-        `%remat --policy dots_saveable loss(params, x)` plans for the bytes that a checkpoint policy keeps, and
-        `%remat --compare dots_saveable,nothing_saveable loss(params, x)` sets policies beside the plans for their bytes.
+        `%remat --work 10% loss(params, x)` gives the lowest peak for some extra work; without a bound, the plan lowers the
+        peak most for the least work.
+        `%remat --policy dots_saveable loss(params, x)` plans for the bytes that a checkpoint policy saves, and
+        `%remat --compare dots_saveable,nothing_saveable loss(params, x)` shows policies beside the plans for the same bytes.
         """
         return self._run(self.remat, line, cell, "planning", self._remat)
 
@@ -168,26 +168,26 @@ class JaxvizMagics(Magics):
 
     @magic_arguments()
     @_ARGNUMS
-    @argument("--line", default=None, help="run to this line at first, such as 41 or model.py:41")
-    @argument("--primitive", default=None, help="run to this primitive at first, such as scan")
-    @argument("--name", default=None, help="run to where the variable of this name is there")
-    @argument("--non-finite", action="store_true", help="run to the first value with a NaN or an Inf")
+    @argument("--line", default=None, help="first run to this line, such as 41 or model.py:41")
+    @argument("--primitive", default=None, help="first run to this primitive, such as scan")
+    @argument("--name", default=None, help="first run until the variable of this name is computed")
+    @argument("--non-finite", action="store_true", help="first run to a value with a NaN or an Inf")
     @_CALL
     @line_cell_magic
     def step(self, line: str, cell: str | None = None) -> Any:
-        """Step through a call, and of a loss through its backward pass too, equation by equation: `%step loss(params, x)`.
+        """Step through a call equation by equation, and for a loss through its backward pass too: `%step loss(params, x)`.
 
-        The stepper is what it gives, so `s = %step loss(params, x)` names it; `%step --primitive scan loss(params, x)` begins at the scan.
+        It returns the stepper, as in `s = %step loss(params, x)`; `%step --primitive scan loss(params, x)` starts at the scan.
         """
         return self._run(self.step, line, cell, "running", Request.step)
 
     @magic_arguments()
     @_ARGNUMS
-    @argument("--harmless", action="store_true", help="also list what is not finite and reaches no result")
+    @argument("--harmless", action="store_true", help="also list non-finite values that reach no result")
     @_CALL
     @line_cell_magic
     def nan(self, line: str, cell: str | None = None) -> Any:
-        """Run a call, and of a loss its gradient too, and show where a NaN or an infinity in its results is born: `%nan loss(params, x)`."""
+        """Run a call, and for a loss its gradient too, and show where a NaN or an infinity in its results is born: `%nan loss(params, x)`."""
         return self._run(self.nan, line, cell, "running", Request.nan)
 
     @magic_arguments()
@@ -232,21 +232,21 @@ class JaxvizMagics(Magics):
     @argument(
         "--ablate",
         action="store_true",
-        help="also measure what repeated blocks take of XLA, and what a loop saves: it compiles several programs, five times each",
+        help="also measure how long XLA takes for repeated blocks, and what a loop saves; this compiles several programs, five times each",
     )
     @_CALL
     @line_cell_magic
     def compile_cost(self, line: str, cell: str | None = None) -> Any:
-        """Show what it takes to trace, to lower and to compile the gradient of a call, by phase, line and repeated blocks:
-        `%compile_cost loss(params, x)`. It is compiled, and not run."""
+        """Show how long the gradient of a call takes to trace, lower and compile, by phase, line and repeated
+        blocks: `%compile_cost loss(params, x)`. It is compiled, not run."""
         return self._run(self.compile_cost, line, cell, "compiling", Request.compile_cost)
 
     @line_cell_magic
     def recompile(self, line: str, cell: str | None = None) -> Any:
-        """Show what JAX compiled and why again: `%recompile step`; without a function, of all since compilations are watched:
-        since `jaxviz.watch_compilations()`, or since this was first asked.
+        """Show what JAX compiled, and why again: `%recompile step`; without a function, everything since compilations
+        are watched: since `jaxviz.watch_compilations()`, or since the first
 
-        As a cell magic it runs the cell, and shows what was compiled for it.
+        `%recompile`. The cell magic runs the cell, and shows what was compiled for it.
         """
         try:
             if cell is None:
@@ -287,7 +287,7 @@ class JaxvizMagics(Magics):
             return place.call(parsed[0], lambda: show(*(Request(call, options, namespace) for call in calls)))
         except CallError as error:
             _print_error(
-                f"%{magic.__name__}: {error}\n  Use it as: %{magic.__name__} {', '.join(f'{f}(x)' for f in 'fg'[:n_calls])}"
+                f"%{magic.__name__}: {error}\n  Usage: %{magic.__name__} {', '.join(f'{f}(x)' for f in 'fg'[:n_calls])}"
             )
         except Exception as error:
             self._remember(error)
@@ -387,7 +387,7 @@ def _takes_value(parser: argparse.ArgumentParser) -> dict[str, bool]:
 
 
 def _options(line: str, known: Mapping[str, bool]) -> tuple[list[str], str]:
-    """The options of a line, which stand before the call or after it, and the call as it was typed.
+    """The options of a line, which can be before or after the call, and the call as typed.
 
     IPython's parser would take the quotes out of a call. Here a value may be quoted, or have quotes and brackets of its own:
     `--policy save_only_these_names("a", "b") f(x)`. After a call, `-y` is an option only if there is one of that name.
@@ -446,7 +446,7 @@ def complete_options(context: CompletionContext) -> SimpleMatcherResult:
 
 
 def register(ipython: Any) -> None:
-    """Makes the magics known to a shell, and their options to its completer."""
+    """Registers the magics with a shell, and their options with its completer."""
     ipython.register_magics(JaxvizMagics)
     if complete_options not in ipython.Completer.custom_matchers:
         ipython.Completer.custom_matchers.append(complete_options)

@@ -37,14 +37,14 @@ from jaxviz.report.tables import format_bytes, wrapped
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for.
+    """A request.
 
     Args:
       call: a function and its arguments.
       options: as argparse read them.
       namespace: the user's, in which policies are looked up.
-      say: takes lines that stand before the report.
-      note: takes what is said of a file that was written.
+      say: prints lines before the report.
+      note: prints that a file was written.
     """
 
     call: Call
@@ -63,15 +63,17 @@ class Request:
         return self.derived(self.call.fun)
 
     def residuals(self) -> ResidualSet | PolicyComparison:
-        """What the gradient keeps."""
+        """The residuals of its gradient."""
         return self.compared() if self.options.compare is not None else residuals(self.under_policy())
 
     def memory(self) -> MemoryTimeline | MemoryBeside | MemoryComparison:
-        """Its memory over time; beside the compiled program's, where that is asked for."""
+        """Its memory over time, beside that of the compiled program if requested."""
         beside = getattr(self.options, "beside", False)
         if self.options.compare is not None:
             if beside:
-                raise CallError("--beside shows one compiled program, and --compare several policies; give one of them")
+                raise CallError(
+                    "--beside shows one compiled program, and --compare shows several policies; give only one of them"
+                )
             return MemoryComparison(self.compared(), self.options.xla)
         timeline = memory(self.under_policy())
         if self.options.xla:
@@ -79,9 +81,11 @@ class Request:
         return timeline.beside() if beside else timeline
 
     def compiled_memory(self) -> CompiledMemory | MemoryChange:
-        """The memory of the compiled gradient, saved where that is asked for; or what differs from one that was saved."""
+        """The memory of the compiled gradient, saved if requested; or its differences from a saved one."""
         if self.options.compare is not None:
-            raise CallError("--compiled shows one compiled program, and --compare several policies; give one of them")
+            raise CallError(
+                "--compiled shows one compiled program, and --compare shows several policies; give only one of them"
+            )
         path = self.options.against
         try:
             before = CompiledMemory.load(path) if path else None
@@ -93,17 +97,17 @@ class Request:
         return found if before is None else before.compare(found)
 
     def compile_cost(self) -> CompileCost:
-        """What it takes to trace, to lower and to compile the call's gradient."""
+        """How long the call's gradient takes to trace, lower and compile."""
         call = self.call
         return compile_cost(call.fun, *call.args, argnums=self.argnums, ablate=self.options.ablate, **call.kwargs)
 
     def collectives(self) -> Collectives:
-        """What the devices exchange in the compiled gradient."""
+        """The collectives of the compiled gradient."""
         call = self.call
         return collectives(call.fun, *call.args, argnums=self.argnums, **call.kwargs)
 
     def nan(self) -> NanReport | None:
-        """Where a NaN is born; that there is none is said."""
+        """Where a NaN is born; prints a line if there is none."""
         call = self.call
         found = find_nan(call.fun, *call.args, argnums=self.argnums, harmless=self.options.harmless, **call.kwargs)
         if found is None:
@@ -118,13 +122,13 @@ class Request:
         return stepper.run(**to) if any(to.values()) else stepper
 
     def remat(self) -> RematPlan | PlanComparison:
-        """What to save; the lines for it are said before, where they are asked for."""
+        """The plan; prints the code before if requested."""
         options, call = self.options, self.call
         if options.budget is not None and (options.policy, options.compare) != (None, None):
-            raise CallError("--budget says how many bytes, and so does a policy; give one of them")
+            raise CallError("--budget gives a number of bytes, and so does a policy; give only one of them")
         if options.compare is not None:
             if options.code:
-                raise CallError("--code prints one plan, so it goes with --budget or --policy")
+                raise CallError("--code prints one plan: use it with --budget or --policy")
             return PlanComparison(self.compared())
         budget: float | str | None = _amount(options.budget, lambda text: read_budget(text, 0), "--budget")
         memory = _amount(options.memory, lambda text: text == "device" or read_size(text), "--memory")
@@ -135,7 +139,7 @@ class Request:
             (found,) = compared.outcomes
             budget = found.nbytes
             self.say(wrapped(
-                f"{to.name} keeps {format_bytes(found.nbytes)} and recomputes {format_flops(found.flops)}; for the same bytes:"
+                f"{to.name} saves {format_bytes(found.nbytes)} and recomputes {format_flops(found.flops)}; for the same bytes:"
             ))  # fmt: skip
         plan = plan_remat(
             call.fun, *call.args, budget=budget, memory=memory, work=work, argnums=self.argnums, **call.kwargs
@@ -149,7 +153,7 @@ class Request:
         return self.derived(plan.apply(self.call.fun))
 
     def lint(self) -> LintReport:
-        """Advice; what the rules mean is said before, where it is asked for."""
+        """Advice; prints the explanations of the rules before if requested."""
         report = lint(self.derivation)
         if self.options.explain and report:
             self.say(report.explain())
@@ -171,9 +175,9 @@ class Request:
     def compared(self) -> PolicyComparison:
         """Several policies side by side."""
         if self.options.policy is not None:
-            raise CallError("--policy shows one policy and --compare several; give one of them")
+            raise CallError("--policy shows one policy and --compare shows several; give only one of them")
         if getattr(self.options, "explore", False):
-            raise CallError("--explore shows one program, so it goes with --policy")
+            raise CallError("--explore shows one program: use it with --policy")
         settings = [self.setting(text) for text in split(self.options.compare)]
         call = self.call
         return compare_policies(call.fun, *call.args, policies=settings, argnums=self.argnums, **call.kwargs)
@@ -182,7 +186,7 @@ class Request:
         """A policy by name, or by an expression in the user's namespace, where those of jax.checkpoint_policies have their names too.
 
         Raises:
-          CallError: it is none.
+          CallError: it is not a policy.
         """
         policies = vars(jax.checkpoint_policies)
         try:

@@ -1,4 +1,4 @@
-"""The JavaScript of explorers and steppers, held once for all of a kernel, and so once in a notebook that is saved.
+"""The JavaScript of explorers and steppers, held once per kernel, and so once in a saved notebook.
 
 Each widget's own module is `loader.js`, less than 2 KB, which finds the code and hands over to it (`widgets/src/host/loader.ts`). Heavier
 parts are loaded when they are first used (`widgets/src/host/parts.ts`).

@@ -1,4 +1,4 @@
-"""The explorer as one HTML file, which works without a kernel and fetches nothing."""
+"""The explorer as one HTML file, which works without a kernel and downloads nothing."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ html {{ color-scheme: light dark; }}
 
 
 def fit_to_show(view: View) -> View:
-    """A view whose texts have their control characters, and those that turn text around, spelt out; very long lines are cut."""
+    """A view with control and bidirectional characters in its texts escaped, and very long lines cut."""
     shown: View = fit(view)
     return replace(shown, title=printable(view.title, 200))
 

@@ -1,4 +1,4 @@
-"""The params of an equation as lines of text, and how what it works on is laid out over devices."""
+"""The params of an equation as lines of text, and the layouts of its operands and results over devices."""
 
 from __future__ import annotations
 

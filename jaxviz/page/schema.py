@@ -90,7 +90,7 @@ COLUMNS: Mapping[str, str] = {
     "result, saying how it is laid out, such as \"P('i')\"",
     "donation_rows": "equation, once for each of its donated operands",
     "donation_operands": "place of the operand",
-    "donation_results": "place of the result that takes its memory over, or -1",
+    "donation_results": "place of the result that reuses its memory, or -1",
     "donation_reasons": "string: why none does, or empty",
     # A variable; names are those of its stage's listing.
     "variable_name": "string",

@@ -1,4 +1,4 @@
-"""Stopping work that a page has asked for, where the kernel does it in a thread of its own beside the user's cells: no interrupt reaches that."""
+"""Stops work requested by a page that the kernel does in a separate thread, which interrupts do not reach."""
 
 from __future__ import annotations
 

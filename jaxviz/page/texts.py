@@ -1,4 +1,4 @@
-"""Texts from programs and of errors, made fit to be shown."""
+"""Makes texts from programs and errors safe to display."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST = 2000
 
 
 def fit(value: Any, limit: int = _LONGEST) -> Any:
-    """The value with control characters, and those that turn text around, spelt out in its texts; very long lines are cut.
+    """The value with control and bidirectional characters in its texts escaped, and very long lines cut.
 
     >>> fit({"name": "a\\u202eb"})
     {'name': 'a<U+202E>b'}

@@ -1,1 +1,1 @@
-"""What every report is made of: tables, figures and messages."""
+"""The building blocks of reports: tables, figures and messages."""

@@ -1,4 +1,4 @@
-"""`Picture`: a figure of matplotlib that a notebook shows; and what all pictures of reports have."""
+"""`Picture`: a matplotlib figure that a notebook displays; and the common style of report figures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

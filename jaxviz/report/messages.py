@@ -1,4 +1,4 @@
-"""What a notebook user reads when something goes wrong: the kind of error, their own line, and what to do."""
+"""Short error messages for notebooks: the kind of error, the user's own line, and what to do."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The drawings that reports open with in a notebook: inline SVG that fits light and dark pages, without a script, an id or a file beside it.
+"""The drawings at the top of reports in a notebook: inline SVG for light and dark pages, without scripts, ids or
 
-Text is in the page's own ink and in a font of one width, so that what is written can be held against its room.
+other files. Text has the page's own colour and a monospaced font, so that its width is known.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The places in the user's source that a report names: as links, in a notebook and on a terminal that has them, and the text that stands there."""
+"""Source locations in reports: as links in notebooks and terminals, and with the text of the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Report`: what all reports have in common. One says its summary and its parts; text, HTML and plain data follow from these."""
+"""`Report`: the base class of reports, which define a summary and parts; text, HTML and plain data follow from these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain text and HTML tables, and sizes as people read them; shared by the reports."""
+"""Text and HTML tables, and readable sizes, for all reports."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _UNFIT = re.compile(
 
 
 def printable(text: str, limit: int = 0) -> str:
-    """A text from a program on one line, with control characters, and those that turn text around, spelt out.
+    """A text from a program on one line, with control and bidirectional characters escaped.
 
     >>> printable("a\\u202eb\\x1b[0m")
     'a<U+202E>b<U+001B>[0m'

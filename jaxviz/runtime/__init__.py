@@ -1,1 +1,1 @@
-"""What runs programs, and knows no user function."""
+"""Runs programs; knows no user functions."""

@@ -1,4 +1,4 @@
-"""The compile cache: what has been compiled of which function, shared by all who compile the same of it.
+"""The compile cache: the compiled programs of each function, shared by equal transformations of it.
 
 `jax.jit(jax.grad(f))(x)` in a loop compiles each time, since `jax.grad(f)` is a new function each time. Here the key is `f` itself,
 then the transforms and the parameters of `jit`; the types are JAX's part. Functions are told apart by identity, and held weakly:

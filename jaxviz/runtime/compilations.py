@@ -1,4 +1,4 @@
-"""What JAX has traced, lowered and compiled, as it is told by `jax.monitoring`: for which call, under which key, in what time.
+"""What JAX traces, lowers and compiles, as reported by `jax.monitoring`: for which call, under which key, and how long it took.
 
 It listens only while something watches. Nothing of JAX's is replaced, and no code of a class of the user's is called but `__hash__` of static
 arguments, as JAX calls it. A listener runs inside the call that JAX compiles for, whose Python frames have the function and its arguments.

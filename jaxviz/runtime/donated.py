@@ -1,4 +1,4 @@
-"""Arrays that were donated: where they went, for the error that reading one again raises. Nothing is noted until `watch_donations` asks for it."""
+"""Records where donated arrays went, for the error raised when one is read again. Nothing is recorded before `watch_donations`."""
 
 from __future__ import annotations
 
@@ -186,14 +186,14 @@ def donated_to(x: Any) -> str | None:
     >>> new = step(params, grads)  # which donates params
     >>> jaxviz.donated_to(params["w"])
 
-    It returns None for an array that was not donated, or that was donated to a call that is not known. Call `watch_donations` first.
+    It returns None for an array that was not donated, or that was donated to an unknown call. Call `watch_donations` first.
 
     Raises:
       RuntimeError: the array is deleted, but donations are not watched.
     """
     if _watch is None and is_deleted(x):
         raise RuntimeError(
-            "Donations are not watched, so it is not known where this array went: call jaxviz.watch_donations() first."
+            "Donations are not watched, so jaxviz does not know where this array went: call jaxviz.watch_donations() first."
         )
     return (_watch.where(x) or None) if _watch is not None else None
 
@@ -243,9 +243,9 @@ def check_not_donated(
         told = (
             f"It was donated {where}."
             if where
-            else f"{unknown}; jaxviz.watch_donations() beforehand says by which call."
+            else f"{unknown}; call jaxviz.watch_donations() beforehand to learn by which call."
         )
-        advice = "Split a key before it is donated." if is_key else "Use what that call returned, or do not donate it."
+        advice = "Split a key before you donate it." if is_key else "Use what that call returned, or do not donate it."
         raise RuntimeError(
             f"{'Random key' if is_key else 'Array'} has been deleted with shape={x.aval.str_short()}. It is the argument "
             f"{path or '(unnamed)'} of {function_name(fun)}. {told} {advice}"

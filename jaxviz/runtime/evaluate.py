@@ -1,4 +1,4 @@
-"""Running a Program on values, by JAX."""
+"""Runs a Program on values, with JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiling so that it can be stopped, and once for each program and flags.
+"""Interruptible compilation, once for each program and flags.
 
 XLA itself cannot be interrupted. It compiles in a thread of its own; an interrupt ends the waiting, XLA finishes, and what it made is there when it is
 asked for again.

@@ -1,4 +1,4 @@
-"""The cotangents of a program's variables while it is transposed, and of which values they are the cotangents."""
+"""The cotangents of a program's variables during transposition, and the values that they belong to."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Dead code elimination: `(program, needed results) → program`, into nested programs too.
+"""Dead code elimination: `(program, needed results) → program`, also in nested programs.
 
-An equation is live if something reads one of its results, or if it has an effect. So a program is gone through once, from its
-end to its beginning, and what a live equation reads is live in its turn.
+An equation is live if a live equation or a needed result reads one of its results, or if it has an effect. One
+pass from the end of the program to its beginning finds them all.
 
 Source: `dce_jaxpr` in JAX's `interpreters/partial_eval.py`.
 """

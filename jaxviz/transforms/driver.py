@@ -1,4 +1,4 @@
-"""What the transforms share: rules as small programs, the bounded tables that keep them, and splicing.
+"""Shared parts of the transforms: rules as small programs, bounded tables of them, and splicing.
 
 A rule is found once for an `Operation` and what is known of its operands, as a program; to apply it is to copy its
 equations into the program under construction with the variables renamed. The driver, not the rule, records where each

@@ -1,8 +1,8 @@
-"""Flags: `a → b` becomes `a → b, flags`, which say where and in which iteration a value that is not finite first appeared.
+"""Flags: `a → b` becomes `a → b, flags`, which say where and in which iteration a non-finite value first appeared.
 
-A flag costs a reduction, and a reduction breaks what XLA would fuse. So few values are watched: those from which no infinity and no NaN
-need go on, since an operation may hide it (`where` takes the other branch, `exp(-inf)` is 0), and those that such an operation
-gives. All others are told from these. If x + y is not finite then neither is what is computed of it, up to the next watched value.
+A flag costs a reduction, and a reduction prevents fusion in XLA. So only few values are watched: those whose infinities and
+NaNs the next operation may hide (`where` takes the other branch, `exp(-inf)` is 0), and the results of such operations.
+The others follow from these: if x + y is not finite, neither is anything computed from it, up to the next watched value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Watch:
       n_loops: how many of those are loops.
       program: where the values are.
       values: the values.
-      devices: for each of those that is a `shard_map`, on how many devices it runs.
+      devices: for each of those that is a `shard_map`, the number of devices that it runs on.
     """
 
     path: tuple[tuple[Equation, int], ...]

@@ -64,7 +64,7 @@ def mode_of(cond_residuals: CondResiduals, is_vjp: bool = True) -> Mode:
       ValueError: `cond_residuals` is neither of the two.
     """
     if cond_residuals not in ("jax", "recompute"):
-        raise ValueError(f"cond_residuals is 'jax' or 'recompute', not {cond_residuals!r}")
+        raise ValueError(f"cond_residuals must be 'jax' or 'recompute'; got {cond_residuals!r}")
     return Mode(is_vjp, cond_residuals == "recompute")
 
 

@@ -31,22 +31,24 @@ def test_sizes(text, number):
 
 @pytest.mark.parametrize("text", ["", "MiB", "5 XB", "-1", "1.2.3", "fast"])
 def test_text_that_is_no_size_says_what_is(text):
-    sign = ", and not below 0" if text == "-1" else ""
+    sign = ", and at least 0" if text == "-1" else ""
     with pytest.raises(
-        ValueError, match=rf"memory is a number of bytes, or a size such as '512MiB' or '1.5GB'{sign}; got"
+        ValueError, match=rf"memory must be a number of bytes, or a size such as '512MiB' or '1.5GB'{sign}; got"
     ):
         read_size(text, "memory")
 
 
 @pytest.mark.parametrize("number", [-1, float("nan"), float("inf")])
 def test_numbers_that_are_no_size(number):
-    with pytest.raises(ValueError, match=r"a size is a number of bytes, or a size such as .*, and not below 0; got"):
+    with pytest.raises(
+        ValueError, match=r"a size must be a number of bytes, or a size such as .*, and at least 0; got"
+    ):
         read_size(number)
 
 
 @pytest.mark.parametrize("thing", [None, True, [1], jnp.ones(3)])
 def test_things_that_are_no_size(thing):
-    with pytest.raises(TypeError, match="a size is a number of bytes, or a size such as"):
+    with pytest.raises(TypeError, match="a size must be a number of bytes, or a size such as"):
         read_size(thing)
 
 
@@ -59,7 +61,7 @@ def test_shares_and_bytes():
     assert read_budget("1B", 1000) == 1
     assert read_budget(1.5, 1000) == 1
     for text in ("fastest", "%", "-5%", "5%%"):
-        sign = ", and not below 0" if text == "-5%" else ""
+        sign = ", and at least 0" if text == "-5%" else ""
         with pytest.raises(ValueError, match=rf"a share such as 0.5 or '50%'{sign}; got"):
             read_budget(text, 1000)
 
@@ -113,13 +115,11 @@ def test_the_machines_memory(tmp_path):
 
 def test_a_device_that_does_not_say_is_an_error(monkeypatch):
     device(monkeypatch, "tpu", None)
-    with pytest.raises(
-        ValueError, match="does not say how much memory it has; say how much there is, such as memory='16GiB'"
-    ):
+    with pytest.raises(ValueError, match="does not report its memory; give a size, such as memory='16GiB'"):
         free_memory([])
     device(monkeypatch, "cpu", None)
     monkeypatch.setattr(budgets, "_machine_memory", lambda: None)
-    with pytest.raises(ValueError, match="does not say how much memory"):
+    with pytest.raises(ValueError, match="does not report its memory"):
         free_memory([])
 
 

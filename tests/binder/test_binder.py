@@ -102,7 +102,7 @@ def image(tmp_path_factory):
     env |= {"JUPYTER_CONFIG_DIR": str(root / "config"), "JUPYTER_RUNTIME_DIR": str(root / "runtime")}
     done = subprocess.run(["binder/postBuild"], cwd=home, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "all that it needs is here" in done.stdout
+    assert "everything it needs is installed" in done.stdout
     assert "notebooks are saved with their widgets" in done.stdout
     return home, env
 

@@ -31,7 +31,7 @@ def doctor_of_a_process(**variables):
 def test_all_is_here_that_the_tests_run_with():
     report = jaxviz.doctor()
     assert report.ok, report
-    assert "all that it needs is here" in str(report)
+    assert "everything it needs is installed" in str(report)
     assert report["jax"].found == jax.__version__
     assert report["anywidget"].found == metadata.version("anywidget")
     assert report["backend"].found.startswith("cpu")
@@ -214,7 +214,7 @@ def test_a_platform_that_is_not_there():
     status, told = doctor_of_a_process(JAX_PLATFORMS="nowhere")
     assert status == 1
     (backend,) = (f for f in told["findings"] if f["what"] == "backend")
-    assert "JAX was told to use nowhere" in backend["advice"]
+    assert "JAX is set to use nowhere" in backend["advice"]
     assert "devices" not in {f["what"] for f in told["findings"]}
 
 

@@ -200,10 +200,10 @@ def test_which_result_reuses_which_argument_and_which_cannot():
     report = jaxviz.jit(update, donate_argnums=(0, 1, 2)).report(params, grads, jnp.ones(7))
     notes = {p.path: p.note for p in (*report.arguments, *report.results)}
     assert notes == {
-        "params['b']": "donated: result[0]['b'] takes its memory",
-        "params['w']": "donated: result[0]['w'] takes its memory",
-        "grads['b']": "donated, but the only result of type f32[3], result[0]['b'], takes the memory of another argument",
-        "grads['w']": "donated, but the only result of type f32[4,3], result[0]['w'], takes the memory of another argument",
+        "params['b']": "donated: result[0]['b'] reuses its memory",
+        "params['w']": "donated: result[0]['w'] reuses its memory",
+        "grads['b']": "donated, but the only result of type f32[3], result[0]['b'], reuses the memory of another argument",
+        "grads['w']": "donated, but the only result of type f32[4,3], result[0]['w'], reuses the memory of another argument",
         "count": "donated, but nothing reads it, so it is not part of the compiled program",
         "result[0]['b']": "in the memory of params['b']",
         "result[0]['w']": "in the memory of params['w']",
@@ -220,7 +220,7 @@ def test_which_result_reuses_which_argument_and_which_cannot():
         (
             lambda x: x.astype(jnp.float16),
             X,
-            "no result has its type f32[3]; result, f16[3], has as many elements, and XLA did not reuse its memory for it",
+            "no result has its type f32[3]; result, f16[3], has the same number of elements, but XLA did not reuse its memory for it",
         ),
         (lambda x: jnp.ones(3), X, "nothing reads it"),
     ],
@@ -239,7 +239,7 @@ def test_a_result_of_another_type_may_take_the_memory():
         assert (said.result == 0) is (jitted(x).unsafe_buffer_pointer() == pointer)
         inside = jaxviz.trace(lambda x: jax.jit(fun, donate_argnums=0)(x))(arg)
         (planned,) = donations_of(inside.equations[0].operation)
-        assert planned.reason.endswith("has as many elements, and XLA may reuse its memory for it")
+        assert planned.reason.endswith("has the same number of elements, but XLA may reuse its memory for it")
 
 
 @pytest.mark.values
@@ -323,12 +323,12 @@ def test_where_it_runs_and_why():
     assert plain.summary.startswith("loss on cpu:0, the default device")
     assert plain.backend == "cpu"
     committed = jaxviz.jit(loss).report(jax.device_put(X, jax.devices()[3]), M)
-    assert committed.summary.startswith("loss on cpu:3, where its argument w lies")
+    assert committed.summary.startswith("loss on cpu:3, where its argument w is")
     with pytest.warns(DeprecationWarning, match="on jit is deprecated"):
         asked = jaxviz.jit(loss, backend="cpu").report(X, M)
     assert "asked for by backend=cpu" in asked.summary
     mapped = jaxviz.jit(jax.shard_map(jnp.sin, mesh=LINE, in_specs=P("i"), out_specs=P("i"))).report(jnp.ones(8))
-    assert "on 8 devices, cpu:0 to cpu:7, the mesh that it names" in mapped.summary
+    assert "on 8 devices, cpu:0 to cpu:7, the mesh that it specifies" in mapped.summary
 
 
 def test_a_report_in_which_nothing_is_donated_is_printed():
@@ -350,12 +350,12 @@ def test_the_gradient_of_a_jitted_function_is_not_itself_jitted(module):
 def test_where_a_derived_function_runs():
     where = lambda f, *args: str(placement_of(jaxviz.derive(f, *args)))
     assert where(loss, X, M) == "cpu:0, the default device"
-    assert where(loss, jax.device_put(X, jax.devices()[3]), M) == "cpu:3, where its argument w lies"
+    assert where(loss, jax.device_put(X, jax.devices()[3]), M) == "cpu:3, where its argument w is"
     mapped = jax.shard_map(jnp.sin, mesh=LINE, in_specs=P("i"), out_specs=P("i"))
-    assert where(mapped, jnp.ones(8)) == "8 devices, cpu:0 to cpu:7, the mesh that it names"
+    assert where(mapped, jnp.ones(8)) == "8 devices, cpu:0 to cpu:7, the mesh that it specifies"
     assert (
         where(jax.pmap(jnp.sin, devices=jax.devices()[:2]), jnp.ones(2))
-        == "2 devices, cpu:0 to cpu:1, the mesh that it names"
+        == "2 devices, cpu:0 to cpu:1, the mesh that it specifies"
     )
     rows = NamedSharding(GRID, P("i"))
     assert where(jax.jit(jnp.sin, out_shardings=rows), jnp.ones(8)).startswith("8 devices")

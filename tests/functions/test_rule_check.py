@@ -60,9 +60,9 @@ def test_what_cannot_be_differentiated_is_left_out():
     found = jaxviz.check_rule(lambda a, n: f(a) * n, 2.0, 3)
     assert found
     left_alone, no_reverse = found.notes
-    assert left_alone == "n was held fixed: it is not of floating point."
+    assert left_alone == "n was held fixed: it is not of a floating-point type."
     assert no_reverse.startswith(
-        "The function that the rule replaces was not differentiated in full: There is no reverse mode"
+        "The function that the rule replaces could not be differentiated in full: There is no reverse mode"
     )
     assert [(leaf.path, leaf.kind, leaf.replaced) for leaf in found.leaves] == [("a", "cotangent", None)]
 
@@ -76,7 +76,7 @@ def test_inside_bodies_the_rule_is_taken_out_too():
 
 
 def test_nothing_to_differentiate_in():
-    with pytest.raises(TypeError, match="no argument of <lambda> is of floating point"):
+    with pytest.raises(TypeError, match="no argument of <lambda> has a floating-point type"):
         jaxviz.check_rule(lambda n: n, 3)
 
 
@@ -136,7 +136,7 @@ def test_a_rule_that_computes_with_the_loop_cannot_be_differentiated_again():
     once = jaxviz.check_rule(root_with_rule(lambda f, root: root), 2.0)
     assert once  # what it gives is right
     assert "Reverse-mode differentiation does not work for lax.while_loop" in once.no_second
-    assert once.summary.endswith("agrees with numerical differences, but not every second derivative can be had")
+    assert once.summary.endswith("agrees with numerical differences, but not every second derivative could be computed")
     assert once.no_second in " ".join(str(once).split())
     with pytest.raises(ValueError, match="Reverse-mode"):
         jax.grad(jax.grad(root_with_rule(lambda f, root: root)))(2.0)

@@ -127,7 +127,7 @@ def test_the_environment_says_the_same(monkeypatch):
 
 
 def test_a_string_is_refused():
-    with pytest.raises(TypeError, match=r"include is a list of modules or paths: write include=\['flax'\]"):
+    with pytest.raises(TypeError, match=r"include must be a list of modules or paths: write include=\['flax'\]"):
         jaxviz.own_code(include="flax")
 
 

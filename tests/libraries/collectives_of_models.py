@@ -1,4 +1,4 @@
-"""What devices exchange in models of libraries whose parameters are split, at real size: each collective has a line, and nearly all bytes a cause."""
+"""Communication between devices in models of libraries whose parameters are split, at real size: each collective has a line, and nearly all bytes a cause."""
 
 import jax
 import jax.numpy as jnp

@@ -78,12 +78,12 @@ def test_remat(run):
     assert str(plan).startswith("plan for the gradient of `deep` in `w`, residuals within ")
     assert err == ""
     assert run("%remat -w 0% deep(w, xs)")[0].flops == 0
-    assert "--work: work is a share, such as 0.1 or '10%'; got 'much'" in run("%remat --work much deep(w, xs)")[1]
-    assert "a plan has one bound; got memory= and work=" in run("%remat -w 5% -m 1GiB deep(w, xs)")[1]
+    assert "--work: work must be a share, such as 0.1 or '10%'; got 'much'" in run("%remat --work much deep(w, xs)")[1]
+    assert "a plan takes only one bound; got memory= and work=" in run("%remat -w 5% -m 1GiB deep(w, xs)")[1]
     plan, err = run("%remat -c -b 0.001 deep(w, xs)")
     assert plan is None
-    assert "cannot be met for deep: the least is" in err
-    assert "--budget: a budget is a size such as" in run("%remat --budget much deep(w, xs)")[1]
+    assert "cannot be met for deep: the minimum is" in err
+    assert "--budget: a budget must be a size such as" in run("%remat --budget much deep(w, xs)")[1]
     assert run("%remat --memory 1GiB deep(w, xs)")[0].bound == "peak within 1.0 GiB"
     assert run("%remat --memory device deep(w, xs)")[0].saved is None
 
@@ -183,7 +183,7 @@ def test_remat_at_the_bytes_of_policies(run, blocks, shell, capsys):
     assert err == ""
     assert plan.budget == compared.outcomes[0].nbytes
     shell.run_cell("%remat --policy mine blocks(w, xs)").raise_error()
-    assert "save_only_these_names('h h') keeps " in capsys.readouterr().out
+    assert "save_only_these_names('h h') saves " in capsys.readouterr().out
     shown, err = run("%remat --compare mine,nothing_saveable blocks(w, xs)")
     assert err == ""
     assert [o.nbytes for o in shown.policies.outcomes] == [o.nbytes for o in compared.outcomes]
@@ -233,7 +233,7 @@ def test_lint(run, shell, capsys):
     assert len(run("%lint --argnums 0,1 wide(square, square)")[0]) == 1
     shell.run_cell("%lint --explain wide(square, square)").raise_error()
     assert "cheap-recompute: values are saved that a few cheap operations" in capsys.readouterr().out
-    assert "nothing to advise" in str(run("%lint loops(2.0)")[0])
+    assert "no suggestions" in str(run("%lint loops(2.0)")[0])
 
 
 def test_nan(run, shell, capsys):
@@ -408,21 +408,21 @@ def test_help(run, capsys, shell):
         ),
         ("%residuals --argnums one f(x)", "%residuals: --argnums takes numbers such as 0 or 0,1, or all; got: one"),
         ("%residuals --policy dots_savable f(x)", "did you mean 'dots_saveable' or"),
-        ("%residuals --policy save_only_these_names f(x)", "makes a policy and is none itself"),
+        ("%residuals --policy save_only_these_names f(x)", "returns a policy and is not one itself"),
         ("%residuals --policy nosuch(1) f(x)", "nosuch(1) is not a policy: NameError: name 'nosuch' is not defined"),
         ("%residuals --policy (1 f(x)", "%residuals: expected a call, such as f(x); got nothing"),
-        ("%residuals --policy x f(x)", "a policy is a name in jax.checkpoint_policies or a function, not Array("),
+        ("%residuals --policy x f(x)", "a policy must be a name in jax.checkpoint_policies or a function; got Array("),
         (
             "%memory --policy dots_saveable --compare a,b f(x)",
-            "--policy shows one policy and --compare several; give one",
+            "--policy shows one policy and --compare shows several; give only one",
         ),
         (
             "%memory --compare dots_saveable,nothing_saveable -e f(x)",
-            "--explore shows one program, so it goes with --policy",
+            "--explore shows one program: use it with --policy",
         ),
         ("%residuals --compare , f(x)", "compare_policies takes one policy or more"),
-        ("%remat --budget 1.0 --policy dots_saveable f(x)", "--budget says how many bytes, and so does a policy"),
-        ("%remat --code --compare dots_saveable f(x)", "--code prints one plan, so it goes with --budget or --policy"),
+        ("%remat --budget 1.0 --policy dots_saveable f(x)", "--budget gives a number of bytes, and so does a policy"),
+        ("%remat --code --compare dots_saveable f(x)", "--code prints one plan: use it with --budget or --policy"),
         ("%remat --budget 12XB f(x)", "a share such as 0.5 or '50%'; got '12XB'"),
         ("%residuals --argnums 7 f(x)", "TypeError while deriving f(x): differentiating with respect to argnums=7"),
     ],
@@ -492,5 +492,5 @@ def test_step_says_why_it_cannot(run):
     shown, err = run("%step --primitive conv f(1.0)")
     assert shown is None
     assert "there is no `conv`, only" in err
-    assert "Use it as: %step f(x)" in run("%step f")[1]
+    assert "Usage: %step f(x)" in run("%step f")[1]
     assert "no such layer" in run("%step broken(x)")[1]

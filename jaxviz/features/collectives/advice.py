@@ -1,4 +1,4 @@
-"""What would defer, merge or avoid a collective. Each advice is followed in a test, and what it says comes true there."""
+"""Advice that would defer, merge or avoid a collective. A test follows each piece of advice and checks its effect."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from jaxviz.report.tables import short_location, together
 
 @dataclass(frozen=True, eq=False)
 class Caused:
-    """A collective with why it is there."""
+    """A collective with its cause."""
 
     exchange: Exchange
     cause: Cause | None
 
     @property
     def number(self) -> int | None:
-        """That of the equation that it is for; None where that is not known."""
+        """The number of the equation that it is for; None if unknown."""
         if self.cause is not None:
             return self.cause.number
         return self.exchange.numbers[0] if self.exchange.numbers else None
@@ -43,7 +43,7 @@ class Advisor:
     all: Sequence[Caused]
 
     def of(self, caused: Caused) -> str:
-        """What to write instead; '' where nothing is known."""
+        """What to write instead; '' if nothing is known."""
         cause, exchange = caused.cause, caused.exchange
         if cause is None or not exchange.nbytes:
             return ""
@@ -65,14 +65,14 @@ class Advisor:
         layout = self.causes.arguments.get(path)
         if layout is not None and layout.axes & set(exchange.axes):
             return (
-                f"each device needs its part of the cotangent of `{path}` alone, and a reduce-scatter sends half of what this all-reduce does: gather "
-                f"`{path}` by `lax.all_gather(…, tiled=True)` in a `jax.shard_map` over {over}, whose transpose is one"
+                f"each device needs only its part of the cotangent of `{path}`, and a reduce-scatter sends half as much as this all-reduce: gather "
+                f"`{path}` with `lax.all_gather(…, tiled=True)` in a `jax.shard_map` over {over}; its transpose is a reduce-scatter"
             ) if exchange.kind == "all-reduce" else ""  # fmt: skip
         loop = self._turns_in(cause.value)
         if loop and exchange.trips is not None and exchange.trips > 1:
             return (
                 f"the cotangent of `{path}` is summed over {over} in each of {exchange.trips:,} iterations: in a `jax.shard_map` over {over}, "
-                f"`jax.lax.pcast({path}, {_names(exchange.axes)}, to='varying')` before the loop defers it, to one sum after the loop"
+                f"`jax.lax.pcast({path}, {_names(exchange.axes)}, to='varying')` before the loop defers this to one sum after the loop"
             )  # fmt: skip
         return ""
 
@@ -87,10 +87,10 @@ class Advisor:
     def _of_asked(self, cause: Cause) -> str:
         need = cause.need
         assert need is not None
-        return f"to ask for it as it is laid out already, {_spec(need.before.dims)}, moves nothing here"
+        return f"ask for the layout that it already has, {_spec(need.before.dims)}, and nothing is moved here"
 
     def _gathered_before(self, caused: Caused, cause: Cause) -> str:
-        """Of a value that the backward pass gathers, where the forward pass has gathered it too."""
+        """Advice on a value that the backward pass gathers although the forward pass has gathered it too."""
         values, places = self.causes.values, self.causes.places
         if cause.value is None or caused.exchange.kind != "all-gather" or not self._is_backward(caused):
             return ""
@@ -105,12 +105,12 @@ class Advisor:
         at = places.label(same[0].cause.number)[1] if same[0].cause is not None else None
         where = f" at {short_location(at)}" if at is not None else ""
         return (
-            f"the forward pass gathers `{path}` too{where}: to gather it by `jax.lax.with_sharding_constraint` before it is read, outside of a "
-            "checkpoint, keeps it gathered, which takes its memory and saves this"
+            f"the forward pass gathers `{path}` too{where}: gather it with `jax.lax.with_sharding_constraint` before it is read, outside "
+            "of a checkpoint, and it stays gathered, which takes memory but avoids this"
         )  # fmt: skip
 
     def _together(self, caused: Caused, cause: Cause) -> str:
-        """Of several arguments that are gathered one by one for the same value."""
+        """Advice on several arguments that are gathered one by one for the same value."""
         values = self.causes.values
         mine = self._read_with(caused)
         if cause.value is None or not mine or caused.exchange.kind != "all-gather":
@@ -129,10 +129,10 @@ class Advisor:
         ids = {c.exchange.instruction.id for c in alike}
         if len(paths) < 2 or not all(paths) or len(ids) < 2:
             return ""
-        return f"{together(f'`{p}`' for p in paths)} are gathered one by one for the same value: stacked in one array they are gathered at once"
+        return f"{together(f'`{p}`' for p in paths)} are gathered one by one for the same value: stack them in one array to gather them at once"
 
     def _read_with(self, caused: Caused) -> tuple[Atom, ...]:
-        """What the equation reads beside the value that is gathered for it."""
+        """The operands of the equation besides the value that is gathered for it."""
         cause = caused.cause
         if cause is None or cause.value is None:
             return ()
@@ -148,7 +148,7 @@ def _names(axes: Sequence[str]) -> str:
 
 
 def _spec(dims: Sequence[Sequence[str]]) -> str:
-    """`` `P('data', None)` ``, which a user writes for a layout."""
+    """`` `P('data', None)` ``, as users write a layout."""
     parts = ["None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(tuple(axes)) for axes in dims]
     while parts and parts[-1] == "None":
         parts.pop()

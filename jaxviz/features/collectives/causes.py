@@ -1,4 +1,4 @@
-"""Why devices exchange values: read from how values are laid out, and from the collectives that the program has itself."""
+"""Why devices exchange values: derived from the layouts of values, and from the collectives of the program itself."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Cause:
     """Why devices exchange a value.
 
     Args:
-      text: in a sentence.
-      kind: 'written' for a collective of the program's own, or its transpose; 'cotangent' for the cotangent of a value that is the same, or
-        is gathered, on devices which read different parts of another; 'sum' for a sum over a dimension that is divided; 'asked' for a layout that the
+      text: the cause, in a sentence.
+      kind: 'written' for a collective of the program's own, or its transpose; 'cotangent' for the cotangent of a value that is replicated,
+        or gathered, on devices that read different parts of another; 'sum' for a sum over a split dimension; 'asked' for a layout that the
         program asks for; 'move' for one that an operation needs.
       number: of the equation that it is for.
       value: the value that is exchanged, or whose cotangent is, where it is known.
-      need: what Shardy says of it; None for a collective of the program's own.
+      need: Shardy's record of it; None for a collective of the program itself.
     """
 
     text: str
@@ -58,7 +58,7 @@ class Causes:
     values: Values
 
     def of(self, exchange: Exchange) -> Cause | None:
-        """Why a collective is there; None where nothing says so."""
+        """The cause of a collective; None if it is unknown."""
         for number in exchange.numbers:
             place = self.places.found[number]
             if is_collective(place.equation):
@@ -137,17 +137,17 @@ class Causes:
         equation = place.equation
         name, over = call_of(equation), axes_text(compat.axis_names(equation.operation.params))
         if place.stage != "backward":
-            return f"`{name}` over {over} is written here"
+            return f"`{name}` over {over} is called here"
         if place.is_recomputed:
-            return f"`{name}` over {over} is written here, and a checkpoint computes it again"
+            return f"`{name}` over {over} is called here, and a checkpoint recomputes it"
         value = self.values.cotangent_of(equation)
         whose = self.values.name(value) if value is not None else ""
         source = next(iter(_linear_of(equation)), None)
         if source is not None and is_collective(source):
             cotangent = f"the cotangent of `{whose}`" if whose else "the cotangent"
-            return f"it is the transpose of the `{call_of(source)}` over {over} that is written here, for {cotangent}"
+            return f"it is the transpose of the `{call_of(source)}` over {over} that is called here, for {cotangent}"
         if whose:
-            return f"`{whose}` is the same on all devices of {over}, and what it meets differs: its cotangent is summed"
+            return f"`{whose}` is the same on all devices of {over} but is combined with values that differ: its cotangent is summed"
         return f"`{name}` over {over} sums the cotangent of a value that is the same on all of these devices"
 
     def _summed(self, need: compat.Need, number: int) -> Cause:
@@ -162,7 +162,7 @@ class Causes:
             read = (
                 f"{_named(others)} {'is' if len(others) == 1 else 'are'} split over it"
                 if others
-                else "what it meets is split over it"
+                else "the other operand is split over it"
             )
             layout = self._layout(value)
             if layout is not None and any(_along(layout, a) is not None for a in need.axes):
@@ -177,7 +177,7 @@ class Causes:
         verb = "is" if len(divided) <= 1 else "are"
         what = self.places.label(number)[0]
         if "gather" in need.operation:
-            text = f"{names} {verb} split over {over} along the dimension that is looked up: each device gives the part that it has"
+            text = f"{names} {verb} split over {over} along the dimension that is indexed: each device contributes the part that it has"
         else:
             text = f"{names} {verb} split over {over} along a dimension that {in_words(what)} sums over: each device has a part of the sum"
             if "max" in equation.primitive.name or "min" in equation.primitive.name:
@@ -191,13 +191,13 @@ class Causes:
         done = _DONE.get(kind, "it is exchanged")
         before, after = layout_text(need.before), layout_text(need.after)
         if need.is_asked:
-            text = f"{name} is {before}, and the program asks for it {after} here: {done}"
+            text = f"{name} is {before}, but the program asks for it {after} here: {done}"
             return Cause(text, "asked", number, value, need)
         why = self._why_moved(need, equation) or f"and needed {after}"
         return Cause(f"{name} is {before}, {why}: {done}", "move", number, value, need)
 
     def _why_moved(self, need: compat.Need, equation: Equation) -> str:
-        """What keeps an operation from working on a value as it is laid out; '' where its rule does not say."""
+        """Why an operation cannot work on a value as it is laid out; '' if its rule does not say."""
         what = equation.primitive.name
         for axis in need.axes:
             dim = _along(need.before, axis)
@@ -265,13 +265,13 @@ class Causes:
         return next((v for v in equation.outvars if tuple(getattr(v.aval, "shape", ())) == shape), None)
 
     def _layout(self, value: Atom) -> compat.Split | None:
-        """How an argument is laid out; None for what is none."""
+        """The layout of an argument; None for other values."""
         path = self.values.argument(value)
         return self.arguments.get(path) if path else None
 
     @cached_property
     def arguments(self) -> dict[str, compat.Split]:
-        """By path how each argument is laid out."""
+        """The layout of each argument, by path."""
         return {path: split for path, split, _ in self.needs.arguments}
 
 
@@ -281,7 +281,7 @@ def is_collective(equation: Equation) -> bool:
 
 
 def call_of(equation: Equation) -> str:
-    """`lax.psum`: what a user writes for a collective."""
+    """`lax.psum`: the function that users call for a collective."""
     name = equation.primitive.name.removesuffix("_invariant")
     return f"lax.{ {'reduce_scatter': 'psum_scatter'}.get(name, name) }"
 

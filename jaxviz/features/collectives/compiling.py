@@ -1,4 +1,4 @@
-"""A lowered program compiled so that XLA shows how it divides it: once for each program and flags, in a way that can be stopped."""
+"""Compiles a lowered program so that XLA exposes its partitioning: once for each program and flags, and interruptibly."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from jaxviz.ir import compat
 from jaxviz.runtime.stoppable import compiled_once
 
 _PASS = "shardy-xla"
-"""The pass after which XLA knows the layout of each value; it divides the program right after it."""
+"""The pass after which XLA knows the layout of each value; it partitions the program right after it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Partitioned:
-    """What XLA made of a program.
+    """A program as compiled by XLA.
 
     Args:
       module: the compiled program, as a serialized `HloModuleProto`.
-      before: the same before XLA divided it, with the layouts of all values; None where XLA did not show it.
-      warned: the reshards that XLA warned of; None where its log could not be read.
+      before: the same before partitioning, with the layouts of all values; None if XLA did not expose it.
+      warned: the reshards that XLA warned of; None if its log could not be read.
       compiler: what compiled it.
       compiled: it, as JAX has it.
     """
@@ -41,7 +41,7 @@ class Partitioned:
 
 
 def partitioned(lowering: Lowering) -> Partitioned:
-    """What XLA makes of a program, compiled or, if it has been compiled with the same flags, as it was then.
+    """Compiles a program, or returns the earlier result if it has been compiled with the same flags.
 
     Raises:
       KeyboardInterrupt: the user stops it.

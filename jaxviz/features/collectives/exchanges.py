@@ -36,8 +36,8 @@ class Exchange:
       kind: one of `KINDS`.
       place: which operand of the instruction it is, where that does several; -1 where it is all of it.
       n_together: how many the instruction does.
-      axes: of the mesh, along which the devices lie that exchange; () where they lie along none.
-      group_size: how many devices exchange.
+      axes: the mesh axes along which devices exchange values; () if they are along none.
+      group_size: the number of devices that exchange values.
       type: of what one device gives.
       given, made: bytes of what one device gives, and has afterwards.
       sent: bytes that a device sends at least.
@@ -79,7 +79,7 @@ class Reading:
       module: the program.
       places: the equations that it was made from.
       axes: those of its meshes.
-      n_devices: on how many devices it runs.
+      n_devices: the number of devices that it runs on.
     """
 
     read: Any

@@ -1,4 +1,4 @@
-"""What XLA's partitioner logs while it compiles: the reshards for which it replicates a value though nobody asked for that."""
+"""What XLA's partitioner logs while it compiles: the reshards for which it fully replicates a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a function to what its compiled gradient exchanges between devices."""
+"""From a function to the collectives of its compiled gradient."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from jaxviz.report.tables import nbytes, type_text
 from jaxviz.transforms.unopened import unopened_note
 
 _ASKS = ("sharding_constraint", "reshard")
-"""Operations by which a program asks for a layout."""
+"""Operations that request a layout."""
 
 
 @api_boundary
@@ -49,28 +49,28 @@ def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Coll
     >>> print(jaxviz.collectives(loss, params, x))
     gradient of `loss` in `params` on 8 devices (data=8), compiled on cpu: each device sends at least 84.0 KiB a run in 4 collectives, most of it in …
 
-    The collectives are those of the optimized program, with the axes of the mesh over which they go, the bytes on one device, and how often loops do
-    them. A cause is stated where it follows from how XLA lays values out, such as that w is replicated over an axis over which x is split, so that w's
-    cotangent is summed; where none does, it is "no cause found". Beside them stand the collectives that the function has itself, values that are
-    replicated though nothing asks for it, and those that XLA gathers only to lay them out anew, with the line that led to them.
+    The collectives are those of the optimized program, with the axes of the mesh that they run over, the bytes on one device, and how
+    often loops run them. A cause is stated where it follows from XLA's layouts: for example, w is replicated over an axis over which x is split,
+    so w's cotangent is summed; otherwise the report says "no cause found". It also lists the collectives of the function itself, values
+    that are replicated without being asked for, and values that XLA gathers only to reshard them, each with its line.
 
-    For a training step, which computes a gradient itself and returns more than one number, they are those of the whole step. What has been compiled is
-    kept, by program and flags; compiling can be interrupted.
+    For a training step, which computes a gradient itself and returns more than one number, the report covers the whole step. Compiled programs are
+    cached, by program and flags; compiling can be interrupted.
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments. It runs on several devices if its arguments lie on several,
-        or if it names a mesh; a `jax.ShapeDtypeStruct` with a sharding is such an argument, too.
+      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments. It runs on several devices if its arguments are on several,
+        or if it specifies a mesh; a `jax.ShapeDtypeStruct` with a sharding counts as such an argument.
       *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
 
     Raises:
-      ValueError: the devices of an argument's mesh are not there, or the compiled program has no schedule.
+      ValueError: the devices of an argument's mesh do not exist, or the compiled program has no schedule.
       TypeError: a compiled program is given.
       the errors of `derive` and of compiling.
     """
     if isinstance(f, (jax.stages.Lowered, jax.stages.Compiled)):
         raise TypeError(
-            f"a jax.stages.{type(f).__name__} does not say how XLA lays its values out: write jaxviz.collectives(f, *args) with the function"
+            f"a jax.stages.{type(f).__name__} does not have XLA's layouts of the values: call jaxviz.collectives(f, *args) with the function"
         )
     derivation = f if isinstance(f, Derivation) else derive(f, *args, argnums=argnums, **kwargs)
     step = step_of(f, args, kwargs, derivation, argnums) if any(derivation.nonzeros) else None
@@ -105,8 +105,8 @@ def _check_devices(names: Sequence[str], placed: Sequence[Any]) -> None:
     for name, sharding in zip(names, placed, strict=True):
         if is_abstract(sharding):
             raise ValueError(
-                f"{name or 'an argument'} is laid out over an AbstractMesh, of which there are no devices to compile for: give it a sharding over a "
-                "jax.sharding.Mesh; on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 gives 8 devices"
+                f"{name or 'an argument'} has a sharding over an AbstractMesh, which has no devices to compile for: use a "
+                "sharding over a jax.sharding.Mesh; on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 gives 8 devices"
             )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def read_collectives(
       places: its equations.
       about: what it is, in words.
       results: the names of its results.
-      n_devices: on how many devices it runs.
+      n_devices: the number of devices that it runs on.
       placed: for each of its inputs its sharding.
     """
     made = partitioned(lowering)
@@ -152,16 +152,16 @@ def read_collectives(
 def _notes(made: Partitioned) -> Iterator[str]:
     if not jax.config.jax_use_shardy_partitioner:  # type: ignore[attr-defined]
         yield (
-            "jax_use_shardy_partitioner is off, so how XLA lays values out is not known: collectives that the program does not have itself have no "
-            "cause, and what is replicated is not listed."
+            "jax_use_shardy_partitioner is off, so XLA's layouts are unknown: collectives that XLA adds have no "
+            "cause, and replicated values are not listed."
         )
     elif made.before is None:
         yield (
-            f"XLA on {made.compiler.backend} did not show the program that it partitions: causes follow from the layouts that Shardy gives the program "
-            "that JAX hands to XLA, of which XLA's own may differ."
+            f"XLA on {made.compiler.backend} does not expose the program that it partitions: causes come from the layouts that Shardy assigns to "
+            "the program that JAX passes to XLA, and XLA's own layouts may differ."
         )  # fmt: skip
     if made.warned is None:
-        yield "What XLA logs could not be read, so whether it gathers values only to lay them out anew is not known."
+        yield "XLA's log could not be read, so involuntary full rematerializations are not listed."
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

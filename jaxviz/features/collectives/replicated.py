@@ -1,4 +1,4 @@
-"""Values that each device has whole though nothing asks for it."""
+"""Values that are replicated without being asked for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxviz.report.tables import type_text
 
 
 def find_replicated(causes: Causes, names: list[str], mesh: Mapping[str, int]) -> Iterator[Replicated]:
-    """The arguments without a layout, the gradients that are laid out otherwise than what they are gradients in, and what is made on each device.
+    """Arguments without a sharding, gradients that are laid out differently from their arguments, and values computed in full on each device.
 
     Args:
       causes: with the layouts.
@@ -27,7 +27,7 @@ def find_replicated(causes: Causes, names: list[str], mesh: Mapping[str, int]) -
     for path, split, is_said in needs.arguments:
         missing = _missing(split, mesh)
         if not is_said and missing and path in types and split.nbytes >= math.prod(mesh.values()):
-            yield _row(path, types[path], split, missing, mesh, at, "no layout is given for this argument", "")
+            yield _row(path, types[path], split, missing, mesh, at, "this argument has no sharding", "")
     yield from _gradients(causes, names, mesh, at)
     yield from _made(places, needs, mesh)
 
@@ -50,13 +50,13 @@ def _gradients(causes: Causes, names: list[str], mesh: Mapping[str, int], at: Lo
             None,
         )
         if missing and aval is not None:
-            why = f"`{path}` is split over {axes_text(missing)}, and this layout is left to XLA"
-            advice = "`jax.jit(jax.grad(f), out_shardings=…)` with the argument's own layout splits a gradient"
+            why = f"`{path}` is split over {axes_text(missing)}, but the layout of its gradient is left to XLA"
+            advice = "`jax.jit(jax.grad(f), out_shardings=…)` with the sharding of the argument splits its gradient"
             yield _row(name, aval, split, missing, mesh, at, why, advice)
 
 
 def _made(places: Places, needs: compat.Needs, mesh: Mapping[str, int]) -> Iterator[Replicated]:
-    """What is made of nothing that is split, of no argument, and is large."""
+    """Large values that are computed from no argument and no split value."""
     least = max((split.nbytes // max(1, _parts(split, mesh)) for _, split, _ in needs.arguments), default=0)
     seen: set[int] = set()
     for made in needs.values:
@@ -72,7 +72,7 @@ def _made(places: Places, needs: compat.Needs, mesh: Mapping[str, int]) -> Itera
                     (v.aval for v in equation.outvars if tuple(getattr(v.aval, "shape", ())) == made.split.shape), None
                 )
                 if aval is not None and not equation.programs:
-                    why = "each device makes all of it, of nothing that is split"
+                    why = "each device computes all of it, from no split value"
                     yield _row(
                         what,
                         aval,
@@ -81,7 +81,7 @@ def _made(places: Places, needs: compat.Needs, mesh: Mapping[str, int]) -> Itera
                         mesh,
                         location,
                         why,
-                        "`jax.lax.with_sharding_constraint` on it splits it",
+                        "split it with `jax.lax.with_sharding_constraint`",
                     )
 
 

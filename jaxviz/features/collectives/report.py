@@ -21,25 +21,25 @@ CauseKind = Literal["written", "cotangent", "sum", "asked", "move", ""]
 
 @dataclass(frozen=True, slots=True)
 class Collective(Data):
-    """A collective of the compiled program, or several alike that one expression in repeated layers leads to.
+    """A collective of the compiled program, or several equal ones of one expression in repeated layers.
 
     Args:
       kind: 'all-reduce', 'reduce-scatter', 'all-gather', 'all-to-all', 'collective-permute', 'collective-broadcast' or 'ragged-all-to-all'.
-      axes: of the mesh, along which the devices lie that exchange; () where they lie along none.
-      group_size: how many devices exchange.
-      type: of what one device gives, such as `f32[8,64]`.
-      nbytes: bytes on one device of the array that is exchanged: of an all-gather what is gathered, of a reduce-scatter what is reduced.
-      sent_nbytes: bytes that each device sends at least, for each time it is done.
-      count: how many of them there are in the program.
-      trips: how often each is done in one run; None where that is not known.
-      stage: of which pass the equation is that it is for; 'outside' where there are none.
+      axes: the mesh axes along which devices exchange values; () if they are along none.
+      group_size: the number of devices that exchange values.
+      type: the type of one device's operand, such as `f32[8,64]`.
+      nbytes: bytes of the exchanged array on one device: of the result of an all-gather, of the operand of a reduce-scatter.
+      sent_nbytes: the minimum number of bytes that each device sends, each time.
+      count: how many there are in the program.
+      trips: how often each runs in one run of the program; None if unknown.
+      stage: the pass of its equation; 'outside' if there are no passes.
       what: the expression that it is for.
       operation: the equation's, such as 'dot_general'.
-      location: its line in the user's code; None where that is not known.
-      cause: why it is there; '' where nothing says so.
-      cause_kind: 'written' for a collective of the function's own, or its transpose; 'cotangent' for a cotangent that is summed; 'sum' for a sum over a
-        dimension that is split; 'asked' for a layout that the function asks for; 'move' for one that an operation needs.
-      advice: what would defer, merge or avoid it; '' where nothing is known.
+      location: its line in the user's code; None if unknown.
+      cause: why it is there; '' if unknown.
+      cause_kind: 'written' for a collective of the function itself, or its transpose; 'cotangent' for a cotangent that is summed; 'sum' for a
+        sum over a split dimension; 'asked' for a layout that the function asks for; 'move' for one that an operation needs.
+      advice: what would defer, merge or avoid it; '' if nothing is known.
       instructions: the names of the compiled program's instructions.
       equations: the numbers of the equations that they are for, as `Tags` numbers them.
     """
@@ -69,36 +69,36 @@ class Collective(Data):
 
     @property
     def total_nbytes(self) -> int:
-        """Bytes of all of them in one run; what is done an unknown number of times counts once."""
+        """Bytes of all of them in one run; an unknown number of trips counts as one."""
         return self.nbytes * self.count * (self.trips or 1)
 
     @property
     def times(self) -> str:
-        """How often it is done: `2 × 6` for two collectives of a loop of six trips."""
+        """How often it runs: `2 × 6` for two collectives in a loop of six trips."""
         return _times(self.count, self.trips)
 
     @property
     def total_sent_nbytes(self) -> int:
-        """Bytes that each device sends in one run at least; what is done an unknown number of times counts once."""
+        """The minimum number of bytes that each device sends in one run; an unknown number of trips counts as one."""
         return self.sent_nbytes * self.count * (self.trips or 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Written(Data):
-    """A collective, or a layout that is asked for, of the function itself or of its gradient, before XLA partitions it.
+    """A collective, or a requested layout, of the function itself or its gradient, before XLA partitions it.
 
     Args:
       operation: such as 'psum', 'ppermute', 'reshard' or 'sharding_constraint'.
-      axes: that it names.
-      type: of what one device gives; of a layout the whole value's.
-      nbytes: bytes of that.
+      axes: the axes that it names.
+      type: the type of one device's operand; for a layout, of the whole value.
+      nbytes: the bytes of that type.
       count: how many of them there are.
-      trips: how often each is done in one run; None where that is not known.
-      stage: of which pass it is.
+      trips: how often each runs in one run of the program; None if unknown.
+      stage: its pass.
       what: the expression.
       location: the user's line.
-      is_transpose: whether it is what a collective of the forward pass becomes in the backward pass.
-      became: the kinds of what XLA made of it; () where it needs no communication, or XLA merged it with another.
+      is_transpose: whether it is the transpose of a collective of the forward pass.
+      became: the kinds of the compiled collectives; () if it needs no communication, or XLA merged it with another.
     """
 
     operation: str
@@ -116,16 +116,16 @@ class Written(Data):
 
 @dataclass(frozen=True, slots=True)
 class Replicated(Data):
-    """A value that each device has whole, though nothing asks for it.
+    """A value that is replicated without being asked for.
 
     Args:
       what: the argument, result or expression.
       type: of it.
-      axes: over which it is replicated.
+      axes: the axes over which it is replicated.
       nbytes: bytes on one device.
-      split_nbytes: bytes on one device if it were split over these axes as well.
+      split_nbytes: bytes on one device if it were split over these axes too.
       location: the line.
-      why: what leads to it.
+      why: the cause.
       advice: what to write.
     """
 
@@ -141,14 +141,14 @@ class Replicated(Data):
 
 @dataclass(frozen=True, slots=True)
 class Rematerialized(Data):
-    """A value that XLA gathers whole on each device and divides anew, since it finds no direct way from one layout to the other.
+    """A value that XLA gathers whole on each device and splits again, because it finds no direct way from one layout to the other.
 
     Args:
       what: the expression that it is for.
-      type: of what one device has before.
+      type: the type of one device's part before.
       before, after: the layouts.
-      location: the line that led to it; None where XLA's message names no instruction of the program.
-      cause: why it needs another layout; '' where that is not known.
+      location: its line; None if XLA's message names no instruction of the program.
+      cause: why it needs another layout; '' if unknown.
     """
 
     what: str
@@ -161,7 +161,7 @@ class Rematerialized(Data):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collectives(Report):
-    """What the devices exchange in a compiled gradient, or training step. See `jaxviz.collectives`.
+    """What devices exchange in a compiled gradient or training step. See `jaxviz.collectives`.
 
     >>> found = jaxviz.collectives(loss, params, x)
     >>> found.sent_nbytes, [(c.primitive, c.location) for c in found.compiled]
@@ -170,12 +170,12 @@ class Collectives(Report):
       function: the name of the function.
       about: what the report is about, such as "gradient of `loss` in `params`".
       compiler: the compiler.
-      n_devices: on how many devices it runs.
+      n_devices: the number of devices that it runs on.
       mesh: the axes of its mesh, each with its size.
-      compiled: the collectives of the compiled program, those first that send most.
+      compiled: the collectives of the compiled program, those that send most first.
       written: those of the function and of its gradient before XLA partitions them.
-      replicated: values that are replicated though nothing asks for it, largest first.
-      rematerialized: values that XLA gathers whole only to lay them out anew; None where XLA's log could not be read.
+      replicated: values that are replicated without being asked for, largest first.
+      rematerialized: values that XLA gathers whole only to reshard them; None if XLA's log could not be read.
       notes: remarks on the whole program.
     """
 
@@ -202,12 +202,12 @@ class Collectives(Report):
 
     @cached_property
     def sent_nbytes(self) -> int:
-        """Bytes that each device sends in one run at least."""
+        """The minimum number of bytes that each device sends in one run."""
         return sum(c.total_sent_nbytes for c in self.compiled)
 
     @cached_property
     def explained(self) -> float:
-        """The fraction of the bytes that are exchanged whose cause is known."""
+        """The fraction of the exchanged bytes whose cause is known."""
         known = sum(c.total_nbytes for c in self.compiled if c.cause)
         return known / self.nbytes if self.nbytes else 1.0
 
@@ -228,7 +228,7 @@ class Collectives(Report):
         )
         remat = len(self.rematerialized or ())
         also = (
-            f"; XLA replicates {counted(remat, 'value')} only to lay {'it' if remat == 1 else 'them'} out anew"
+            f"; XLA replicates {counted(remat, 'value')} only to reshard {'it' if remat == 1 else 'them'}"
             if remat
             else ""
         )
@@ -248,20 +248,20 @@ class Collectives(Report):
             yield Listed(map(_advice, advice))
         yield Table(
             ("type", "line", "what"), list(map(_row_of_rematerialized, self.rematerialized or ())), "<<<",
-            "gathered whole only to be laid out anew (involuntary full rematerialization):" if self.rematerialized else "",
+            "gathered whole, only to be resharded (involuntary full rematerialization):" if self.rematerialized else "",
         )  # fmt: skip
         alone = grouped(self.replicated, lambda r: (pattern(r.what), pattern(r.why), r.type, r.axes, r.location))
         yield Table(
             ("type", "bytes", "if split", "over", "line", "what, and why"), list(map(_row_of_replicated, alone)), "<>><<<",
-            "replicated though nothing asks for it:" if self.replicated else "",
+            "replicated, though you did not ask for it:" if self.replicated else "",
         )  # fmt: skip
         yield Listed(dict.fromkeys(r.advice for r in self.replicated if r.advice))
         yield Table(
-            ("operation", "over", "bytes", "times", "pass", "line", "what, and what XLA makes of it"), list(map(_row_of_written, self.written)),
+            ("operation", "over", "bytes", "times", "pass", "line", "what, and what XLA compiles it to"), list(map(_row_of_written, self.written)),
             "<<>><<<", "before partitioning, in the function and its gradient:" if self.written else "",
         )  # fmt: skip
         if self.compiled:
-            yield f"{self.explained:.1%} of the bytes have a cause; what is sent is the least that the algorithms for each kind send."
+            yield f"{self.explained:.1%} of the bytes have a known cause; `sent` is the minimum for each kind of collective."
         yield from self.notes
 
     def _more(self, shown: int) -> str:
@@ -277,7 +277,7 @@ _QUOTED = re.compile(r"`[^`]*`")
 
 
 def _advice(same: Sequence[Collective]) -> str:
-    """The advice on several collectives that is the same but for what they are about."""
+    """One piece of advice for several collectives, for which it differs only in names."""
     first = same[0]
     texts = list(dict.fromkeys(c.advice for c in same))
     at = ", ".join(dict.fromkeys(short_location(c.location) for c in same if c.location is not None))
@@ -302,7 +302,7 @@ def _row_of_rematerialized(r: Rematerialized) -> tuple[str, ...]:
 
 
 def _row_of_replicated(same: Sequence[Replicated]) -> tuple[str, ...]:
-    """The row of values that are the same but for the numbers of their layers."""
+    """One row for values that differ only in the numbers of their layers."""
     first = same[0]
     what = alike([r.what for r in same])
     gradient = _GRADIENT.fullmatch(what)
@@ -329,8 +329,8 @@ def _times(count: int, trips: int | None) -> str:
 
 
 def _became(w: Written) -> str:
-    said = ["the transpose of the forward pass's"] if w.is_transpose else []
-    said += [", ".join(w.became)] if w.became else ["nothing is exchanged for it"]
+    said = ["the transpose of the one in the forward pass"] if w.is_transpose else []
+    said += [", ".join(w.became)] if w.became else ["no communication"]
     return f": {'; '.join(said)}"
 
 

@@ -1,4 +1,4 @@
-"""What the values are called that devices exchange: by the user's expressions, in the forward and in the backward program."""
+"""Names for the values that devices exchange: the user's expressions, in the forward and the backward program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How values stand in sentences."""
+"""How values are written in sentences."""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ class Alignment:
 def align(before: Program, after: Program, inputs: Mapping[int, int] | None = None) -> Alignment:
     """Finds what two programs have in common.
 
-    Equations are the same if they do the same operation, on the same types, with the same values: inputs, equal literals, or results
-    of equations that are the same. What reads something new in the place of something old is not changed by that. A call is looked
-    through: a function that is wrapped in a `jit` or a checkpoint has all its equations in common with the one that is not.
+    Equations are the same if they do the same operation on the same types and values: inputs, equal literals, or results
+    of equations that are the same. An equation that reads something new in place of something old counts as unchanged. Calls
+    are opened: a function that is wrapped in a `jit` or a checkpoint has all its equations in common with the one that is not.
 
     Args:
       inputs: for inputs of the second program those of the first that they stand for, by place; None for all in their order.

@@ -36,11 +36,11 @@ from jaxviz.transforms.unopened import unopened_note
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of both versions.
+    """A figure for both versions.
 
     Args:
       name: what it is, such as 'residuals'.
-      before, after: of the first and of the second version.
+      before, after: its values for the first and the second version.
       unit: 'equations', 'values', 'bytes' or 'FLOPs'.
     """
 
@@ -56,14 +56,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Equations that only one version has, of one kind and from one line.
+    """Equations of one kind and line that only one version has.
 
     Args:
       what: the primitive.
-      expression: that they belong to; '' where none is found.
-      type: of its results.
-      location: the user's line; None where there is none.
-      is_added: whether it is the second version that has them.
+      expression: the expression that they belong to; '' if none is found.
+      type: the types of its results.
+      location: the user's line; None if there is none.
+      is_added: whether the second version has them.
       count: how many there are.
       numbers: of the equations, in the order of `Program.walk`.
     """
@@ -79,14 +79,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ResidualDifference:
-    """Residuals of one type, made by one expression, of which the versions keep different numbers.
+    """Residuals of one type, made by one expression, of which the versions save different numbers.
 
     Args:
       what: the expression that makes them, such as `jnp.cos(x)`; the path of an argument.
       type: their type.
       location: the user's line, in the version that has them (in the second, if both do).
-      before, after: how many there are.
-      nbytes: of each.
+      before, after: how many residuals each version saves.
+      nbytes: the bytes of each.
     """
 
     what: str
@@ -185,7 +185,7 @@ class Comparison(Report):
         return (
             *found,
             of("residuals", "values", lambda d: len(d.residuals)),
-            of("bytes kept", "bytes", lambda d: d.residuals.nbytes),
+            of("residual bytes", "bytes", lambda d: d.residuals.nbytes),
             of("FLOPs", "FLOPs", lambda d: int(cost(d).total.flops)),
             of("modelled peak", "bytes", lambda d: memory(d).peak_nbytes),
         )
@@ -213,7 +213,7 @@ class Comparison(Report):
         a = self.alignments["primal"]
         said = f"{len(a.removed):,} of the first's equations and {len(a.added):,} of the second's are not in the other"
         if not a.removed and not a.added:
-            said = "the same equations" + ("; their gradients differ" if a.is_equal else ", with other results")
+            said = "the same equations" + ("; their gradients differ" if a.is_equal else ", with different results")
         changes = [f"{f.name} {_change(f)}" for f in self.figures if f.unit != "equations" and f.change]
         return f"{names}: {'; '.join([said, *changes])}"
 
@@ -230,7 +230,7 @@ class Comparison(Report):
                 labels[text] = text if r.kind == "argument" else line_label(r.location)
         differ = [text for text, sizes in kept.items() if sizes["before"] != sizes["after"]]
         rows = [(labels[text], n, side) for text in differ for side, n in kept[text].items()]
-        return bars(rows, "bytes kept before and after, by the lines that differ in them", beside=True)
+        return bars(rows, "residual bytes before and after, by line, where they differ", beside=True)
 
     def _parts(self) -> Iterator[str | Table]:
         if not self.is_same:
@@ -265,7 +265,7 @@ class Comparison(Report):
         if rows:
             change = lambda n: format_change(sum(r.change for r in residuals[n:]))
             more = lambda n: f"and {counted(len(rows) - n, 'more row')}, {change(n)}"
-            of_rows = ("how many", "type", "bytes", "line", "value")
+            of_rows = ("count", "type", "bytes", "line", "value")
             yield Table(of_rows, rows, "<<><<", "residuals that differ", more=more)
 
     def to_dict(self) -> dict[str, Any]:

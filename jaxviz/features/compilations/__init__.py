@@ -1,1 +1,1 @@
-"""What was compiled, why again, and what XLA made of it."""
+"""What was compiled, why it was compiled again, and the compiled program."""

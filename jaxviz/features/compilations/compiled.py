@@ -1,4 +1,4 @@
-"""What XLA made of a jitted call: the devices it runs on, how values are laid out over them, and what donation came to."""
+"""How a jitted call was compiled: its devices, the layouts of values, and the effect of donation."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Placed:
     Args:
       path: such as `params['w']`, or `result[0]`.
       type: such as `f32[8,4]`.
-      nbytes: of the whole.
-      nbytes_per_device: of what one device has; None for an argument that the compiled program does not have.
-      layout: over which axes of the mesh each dimension is laid out, such as `P('i',)`; '' on one device.
-      note: what donation came to.
+      nbytes: the bytes of the whole value.
+      nbytes_per_device: the bytes on one device; None for an argument that the compiled program does not take.
+      layout: the mesh axes over which each dimension is split, such as `P('i',)`; '' on one device.
+      note: the effect of donation.
     """
 
     path: str
@@ -140,7 +140,7 @@ def report_compiled(
         if d.result is None:
             notes[d.argument] = f"donated, but {d.reason}"
         else:
-            notes[d.argument] = f"donated: {results[d.result]} takes its memory"
+            notes[d.argument] = f"donated: {results[d.result]} reuses its memory"
             takes[d.result] = f"in the memory of {names[d.argument]}"
     shardings = [s for s in (*in_shardings, *out_shardings) if s is not None]
     devices = device_names(d for s in shardings for d in s.device_set)
@@ -176,7 +176,7 @@ def _placed(path: str, aval: Any, sharding: Any, note: str) -> Placed:
 
 
 def bytes_on_one(aval: Any, sharding: Any) -> int:
-    """Bytes of what one device has of a value."""
+    """The bytes of a value on one device."""
     return int(math.prod(sharding.shard_shape(aval.shape)) * aval.dtype.itemsize)
 
 
@@ -193,7 +193,7 @@ def layout_of(sharding: Any) -> str:
 def as_compiled(
     program: Program, donated: Sequence[bool], compiled: Any, kept: Sequence[bool], name: NameOf
 ) -> tuple[Donation, ...]:
-    """What JAX planned for donated arguments, corrected by what XLA says that it did."""
+    """What JAX planned for donated arguments, corrected by what XLA reports."""
     planned = match_donations(program, donated, name)
     pairs = aliases_of(compiled)
     place = [i for i, is_kept in enumerate(kept) if is_kept]
@@ -204,7 +204,7 @@ def as_compiled(
 
 
 def aliases_of(compiled: Any) -> dict[int, int] | None:
-    """For inputs of a compiled program, the results that are in their memory; None where the backend gives no text."""
+    """For inputs of a compiled program, the results that reuse their memory; None if the backend gives no text."""
     try:
         head = str(compiled.as_text()).split("\n", 1)[0]
     except Exception:
@@ -223,26 +223,26 @@ def _corrected(
     if planned.result is not None:
         other = _laid_out_otherwise(compiled, i, planned.result, name(planned.result))
         return Donation(
-            i, None, other or f"XLA did not reuse its memory for {name(planned.result)}, which has its type"
+            i, None, other or f"XLA did not reuse its memory for {name(planned.result)}, which has the same type"
         )
     reason = why_not(program, i, is_kept, set(result_of.values()), planned.offered, name, is_final=True)
     return Donation(i, None, reason, planned.offered)
 
 
 def _laid_out_otherwise(compiled: Any, i: int, k: int, result: str) -> str:
-    """How an argument and a result of one type differ in how they lie in memory; '' where they do not."""
+    """How the memory layouts of an argument and a result of one type differ; '' if they do not."""
     given = jax.tree.leaves(compiled.input_formats, is_leaf=lambda x: x is None)[i]
     made = jax.tree.leaves(compiled.output_formats)[k]
     if given is None or given.sharding is None or made.sharding is None:
         return ""
     kinds = given.sharding.memory_kind, made.sharding.memory_kind
     if kinds[0] != kinds[1]:
-        return f"{result}, of its type, is in {kinds[1]} memory, and it is in {kinds[0]} memory"
+        return f"{result} has its type but is in {kinds[1]} memory, and the argument is in {kinds[0]} memory"
     places = layout_of(given.sharding), layout_of(made.sharding)
     if places[0] != places[1]:
-        return f"{result}, of its type, is laid out as {places[1] or 'on one device'}, and it as {places[0] or 'on one device'}"
+        return f"{result} has its type but the layout {places[1] or 'on one device'}, and the argument has {places[0] or 'on one device'}"
     if given.layout != made.layout:
-        return f"{result}, of its type, has another order of dimensions in memory"
+        return f"{result} has its type but a different order of dimensions in memory"
     return ""
 
 
@@ -267,5 +267,5 @@ def _chosen_by(options: dict[str, Any], arguments: Sequence[tuple[str, Any]], n_
             return f"asked for by {name}={options[name]}"
     for path, x in arguments:
         if isinstance(x, jax.Array) and not compat.is_tracer(x) and x.committed:
-            return f"where its argument {path} lies"
-    return "the mesh that it names" if n_devices > 1 else "the default device"
+            return f"where its argument {path} is"
+    return "the mesh that it specifies" if n_devices > 1 else "the default device"

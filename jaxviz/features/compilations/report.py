@@ -1,4 +1,4 @@
-"""What JAX compiled and why again: what of the key changed, at which call, what it took, what to write instead."""
+"""What JAX compiled, and why again: what changed in the cache key, at which call, how long it took, and what to write instead."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _FIRST = "call jaxviz.watch_compilations() at the start, or run it again after j
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing in the key that changed.
+    """One change in the cache key.
 
     Args:
       kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'tree', 'function', 'closure', 'options', 'config', 'watch', for what
-        `jaxviz.watch` asks of probes; or 'part', for another of the parts that a transform outside of `jit` compiles.
+        `jaxviz.watch` asks of probes; or 'part', for a different part of the function that a transform outside of `jit` compiles.
       path: of the argument, such as `params['w']`; the name of the static argument, the variable, the option.
-      before, after: as text; '' where there is nothing to say.
+      before, after: as text; '' if there is nothing to say.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Change:
             case "function":
                 return "a new function object"
             case "part":
-                return "another of its parts"
+                return "a different part of the function"
             case "tree" if not self.before:
                 return f"{self.path} is new"
             case "tree" if not self.after:
@@ -65,12 +65,12 @@ class Recompilation(Data):
     """One compilation of a function.
 
     Args:
-      number: from 1, among those of the function.
+      number: its number among the compilations of the function, from 1.
       site: the user's line that called it.
-      since: the number of the earlier one that it differs least from; None of the first.
-      changes: what differs from that one; none where the same had been compiled, and was no longer cached.
-      trace, lower, compile: seconds; None for a phase that did not happen, since what it gives was kept.
-      ahead: whether it was asked for by `f.lower(...).compile()`.
+      since: the number of the earlier compilation that it differs least from; None for the first.
+      changes: what differs from that one; empty if the same program had been compiled but was no longer cached.
+      trace, lower, compile: seconds; None for a phase that was skipped because its result was cached.
+      ahead: whether it was requested by `f.lower(...).compile()`.
       began: when, in seconds since the epoch.
     """
 
@@ -90,7 +90,7 @@ class Recompilation(Data):
         if self.since is None:
             return "the first"
         if not self.changes:
-            return f"nothing: what {self.since} compiled was no longer cached (cleared, or evicted)"
+            return f"nothing: program {self.since} was no longer cached (cleared or evicted)"
         return "; ".join(map(str, self.changes))
 
 
@@ -301,7 +301,7 @@ class CompilationReport(Report):
 
 
 def _text_of(found: Sequence[Compilation]) -> str:
-    """The names that are there most often, and the user's lines."""
+    """The most frequent names, and the user's lines."""
     names = ", ".join(f"{name} ({n})" for name, n in Counter(c.name for c in found).most_common(4))
     sites = [f"{s} ({n})" for s, n in Counter(short_location(c.site) for c in found if c.site).most_common(2)]
     return f"{names}{'; most at ' + ', '.join(sites) if sites else ''}"
@@ -513,8 +513,8 @@ def _leaf_changes(path: str, old: Leaf, new: Leaf) -> Iterator[Change]:
         yield Change(
             "place",
             path,
-            old.place or "committed to no device",
-            f"committed to {new.place}" if new.place else "to none",
+            old.place or "not committed to a device",
+            f"committed to {new.place}" if new.place else "not committed to a device",
         )
 
 
@@ -528,7 +528,7 @@ def _advice(f: FunctionCompilations) -> Iterator[str]:
             changes.setdefault(c.kind, []).append(c)
     if f.is_part and f.count:
         yield (
-            "A transform of it, such as jax.grad, runs outside of jit, so that its parts are compiled one by one. "
+            "A transform of it, such as jax.grad, runs outside of jit, so its parts are compiled one by one. "
             "Put jax.jit around the whole: jax.jit(jax.grad(f))."
         )
         return
@@ -536,7 +536,7 @@ def _advice(f: FunctionCompilations) -> Iterator[str]:
         yield _made_anew(f)
     if "closure" in changes:
         names = _names(changes["closure"])
-        yield f"What it closes over is a constant of the program, and {names} changed: pass {names} as an argument."
+        yield f"A value that it closes over is a constant of the program, and {names} changed: pass {names} as an argument."
     both = changes.get("shape and dtype", [])
     if shapes := changes.get("shape", []) + both:
         yield (
@@ -546,16 +546,16 @@ def _advice(f: FunctionCompilations) -> Iterator[str]:
         yield f"Convert {_names(kinds)} to one dtype before the call, with astype or jnp.asarray(x, dtype)."
     if "weak type" in changes:
         names = _names(changes["weak type"])
-        yield f"A Python number is weakly typed, an array of jnp.asarray(x, dtype) is not: pass {names} in one of the two ways."
+        yield f"A Python number is weakly typed, and jnp.asarray(x, dtype) is not: always pass {names} as one of the two."
     if "place" in changes:
         names = _names(changes["place"])
-        yield f"Put {names} on the same devices each time, or never: jax.device_put with a device commits an array to it."
+        yield f"Put {names} on the same device each time, or commit it to none: jax.device_put with a device commits an array to it."
     if "static" in changes:
         yield from _of_static(changes["static"])
     if "tree" in changes:
         yield f"The structure of the arguments is part of the key: give {_names(changes['tree'])} in each call, in the same containers."
     if "options" in changes:
-        yield "It was jitted with other options: jit it once, and call that."
+        yield "It was jitted with different options: jit it once, and call the result."
     if "config" in changes:
         yield f"Set {_names(changes['config'])} once, before the first call: each setting is compiled separately."
     if "watch" in changes:
@@ -570,8 +570,8 @@ def _made_anew(f: FunctionCompilations) -> str:
     where = f" in each call of {outer}" if outer else ""
     line = f" ({short_location(f.definition)})" if f.definition is not None else ""
     return (
-        f"{f.name} is made again{where}{line}, {f.n_functions} times so far, and JAX caches compiled programs by function object: make it and jit it once, "
-        "outside of what is called repeatedly."
+        f"{f.name} is defined again{where}{line}, {f.n_functions} times so far; JAX caches compiled programs by function object: define and jit it once, "
+        "outside of the function that is called repeatedly."
     )
 
 

@@ -1,1 +1,1 @@
-"""What a program takes to trace, to lower and to compile: by line, by function, by what is repeated; and what a loop over it would save."""
+"""How long a program takes to trace, lower and compile: by line, by function and by repeated blocks; and what a loop would save."""

@@ -1,4 +1,4 @@
-"""What blocks that are the same cost, and what a loop in their place would save: by programs without them, and with the loop."""
+"""The cost of identical blocks, and what a loop in their place would save, measured with programs without them and with the loop."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Trials:
             if self.times and ("one", i) in measured:
                 n = max(run.count for run in runs)
                 seconds = max(0.0, self._compiling - measured["one", i].phases.compiling.cpu) * n / (n - 1)
-            note = f"it was not tried: {failed['loop', i]}" if ("loop", i) in failed else ""
+            note = f"not measured: {failed['loop', i]}" if ("loop", i) in failed else ""
             found.append(replace(self._found(measured, i), seconds=seconds, note=note))
         return AllFound(tuple(found), self._found(measured, _ALL if len(groups) > 1 else 0))
 

@@ -1,6 +1,6 @@
-"""A program with a loop in the place of the blocks of its runs, or with one block of them alone: to lower and to compile, not to run.
+"""A program with a loop in place of repeated blocks, or with only one of the blocks, to lower and compile but not to run. With
 
-With a loop it computes the same, from stacked arguments. With one block alone it computes something else, of the same types.
+a loop it computes the same from stacked arguments. With one block it computes something different, of the same types.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs of blocks that one loop would take the place of: the forward pass of layers, their backward pass, and what is done with their gradients."""
+"""Groups of repeated blocks that one loop would replace: the forward pass of layers, their backward pass, and the use of their gradients."""
 
 from __future__ import annotations
 

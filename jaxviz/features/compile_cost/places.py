@@ -1,4 +1,4 @@
-"""Where in the source something is: of blocks the loop that they are written in, of stacks and instructions the innermost line of the user's own."""
+"""Source locations: the loop of repeated blocks, and the innermost line of the user's own code for stacks and instructions."""
 
 from __future__ import annotations
 

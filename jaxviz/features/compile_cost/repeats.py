@@ -1,4 +1,4 @@
-"""Blocks that stand in a program several times after each other, as a loop in Python leaves them.
+"""Finds blocks that repeat in a program, as a Python loop leaves them.
 
 A run of blocks is one where each does the same operations in the same order, reads what the block before gives in the same places, and else only
 values that were there before the first block: that is what `jax.lax.scan` can do in one body.

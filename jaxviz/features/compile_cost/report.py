@@ -1,4 +1,4 @@
-"""The report of what a program takes to trace, to lower and to compile."""
+"""The report of how long a program takes to trace, lower and compile."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Counts(Data):
-    """How large something is.
+    """The size of something.
 
     Args:
-      equations: of the traced program, with those of the programs that they hold.
-      before: instructions of the program that JAX hands to XLA.
-      after: instructions of the compiled program, those of fusions and loops too; None where the backend does not show it.
+      equations: equations of the traced program, including nested ones.
+      before: instructions of the program that JAX passes to XLA.
+      after: instructions of the compiled program, including those of fusions and loops; None if the backend does not expose it.
     """
 
     equations: int
@@ -40,11 +40,11 @@ class Counts(Data):
 
 @dataclass(frozen=True, slots=True)
 class LeftOut(Data):
-    """What a program with a loop in the place of blocks has less than the one without: shares of the whole, less than zero where it has more.
+    """What a program with a loop in place of blocks leaves out, as fractions of the whole; negative if it has more.
 
     Args:
       equations: of the traced program.
-      instructions: of those that XLA is handed.
+      instructions: the fraction of the instructions for XLA.
     """
 
     equations: float
@@ -58,11 +58,11 @@ class LeftOut(Data):
 
 @dataclass(frozen=True, slots=True)
 class Saving(Data):
-    """What a loop in the place of blocks is predicted to save, in seconds of CPU time; less than zero where the loop takes longer.
+    """The predicted savings of a loop in place of blocks, in seconds of CPU time; negative if the loop takes longer.
 
     Args:
-      tracing, lowering: in proportion to the equations that it leaves out.
-      compiling: XLA's, measured: the program was compiled with the loop and without it.
+      tracing, lowering: proportional to the equations that it leaves out.
+      compiling: XLA's time, measured by compiling with the loop and without it.
     """
 
     tracing: float
@@ -79,19 +79,19 @@ class Saving(Data):
 
 @dataclass(frozen=True, slots=True)
 class Repeated(Data):
-    """Blocks that are the same, so that one loop would trace and compile one of them.
+    """Identical blocks, of which a loop would trace and compile only one.
 
     Args:
       count: how many blocks.
-      text: how they are written, such as `x = layer(p, x)`; '' where it is not known.
-      location: where.
-      loop: 'jax.lax.scan', or 'jax.vmap' where no block reads what another gives.
-      carry: the types of what goes from block to block.
-      stacked: the arguments that the blocks take one each, such as `params['layers'][0…11]['q']`.
-      counts: of all blocks, in the forward and the backward pass.
-      left_out: what the program with the loop has less; None where the loop was not tried.
-      saving: what the loop would save; None where that was not measured.
-      seconds: of XLA for the blocks, by measured ablation: what compiling takes without all but one of them; None where it was not measured.
+      text: their source, such as `x = layer(p, x)`; '' if unknown.
+      location: their line.
+      loop: 'jax.lax.scan', or 'jax.vmap' if no block reads results of another.
+      carry: the types of the values passed from block to block.
+      stacked: the arguments of which each block takes one, such as `params['layers'][0…11]['q']`.
+      counts: the sizes of all blocks, in the forward and the backward pass.
+      left_out: what the program with the loop leaves out; None if the loop was not tried.
+      saving: what the loop would save; None if it was not measured.
+      seconds: XLA's time for the blocks, measured by compiling with only one of them; None if it was not measured.
       note: why a loop was not tried.
     """
 
@@ -109,10 +109,12 @@ class Repeated(Data):
 
     @property
     def advice(self) -> str:
-        """`These 24 blocks are the same, `x = layer(p, x)` (model.py:12): a jax.lax.scan would trace and compile one`."""
+        """`These 24 blocks are identical, `x = layer(p, x)` (model.py:12): a jax.lax.scan would trace and compile only one`."""
         written = f", `{self.text}`" if self.text else ""
         at = f" ({short_location(self.location)})" if self.location is not None else ""
-        head = f"These {self.count:,} blocks are the same{written}{at}: a `{self.loop}` would trace and compile one"
+        head = (
+            f"These {self.count:,} blocks are identical{written}{at}: a `{self.loop}` would trace and compile only one"
+        )
         if self.saving is not None:
             saves = f"save about {format_seconds(self.saving.cpu)}" if self.saving.cpu > 0 else "save nothing"
             return f"{head}, and {saves}"
@@ -122,12 +124,12 @@ class Repeated(Data):
 
     @property
     def how(self) -> str:
-        """What the loop carries and what it goes over."""
+        """What the loop carries and iterates over."""
         parts = []
         if self.carry:
             parts.append(f"carries {listed(self.carry)}")
         if self.stacked:
-            parts.append(f"goes over {listed(f'`{name}`' for name in self.stacked)}, stacked")
+            parts.append(f"iterates over {listed(f'`{name}`' for name in self.stacked)}, stacked")
         return f"The loop {' and '.join(parts)}." if parts else ""
 
 
@@ -137,9 +139,9 @@ class Part(Data):
 
     Args:
       label: the text of the line, or the name of the function.
-      location: the line; of a function its first that is in the program.
-      counts: of what it led to. Of a function those on its own lines, and not those of what it calls.
-      tracing: seconds of CPU time in which it was being traced, by looking at Python every millisecond.
+      location: the line; for a function, its first line in the program.
+      counts: the sizes of what it led to; for a function, of its own lines without the functions that it calls.
+      tracing: seconds of CPU time in which it was being traced, sampled every millisecond.
     """
 
     label: str
@@ -159,14 +161,14 @@ class CompileCost(Report):
       function: the name of the function.
       about: what is compiled, in words.
       backend: what it is compiled for.
-      phases: the seconds; medians where they were measured more than once.
+      phases: the seconds of each phase; medians if they were measured more than once.
       alone: seconds of tracing the function without its gradient; None where nothing is differentiated.
       counts: of the whole program.
       lines, functions: of the user's source, those with the most instructions first.
-      repeated: blocks that are the same, those with the most equations first.
-      left_out, saving: what loops in the place of all of them would leave out and save, as for one of `repeated`; None where there are none.
+      repeated: identical blocks, those with the most equations first.
+      left_out, saving: what loops in place of all of them would leave out and save, as for one of `repeated`; None if there are none.
       times: how often it was traced, lowered and compiled.
-      unattributed: what has no line: XLA's own, and arguments.
+      unattributed: instructions without a line: XLA's own, and arguments.
       notes: further remarks.
     """
 
@@ -229,7 +231,7 @@ class CompileCost(Report):
             row("lowering", p.lowering, f"{counted(c.before, 'instruction')} for XLA"),
             row("XLA", p.compiling, after),
         ]
-        return Table(("phase", "processor", "clock", "gives"), rows, "<>><", caption)
+        return Table(("phase", "CPU time", "wall time", "result"), rows, "<>><", caption)
 
     def _blocks(self) -> Table:
         measured = any(r.seconds is not None for r in self.repeated)
@@ -249,7 +251,7 @@ class CompileCost(Report):
         ]  # fmt: skip
         if len(self.repeated) > 1:
             rows.append(
-                ("all of these", "", "", "", *(("",) if measured else ()), saves(self.left_out, self.saving), "")
+                ("all together", "", "", "", *(("",) if measured else ()), saves(self.left_out, self.saving), "")
             )
         heads = (
             "blocks",
@@ -259,7 +261,7 @@ class CompileCost(Report):
             *(("XLA", "a loop saves") if measured else ("a loop leaves out",)),
             "line",
         )
-        return Table(heads, rows, f"<{'>' * (len(heads) - 2)}<", "blocks that are the same", _SHOWN)
+        return Table(heads, rows, f"<{'>' * (len(heads) - 2)}<", "identical blocks", _SHOWN)
 
     def _table(self, what: str, parts: tuple[Part, ...]) -> Table:
         rows = [

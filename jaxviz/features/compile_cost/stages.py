@@ -1,4 +1,4 @@
-"""What is compiled for a function, as people compile it; and the seconds of tracing, lowering and compiling it."""
+"""What is compiled for a function, as users compile it, and the seconds of tracing, lowering and compiling it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Seconds(Data):
     """The time of some work.
 
     Args:
-      cpu: seconds of CPU time: of the thread that traces and lowers, of all of the process where XLA compiles.
+      cpu: seconds of CPU time: of the thread for tracing and lowering, of the whole process for XLA.
       wall: seconds of wall time.
     """
 
@@ -44,7 +44,7 @@ class Seconds(Data):
 
 @dataclass(frozen=True, slots=True)
 class Phases(Data):
-    """The seconds of what happens before a jitted call can run.
+    """The seconds of each phase before a jitted call can run.
 
     Args:
       tracing: the function runs on tracers, and is differentiated.
@@ -58,7 +58,7 @@ class Phases(Data):
 
     @property
     def cpu(self) -> float:
-        """Of the processor, of all three."""
+        """The CPU time of all three."""
         return self.tracing.cpu + self.lowering.cpu + self.compiling.cpu
 
 

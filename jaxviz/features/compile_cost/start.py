@@ -1,4 +1,4 @@
-"""From a function to the report of what compiling it takes."""
+"""From a function to the report of its compile time."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ LARGEST = 3
 @api_boundary
 @deep_stack
 def compile_cost(f: Any, *args: Any, argnums: Argnums = 0, ablate: bool = False, **kwargs: Any) -> CompileCost:
-    """Reports what it takes to trace, to lower and to compile a function's gradient, and where: by phase, by line, by function, and by blocks
-    that are the same. It compiles the gradient once.
+    """Reports how long a function's gradient takes to trace, lower and compile, and where: by phase, by line, by function, and by
+    identical blocks. It compiles the gradient once.
 
     >>> print(jaxviz.compile_cost(loss, params, x))
     compiling the gradient of `loss` in `params` takes 21.5 s of CPU time on cpu, 22.3 s of wall time: tracing 0.5 s, lowering 0.1 s, XLA
-    20.9 s. These 24 blocks are the same, `x = layer(p, x)` (model.py:12): a `jax.lax.scan` would trace and compile one, and leave out 95 % of …
+    20.9 s. These 24 blocks are identical, `x = layer(p, x)` (model.py:12): a `jax.lax.scan` would trace and compile only one, and leave out 95 % of …
 
-    A training step, which takes a gradient itself, is compiled as it is, and so is a function with `argnums=()`. Of a function whose result is
-    not one number it is `jax.vjp`, with the call of what that gives. Arguments may be types (`jax.ShapeDtypeStruct`): nothing is run.
+    A training step, which computes a gradient itself, is compiled unchanged, and so is a function with `argnums=()`. For a function whose result
+    is not a single number, `jax.vjp` and the call of its result are compiled. Arguments can be types (`jax.ShapeDtypeStruct`): nothing is run.
 
-    Seconds are measured, with nothing taken from JAX's caches, but for functions that are jitted inside of `f` and were traced before. What XLA
-    does takes a time that XLA does not tell by line: of that there are the instructions. With `ablate=True` XLA's seconds for the largest groups
-    of repeated blocks are measured too: the program is compiled with one of the blocks alone, and with a loop in their place.
+    Seconds are measured without JAX's caches, except for jitted functions inside `f` that were traced before. XLA does not report
+    its time by line, so the report counts instructions instead. With `ablate=True`, XLA's seconds for the largest groups of repeated
+    blocks are measured too: the program is compiled with only one of the blocks, and with a loop in their place.
 
     Args:
-      f: a function, or one that `jax.jit` made.
+      f: a function, jitted or not.
       *args, **kwargs: its arguments: arrays, types, or pytrees of them.
       argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
-      ablate: whether what blocks cost, and what a loop would save, is measured. Each of several programs is then compiled five times, and
-        the medians are given.
+      ablate: whether to measure what blocks cost and what a loop would save. Several programs are then compiled five times each,
+        and the report has the medians.
 
     Raises:
       the errors of f, of `jax.grad`, and of compiling.
@@ -130,17 +130,17 @@ class _Costs:
         if whole.remembered:
             yield "XLA's seconds were measured for an earlier report on this program; `jaxviz.clear_caches()` forgets them."
         if jax.default_backend() != "cpu":
-            yield f"What the compiler for {jax.default_backend()} does in another process, or on the device, counts as wall time alone."
+            yield f"Work that the compiler for {jax.default_backend()} does in another process or on the device counts only as wall time."
         without = sum(share for stack, share in stacks if line_of_stack(stack) is None)
         if without > 0.05:
-            yield f"{100 * without:.0f} % of tracing is on no line: JAX transposes the program, or works on the whole."
+            yield f"{100 * without:.0f} % of the tracing time belongs to no line: JAX transposes the program, or processes it as a whole."
         if any(r.saving is not None for r in repeated):
             yield (
-                "What blocks take of XLA, and what a loop saves of it, is measured by compiling the program with one of the blocks alone, and with "
-                "the loop. What the loop saves of tracing and lowering is taken to be in proportion to the equations that it leaves out."
+                "XLA's time for the blocks, and what a loop saves of it, are measured by compiling the program with only one of the blocks, "
+                "and with the loop. The savings in tracing and lowering are assumed to be proportional to the equations that the loop leaves out."
             )
         elif repeated:
-            yield "What a loop saves in seconds is not in proportion to what it leaves out, and may be nothing: `ablate=True` measures it."
+            yield "The time that a loop saves is not proportional to what it leaves out, and may be zero: `ablate=True` measures it."
 
     def _repeated(
         self, group: Group, found: Found, names: dict[Atom, str], before: Sequence[Instruction],
@@ -163,7 +163,7 @@ def _runs_at(group: Group, own: Sequence[Group]) -> tuple[Run, ...]:
 
 
 class _Tally(Data):
-    """Counts of one place, while they are made."""
+    """Counts of one place, as they accumulate."""
 
     def __init__(self, location: Location):
         self.location = location
@@ -175,7 +175,7 @@ def _by_place(
     program: Program, before: Sequence[Instruction], after: Sequence[Instruction] | None, stacks: Sequence[tuple[Stack, float]],
     tracing: float,
 ) -> tuple[tuple[Part, ...], tuple[Part, ...], Counts]:  # fmt: skip
-    """What lines and functions led to, and what has no line."""
+    """The sizes by line and by function, and of what has no line."""
     lines: dict[tuple[str, int], _Tally] = {}
     functions: dict[tuple[str, str], _Tally] = {}
     rest = Counter[str]()

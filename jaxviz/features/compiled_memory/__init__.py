@@ -1,1 +1,1 @@
-"""The memory of a compiled program over its schedule, each byte led back to the values that it is."""
+"""The memory of a compiled program over its schedule, with each byte attributed to values."""

@@ -1,4 +1,4 @@
-"""What each byte of a compiled program is: a value of the gradient, or XLA's own, and for which equations."""
+"""Attributes each byte of a compiled program to a value of the gradient or to XLA itself, and to equations."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ KINDS: tuple[Kind, ...] = (
     "double buffer", "offloaded", "fusion", "scratch", "unused", "not attributed",
 )  # fmt: skip
 OWN = KINDS[KINDS.index("merged") :]
-"""What is XLA's own: no value that the gradient has there."""
+"""Kinds of XLA's own memory, which holds no value of the gradient at that place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a buffer is.
+    """What a buffer holds.
 
     Args:
       kind: one of `KINDS`.
-      what: the expression that makes it, the path of an argument, whose cotangent it is.
-      type: of what is in it.
-      location: the user's line; None where it is not known.
-      why: why it is there: the reason of a residual, or what XLA has it for.
-      residual: its number among the residuals, where it holds one.
-      repeats: the same for what one expression makes in repeated layers, calls and iterations.
+      what: the expression that computes it, the path of an argument, or the value whose cotangent it is.
+      type: the type of its contents.
+      location: the user's line; None if unknown.
+      why: why it is there: the reason of a residual, or what XLA needs it for.
+      residual: the index of the residual that it holds, if it holds one.
+      repeats: a key, the same for the values of one expression in repeated layers, calls and iterations.
       padding: the bytes beyond those of its elements.
-      expression: of a residual what first makes its value, where `what` says another name of it.
-      stands_in: whether it is another value, from which the residual is computed anew.
+      expression: for a residual, the expression that first computes its value, if `what` is another name of it.
+      stands_in: whether it is another value, from which the residual is recomputed.
     """
 
     kind: Kind
@@ -58,17 +58,17 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The equations that a value was made from, and what was done with it since.
+    """The equations that a value was computed by, and what happened to it since.
 
     Args:
       numbers: of the equations.
-      stacked: whether it is collected, an iteration at a time.
-      sliced: whether it is taken out of such a collection.
-      copied: the instruction that copies it, where one does.
-      carried: whether it goes round in a loop.
-      serves: whether the equations do not make it, but read what it is made for.
-      computed: what computes it from their value, where that is an instruction of XLA's own.
-      argument: the argument that it is, where no equation makes it.
+      stacked: whether a loop stacks it.
+      sliced: whether it is a slice of a stacked value.
+      copied: the instruction that copies it, if there is one.
+      carried: whether a loop carries it.
+      serves: whether the equations do not compute it, but read the value that it is computed for.
+      computed: the instruction of XLA's own that computes it from their value, if there is one.
+      argument: the argument that it is, if no equation computes it.
     """
 
     numbers: tuple[int, ...]
@@ -83,9 +83,9 @@ class Traced:
 
 _COPIES = ("copy", "copy-start", "copy-done")
 _LAID_OUT = ("transpose", "reshape", "reverse")
-"""What XLA does to values to lay them out anew, where no equation says so."""
+"""Instructions with which XLA changes the layout of values without an equation."""
 _MADE_BY_BROADCASTS = ("reshape", "squeeze", "expand_dims", "convert_element_type", "full", "empty", "select_n")
-"""Operations that may come to nothing but a broadcast."""
+"""Operations that may compile to only a broadcast."""
 _NOTHING_COMPUTED = (
     "parameter",
     "constant",
@@ -98,16 +98,16 @@ _NOTHING_COMPUTED = (
     *_LAID_OUT,
 )
 _FOLLOWED = 200
-"""How many instructions are looked at for one value."""
+"""The number of instructions examined for one value."""
 
 
 class Attribution:
-    """Finds what the buffers of a compiled program are.
+    """Finds what the buffers of a compiled program hold.
 
     Args:
       module: the program.
       places: what its instructions were made from.
-      n_devices: on how many devices it runs.
+      n_devices: the number of devices that it runs on.
     """
 
     def __init__(self, module: Module, places: Makers, n_devices: int = 1):
@@ -208,7 +208,7 @@ class Attribution:
         return {b: self.described(b) if d.stands_in else d for b, d in found.items()}
 
     def described(self, buffer: Buffer) -> Described:
-        """What a buffer is."""
+        """What a buffer holds."""
         shape = self._shape(buffer)
         if shape.nbytes is None:
             return Described("scratch", "a table of where values are", "", repeats="table")
@@ -275,7 +275,7 @@ class Attribution:
             kind = "carried"
         why = "XLA copies it" if kind == "copy" and not traced.sliced else _WHY.get(kind, "")
         if traced.sliced:
-            why = "one iteration's part"
+            why = "one iteration's slice"
         at = self.places.definition or self._line_served(buffer)
         return Described(kind, what, shape.text, at, why, repeats=("argument", pattern(what), kind))
 
@@ -314,7 +314,7 @@ class Attribution:
             made = replace(made, location=self._line_served(buffer))
         if traced.computed is not None and not self._is_rounded(traced.computed, place, shape):
             opcode = traced.computed.opcode
-            why = "XLA's own, computed from it"
+            why = "computed from it by XLA"
             if opcode == "convert":
                 why = f"XLA holds it as {shape.text.partition('[')[0]}"
                 is_saved = self.places.kept.get(number) and (traced.stacked or self._is_read_by_backward(buffer))
@@ -328,7 +328,7 @@ class Attribution:
                 made,
                 kind="fusion",
                 what=f"{opcode} for {made.what}",
-                why="XLA holds it on the way to that",
+                why="XLA computes it as an intermediate step",
                 repeats=repeats,
             )
         if shape.on_host:
@@ -344,13 +344,13 @@ class Attribution:
         if traced.sliced:
             parts = self.places.kept.get(number, ())
             label = self.places.residuals[parts[0]].expression if parts else made.what
-            return replace(made, kind="copy", what=f"a slice of {label}", why="one iteration's part")
+            return replace(made, kind="copy", what=f"a slice of {label}", why="one iteration's slice")
         kind: Kind = "temporary"
         if place.stage == "forward":
             kept = self._kept(number, shape, traced.stacked)
             is_late = self._is_read_by_backward(buffer)
             if kept is None and traced.stacked and self.places.kept.get(number):
-                return replace(made, why="one iteration's part of what is stacked")
+                return replace(made, why="one iteration's slice of a stacked value")
             if kept is not None and (is_late or traced.stacked):
                 return self._as_copied(self._of_residual(kept, shape), traced)
             if is_late:
@@ -358,10 +358,10 @@ class Attribution:
                 if other is not None:
                     of_other = replace(self._of_residual(other, shape), stands_in=True)
                     if other in self._held:
-                        why = f"the backward pass computes `{of_other.what}` from it, which XLA holds, too"
+                        why = f"the backward pass computes `{of_other.what}` from it, and XLA also holds that value"
                         return replace(made, kind="fusion", why=why)
                     note = (
-                        f"XLA holds `{made.what}`, from which it computes it again"
+                        f"XLA holds `{made.what}`, and recomputes this value from it"
                         if made.what != of_other.what
                         else ""
                     )
@@ -467,7 +467,7 @@ class Attribution:
         if self._is_carried(buffer):
             kind = "carried"
         what = f"{self._innermost(maker).opcode}{of} for {made.what}"
-        return replace(made, kind=kind, what=what, why="XLA makes it for that")
+        return replace(made, kind=kind, what=what, why="XLA computes it for that")
 
     def _argument_in(self, value: Value) -> str:
         """The argument that a value is computed from by nothing but instructions of XLA's own."""
@@ -577,11 +577,11 @@ class Attribution:
         return found
 
 
-_MERGED = "a checkpoint has it recomputed; XLA merged that with the forward pass and holds the value"
+_MERGED = "a checkpoint recomputes it; XLA merged that with the forward pass and holds the value"
 _WHY: dict[str, str] = {
     "layout": "XLA copies it into another order of dimensions",
     "offloaded": "it is on its way to or from the memory of the host",
-    "double buffer": "XLA has the next one ready while this one is read",
+    "double buffer": "XLA prepares the next one while this one is read",
     "copy": "XLA copies it",
-    "carried": "it goes round in the loop",
+    "carried": "it is carried by the loop",
 }

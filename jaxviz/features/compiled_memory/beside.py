@@ -1,4 +1,4 @@
-"""The model of a gradient's memory beside what XLA makes of it: both curves on one axis, and what differs at the peaks."""
+"""The modelled memory of a gradient beside the compiled program: both curves on one axis, and what differs at the peaks."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _OF_KIND = {
     "fusion": "XLA's own", "scratch": "XLA's own", "carried": "carried by a loop", "unused": "gaps", "constant": "constants",
     "result": "results from the start", "not attributed": "not attributed",
 }  # fmt: skip
-"""What the compiled program alone has at its peak → why the model has not."""
+"""Kinds that only the compiled program has at its peak → why the model does not have them."""
 _WORDS = {
-    MERGED: "a checkpoint has it recomputed; XLA merged that with the forward pass and holds the value",
+    MERGED: "a checkpoint recomputes it; XLA merged that with the forward pass and holds the value",
     FUSED: "XLA computes it within a fusion, without memory",
-    "not found": "no memory of the compiled program leads back to it",
-    "inside of loops": "the model has a sum for what a loop's body takes; XLA's is in the rows below",
-    "at another time": "it is not alive at the other's peak",
-    "results from the start": "XLA sets them aside before the program runs",
+    "not found": "no buffer of the compiled program corresponds to it",
+    "inside of loops": "the model has one sum for the memory of a loop's body; XLA's buffers are in the rows below",
+    "at another time": "it is not alive at the other peak",
+    "results from the start": "XLA allocates them before the program runs",
 }
-"""What a reason means, where it is no repetition of it."""
+"""What a reason means, if that is not obvious."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,7 +55,7 @@ class MemoryBeside(Report):
 
     @cached_property
     def differences(self) -> tuple[Change, ...]:
-        """What the two have at their peaks in different bytes, the most first: `before` is the model's row, `after` the compiled one's, `why` the reason.
+        """The rows with different bytes at the two peaks, largest first: `before` is the model's row, `after` the compiled one's, `why` the reason.
 
         The sum is that of the compiled program's arguments, results, constants and temporaries, gaps included, less the modelled peak.
         """
@@ -68,7 +68,7 @@ class MemoryBeside(Report):
 
     @cached_property
     def by_reason(self) -> dict[str, int]:
-        """How many more bytes the compiled program has for each reason, the most first: fused away, merged again, copied, padded, …"""
+        """The additional bytes of the compiled program for each reason, largest first: fused away, merged again, copied, padded, …"""
         sums: dict[str, int] = {}
         for c in self.differences:
             sums[c.why] = sums.get(c.why, 0) + c.nbytes
@@ -112,7 +112,7 @@ class MemoryBeside(Report):
 
     @property
     def _least(self) -> int:
-        """What is less than a hundredth of the peak is left to the table."""
+        """Differences below a hundredth of the peak appear only in the table."""
         return max(1, self.compiled.peak_nbytes // 100)
 
     def _parts(self) -> Iterator[Part]:
@@ -130,7 +130,7 @@ class MemoryBeside(Report):
             heads,
             rows,
             "><<<<",
-            "what the compiled program has at its peak more or less than the model:",
+            "what the compiled program has at its peak, compared with the model:",
             more=self._more,
         )
         told = [f"{reason}: {_WORDS[reason]}" for reason in self.by_reason if reason in _WORDS]

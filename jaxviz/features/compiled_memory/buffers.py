@@ -1,4 +1,4 @@
-"""Where a compiled program has its values, and from when to when: XLA's buffer assignment, joined with the schedule."""
+"""Where and when a compiled program stores its values: XLA's buffer assignment, joined with the schedule."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Role = Literal["argument", "constant", "result", "temporary"]
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """Memory of one value of a compiled program, or of several that are one and the same memory: what a loop carries, and what it is from one
+    """The memory of one value of a compiled program, or of several values that share it, such as what a loop carries from one
     iteration to the next.
 
     Args:
-      offset, nbytes: where it lies in its allocation, in bytes.
-      values: the values that are in it, as they come.
+      offset, nbytes: its place in the allocation, in bytes.
+      values: the values in it, in order.
       spans: the first and the last place in the schedule of each time that it is needed.
     """
 
@@ -39,7 +39,7 @@ class Buffer:
 
 @dataclass(eq=False, slots=True)
 class Allocation:
-    """Memory that XLA sets aside as a whole.
+    """Memory that XLA allocates as a whole.
 
     Args:
       nbytes: its size.

@@ -1,4 +1,4 @@
-"""Two compiled programs side by side: the bytes at the peak that came and went, and why, where that is known."""
+"""Compares two compiled programs: the bytes at the peak that appeared and disappeared, and why, if that is known."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jaxviz.report.tables import counted, format_bytes, format_change, listed, r
 
 @dataclass(frozen=True, slots=True)
 class Change(Data):
-    """What one expression makes, of which the two programs have different bytes at their peaks.
+    """The values of one expression, of which the two programs have different bytes at their peaks.
 
     Args:
-      before, after: the rows of the two; None where one has none.
-      why: why it came, went, grew or shrank, as far as that is known.
+      before, after: the rows of the two programs; None if one has none.
+      why: why it appeared, disappeared, grew or shrank, if that is known.
     """
 
     before: Held | None
@@ -31,14 +31,14 @@ class Change(Data):
 
     @property
     def row(self) -> Held:
-        """That of the second program; where it has none, of the first."""
+        """The row of the second program, or of the first if the second has none."""
         found = self.after or self.before
         assert found is not None
         return found
 
     @property
     def nbytes(self) -> int:
-        """How many more bytes the second program has."""
+        """The additional bytes of the second program."""
         return (self.after.nbytes if self.after else 0) - (self.before.nbytes if self.before else 0)
 
     @property
@@ -54,10 +54,10 @@ class Change(Data):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryChange(Report):
-    """What differs between the memory of two compiled programs. See `CompiledMemory.compare`.
+    """The differences between the memory of two compiled programs. See `CompiledMemory.compare`.
 
     Args:
-      before, after: the two.
+      before, after: the two reports.
     """
 
     before: CompiledMemory
@@ -70,7 +70,7 @@ class MemoryChange(Report):
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """What came, went, grew or shrank, the most bytes first; the sum is the difference of `reserved_nbytes`."""
+        """What appeared, disappeared, grew or shrank, the most bytes first; the sum is the difference of `reserved_nbytes`."""
         found = [
             Change(a, b, self._why(a, b))
             for a, b in paired(self.before.at_peak, self.after.at_peak)
@@ -80,7 +80,7 @@ class MemoryChange(Report):
 
     @property
     def compiled_otherwise(self) -> tuple[str, ...]:
-        """What differs between the two compilations beside the programs: versions, flags, devices, the function."""
+        """Differences between the two compilations besides the programs: versions, flags, devices, the function."""
         a, b = self.before.compiler, self.after.compiler
         pairs = [("JAX", a.jax, b.jax), ("jaxlib", a.jaxlib, b.jaxlib), ("backend", a.backend, b.backend)]
         pairs += [("device", a.device, b.device), ("program", self.before.about, self.after.about)]
@@ -144,12 +144,12 @@ class MemoryChange(Report):
             for c in self.changes
         ]  # fmt: skip
         heads = ("change", "kind", "type", "line", "what, and why it changed")
-        yield Table(heads, rows, "><<<<", "what came and went at the peak:" if rows else "", more=self._more)
+        yield Table(heads, rows, "><<<<", "what changed at the peak:" if rows else "", more=self._more)
         for name, memory in (("before", self.before), ("now", self.after)):
             at = f" ({short_location(memory.location)})" if memory.location is not None else ""
             yield (
-                f"{name[0].upper()}{name[1:]} the peak is at {memory.peak_at}{at}, and XLA sets aside {format_bytes(memory.temp_nbytes)} "
-                f"for temporaries beside {format_bytes(memory.argument_nbytes)} of arguments and {format_bytes(memory.result_nbytes)} of results."
+                f"{name[0].upper()}{name[1:]} the peak is at {memory.peak_at}{at}, and XLA allocates {format_bytes(memory.temp_nbytes)} "
+                f"for temporaries, besides {format_bytes(memory.argument_nbytes)} of arguments and {format_bytes(memory.result_nbytes)} of results."
             )
 
     def _more(self, shown: int) -> str:
@@ -192,7 +192,7 @@ class MemoryChange(Report):
             still = {h.what for h in self.after.at_peak if h.donated_to}
             lost = [h.what for h in given if h.what not in still]
             if lost:
-                return f"it has memory of its own now: before it took that of {_codes(lost)}, whose donation no longer takes"
+                return f"it has its own memory now; before, it reused that of {_codes(lost)}, whose donation no longer has an effect"
             return ""
         earlier, fused = same_in(self.before.values, b), same_in(self.before.fused, b)
         if b.kind == "residual":
@@ -221,7 +221,7 @@ class MemoryChange(Report):
             return ""
         if a.kind == "result":
             taken = [h.what for h in self.after.at_peak if h.donated_to and h.type == a.type]
-            return f"it takes the memory of {_codes(taken)}, which is donated" if taken else ""
+            return f"it reuses the memory of {_codes(taken)}, which is donated" if taken else ""
         later, fused = same_in(self.after.values, a), same_in(self.after.fused, a)
         if a.kind == "residual":
             if fused is not None and fused.kind == "recomputed":

@@ -1,4 +1,4 @@
-"""Compiled programs that XLA has written into a folder, on whatever machine: `XLA_FLAGS=--xla_dump_to=folder`."""
+"""Reads compiled programs that XLA dumped to a folder, on any machine: `XLA_FLAGS=--xla_dump_to=folder`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_dump(folder: str | os.PathLike[str], module: str = "") -> CompiledMemor
     if others:
         names = listed(sorted({_program_name(p) for p in others}))
         notes.append(
-            f"The folder has {counted(len(others), 'other program')}: {names}; module='…' takes the largest with that in its name."
+            f"The folder has {counted(len(others), 'other program')}: {names}; module='…' selects the largest whose name contains it."
         )
     makers = OpNames(program.module)
     return memory_of(program, makers, name, f"program `{name}`", (), n_devices, (*notes, WITHOUT_FUNCTION))
@@ -86,7 +86,7 @@ def _from_proto(path: Path) -> Any:
     if not read.hlo_module.computations:
         raise ValueError(f"{path} has no program")
     if not read.buffer_assignment.buffer_allocations:
-        raise ValueError(f"{path} does not say where the program has its values: it has no buffer assignment")
+        raise ValueError(f"{path} has no buffer assignment, which says where the program stores its values")
     return read
 
 
@@ -96,16 +96,18 @@ def _check(assignment: Any, module: Module) -> None:
     unknown = set(made.values()) - module.instructions.keys()
     if unknown:
         raise ValueError(
-            f"its buffers have {counted(len(unknown), 'instruction')} that the program has not, such as {min(unknown)}"
+            f"its buffers have {counted(len(unknown), 'instruction')} that are not in the program, such as {min(unknown)}"
         )
     placed = {s.logical_buffer_id for a in assignment.buffer_allocations for s in a.assigned}
     if placed - made.keys():
-        raise ValueError(f"its allocations have buffers that it does not describe, such as {min(placed - made.keys())}")
+        raise ValueError(
+            f"its allocations refer to buffers that it does not describe, such as {min(placed - made.keys())}"
+        )
     given = {made[k] for k in placed}
     without = [i.name for n in module.order if (i := module.instructions[n]).opcode in _COMPUTES and n not in given]
     if without:
         raise ValueError(
-            f"{counted(len(without), 'instruction')}, such as {without[0]}, have no memory in it: it seems to be cut off"
+            f"{counted(len(without), 'instruction')}, such as {without[0]}, have no buffer in it: it seems to be truncated"
         )
 
 
@@ -134,7 +136,7 @@ def _from_text(path: Path) -> Any:
     buffers = path.with_name(path.name.removesuffix(_TEXT) + _BUFFERS)
     if not buffers.is_file():
         raise ValueError(
-            f"{path} has the program alone: {buffers.name}, which says where it has its values, is missing. {_HOW}"
+            f"{path} has only the program: {buffers.name}, which says where it stores its values, is missing. {_HOW}"
         )
     read = new_message("Program")
     read.hlo_module.MergeFromString(compat.parsed_hlo(path.read_text(encoding="utf-8")))
@@ -153,7 +155,7 @@ def _from_text(path: Path) -> Any:
         elif value and read.buffer_assignment.buffer_allocations:
             number, name, index, color, size, offset = value.groups()
             if name not in numbers:
-                raise ValueError(f"{buffers} has a value of {name}, and {path.name} no such instruction")
+                raise ValueError(f"{buffers} has a value of {name}, but {path.name} has no such instruction")
             made = read.buffer_assignment.logical_buffers.add(id=int(number), size=int(size), color=int(color))
             made.defined_at.instruction_id = numbers[name]
             made.defined_at.shape_index.extend(map(int, filter(None, (index or "").split(","))))

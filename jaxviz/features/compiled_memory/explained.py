@@ -1,4 +1,4 @@
-"""Reasons for the residuals of a program that was read without its function, from the function's own gradient."""
+"""Adds reasons to the residuals of a program that was read without its function, from the function's own gradient."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def explained(memory: CompiledMemory, derivations: Sequence[Derivation], old: st
     total, known = sum(a.nbytes for a, _ in there), sum(a.nbytes for a, b in there if a is not b)
     of = " and ".join(dict.fromkeys(f"`{d.primal.name}`" for d in derivations))
     note = (
-        f"The program was compiled elsewhere; the reasons are those of the gradient of {of} as it is here, joined by line, operation and size: "
+        f"The program was compiled elsewhere; the reasons come from the gradient of {of} as it is here, matched by line, operation and size: "
         f"{format_bytes(known)} of {format_bytes(total)} of residuals at the peak have one."
     )
     return replace(memory, at_peak=at_peak, values=values, notes=(*(n for n in memory.notes if n != old), note))

@@ -1,4 +1,4 @@
-"""The messages in which XLA writes down a compiled program and where its values lie: those fields of them that are read here.
+"""The messages in which XLA stores a compiled program and its buffer assignment: the fields that are read here.
 
 Their numbers are XLA's (`xla/service/hlo.proto`, `xla/xla_data.proto`), which stay what they are from version to version; fields that are not
 named here are passed over.

@@ -1,4 +1,4 @@
-"""A compiled program as XLA has it: its instructions in the order in which they run, and where each value goes."""
+"""A compiled program: its instructions in the order in which they run, and where each value goes."""
 
 from __future__ import annotations
 

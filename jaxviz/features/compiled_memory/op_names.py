@@ -1,4 +1,4 @@
-"""What a compiled program says of itself: the names that JAX gave its instructions, and the lines that led to them.
+"""The metadata of a compiled program: the names that JAX gave its instructions, and their source lines.
 
 Where the function is not at hand, these stand in the place of its equations. A name such as
 `jit(loss)/transpose(jvp())/while/body/closed_call/checkpoint/rematted_computation/sin` says which transforms and which programs an operation is of.

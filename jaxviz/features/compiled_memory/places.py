@@ -1,4 +1,4 @@
-"""From the number that an instruction carries to the equation that it was made from, and what that equation's value is to the gradient."""
+"""From the number on an instruction to the equation that it was compiled from, and the role of that equation's value in the gradient."""
 
 from __future__ import annotations
 

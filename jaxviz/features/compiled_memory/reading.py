@@ -1,4 +1,4 @@
-"""From a function to the memory of what it compiles to."""
+"""From a function to the memory of its compiled program."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
 
     For a training step, which computes a gradient itself and returns more than one number, it is the memory of the whole step.
 
-    What `jax.jit(f).lower(...)` or `.compile()` gives is read as it is, without the function: values have the names and lines that JAX noted on the
-    instructions, and a value of the forward pass that the backward pass reads counts as a residual.
+    The result of `jax.jit(f).lower(...)` or `.compile()` can be passed without the function: values then have the names and lines that JAX recorded
+    on the instructions, and a value of the forward pass that the backward pass reads counts as a residual.
 
     >>> print(jaxviz.compiled_memory(jax.jit(train_step).lower(params, batch).compile()))
     compiled program `train_step` on cpu: peak 1.9 MiB in the backward pass at dot_general (model.py:12): …
@@ -68,7 +68,7 @@ def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
         if args or kwargs:
             what = type(f).__name__
             raise TypeError(
-                f"a jax.stages.{what} has its arguments already: write jaxviz.compiled_memory({what.lower()})"
+                f"a jax.stages.{what} already has its arguments: call jaxviz.compiled_memory({what.lower()})"
             )
         return _read_stage(f)
     derivation = f if isinstance(f, Derivation) else derive(f, *args, argnums=argnums, **kwargs)
@@ -140,8 +140,8 @@ def _read_stage(stage: Any) -> CompiledMemory:
 
 
 WITHOUT_FUNCTION = (
-    "It was read without the function: names and lines are those that JAX noted on the instructions, and what the forward pass makes and "
-    "the backward pass reads counts as a residual. jaxviz.compiled_memory(f, *args) also says why the gradient keeps each, and which values are one group."
+    "Without the function, names and lines are those that JAX recorded on the instructions, and a value that the forward pass computes "
+    "and the backward pass reads counts as a residual. jaxviz.compiled_memory(f, *args) also says why the gradient saves each, and groups the values."
 )
 
 
@@ -160,7 +160,7 @@ def read_memory(
       places: its equations.
       about: what it is, in words.
       results: the names of its results.
-      n_devices: on how many devices it runs.
+      n_devices: the number of devices that it runs on.
     """
     derivation = lowering.derivation
     name = derivation.primal.name if places.opened is None else places.opened.program.name
@@ -188,7 +188,7 @@ def _program(compiled: Any) -> CompiledProgram:
     serialized = serialized_assignment(stats)
     modules = compiled.runtime_executable().hlo_modules()
     if not serialized or not modules:
-        raise ValueError(f"{jax.default_backend()} does not say where a compiled program has its values")
+        raise ValueError(f"{jax.default_backend()} does not report the buffers of a compiled program")
     return CompiledProgram(
         Module(message("Module", modules[0].as_serialized_hlo_module_proto())), message("Assignment", serialized),
         _compiler(compiled),
@@ -207,7 +207,7 @@ def memory_of(
       function: its name.
       about: what it is, in words.
       results: the names of its results.
-      n_devices: on how many devices it runs.
+      n_devices: the number of devices that it runs on.
       notes: remarks on the whole program.
     """
     module = program.module
@@ -270,7 +270,7 @@ def _at_peak(
             held.append(Held("padding", first.what, first.type, padding, len(group), first.location, "XLA pads it"))
     unused = sum(a.nbytes for a in allocations if a.role == "temporary") - sum(b.nbytes for b, _ in alive)
     if unused > 0:
-        held.append(Held("unused", "gaps between what is alive at the peak", "", unused))
+        held.append(Held("unused", "gaps between buffers that are alive at the peak", "", unused))
     return largest_first([*held, *_beside(module, attribution, allocations, results)])
 
 
@@ -334,7 +334,7 @@ def _beside(
         if a.role == "argument":
             number = module.entry.parameters[a.parameter]
             taken = next((results[k] if k < len(results) else f"result {k}" for k in a.results), "")
-            why = f"donated: {taken} takes its memory" if taken else ""
+            why = f"donated: {taken} reuses its memory" if taken else ""
             path = attribution.argument_name(number) or "an argument"
             rows.append(Held("argument", path, text, a.nbytes, 1, at, why, taken))
         elif a.role == "result":

@@ -1,4 +1,4 @@
-"""The memory of a compiled gradient over its schedule, and what is alive at its peak: each byte a value with its reason, or XLA's own."""
+"""The memory of a compiled gradient over its schedule, and what is alive at its peak: values with their reasons, and XLA's own memory."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Held(Data):
-    """What is in memory at the peak: the values of one kind that one expression makes, in repeated layers and calls together.
+    """What is in memory at the peak: the values of one kind and expression, over repeated layers and calls.
 
     Args:
-      kind: of `KINDS`: a value of the gradient, or XLA's own.
+      kind: one of `KINDS`: a value of the gradient, or XLA's own.
       what: the expression that makes it, the path of an argument, or whose cotangent it is.
-      type: of each, as it lies on one device.
+      type: the type of each, on one device.
       nbytes: the bytes of all of them, on one device.
       count: how many there are.
-      location: the user's line; None where it is not known.
-      why: why it is there: a residual's reason, or what XLA has it for; '' for what is computed at the time.
-      donated_to: of a donated argument the result that takes its memory; '' for all else.
-      expression: what first makes the value, where `what` is another name of it, such as that of a `checkpoint_name`; '' where it is not.
+      location: the user's line; None if unknown.
+      why: why it is there: a residual's reason, or what XLA needs it for; '' for values that are being computed.
+      donated_to: for a donated argument, the result that reuses its memory; otherwise ''.
+      expression: the expression that first computes the value, if `what` is another name, such as that of a `checkpoint_name`; otherwise ''.
     """
 
     kind: Kind
@@ -54,7 +54,7 @@ class Held(Data):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is XLA's own, and no value that the gradient has there."""
+        """Whether it is XLA's own memory, and not a value of the gradient."""
         return self.kind in OWN
 
 
@@ -64,9 +64,9 @@ class Moment(Data):
 
     Args:
       instruction: its name in the compiled program.
-      opcode: what it does.
+      opcode: its operation.
       is_backward: whether it is part of the backward pass.
-      nbytes: bytes of temporaries alive while it runs, by kind in the order of `KINDS`.
+      nbytes: bytes of temporaries alive while it runs, by kind, in the order of `KINDS`.
     """
 
     instruction: str
@@ -77,13 +77,13 @@ class Moment(Data):
 
 @dataclass(frozen=True, slots=True)
 class Compiler(Data):
-    """What compiled the program.
+    """The compiler of a program.
 
     Args:
-      jax, jaxlib: the versions; '' where they are not known.
+      jax, jaxlib: the versions; '' if unknown.
       backend: such as 'cpu'.
       device: its kind, as the backend names it.
-      flags: of XLA, as the environment has them.
+      flags: XLA's flags, from the environment.
     """
 
     jax: str
@@ -193,10 +193,10 @@ class CompiledMemory(Report):
 
     @property
     def turn(self) -> int:
-        """The index at which the backward pass begins; the number of instructions where there is none.
+        """The index at which the backward pass begins; the number of instructions if there is none.
 
-        XLA schedules some instructions of either pass during the other, and shares some between them. So it is where instructions of the
-        backward pass become frequent: the split of the schedule into two shares of them that explains most of their variance.
+        XLA schedules some instructions of each pass during the other, and shares some between them. So this is the point where instructions
+        of the backward pass become frequent: the split of the schedule in two parts that explains most of the variance of their share.
         """
         n = len(self.timeline)
         if not any(m.is_backward for m in self.timeline):
@@ -236,7 +236,7 @@ class CompiledMemory(Report):
     @property
     def _sentences(self) -> Iterator[str]:
         yield (
-            f"XLA sets aside {format_bytes(self.temp_nbytes)} for temporaries beside {format_bytes(self.argument_nbytes)} of arguments "
+            f"XLA allocates {format_bytes(self.temp_nbytes)} for temporaries, besides {format_bytes(self.argument_nbytes)} of arguments "
             f"and {format_bytes(self.result_nbytes)} of results; {self.attributed:.1%} of the temporaries have a line."
         )
         yield from self.notes
@@ -260,21 +260,21 @@ class CompiledMemory(Report):
         }  # fmt: skip
 
     def compare(self, after: CompiledMemory) -> MemoryChange:
-        """What differs between this program's memory and that of another: the bytes that came and went, by group and kind, with the cause.
+        """Compares this program's memory with another's: the bytes that appeared and disappeared, by group and kind, with the cause.
 
         >>> before = jaxviz.CompiledMemory.load("before.json")
         >>> print(before.compare(jaxviz.compiled_memory(loss, params, x)))
         compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB → 2.0 MiB, +0.8 MiB: most of it …
 
         Args:
-          after: the other one, such as that of a new version.
+          after: the other report, such as that of a new version.
         """
         from jaxviz.features.compiled_memory.change import MemoryChange
 
         return MemoryChange(self, after)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes it to a file as JSON, with the versions, the flags and the device; `load` reads it, for `compare`.
+        """Writes the report to a file as JSON, with the versions, the flags and the device; `load` reads it, for `compare`.
 
         Args:
           path: of the file.
@@ -285,13 +285,13 @@ class CompiledMemory(Report):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CompiledMemory:
-        """What `save` wrote.
+        """Reads a file that `save` wrote.
 
         Args:
           path: of the file.
 
         Raises:
-          ValueError: it is no such file, is damaged, or is of a later version of jaxviz.
+          ValueError: the file is not of this kind, is damaged, or was written by a later version of jaxviz.
         """
         from jaxviz.features.compiled_memory.saved import load
 
@@ -299,40 +299,40 @@ class CompiledMemory(Report):
 
     @classmethod
     def from_dump(cls, folder: str | os.PathLike[str], module: str = "") -> CompiledMemory:
-        """The memory of a program that XLA compiled elsewhere, such as on a cluster's devices, and wrote into a folder.
+        """Reads the memory of a program that XLA compiled elsewhere, such as on a cluster, and dumped to a folder.
 
-        Run there with `XLA_FLAGS="--xla_dump_to=folder --xla_dump_hlo_as_proto"`; what is written as text is read, too. Values are named by the
-        operations and lines that JAX noted on the instructions, and by expressions where the source is at hand under the same path.
+        Run there with `XLA_FLAGS="--xla_dump_to=folder --xla_dump_hlo_as_proto"`; text dumps can be read too. Values are named by the
+        operations and lines that JAX recorded on the instructions, and by expressions if the source is available under the same path.
 
         >>> print(jaxviz.CompiledMemory.from_dump("dump", "jit_train_step"))
         compiled program `train_step` on gpu: peak 53.1 GiB in the backward pass at dot_general (model.py:12): …
 
         Args:
-          folder: that was dumped to.
-          module: what the name of the program contains, such as 'jit_train_step' or 'module_0012'; of several it is the largest.
+          folder: the folder of the dump.
+          module: a part of the program's name, such as 'jit_train_step' or 'module_0012'; if several match, the largest is read.
 
         Raises:
-          ValueError: the folder has no such program, or one that is damaged or incomplete; the error names the file and what it lacks.
+          ValueError: the folder has no such program, or one that is damaged or incomplete; the error names the file and what is missing.
         """
         from jaxviz.features.compiled_memory.dumps import read_dump
 
         return read_dump(folder, module)
 
     def explain(self, f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CompiledMemory:
-        """The same with the reasons why a function's gradient keeps its residuals, for a program that was read without the function.
+        """Adds the reasons why a function's gradient saves its residuals, for a program that was read without the function.
 
-        The function is derived here, and nothing is compiled: a laptop explains what a cluster ran.
+        The function is derived here, and nothing is compiled: a laptop can explain what a cluster ran.
 
         >>> elsewhere = jaxviz.CompiledMemory.from_dump("dump", "jit_train_step")
         >>> print(elsewhere.explain(train_step, params, batch))
 
-        A residual gets a reason where those that the gradient keeps on its line, of the same operation and size, have one reason. The others
-        stay as they are, and a note says how many bytes have one.
+        A residual gets a reason if all residuals of the gradient with its line, operation and size have the same reason. The others
+        stay as they are, and a note says how many bytes have a reason.
 
         Args:
           f: the function that was compiled, or whose gradient was; or a training step, or a Derivation.
           *args, **kwargs: its arguments, as for `derive`.
-          argnums: the positional arguments to differentiate in.
+          argnums: the positional arguments to differentiate with respect to.
 
         Raises:
           the errors of `derive`.

@@ -1,4 +1,4 @@
-"""Compiled memory in a file: what one version of a program takes, to be compared with another one later."""
+"""Saves compiled memory to a file, to compare it with another version later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxviz.features.compiled_memory.report import CompiledMemory, Compiler, Hel
 from jaxviz.ir.origin import Location
 
 _FORMAT, _VERSION = "compiled memory of jaxviz", 1
-"""What stands at the beginning of a file; the version is that of its fields."""
+"""The header of a file; the version is that of its fields."""
 
 
 def save(memory: CompiledMemory, path: str | os.PathLike[str]) -> Path:

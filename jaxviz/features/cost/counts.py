@@ -2,10 +2,10 @@
 
 - A FLOP is an elementwise operation on one element, of whatever type: XLA counts comparisons, selections and integers too, and an
   operation on complex numbers once. A multiply-add is two.
-- Functions that hardware computes in several steps (`exp`, `tanh`, `sqrt`, `pow`, ...) are transcendentals, counted apart: XLA has
-  them in no FLOP figure. What JAX lowers to several operations counts as those, as `logistic` does.
-- Bytes are those of the operands and the results of an operation by itself. XLA fuses operations, so that a compiled program moves fewer.
-  Of a slice, a gather or a scatter only what is touched counts.
+- Functions that hardware computes in several steps (`exp`, `tanh`, `sqrt`, `pow`, ...) are transcendentals, counted separately: XLA
+  does not count them as FLOPs. What JAX lowers to several operations, such as `logistic`, counts as those.
+- Bytes are those of the operands and the results of each operation by itself. XLA fuses operations, so a compiled program moves fewer. For
+  a slice, a gather or a scatter, only the elements touched count.
 
 Where the counts are not those of XLA's compiled program: a conversion of types, or of bits, is not a FLOP, where XLA has one for each element. A
 cumulative sum is one addition for each element but the first, where XLA sums windows of 16 elements, 15 additions for each. Random
@@ -84,7 +84,7 @@ def moved(op: Operation, flops: int = 0, transcendentals: int = 0) -> Cost:
 
 
 def estimate(op: Operation) -> Cost:
-    """The cost of an operation that is not known: one FLOP for each element of a result that is not of integers."""
+    """The cost of an unknown operation: one FLOP for each element of a non-integer result."""
     inexact = (a for a in op.out_avals if jnp.issubdtype(getattr(a, "dtype", bool), jnp.inexact))
     return moved(op, sum(a.size for a in inexact))
 

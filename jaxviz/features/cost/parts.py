@@ -1,4 +1,4 @@
-"""What one equation costs: the innermost equations that it runs, how often, and what each of them costs."""
+"""The cost of one equation: the innermost equations that it runs, how often, and the cost of each."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from jaxviz.ir.syntax import Equation, Program
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An equation that holds no program, as a part of one that does.
+    """An equation without nested programs, as a part of one with them.
 
     Args:
       equation: the innermost equation.
       within: the equations that hold the program it stands in, outermost first.
-      each: what it costs once, on one device.
-      times: how often it runs in all: the trip counts of the scans and the numbers of devices of the `shard_map`s that it stands in.
-      copies: how often it stands in the compiled program of one device, where a loop has its body once for each step of `unroll`.
-      is_estimated: whether its primitive is not known; see `counts.estimate`.
+      each: the cost of one run, on one device.
+      times: how often it runs in total: the trip counts of the scans and the numbers of devices of the `shard_map`s around it.
+      copies: how often it is in the compiled program of one device, where a loop has its body once for each step of `unroll`.
+      is_estimated: whether its primitive is unknown; see `counts.estimate`.
     """
 
     equation: Equation
@@ -49,7 +49,7 @@ def cost_of(equation: Equation) -> Cost:
     >>> [jaxviz.cost_of(equation).flops for equation in program.equations]
 
     A scan costs its body times its length, a `shard_map` the work of one device times the number of devices, a cond its most expensive branch, and a
-    while loop one iteration, since its trip count is not known. An unknown primitive costs one FLOP for each element of its non-integer
+    while loop one iteration, because its trip count is unknown. An unknown primitive costs one FLOP for each element of its non-integer
     results.
     """
     return total_of(part.cost for part in parts(equation))

@@ -1,4 +1,4 @@
-"""What a gradient costs: FLOPs, transcendentals and bytes of each equation of the forward and the backward program, by source line."""
+"""The cost of a gradient: FLOPs, transcendentals and bytes of each equation of the forward and the backward program, by source line."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class CostReport(CostOfRows, Report):
         found = (self._compiled if optimized else self._lowered).cost_analysis()
         found = found[0] if isinstance(found, (list, tuple)) and found else found
         if not found:
-            raise JaxvizError(f"the backend {jax.default_backend()} does not report what its programs cost")
+            raise JaxvizError(f"the backend {jax.default_backend()} does not report the cost of its programs")
         # A call into a library counts as -1.
         said = {key: max(0, int(found.get(key) or 0)) for key in ("flops", "transcendentals", _BYTES, _BYTES_OUT)}
         written = min(said[_BYTES_OUT], said[_BYTES])
@@ -221,7 +221,7 @@ class CostReport(CostOfRows, Report):
             f"{ratio}, and {given.flops:,} before it optimizes."
         )
         if ours.flops != self.total.flops:
-            text += f" These count a loop's body once and one device alone; all that runs is {self.total.flops:,}."
+            text += f" These count a loop's body once and only one device; the total is {self.total.flops:,}."
         moves = f"{format_bytes(xla.nbytes)} where the equations by themselves move {format_bytes(ours.nbytes)}"
         return f"{text} Fused, it moves {moves}."
 
@@ -239,16 +239,16 @@ class CostReport(CostOfRows, Report):
           ValueError: `repeat` is less than one.
         """
         if repeat < 1:
-            raise ValueError(f"repeat is at least 1, not {repeat}")
+            raise ValueError(f"repeat must be at least 1; got {repeat}")
         d = self.derivation
         if self.inputs is None:
             raise TypeError(
-                "measure runs the equations, which takes arguments; call jaxviz.cost with a function and its arguments"
+                "measure runs the equations and needs arguments: call jaxviz.cost with a function and its arguments"
             )
         for x, name in zip(self.inputs, d.primal.arg_names, strict=True):
             if isinstance(x, jax.ShapeDtypeStruct) or compat.is_tracer(x):
                 raise TypeError(
-                    f"measure runs the equations, which takes arrays; argument {name or '?'} is {x}, which has no value"
+                    f"measure runs the equations and needs arrays; argument {name or '?'} is {x}, which has no value"
                 )
         n = len(d.forward.equations) + (len(d.backward.equations) if self.has_backward else 0)
         with counting("equations", n) as done:
@@ -374,4 +374,4 @@ def _notes(d: Derivation, rows: Sequence[Row]) -> Iterator[str]:
     if estimated:
         yield f"Estimated, at one FLOP for each element of a result that is not an integer: {', '.join(estimated)}."
     if spans_devices(d):
-        yield "It is the cost on all devices together."
+        yield "The cost is that of all devices together."

@@ -1,4 +1,4 @@
-"""The equations that a cost is of: each by itself, and those of one expression together."""
+"""The rows of a cost report: equations, and groups of equations of one expression."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PASSES: tuple[Pass, ...] = ("forward", "backward")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An equation of the forward or the backward program that holds no program itself.
+    """An equation of the forward or the backward program without nested programs.
 
     Args:
       stage: 'forward' or 'backward'.
-      part: the equation, what it stands in, and how often it runs.
+      part: the equation, what encloses it, and how often it runs.
       location: the user's line.
-      place: what it stands in, such as 'cell ×20'; '' outside of any.
+      place: what encloses it, such as 'cell ×20'; '' if nothing does.
     """
 
     stage: Pass
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def cost(self) -> Cost:
-        """What it costs, all iterations and devices together."""
+        """The cost, over all iterations and devices."""
         return self.part.cost
 
     @property
@@ -71,7 +71,7 @@ class Row:
 
 
 class CostOfRows:
-    """What the cost of rows is: by pass, and in all."""
+    """The cost of rows: by pass, and in total."""
 
     rows: tuple[Row, ...]
 
@@ -93,10 +93,10 @@ class CostOfRows:
 
 @dataclass(frozen=True, eq=False)
 class CostGroup(CostOfRows, Data):
-    """What one expression costs, all the times that it is evaluated together.
+    """The cost of one expression, over all its evaluations.
 
     Args:
-      rows: the equations that it comes to, in the forward and the backward program.
+      rows: its equations in the forward and the backward program.
     """
 
     rows: tuple[Row, ...]
@@ -114,7 +114,7 @@ class CostGroup(CostOfRows, Data):
 
     @cached_property
     def library(self) -> str:
-        """Where in a library it is computed, which the user's line calls; '' where in none."""
+        """Where in a library, called by the user's line, it is computed; '' if in none."""
         part = self.rows[0].part
         return library_of(part.equation, part.within)
 

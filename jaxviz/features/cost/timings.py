@@ -1,4 +1,4 @@
-"""How long each equation of a gradient takes, run by itself."""
+"""The time of each equation of a gradient, run by itself."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from jaxviz.report.tables import format_count, format_seconds, line_label, more_
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long one equation took.
+    """The time of one equation.
 
     Args:
       stage: 'forward' or 'backward'.
-      equation: of that program, with all that it holds.
+      equation: the equation, with all programs that it holds.
       location: the user's line.
       seconds: the best time of a run.
-      cost: what it costs.
+      cost: its cost.
     """
 
     stage: Pass
@@ -66,7 +66,7 @@ class Timings(Report):
 
     @property
     def seconds(self) -> float:
-        """Of all of them, one after the other."""
+        """The sum over all equations."""
         return sum(r.seconds for r in self.rows)
 
     @property

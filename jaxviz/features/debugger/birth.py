@@ -1,4 +1,4 @@
-"""From the report of a NaN to the run that made it: the stepper at the equation, and where that is on its time line."""
+"""From the report of a NaN to the run that produced it: the stepper at the equation, and its place on the time line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def stepper_of(report: NanReport) -> Stepper:
     """The run of what was searched, from its start.
 
     Raises:
-      SteppingError: the arrays are not kept any more.
+      SteppingError: the arrays are no longer available.
     """
     ran = report.ran() if report.ran is not None else None
     if ran is None:

@@ -1,4 +1,4 @@
-"""Breakpoints: places and values that a run stops at."""
+"""Breakpoints: places and values at which a run stops."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Armed:
         if b.equation is not None:
             found = [(s, e) for s, e in found if e is b.equation]
             if not found:
-                raise SteppingError(f"The run does not come to {described(b.equation)}.")
+                raise SteppingError(f"The run never reaches {described(b.equation)}.")
         if b.line is not None:
             file, line = _place(b.line)
             found = [(s, e) for s, e in found if _is_on(e, file, line)]
@@ -121,7 +121,7 @@ class Armed:
             inputs = {v for s, p in programs.items() for v in p.invars if names[s].get(v) == b.name} & inputs
             found = [(s, e) for s, e in found if any(names[s].get(v) == b.name for v in e.outvars)]
             if not found and not inputs:
-                raise SteppingError(f"No equation there is to stop at makes a variable `{b.name}`.")
+                raise SteppingError(f"No equation that the run can stop at makes a variable `{b.name}`.")
         return Armed(b, frozenset(e for _, e in found), frozenset(inputs))
 
     def holds(self, variable: Var, value: Any, name: str) -> bool:
@@ -211,7 +211,7 @@ def _steps(program: Program) -> Iterable[Equation]:
 def _place(line: int | str) -> tuple[str, int]:
     file, _, number = str(line).rpartition(":")
     if not number.isdigit():
-        raise SteppingError(f"A line is a number or a place such as 'model.py:41', not {line!r}.")
+        raise SteppingError(f"A line must be a number or a place such as 'model.py:41'; got {line!r}.")
     return file, int(number)
 
 

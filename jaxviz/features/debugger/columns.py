@@ -1,4 +1,4 @@
-"""What the stepper's widget shows, as plain data: the programs with their source, once, and each stop.
+"""The data of the stepper's widget: the programs with their source, sent once, and each stop.
 
 `messages.py` has the types. A stop is small whatever the values are: each is told in a few numbers and a thumbnail.
 """
@@ -426,7 +426,7 @@ def named(text: str) -> tuple[str, tuple[int, ...]]:
     try:
         numbers = tuple(int(part) for part in rest.rstrip().removesuffix("]").split(",")) if bracket else ()
     except ValueError:
-        raise SteppingError(f"A value is named as in h, or h[7] in iteration 7 of a loop; got {text}.") from None
+        raise SteppingError(f"Write a value as h, or as h[7] in iteration 7 of a loop; got {text}.") from None
     return name.strip(), numbers
 
 

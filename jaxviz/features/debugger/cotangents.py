@@ -1,4 +1,4 @@
-"""Where the backward program makes the cotangents of the forward program's values."""
+"""Where the backward program computes the cotangents of the forward program's values."""
 
 from __future__ import annotations
 

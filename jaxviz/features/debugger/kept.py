@@ -1,4 +1,4 @@
-"""The values that are kept of a run, within a budget: those go first that nothing needs to go on."""
+"""The values that a run keeps, within a budget: those that the run does not need are freed first."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Values(Mapping[Any, Any]):
-    """Values by the name that the program prints: `s.values["b"]`, in a loop `s.values["b", 7]` of iteration 7.
+    """Values by the name that the program prints: `s.values["b"]`, or `s.values["b", 7]` for iteration 7 of a loop.
 
     Args:
-      stepper: whose values.
-      stage: the program whose names they are; that of the position by default.
+      stepper: the stepper.
+      stage: the program of the names; by default that of the position.
     """
 
     def __init__(self, stepper: Stepper, stage: str | None = None):
@@ -39,10 +39,10 @@ class Values(Mapping[Any, Any]):
 
 
 class Cotangents(Mapping[Any, Any]):
-    """Cotangents of values of the forward program: `s.cotangents["b"]`, in a loop `s.cotangents["b", 7]` of iteration 7.
+    """Cotangents of values of the forward program: `s.cotangents["b"]`, or `s.cotangents["b", 7]` for iteration 7 of a loop.
 
-    There once the backward pass has passed the place; taken together from all that reads the value. Of what a loop reads unchanged in
-    each iteration, the cotangent in its body is what the iterations so far have added up.
+    A cotangent is available once the backward pass has computed it, summed over everything that reads the value. For a value that a loop reads
+    unchanged in each iteration, the cotangent in its body is the sum over the iterations so far.
     """
 
     def __init__(self, stepper: Stepper):

@@ -1,4 +1,4 @@
-"""The norms of what the lines of the source have come to in a run, and the lines on which a NaN was born."""
+"""The norms of the values that source lines computed in a run, and the lines on which a NaN was born."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops that are run in parts: some iterations at once, by one compiled function, whatever their number."""
+"""Loops that run in parts: any number of iterations at once, by one compiled function."""
 
 from __future__ import annotations
 

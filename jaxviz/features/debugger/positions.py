@@ -1,4 +1,4 @@
-"""Places in a run of programs, and which equations have a program that can be stepped into."""
+"""Positions in a run, and which equations have a program that can be stepped into."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SteppingError(JaxvizError, ValueError):
 
 
 class NoValueError(SteppingError, KeyError):
-    """A value that is not there; the message says why."""
+    """A value that is not available; the message says why."""
 
     __str__ = Exception.__str__
 
@@ -39,13 +39,13 @@ def described(equation: Equation, index: int | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """An equation whose body the run is in.
+    """An equation whose body contains the position.
 
     Args:
-      index: its place in its program.
+      index: its index in its program.
       body: which of the programs that it holds, such as 'jaxpr' or 'branches[1]'.
-      iteration: of a loop: which of the xs the body reads, so that a scan in reverse begins with the last; of a while loop the count. None
-        where the body runs once.
+      iteration: for a scan, the index of the slice of xs that the body reads, so a reverse scan begins with the last; for a while loop, the
+        count. None if the body runs once.
     """
 
     index: int

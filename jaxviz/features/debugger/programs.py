@@ -1,4 +1,4 @@
-"""The programs that are stepped through as they are read: names of variables, and where each is made."""
+"""The programs of a run as shown: names of variables, and where each is computed."""
 
 from __future__ import annotations
 

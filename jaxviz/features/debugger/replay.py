@@ -1,4 +1,4 @@
-"""Equations that are run once more: which may give something else, and how an operand stays what it was."""
+"""Equations that are run again: which of them may give a different value, and how operands are preserved."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ def differs(equation: Equation) -> str:
     """Says that an equation gave something else the second time, and why that may be."""
     from_python = sorted({e.primitive.name for e in equations_in(equation) if "callback" in e.primitive.name})
     where = described(equation)
-    why = f" The `{from_python[0]}` in it calls Python, which has to give the same again." if from_python else ""
-    return (
-        f"{where} gave a different value when it was run again.{why} What is shown may not be what the first run saw."
-    )
+    why = f" The `{from_python[0]}` in it calls Python, which must return the same value again." if from_python else ""
+    return f"{where} gave a different value when it was run again.{why} The values shown may differ from those of the first run."
 
 
 def equations_in(equation: Equation) -> Iterator[Equation]:

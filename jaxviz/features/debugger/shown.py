@@ -1,4 +1,4 @@
-"""A value at a stop, and how it is shown in a notebook."""
+"""A value at a stop, and its display in a notebook."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Value:
 
     Args:
       name: of its variable.
-      summary: what it looks like.
-      cotangent: of what it is the cotangent; '' for a value of the program itself.
+      summary: its summary.
+      cotangent: the value that it is the cotangent of; '' for a value of the program itself.
     """
 
     name: str

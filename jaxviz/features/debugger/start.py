@@ -55,7 +55,7 @@ def step(
     for x in inputs:
         if isinstance(x, jax.ShapeDtypeStruct):
             raise SteppingError(
-                "step runs the function, so it takes arrays; got a ShapeDtypeStruct, which has no value."
+                "step runs the function, so it needs arrays; got a ShapeDtypeStruct, which has no value."
             )
     inputs = [compat.canonicalize(x) for x in inputs]
     budget = _budget(memory)
@@ -106,16 +106,16 @@ def _with_backward(derivation: Derivation, inputs: list[Any], cotangents: Any, b
     else:
         flat, tree = jax.tree.flatten(cotangents)
         if derivation.out_tree is not None and tree != derivation.out_tree:
-            raise TypeError(f"cotangents have the structure of the result, {derivation.out_tree}; got {tree}")
+            raise TypeError(f"cotangents must have the structure of the result, {derivation.out_tree}; got {tree}")
         if len(flat) != len(avals):
-            raise TypeError(f"there is one cotangent for each of the {len(avals)} results; got {len(flat)}")
+            raise TypeError(f"expected one cotangent for each of the {len(avals)} results; got {len(flat)}")
     given = []
     for x, a, nonzero in zip(flat, avals, derivation.linearized.nonzeros_out, strict=True):
         if nonzero:
             x = jnp.asarray(x, a.dtype)
             if x.shape != a.shape:
                 raise TypeError(
-                    f"a cotangent has the type of its result, {a.str_short()}; got {x.dtype}{list(x.shape)}"
+                    f"a cotangent must have the type of its result, {a.str_short()}; got {x.dtype}{list(x.shape)}"
                 )
             given.append(x)
     n = len(primal.outvars)

@@ -1,4 +1,4 @@
-"""The debugger of a function's forward and backward program, as a plain object."""
+"""The debugger for a function's forward and backward program."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class Stepper:
         if not depths:
             inner = self.machine.entry(p)
             if inner is None or inner.path[-1].iteration is None:
-                raise SteppingError("There is no loop here: `to` takes a position in a loop, or right before one.")
+                raise SteppingError("There is no loop here: call `to` in a loop, or right before one.")
             p, depths = inner, [len(inner.path) - 1]
         depth = depths[-1]
         level = p.path[depth]
@@ -308,7 +308,7 @@ class Stepper:
         if "backward" not in self.stages:
             raise SteppingError(f"There is no backward pass here. {self._note}".rstrip())
         backward = self._texts["backward"].program
-        self._check_passed(Position("backward", (), len(backward.equations)), "The backward pass is not over yet")
+        self._check_passed(Position("backward", (), len(backward.equations)), "The backward pass has not finished yet")
         given = iter(self.machine.results("backward"))
         inputs = [v for v, nz in zip(self.derivation.primal.invars, self.derivation.nonzeros, strict=True) if nz]
         nonzero = self.derivation.transposed.nonzeros_out
@@ -351,7 +351,7 @@ class Stepper:
     def _not_yet(self, stage: str, site: Site, what: str) -> str:
         made = f"equation {site.index - 1}" if site.index else "the start"
         within = f" of `{site.holders[-1].primitive.name}`" if site.holders else ""
-        return f"{what} is not there yet: it is made by {made}{within} of the {stage} program; the run is at {self._place(self.position)}."
+        return f"{what} is not available yet: it is computed by {made}{within} of the {stage} program; the run is at {self._place(self.position)}."
 
     def _position(self, stage: str, site: Site, iterations: tuple[int, ...], name: str) -> Position:
         """The position where a variable is made: iterations as given, counted from the innermost, others those of the position."""
@@ -359,7 +359,7 @@ class Stepper:
         loops = [is_loop(e) for e in site.holders]
         if len(iterations) > sum(loops):
             raise NoValueError(
-                f"`{name}` is in {sum(loops)} loops, so it takes no more iterations than that; got {iterations}."
+                f"`{name}` is in {sum(loops)} loops, so it takes at most that many iterations; got {iterations}."
             )
         n_ours = sum(loops) - len(iterations)
         given = iter(iterations)
@@ -375,9 +375,7 @@ class Stepper:
             elif goes_round:
                 if not is_shared or ours is None:
                     loop = described(site.holders[depth])
-                    raise NoValueError(
-                        f"`{name}` is in the body of {loop}: say of which iteration, as in ['{name}', 0]."
-                    )
+                    raise NoValueError(f"`{name}` is in the body of {loop}: give the iteration, as in ['{name}', 0].")
                 iteration = ours.iteration
             path.append(Level(index, body, iteration))
         return Position(stage, tuple(path), site.index)
@@ -409,11 +407,11 @@ class Stepper:
         places = [place for v in variables for s in text.sites[v] if (place := self._places.place(s, v)) is not None]
         if not places:
             raise NoValueError(
-                f"`{name}` has no cotangent of its own: the result does not depend on it in a way that is differentiated, or it is kept "
-                "for the backward pass and read there alone, or it is another value plus a constant and both are read by one equation."
+                f"`{name}` has no cotangent of its own: the result does not depend on it differentiably, or only "
+                "the backward pass reads it, or it is another value plus a constant and one equation reads both."
             )
         if self.stage != "backward":
-            raise NoValueError(f"The cotangent of `{name}` is not there yet: the backward pass has not begun.")
+            raise NoValueError(f"The cotangent of `{name}` is not available yet: the backward pass has not begun.")
         return self._look("backward", name, places, iterations, f"The cotangent of `{name}`")
 
     def _known_cotangents(self) -> list[str]:

@@ -1,9 +1,9 @@
-"""Running programs equation by equation: forward and back in time, into bodies, out of them and over them.
+"""Runs programs equation by equation: forward and back in time, into, out of and over bodies.
 
-A place in the run is data, a `Position`. What the values are there is a function of it, so a move works out the position that it leads
-to and runs what is missing on the way. Values that were computed are kept within a budget. Beyond it those go first that nothing
-needs any more; they are recomputed from the ones that are left, which are enough to go on from every so many equations, and from every
-so many iterations of a loop.
+A place in the run is data, a `Position`, which determines the values there. So a move computes the new position and
+runs what is missing. Computed values are kept within a budget. Beyond it, values that are no longer needed are
+freed first; they are recomputed from the remaining ones, which are enough to resume from every few equations, and every
+few iterations of a loop.
 """
 
 from __future__ import annotations
@@ -416,13 +416,13 @@ class Machine:
         self.kept.free(self.position, 0, None)
         self.kept.budget = min(self.kept.budget, self.kept.nbytes)
         self._note(
-            f"Memory ran out at {describe_equation(equation)}: {before - self.kept.nbytes:,} bytes that were kept for going back are "
-            "freed, and will be recomputed when they are asked for."
+            f"Memory ran out at {describe_equation(equation)}: {before - self.kept.nbytes:,} bytes that were kept for going "
+            "back have been freed; their values are recomputed when needed."
         )
         try:
             return jax.block_until_ready(run(*operands))
         except Exception as error:
-            error.add_note(f"Raised while running {describe_equation(equation)}, with nothing kept for going back.")
+            error.add_note(f"Raised while running {describe_equation(equation)}, with no values kept for going back.")
             raise
 
     def _note(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What an array looks like in a few numbers, worked out where it lies: the array stays on its device, kilobytes come back."""
+"""Summarizes an array in a few numbers, computed on its device, so that only kilobytes are transferred."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """An array in a few numbers. Of complex numbers, sizes and the histogram are those of the absolute value.
+    """An array in a few numbers. For complex numbers, sizes and the histogram are those of the absolute value.
 
     >>> print(summarize(jnp.array([1.0, jnp.nan, 3.0])))
     f32[3] 1 … 3, mean 2, std 1, 1 NaN, first not finite at [1]
@@ -60,14 +60,14 @@ class Summary:
       type: as JAX prints it.
       shape: of the array.
       size: how many elements.
-      finite: how many of them are finite.
-      min, max, mean, std: of the finite ones; None where there are none.
-      nan, pos_inf, neg_inf: how many of each.
-      zeros, subnormals: how many are zero, and how many are so small that they have fewer digits.
-      histogram: how many finite elements are in each of some bins of equal width.
-      edges: where the first bin begins and the last one ends.
+      finite: the number of finite elements.
+      min, max, mean, std: of the finite elements; None if there are none.
+      nan, pos_inf, neg_inf: the number of each.
+      zeros, subnormals: the numbers of zeros and of subnormal elements.
+      histogram: the number of finite elements in each of several bins of equal width.
+      edges: the start of the first bin and the end of the last.
       first_not_finite: the index of the first element that is not finite.
-      picture: the array in shades, where it has a shape to show.
+      picture: the array in shades, if its shape can be shown.
       note: why there are no numbers, as for random keys.
     """
 

@@ -1,4 +1,4 @@
-"""The stepper in a notebook: source, jaxpr and values side by side, moved from the page and from Python alike.
+"""The stepper in a notebook: source, jaxpr and values side by side, moved from the page or from Python.
 
 What the page asks for comes as messages, and a message is only ever sent by somebody at the page: nothing that is saved with a notebook is run
 when it is opened. All that is shown is in traits, so a page that is opened without a kernel has the last stop.
@@ -92,7 +92,9 @@ class StepperWidget(Bundled):
     def _view(self) -> StepperView:
         view = self._held()
         if view is None:
-            raise SteppingError("This run is not kept any more, as others were begun since. Run the cell again.")
+            raise SteppingError(
+                "This run is no longer available, because newer runs have replaced it. Run the cell again."
+            )
         return view
 
     @property
@@ -114,7 +116,7 @@ class StepperWidget(Bundled):
         """Writes the stop as one HTML file that can be read without a kernel, and runs nothing.
 
         Args:
-          path: of the file; its folder must exist.
+          path: the path of the file; its folder must exist.
 
         Returns:
           the path.
@@ -140,7 +142,7 @@ class StepperWidget(Bundled):
                 _ASKED[do](self, content)
                 self.shown_moves = stepper.moves
         except KeyboardInterrupt:
-            self._fail(do, "Stopped", "The run stays where it was.")
+            self._fail(do, "Stopped", "The run has not moved.")
         except JaxvizError as error:
             self._fail(do, "", str(error))
         except Exception as error:
@@ -323,7 +325,7 @@ def _time_line(report: NanReport, event: Event) -> dict[str, Any]:
     stepper = stepper_of(report)
     n = sum(1 for text in stepper._texts.values() for _ in text.program.walk())
     if n > LARGEST:
-        return {"text/plain": f"report.step() steps to it; of {n:,} equations no time line is shown."}
+        return {"text/plain": f"report.step() steps to it; there is no time line for {n:,} equations."}
     stepper._widget = StepperWidget(stepper, event=event)
     shown = stepper._widget._repr_mimebundle_()
     data = dict(shown[0] if isinstance(shown, tuple) else shown or {})

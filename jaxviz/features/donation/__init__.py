@@ -1,1 +1,1 @@
-"""Donated arguments: what takes over their memory, and where each array was donated."""
+"""Donated arguments: which results reuse their memory, and where each array was donated."""

@@ -1,4 +1,4 @@
-"""What donation comes to for one call of a jitted function: which result takes which argument's memory, the bytes spared, and why not more."""
+"""The effect of donation in one call of a jitted function: which result reuses which argument's memory, the bytes saved, and why not more."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from jaxviz.runtime.compilations import unwatched
 
 @dataclass(frozen=True, slots=True)
 class Donated:
-    """What became of one donated argument.
+    """The effect of one donated argument.
 
     Args:
       path: such as `params['w']`.
       type: such as `f32[8,4]`.
       nbytes: of the whole.
-      result: the path of the result that is in its memory, such as `result['w']`; '' if none is.
-      reason: why none is; '' if one is.
-      is_copied: whether XLA copies it before that result is written, since it is read later still; the memory of the copy is then taken
-        in its stead.
+      result: the path of the result that reuses its memory, such as `result['w']`; '' if none does.
+      reason: why none does; '' if one does.
+      is_copied: whether XLA copies it before that result is written, because it is read later; the copy then
+        takes as much memory.
     """
 
     path: str
@@ -47,16 +47,16 @@ class Donated:
 
     @property
     def is_spared(self) -> bool:
-        """Whether its bytes are spared."""
+        """Whether its bytes are saved."""
         return bool(self.result) and not self.is_copied
 
     @property
     def text(self) -> str:
-        """`result['w'] takes its memory`."""
+        """`result['w'] reuses its memory`."""
         if not self.result:
             return self.reason
-        copied = "; but XLA copies it first, since it is read after that result is written: nothing is saved"
-        return f"{self.result} takes its memory{copied if self.is_copied else ''}"
+        copied = "; but XLA copies it first, because it is read after that result is written: no memory is saved"
+        return f"{self.result} reuses its memory{copied if self.is_copied else ''}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,7 +97,7 @@ class DonationReport(Report):
         if not n:
             return f"donation of {self.function}: it donates no argument"
         nothing = f"; {format_bytes(self.unused)} donated without effect" if self.unused else ""
-        asked = "" if self.is_told else "; that is what JAX asked XLA for, which does not report what it did"
+        asked = "" if self.is_told else "; this is what JAX asked XLA for, and XLA does not report what it did"
         return f"donation of {self.function}: {used} of {n} donated arguments save {format_bytes(self.spared)}{nothing}{asked}"
 
     @property
@@ -120,7 +120,7 @@ class DonationReport(Report):
         found += [(path, n, "could be donated") for path, n, _ in self.others]
         groups = grouped(found, lambda row: (pattern(row[0]), row[2]))
         rows = [(alike([path for path, *_ in g]), sum(n for _, n, _ in g), g[0][2]) for g in groups]
-        return bars(rows, f"bytes of the arguments of {self.function}, by what donation comes to")
+        return bars(rows, f"bytes of the arguments of {self.function}, by the effect of donation")
 
     def _parts(self) -> Iterator[Table | Listed]:
         groups = grouped(self.donated, lambda d: (pattern(d.path), d.type, pattern(d.text)))
@@ -223,7 +223,7 @@ def _notes(leaves: Sequence[Any], given: Sequence[bool], names: Sequence[str]) -
     ]
     if on_host:
         notes.append(
-            f"{', '.join(on_host[:4])}: not on a device, so that the copy that is put there is donated, and yours stays."
+            f"{', '.join(on_host[:4])}: not on a device; JAX donates the copy that it puts on one, and your array stays."
         )
     times = Counter(map(id, leaves))
     for x, is_donated, name in zip(leaves, given, names, strict=True):

@@ -24,12 +24,12 @@ from jaxviz.report.pictures import fitted
 from jaxviz.report.tables import format_bytes, nbytes, printable, type_text
 
 MOST_BOXES = 800
-"""The most boxes of a stage that are ever drawn."""
+"""The largest number of boxes drawn for a stage."""
 
 _TITLE = 28
 
 _CROWD = 4
-"""More values than this between the same groups of equations are drawn as one."""
+"""More values than this between the same groups of equations are drawn as one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Programs in Graphviz's dot language, as a `graphviz.Source` that shows itself where `dot` is not installed too."""
+"""Programs in Graphviz's dot language, as a `graphviz.Source` that is also displayed if `dot` is not installed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Dot(graphviz.Source):  # type: ignore[misc]
     >>> picture.render("loss", format="pdf")
     'loss.pdf'
 
-    It is a `graphviz.Source`. Where `dot` is not installed, a notebook shows it and `render` and `pipe` give it all the same, as SVG, PNG or
-    PDF in a layout of our own.
+    It is a `graphviz.Source`. If `dot` is not installed, a notebook still shows it, and `render` and `pipe` still return it, as SVG, PNG
+    or PDF in jaxviz's own layout.
     """
 
     def __init__(self, source: str, drawing: Drawing):

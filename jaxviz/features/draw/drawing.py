@@ -1,4 +1,4 @@
-"""Pictures of programs: SVG, PNG and matplotlib figures, by `dot` where it is installed and by a layout of our own where it is not."""
+"""Pictures of programs: SVG, PNG and matplotlib figures, laid out by `dot` if it is installed, and otherwise by jaxviz."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _subject(f: Any, args: Any, kwargs: Any, stage: str, argnums: Argnums) -> De
     if isinstance(f, (Derivation, Program)):
         if args or kwargs:
             raise TypeError(
-                f"draw takes no arguments beside a {type(f).__name__}, which has its types; got {len(args)}"
+                f"draw takes no arguments with a {type(f).__name__}, which has its own types; got {len(args)}"
             )
         if isinstance(f, Program) and stage not in ("", "primal"):
             return derive(f, argnums=argnums)

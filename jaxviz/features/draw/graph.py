@@ -1,4 +1,4 @@
-"""What a picture of a program shows: boxes for equations, frames for what holds them, lines for values."""
+"""The contents of a picture: boxes for equations, frames for enclosing programs and scopes, lines for values."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ ROLE_LABELS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What is drawn as a box, or as a word where it is a value from outside.
+    """A box, or a word for a value from outside.
 
     Args:
-      number: its place among the boxes.
+      number: its index among the boxes.
       kind: 'equation'; 'group' for equations drawn as one; 'input', 'constant', 'literal' and 'result' for values; 'residual' for one
         that goes from the forward to the backward program; 'note' for what is left out.
       title, detail: its two lines.
       role: of its equation; '' for a value.
-      frame: the frame that it stands in.
-      tooltip: a few lines more.
+      frame: the frame that contains it.
+      tooltip: a few more lines.
       url: of the source line, or ''.
     """
 
@@ -49,13 +49,13 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What holds boxes and other frames: a stage, a call, a branch, a loop's body, a named scope, or a layer that is repeated.
+    """A frame around boxes and other frames: a stage, a call, a branch, a loop's body, a named scope, or a repeated layer.
 
     Args:
-      number: its place among the frames; the first holds all.
+      number: its index among the frames; the first contains everything.
       parent: the frame around it; -1 for none.
       kind: 'picture', 'stage', 'call', 'scope' or 'fold'.
-      title: what it is.
+      title: its title.
     """
 
     number: int
@@ -67,13 +67,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A value that goes from one box to another.
+    """A line for a value between two boxes.
 
     Args:
       tail, head: the boxes.
       kind: 'value'; 'carry' where the next iteration or repetition reads it; 'residual' on its way between two stages.
-      nbytes: of the largest value, where several go the same way.
-      tooltip: what they are.
+      nbytes: the bytes of the value; of the largest if there are several.
+      tooltip: a description of them.
     """
 
     tail: int
@@ -85,14 +85,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Graph:
-    """What a picture shows.
+    """The contents of a picture.
 
     Args:
       title: of the picture.
       boxes: in the order of evaluation, values after the equations.
-      frames: each after the one that it stands in.
+      frames: each after the one that contains it.
       lines: between the boxes.
-      notes: what is folded, or left out.
+      notes: what is folded or left out.
     """
 
     title: str

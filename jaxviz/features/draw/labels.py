@@ -1,4 +1,4 @@
-"""What is written on the boxes and frames of a picture."""
+"""The labels of the boxes and frames of a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the boxes, frames and lines of a graph go: a layered layout, frame by frame from the inside.
+"""The layout of a graph: layered, frame by frame from the inside.
 
 Boxes stand in rows, lines run downwards from row to row, each row is ordered by the barycentres of what its boxes are joined to, and then
 moved to lie straight above and below it.

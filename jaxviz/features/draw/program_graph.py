@@ -1,4 +1,4 @@
-"""From programs to what a picture of them shows."""
+"""From programs to the contents of a picture."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def _programs(subject: Derivation | Program, stage: str) -> dict[str, Program]:
     if isinstance(subject, Program):
         if stage not in ("", "primal"):
             raise ValueError(
-                f"a Program has no stages; got stage={stage!r}. Those of a function are had from jaxviz.derive"
+                f"a Program has no stages; got stage={stage!r}. Use jaxviz.derive for the stages of a function"
             )
         return {"": subject}
     keys = [key for key in (stage or "primal").split("+") if key]
     for key in keys:
         if key not in STAGES:
-            raise ValueError(f"{key!r} is not a stage; there are {', '.join(STAGES)}, and several are joined by '+'")
+            raise ValueError(f"{key!r} is not a stage; there are {', '.join(STAGES)}; join several with '+'")
     return {key: getattr(subject, key) for key in dict.fromkeys(keys)}
 
 

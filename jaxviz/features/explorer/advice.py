@@ -1,4 +1,4 @@
-"""What would lower the peak of a gradient: the best plan in a sentence, and of each of the largest kept expressions what a checkpoint does."""
+"""What would lower the peak of a gradient: the best plan in a sentence, and the effect of a checkpoint for each of the largest saved expressions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _REGIONS = 2
 """Regions that are tried for each, the smallest that hold it."""
 
 _WORTH = 0.02
-"""The share of the peak below which a checkpoint does nothing for it."""
+"""The share of the peak below which a checkpoint counts as without effect."""
 
 _NO_MORE = "no more work"
 
 
 def advice_of(residuals: ResidualSet, switches: Switches) -> Advice:
-    """Measured as the switches are: each figure is that of a derivation with these checkpoints."""
+    """Each figure is measured, like those of the switches, by deriving the function with these checkpoints."""
     number = {id(r): i for i, r in enumerate(residuals)}
     key = switches.plan()
     trade = switches.trade(key)
@@ -86,7 +86,7 @@ def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGr
 
 
 def _planned(switches: Switches, groups: tuple[ResidualGroup, ...]) -> str:
-    """``with the checkpoints suggested above, its line keeps 1.0 KiB instead of 2.0 KiB``; '' where there are none, or where they change nothing there."""
+    """``with the checkpoints suggested above, its line saves 1.0 KiB instead of 2.0 KiB``; '' if there are none, or if they change nothing there."""
     key = switches.plan()
     trade = switches.trade(key)
     if not key or not isinstance(trade, Trade) or not _lowers(switches.search.written, trade):
@@ -95,17 +95,17 @@ def _planned(switches: Switches, groups: tuple[ResidualGroup, ...]) -> str:
     if after >= before:
         return ""
     now = f"{format_bytes(after)} instead of {format_bytes(before)}" if after else "nothing"
-    return f"with the checkpoints suggested above, its line keeps {now}"
+    return f"with the checkpoints suggested above, its line saves {now}"
 
 
 def _of_line(residuals: ResidualSet, location: Location) -> int:
-    """Bytes that a line of the user's makes a gradient keep."""
+    """The bytes that the gradient saves for a line of the user's."""
     line = location.file, location.line
     return sum(r.nbytes for r in residuals if r.kind == "intermediate" and (r.location.file, r.location.line) == line)
 
 
 def _worth(switches: Switches, trade: Trade) -> float:
-    """How much of the peak falls, less the share of work that it takes."""
+    """The share by which the peak falls, less the share of additional work."""
     written = switches.search.written
     fallen = (written.peak_nbytes - trade.peak_nbytes) / max(written.peak_nbytes, 1)
     return fallen - (trade.work - written.work) / max(switches.search.plain_flops, 1)
@@ -116,7 +116,7 @@ def _lowers(written: Trade, trade: Trade) -> bool:
 
 
 def _more_work(switches: Switches, trade: Trade) -> str:
-    """`3 % more work`; less than nothing where checkpoints that are there go."""
+    """`3 % more work`; less work if existing checkpoints are removed."""
     share = 100 * (trade.work - switches.search.written.work) / max(switches.search.plain_flops, 1)
     if share <= -1:
         return f"{-share:.0f} % less work"

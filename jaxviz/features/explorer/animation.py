@@ -1,4 +1,4 @@
-"""A gradient in motion as an animated picture: what runs, what is kept and taken out again, and the memory that grows and falls with it.
+"""The gradient in motion as an animated picture: what runs, what is saved and read again, and the memory.
 
 `widgets/src/panes/motion.ts` is the same on the page, where it is stopped and stepped through.
 """
@@ -121,7 +121,7 @@ class _Scene:
         is_again = row >= 0 and ROLES[int(columns["equation_role"][row])] == "recomputation"
         is_backward = step >= self.turn
         passing = (
-            "backward pass, computed again for a checkpoint"
+            "backward pass, recomputed for a checkpoint"
             if is_again
             else "backward pass"
             if is_backward

@@ -1,4 +1,4 @@
-"""What a view says of time, for a drawing: where each step stands, what is in memory meanwhile, and the boxes of the scopes.
+"""The time axis of a view, for drawings: the place of each step, the memory at each step, and the boxes of the scopes.
 
 `widgets/src/model/overview.ts` and `timeline.ts` work out the same for the page.
 """

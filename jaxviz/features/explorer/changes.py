@@ -1,4 +1,4 @@
-"""What an explorer shows of two versions of a function."""
+"""The differences between two versions of a function in an explorer."""
 
 from __future__ import annotations
 

@@ -39,9 +39,9 @@ _TITLES = {
 
 
 def view_of(derivation: Derivation, source: bool = True) -> View:
-    """All that the explorer shows of a derivation.
+    """Everything that the explorer shows of a derivation.
 
-    A stage that cannot be derived is shown with its error, and the others all the same.
+    A stage that cannot be derived is shown with its error, and the others are shown as usual.
 
     Args:
       derivation: its programs are made here if they have not been.

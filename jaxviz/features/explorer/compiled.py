@@ -1,4 +1,4 @@
-"""What a gradient compiles to: StableHLO and optimised HLO, each line with the equations that it was made from."""
+"""The compiled gradient: StableHLO and optimised HLO, with the equations of each line."""
 
 from __future__ import annotations
 
@@ -96,15 +96,15 @@ def compiled(found: Lowering, block: str = "") -> Compiled:
 
     # Of several devices first what says how the program is divided: that compiles it for the rest too.
     if mesh_size(found.derivation.primal, found.derivation.placed) > 1:
-        exchanges = unless_silent("What devices exchange", lambda: compiled_exchanges(found))
+        exchanges = unless_silent("Communication between devices", lambda: compiled_exchanges(found))
     try:
         hlo = read_hlo(found.hlo, found.tags)
     except Exception as raised:
         error = first_line(raised)
     if hlo is not None and not hlo.lines:
-        hlo, error = None, f"the backend {jax.default_backend()} does not show what it made of the program"
+        hlo, error = None, f"the backend {jax.default_backend()} does not expose the compiled program"
     if not error:
-        memory = unless_silent("What it holds in memory", lambda: compiled_peak(found))
+        memory = unless_silent("Its memory", lambda: compiled_peak(found))
     texts: Compiled = {
         **lowered(found, block),
         "hlo": None if hlo is None else hlo.to_dict(),
@@ -122,7 +122,7 @@ def _notes(found: Lowering) -> Iterator[str]:
     if found.reason:
         yield f"The function alone, since it has no gradient: {found.reason}"
     if found.derivation.primal.is_path:
-        yield "One path: Python branched on values, and what is compiled is the branch it took."
+        yield "One path: Python branched on values, and the branch that it took is compiled."
 
 
 # --- StableHLO --------------------------------------------------------------------------------------------------------

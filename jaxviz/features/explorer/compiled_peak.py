@@ -1,4 +1,4 @@
-"""The memory of the compiled gradient, as the page draws it beside the modelled one, and what devices exchange in it."""
+"""The memory of the compiled gradient, as the page draws it beside the modelled one, and its collectives."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def compiled_peak(lowering: Lowering) -> CompiledPeak:
         sums[_DRAWN.index(_drawn(kind))] += nbytes[steps]
     rest = memory.at_peak[_MOST_ROWS:]
     return {
-        "summary": f"{memory.peak_text}; XLA sets aside {format_bytes(memory.temp_nbytes)} for temporaries",
+        "summary": f"{memory.peak_text}; XLA allocates {format_bytes(memory.temp_nbytes)} for temporaries",
         "notes": list(memory.notes),
         "kinds": list(_DRAWN),
         "bytes": sums.tolist(),
@@ -63,7 +63,7 @@ def compiled_line(key: str, peak: CompiledPeak) -> CompiledLine:
 
 
 def compiled_exchanges(lowering: Lowering) -> CompiledExchanges:
-    """What devices exchange in the compiled gradient; compiles it, unless that was done."""
+    """Communication between devices in the compiled gradient; compiles it, unless that was done."""
     found = collectives_of(lowering)
     return {
         "summary": found.summary,

@@ -1,4 +1,4 @@
-"""What a gradient does on each of the user's lines: the bytes that it keeps there, and the FLOPs of both passes."""
+"""The figures of each of the user's lines: the bytes that the gradient saves, and the FLOPs of both passes."""
 
 from __future__ import annotations
 

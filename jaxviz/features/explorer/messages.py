@@ -1,4 +1,4 @@
-"""What the explorer's page is sent beside its view, as JSON. `python tests/page/wire_types.py` writes these types down for the page."""
+"""The messages of the explorer's page besides its view, as JSON. `python tests/page/wire_types.py` writes these types down for the page."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class CompiledExchange(NamedTuple):
 
 
 class CompiledExchanges(TypedDict):
-    """What devices exchange in a compiled program."""
+    """Communication between devices in a compiled program."""
 
     summary: str
     rows: list[CompiledExchange]

@@ -1,4 +1,4 @@
-"""What columns name by its number, each written down once: strings, types, literals, and places in the source."""
+"""Tables of what columns refer to by number: strings, types, literals, and source locations, each stored once."""
 
 from __future__ import annotations
 

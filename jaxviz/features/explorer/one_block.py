@@ -1,4 +1,4 @@
-"""A function with one block in the place of all that are the same: what compiles in no time, where the whole takes minutes."""
+"""A function with only one of several identical blocks, which compiles quickly where the whole takes minutes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class OneBlock:
         def linked(text: CompiledText) -> CompiledText:
             return {**text, "links": [numbers(link) for link in text["links"]]}
 
-        note = f"One block alone of {self.text}: it computes something else than the whole, and takes less memory."
+        note = (
+            f"Only one block of {self.text}: it does not compute the same as the whole program, and takes less memory."
+        )
         made["stablehlo"] = linked(made["stablehlo"])
         if made["hlo"] is not None:
             made["hlo"] = linked(made["hlo"])
@@ -69,7 +71,7 @@ class OneBlock:
 
 @deep_stack
 def one_block_of(derivation: Derivation) -> OneBlock | None:
-    """The function with one block alone; None where no blocks are the same, or little would be left out."""
+    """The function with one block alone; None where there are no identical blocks, or little would be left out."""
     alike = Alike()
     program = opened(derivation.primal, alike)
     groups = groups_of(program, alike)
@@ -81,6 +83,4 @@ def one_block_of(derivation: Derivation) -> OneBlock | None:
         return None
     first = groups[0]
     written = f" `{first.place.text}` ({short_location(first.place.location)})" if first.place is not None else ""
-    return OneBlock(
-        derive_like(cut, derivation), derivation, f"{first.count:,} blocks that are the same,{written}".rstrip(",")
-    )
+    return OneBlock(derive_like(cut, derivation), derivation, f"{first.count:,} identical blocks,{written}".rstrip(","))

@@ -1,4 +1,4 @@
-"""What the explorer shows first: what a gradient keeps, by the user's expressions, the scopes that it runs, and its peak, in words too."""
+"""The overview: what a gradient saves, by the user's expressions, the scopes that it runs, and its peak, also in words."""
 
 from __future__ import annotations
 
@@ -87,22 +87,22 @@ def _reason(groups: Sequence[ResidualGroup]) -> str:
     rules = dict.fromkeys(g.rule for same in rest for g in same)
     asked = listed(rule.rpartition(" of ")[2] for rule in rules if rule and rule != first[0].rule)
     by = f"for the derivative{'s' * (len(rules) > 1)} of {asked}" if asked else "for the same derivative"
-    return f"{said} ({format_bytes(_nbytes(first))}); the rest is kept {by}."
+    return f"{said} ({format_bytes(_nbytes(first))}); the rest is saved {by}."
 
 
 _ASIDE = re.compile(r" \(and \d+ other uses?\)")
 
 
 def _keeps(residuals: ResidualSet) -> str:
-    """`keeps 33.2 MiB for the backward pass, beside 9.0 MiB of its arguments`."""
+    """`saves 33.2 MiB for the backward pass, besides 9.0 MiB of its arguments`."""
     own = residuals.nbytes_without_arguments
     arguments = residuals.nbytes - own
     if not residuals.items:
-        return "keeps nothing for the backward pass"
+        return "saves nothing for the backward pass"
     if own == 0:
-        return f"keeps {format_bytes(arguments)} of its arguments for the backward pass, and nothing else"
-    beside = f", beside {format_bytes(arguments)} of its arguments" if arguments else ""
-    return f"keeps {format_bytes(own)} for the backward pass{beside}"
+        return f"saves {format_bytes(arguments)} of its arguments for the backward pass, and nothing else"
+    beside = f", besides {format_bytes(arguments)} of its arguments" if arguments else ""
+    return f"saves {format_bytes(own)} for the backward pass{beside}"
 
 
 def _largest(found: Sequence[Sequence[ResidualGroup]], residuals: ResidualSet) -> str:

@@ -1,4 +1,4 @@
-"""The overview as a picture: the scopes that run, how long what is kept stays, and the memory, on one axis of time."""
+"""The overview as a picture: the scopes that run, how long values are saved, and the memory, over time."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class _Drawing:
 
     def kept_bands(self, y: float) -> float:
         """What is kept, each as thick as what of it is in memory; gives where it ends."""
-        self.write(8, y - 18, "kept for the backward pass", size=_SMALL)
+        self.write(8, y - 18, "saved for the backward pass", size=_SMALL)
         bytes = [kept_alive(self.view, which) for which, *_ in self.kept]
         alive = [np.array([b[steps].max() for steps in self.columns]) for b in bytes]
         most = max((float(a.max()) for a in alive), default=0.0) or 1.0

@@ -1,4 +1,4 @@
-"""Which variables of a derivation are one value, whose tangent or cotangent a variable is, and what a nested program is handed."""
+"""Relations between the variables of a derivation: which are one value, which are tangents or cotangents of others, and the inputs of nested programs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.page.params import layouts, visible_params
 from jaxviz.page.schema import ROLES
 
-_INNER_JIT = "this jit is called inside another, whose own donated arguments are what counts"
+_INNER_JIT = "this jit is called inside another jit, and only the donated arguments of the outer one count"
 
 _ROLE = {role: i for i, role in enumerate(ROLES)}
 

@@ -1,4 +1,4 @@
-"""What the explorer sends as text, beside the view."""
+"""The texts that the explorer sends besides the view."""
 
 from __future__ import annotations
 

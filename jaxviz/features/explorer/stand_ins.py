@@ -1,4 +1,4 @@
-"""What a checkpoint saves in the place of each residual."""
+"""The values that a checkpoint saves in place of each residual."""
 
 from __future__ import annotations
 

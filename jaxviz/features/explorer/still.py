@@ -1,4 +1,4 @@
-"""The overview as it stands where no widget does, on GitHub, in a mail, on paper: a picture of it, and a table of what is kept most."""
+"""The overview for places without widgets, such as GitHub, email or paper: a picture, and a table of the largest saved values."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def still_outputs(view: View) -> Iterator[Output]:
 
 
 def headline(view: View) -> list[str]:
-    """What it is of, what the gradient keeps, most of that, and its peak."""
+    """The title, what the gradient saves, the largest part of it, and the peak."""
     said = view.headline
     return [view.title[:1].upper() + view.title[1:], *filter(None, (said.keeps, said.largest, said.peak))]
 
 
 def table_html(view: View, note: str = "") -> str:
-    """The largest of what is kept; of a function that keeps nothing, what the explorer says of it.
+    """The largest saved values, or a summary for a function that saves none.
 
     Args:
       view: a whole one.
@@ -56,7 +56,7 @@ def table_html(view: View, note: str = "") -> str:
     """
     rows, rest = _rows(view)
     if rows:
-        above = f"<p>{code_html(headline(view)[0])}: what is kept most for the backward pass</p>"
+        above = f"<p>{code_html(headline(view)[0])}: the largest values saved for the backward pass</p>"
         # JupyterLab aligns cells to the right, but not what is in them.
         cell = lambda text, tag: f'<{tag}><div align="left">{code_html(text)}</div></{tag}>'
         head, *body = (
@@ -78,7 +78,7 @@ def table_text(view: View) -> str:
     return "\n\n".join(filter(None, (table, rest)))
 
 
-_HEADS = ("kept of", "bytes", "line", "why")
+_HEADS = ("saved", "bytes", "line", "why")
 
 
 def _rows(view: View) -> tuple[list[tuple[str, str, str, str]], str]:

@@ -1,4 +1,4 @@
-"""A view as plain text, for terminals and for whoever reads a notebook without its widgets."""
+"""A view as plain text, for terminals and for notebooks without widgets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxviz.report.tables import format_bytes
 
 
 def summary(view: View) -> str:
-    """What the explorer of a view would show, in a few lines.
+    """The contents of an explorer, in a few lines.
 
     >>> print(summary(view))
     Explorer of the gradient of `loss` in `params`

@@ -1,4 +1,4 @@
-"""The switches of the explorer: where a function has checkpoints and what they save, and what each setting of them comes to.
+"""The switches of the explorer: where a function has checkpoints, what they save, and the figures of each setting.
 
 Each setting is measured as a plan is: the function with these checkpoints is derived, and its memory modelled. The page shows what it is
 told, and asks for one setting after the other. A setting is written as a text, its key: `0,2|5,7|13` are the checkpoints around the regions 0
@@ -55,12 +55,12 @@ _OFFERED = 10
 _NAME, _MOVED = "saved", "offloaded"
 
 Tried = Trade | str
-"""What a setting comes to, or why it cannot be had."""
+"""The figures of a setting, or why it is impossible."""
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Checkpoints around some regions, and the values that they save; of these those that are offloaded to the host."""
+    """Checkpoints around some regions, the values that they save, and which of these are offloaded to the host."""
 
     regions: tuple[int, ...]
     saved: frozenset[int]
@@ -74,7 +74,7 @@ class Switches:
       derivation: of it as it is written.
 
     Raises:
-      ValueError: the function has too many equations, or an effect that JAX does not let a checkpoint repeat.
+      ValueError: the function has too many equations, or an effect that JAX does not allow in a checkpoint.
       EquationError: it has no gradient.
     """
 
@@ -83,7 +83,7 @@ class Switches:
         n = sum(1 for _ in derivation.primal.walk())
         if n > LARGEST:
             raise ValueError(
-                f"the switches are for up to {LARGEST:,} equations, and this has {n:,}; jaxviz.plan_remat plans it"
+                f"the switches support up to {LARGEST:,} equations, and this program has {n:,}; use jaxviz.plan_remat"
             )
         self.derivation = derivation
         self.search = Search(derivation, False)

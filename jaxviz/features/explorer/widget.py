@@ -1,4 +1,4 @@
-"""The explorer: the widget that shows a derivation, its stages side by side, linked."""
+"""The explorer: a widget that shows the linked stages of a derivation side by side."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class Explorer(Bundled):
     >>> e.equation
     Equation(mul -> f32[8,16])
 
-    Traits to observe and to set:
+    Traits that can be observed and set:
       selected: the selected equation as `stage:number`, such as 'backward:12'; '' for none.
       stage: the stage shown: 'primal', 'jvp', 'forward', 'linear', 'backward' or 'compiled'; or several of the first five, joined by '+'.
       beside: the same for the pane at the right; '' for none.
-      filter: the words that the residuals shown must have, as typed into the filter above their table.
-      overview: whether the overview is shown, as it is at first; setting a stage or selecting an equation leads away from it.
-      motion: whether the gradient is shown in motion, step by step; setting it leads away from the overview.
-      compared: whether it is shown side by side with the version before, if there is one: see `update`.
+      filter: the words that the residuals shown must contain, as typed into the filter above their table.
+      overview: whether the overview is shown, as it is at first; setting a stage or selecting an equation leaves it.
+      motion: whether the gradient is shown in motion, step by step; setting it leaves the overview.
+      compared: whether it is shown side by side with the previous version, if there is one: see `update`.
       switches: the checkpoints of *what if* as set, by the numbers of regions, groups and values; '' for the function as it is written.
       height: in pixels.
     """
@@ -155,19 +155,19 @@ class Explorer(Bundled):
         return _equations(self.derivation, stage)[int(number)]
 
     def update(self, f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> None:
-        """Shows a new version in place, marks what it has that the one before had not, and can show both side by side.
+        """Shows a new version in place and marks what is new in it; both can be shown side by side.
 
         >>> explorer.update(faster_loss, params, x)
 
-        The selected equation, the stages and what is typed stay as they are where they still apply.
+        The selected equation, the stages and the text that is typed are kept where they still apply.
 
         Args:
-          f: a function, or what else `explore` takes.
+          f: a function, or anything else that `explore` takes.
           *args, **kwargs: what to call it with, as for `explore`.
           argnums: as for `explore`.
 
         Raises:
-          what `explore` raises; the version before then stays.
+          the errors of `explore`; the previous version is then kept.
         """
         derivation = derive(f, *args, argnums=argnums, **kwargs)
         comparison = Comparison(self.derivation, derivation)
@@ -193,20 +193,20 @@ class Explorer(Bundled):
             self._show_still(is_new=False)
 
     def save_html(self, path: str | Path, source: bool = True, compiled: bool = False, graphviz: bool = False) -> Path:
-        """Writes the explorer as one HTML file that works without a kernel and fetches nothing.
+        """Writes the explorer as one HTML file that works without a kernel and downloads nothing.
 
         >>> explorer.save_html("loss.html")
 
         Args:
-          path: of the file; its folder must exist.
-          source: whether the lines of your own source files are in it; without them, file names and line numbers are.
-          compiled: whether to compile the gradient, so that the stage 'compiled' is in it, and its memory as a line over the modelled one.
-            It is in any case where it has been looked at, or is shown.
-          graphviz: whether Graphviz is in it, which lays small graphs out with fewer crossings and takes 0.9 MB. Without it they are
-            laid out as large ones are.
+          path: the path of the file; its folder must exist.
+          source: whether to include the lines of your own source files; file names and line numbers are always included.
+          compiled: whether to compile the gradient, to include the stage 'compiled', and its memory as a line over the
+            modelled one. It is always included if it is shown or has been opened.
+          graphviz: whether to include Graphviz (0.9 MB), which lays small graphs out with fewer crossings. Without it,
+            they are laid out like large ones.
 
-        Of a function of more than 3,000 equations a page says what would lower the peak where that is known already; call `complete` first for
-        it, which looks for a plan and may take a minute.
+        For a function of more than 3,000 equations, the page says what would lower the peak only if that has been computed: call `complete`
+        first, which looks for a plan and may take a minute.
 
         Returns:
           the path.
@@ -237,7 +237,7 @@ class Explorer(Bundled):
         return path
 
     def draw(self, stage: str = "", depth: int | None = None, source: bool = True) -> Drawing:
-        """A picture of a program, or of several side by side; by default of what the explorer shows.
+        """Draws a program, or several side by side; by default those that the explorer shows.
 
         >>> explorer.draw("forward+backward")
 
@@ -249,7 +249,7 @@ class Explorer(Bundled):
         return draw(self.derivation, stage=shown, depth=depth, source=source)
 
     def to_dot(self, stage: str = "", depth: int | None = None, source: bool = True) -> Dot:
-        """The picture as a `graphviz.Source`, which shows itself and which `.render()` writes; see `jaxviz.to_dot`."""
+        """The picture as a `graphviz.Source`, which a notebook displays and `.render()` writes; see `jaxviz.to_dot`."""
         return self.draw(stage, depth, source).to_dot()
 
     def save_svg(self, path: str | Path, stage: str = "", depth: int | None = None, source: bool = True) -> Path:
@@ -265,7 +265,7 @@ class Explorer(Bundled):
         return self.draw(stage, depth).plot(width)
 
     def plot_overview(self) -> Figure:
-        """The overview as a matplotlib figure: what runs, what is kept for how long, and the memory, with its peak.
+        """The overview as a matplotlib figure: what runs, what is saved and for how long, and the memory, with its peak.
 
         >>> explorer.plot_overview().savefig("overview.pdf")
 
@@ -278,19 +278,19 @@ class Explorer(Bundled):
         return overview_figure(self.view)
 
     def save_animation(self, path: str | Path, seconds: float = 15) -> Path:
-        """Writes the gradient in motion as an animated picture: what runs, what is kept and taken out again, and the memory meanwhile.
+        """Writes the gradient in motion as an animated picture: what runs, what is saved and read again, and the memory.
 
         >>> explorer.save_animation("loss.gif")
 
         Args:
-          path: of the file, a .gif, .png or .webp.
-          seconds: how long it takes to the end, about; it is repeated.
+          path: the path of the file, a .gif, .png or .webp.
+          seconds: the approximate length; the animation repeats.
 
         Returns:
           the path.
 
         Raises:
-          ValueError: the function has no gradient, the file is of another kind, or it would take no time.
+          ValueError: the function has no gradient, the file is of another kind, or the length is not above 0.
         """
         from jaxviz.features.explorer.animation import save_animation
 
@@ -355,11 +355,11 @@ class Explorer(Bundled):
             raise
 
     def complete(self) -> None:
-        """Works out all that the display leaves for later: the memory of a large program, the comparison with JAX, what would lower the peak, and the
-        switches of *what if*.
+        """Computes everything that the display leaves for later: the memory of a large program, the comparison with JAX, what would lower the peak,
+        and the switches of *what if*.
 
-        The browser asks for them once what is seen first is on the screen. Where none does, as when a notebook is run by a script, this has them
-        saved with the notebook.
+        The browser requests these once the first view is on the screen. If there is no browser, as when a script runs the notebook, call this to
+        have them saved with the notebook.
         """
         self._fill_rest()
         self._fill_check()
@@ -463,7 +463,7 @@ class Explorer(Bundled):
         """The same of the function with one block in the place of all that are the same."""
         try:
             one = self._one_block
-            made = as_json(one.compiled()) if one is not None else as_json({"error": "no blocks are the same"})
+            made = as_json(one.compiled()) if one is not None else as_json({"error": "there are no identical blocks"})
         except Exception as error:
             made = json.dumps({"error": first_line(error)})
         with self.hold_sync():
@@ -512,10 +512,10 @@ class Explorer(Bundled):
                 raise traitlets.TraitError(f"{key!r} is not a stage; there are {', '.join(_SHOWN)}")
             if key == "compiled" and len(keys) > 1:
                 raise traitlets.TraitError(
-                    "'compiled' takes a pane to itself, since it is one program of several stages"
+                    "'compiled' needs a pane of its own, because it is one program of several stages"
                 )
         if not keys and proposal["trait"].name == "stage":
-            raise traitlets.TraitError(f"one stage must be shown, of {', '.join(_SHOWN)}")
+            raise traitlets.TraitError(f"show at least one stage of {', '.join(_SHOWN)}")
         return "+".join(keys)
 
     @traitlets.validate("switches")  # type: ignore[untyped-decorator]
@@ -535,10 +535,10 @@ class Explorer(Bundled):
             return value
         stage, _, number = value.partition(":")
         if stage not in STAGES or not number.isdecimal():
-            raise traitlets.TraitError(f"{value!r} names no equation; write stage:number, such as 'backward:12'")
+            raise traitlets.TraitError(f"{value!r} is not an equation; write stage:number, such as 'backward:12'")
         n = len(_equations(self.derivation, stage))
         if int(number) >= n:
-            raise traitlets.TraitError(f"{value!r} names no equation; {stage} has {n}, numbered from 0")
+            raise traitlets.TraitError(f"{value!r} is not an equation; {stage} has {n}, numbered from 0")
         return value
 
 
@@ -575,9 +575,9 @@ def explore(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Explorer
     >>> jaxviz.explore(loss, params, x)
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args; or what `compare` gives, for both side by side.
-      *args, **kwargs: what to call it with, as for `derive`.
-      argnums: the positional argument or arguments to differentiate in, as for `derive`.
+      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args; or the result of `compare`, to show both side by side.
+      *args, **kwargs: its arguments, as for `derive`.
+      argnums: the positional argument or arguments to differentiate with respect to, as for `derive`.
 
     Raises:
       what `derive` raises; a stage that cannot be derived is shown with its error instead.

@@ -1,1 +1,1 @@
-"""What could be written better, with the bytes that it saves."""
+"""Advice on what to write differently, with the bytes that it frees."""

@@ -1,8 +1,8 @@
-"""What a gradient keeps that is cheap to recompute: the lines to put in a checkpoint, and the bytes that it would save.
+"""Saved values that are cheap to recompute: the lines to put in a checkpoint, and the bytes that this would free.
 
-A checkpoint around some equations that follow each other keeps what they read of other equations' results, and none of what they
-make for their own derivatives. So what it would save can be read off the forward and the linear program, without deriving
-the function anew.
+A checkpoint around consecutive equations saves what they read from other equations, and none of what they compute
+for their own derivatives. So its effect follows from the forward and the linear program, without deriving the
+function again.
 """
 
 from __future__ import annotations

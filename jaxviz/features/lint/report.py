@@ -74,13 +74,11 @@ class LintReport(Report, Sequence[Advice]):
 
     @property
     def summary(self) -> str:
-        """lint of the gradient of `loss` in `params`: 3 pieces of advice; it keeps 463 residuals, 1.1 MiB."""
+        """lint of the gradient of `loss` in `params`: 3 suggestions; it saves 463 residuals, 1.1 MiB."""
         n = len(self.items)
-        found = f"{n:,} piece{'s' * (n != 1)} of advice" if n else "nothing to advise"
-        few = (
-            f" ({self.n_left_out:,} left out, for less than {format_bytes(self.min_nbytes)})" if self.n_left_out else ""
-        )
-        kept = f"it keeps {counted(self.n_residuals, 'residual')}, {format_bytes(self.nbytes)}"
+        found = f"{n:,} suggestion{'s' * (n != 1)}" if n else "no suggestions"
+        few = f" ({self.n_left_out:,} omitted, below {format_bytes(self.min_nbytes)})" if self.n_left_out else ""
+        kept = f"it saves {counted(self.n_residuals, 'residual')}, {format_bytes(self.nbytes)}"
         return f"lint of the {self.gradient}: {found}{few}; {kept}"
 
     def _picture(self) -> str:
@@ -125,7 +123,7 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
     It runs and compiles nothing.
 
     >>> print(jaxviz.lint(loss, params, x))
-    lint of the gradient of `loss` in `params`: 2 pieces of advice; it keeps 463 residuals, 1.1 MiB
+    lint of the gradient of `loss` in `params`: 2 suggestions; it saves 463 residuals, 1.1 MiB
     ...
 
     Args:

@@ -143,7 +143,7 @@ _RULES = (
     ),
     LintRule(
         "captured-constant",
-        "a large array is closed over, and so is a constant of the program",
+        "a large array is closed over, and becomes a constant of the program",
         """
         An array that a function reads without taking it as an argument becomes a constant of the jaxpr. Under jax.jit this is a second
         copy that lives as long as the compiled function. It can be neither donated nor replaced, and a function that is already compiled

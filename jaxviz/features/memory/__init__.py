@@ -1,1 +1,1 @@
-"""What is alive over a gradient's time, step by step."""
+"""The memory of a gradient over time, step by step."""

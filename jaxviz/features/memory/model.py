@@ -29,7 +29,7 @@ KINDS: tuple[Kind, ...] = ("argument", "constant", "residual", "temporary", "cot
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """Memory of one value, and of those that only show it in another shape."""
+    """The memory of one value, and of views of it in other shapes."""
 
     nbytes: int
     kind: Kind
@@ -57,16 +57,16 @@ class Live:
     >>> max(timeline.values, key=lambda v: v.nbytes * (v.last - v.born + 1))
 
     Args:
-      what: the path of an argument, the expression that makes it, or whose cotangent it is.
-      type: its type; '' for what the body of a loop takes inside.
+      what: the path of an argument, the expression that computes it, or the value whose cotangent it is.
+      type: its type; '' for the memory inside the body of a loop.
       nbytes: its size in bytes.
-      kind: what it is there for.
+      kind: its kind, such as 'residual'.
       born: the first step at which it is in memory.
-      last: the last one; the number of steps if it is still there when all is done.
-      equation: what makes it, at step `born`; None for an input.
+      last: the last step; the number of steps if it is still there at the end.
+      equation: the equation that computes it, at step `born`; None for an input.
       location: the user's line; None for an argument.
-      residuals: the numbers of the residuals that it holds: several if one shows another in a new shape.
-      repeats: the same for values of one expression in repeated layers and calls.
+      residuals: the indices of the residuals that it holds: several if one is a view of another.
+      repeats: a key, the same for values of one expression in repeated layers and calls.
     """
 
     what: str
@@ -83,14 +83,14 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The time of one equation.
+    """The step of one equation.
 
     Args:
-      equation: in the order of evaluation, those of called functions in the place of the call.
-      within: the equations that hold the program it stands in, outermost first.
+      equation: in the order of evaluation, with the equations of called functions in place of the call.
+      within: the equations that hold its program, outermost first.
       is_backward: whether it is part of the backward program.
-      nbytes: bytes alive while it runs, by kind in the order of `KINDS`.
-      is_outside: whether it is part of neither pass, but of a training step that takes the gradient.
+      nbytes: bytes alive while it runs, by kind, in the order of `KINDS`.
+      is_outside: whether it is part of neither pass, but of the training step around them.
     """
 
     equation: Equation
@@ -164,7 +164,7 @@ class Model:
         seeds = backward.invars[n:]
         divided = self.layouts.cotangents if self.layouts is not None else ()
         for v, n_parts in zip(seeds, divided or (1,) * len(seeds), strict=True):
-            back[v] = self.new(v, "cotangent", name="the cotangent that comes in", parts=n_parts)
+            back[v] = self.new(v, "cotangent", name="the incoming cotangent", parts=n_parts)
         for v in backward.constvars:
             back[v] = self.new(v, "constant", name="a constant of a rule")
         for i, buffer in enumerate(saved):
@@ -192,7 +192,7 @@ class Model:
             env[v] = self.new(v, "argument", name=name, parts=n_parts)
         for v in program.constvars:
             n_parts = layouts.values.get(v, 1) if layouts is not None else 1
-            env[v] = self.new(v, "constant", name="a constant, closed over", parts=n_parts)
+            env[v] = self.new(v, "constant", name="a captured constant", parts=n_parts)
 
     def ended(self, program: Program, results: Sequence[Buffer]) -> tuple[Step, ...]:
         """What each step has in memory, where these are the results: what is there to the end is known now."""
@@ -251,7 +251,7 @@ class Model:
                     v: self.read(env, e.invars[i]) for v, i in zip(body.program.invars, body.operands, strict=True)
                 }
                 for v in body.program.constvars:
-                    inner[v] = self.new(v, "constant", name="a constant, closed over")
+                    inner[v] = self.new(v, "constant", name="a captured constant")
                 is_forward, is_backward = e in self.opened.forward, e in self.opened.backward
                 before = self.is_backward, self.in_pass
                 self.is_backward, self.in_pass = before[0] or is_backward, before[1] or is_forward or is_backward

@@ -1,4 +1,4 @@
-"""What the values in the memory of a gradient are called."""
+"""Names for the values in the memory of a gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of the memory that a gradient takes over time, and what XLA says of the same program."""
+"""A model of the memory of a gradient over time, and XLA's figures for the same program."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Values that are in memory at one step: those of one kind and type that one line makes in one way.
+    """Values in memory at one step, of one kind, type, line and expression.
 
     Args:
-      what: the path of an argument, the expression that makes them, or whose cotangent they are.
+      what: the path of an argument, the expression that computes them, or the value whose cotangents they are.
       type: of each.
       nbytes: the bytes of all of them.
-      kind: what they are there for.
+      kind: their kind, such as 'residual'.
       location: the user's line; None for an argument.
       count: how many there are.
     """
@@ -66,12 +66,12 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class XlaMemory:
-    """What XLA says of the compiled gradient, on one device; see `compiled.memory_analysis()`.
+    """XLA's figures for the compiled gradient, on one device; see `compiled.memory_analysis()`.
 
     Args:
-      arguments, results, temporaries, reused: bytes; `reused` are those of results in the memory of donated arguments.
+      arguments, results, temporaries, reused: bytes; `reused` are those of results that reuse donated arguments.
       backend: such as 'cpu'.
-      temporaries_without_checkpoints: of the same function with its checkpoints taken away; None if it has none.
+      temporaries_without_checkpoints: for the same function without its checkpoints; None if it has none.
     """
 
     arguments: int
@@ -132,7 +132,7 @@ class MemoryTimeline(Report):
     def alive_at(self, step: int) -> tuple[Alive, ...]:
         """The values alive at a step, largest first; those of one expression in repeated layers and calls are counted together.
 
-        So are those that have one name and one line, as several values of a library's function have.
+        Values with the same name and line are counted together too, as several values of a library's function have.
         """
         groups = grouped(self.model.values(step), lambda v: (v.repeats, v.type, v.kind, v.location))
         alive = [
@@ -165,8 +165,8 @@ class MemoryTimeline(Report):
         xla = self.xla
         modelled = self.peak_nbytes - self.steps[self.peak].nbytes[0] if self.steps else 0
         said = (
-            f"XLA on {xla.backend} takes {format_bytes(xla.temporaries)} of temporaries beside {format_bytes(xla.arguments)} of "
-            f"arguments and {format_bytes(xla.results)} of results; the model has {format_bytes(modelled)} beside the arguments at its peak."
+            f"XLA on {xla.backend} takes {format_bytes(xla.temporaries)} for temporaries, besides {format_bytes(xla.arguments)} "
+            f"of arguments and {format_bytes(xla.results)} of results; the model has {format_bytes(modelled)} besides the arguments at its peak."
         )
         without = xla.temporaries_without_checkpoints
         if without is None:
@@ -179,13 +179,13 @@ class MemoryTimeline(Report):
         return f"{said} Without the checkpoints it takes {format_bytes(without)}."
 
     def beside(self, compiled: CompiledMemory | None = None) -> MemoryBeside:
-        """The model and what XLA makes of it on one axis, and what differs at their peaks: what is fused away, merged again, copied, padded.
+        """Shows the model and the compiled program on one axis, and what differs at their peaks: values that are fused away, merged again, copied or padded.
 
         >>> print(jaxviz.memory(loss, params, x).beside())
         gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB fused away, …
 
         Args:
-          compiled: what `compiled_memory` says of the same function; None compiles it.
+          compiled: the report of `compiled_memory` on the same function; None compiles it.
 
         Raises:
           the errors of `compiled_memory`.
@@ -213,7 +213,7 @@ class MemoryTimeline(Report):
     def summary(self) -> str:
         """memory of the gradient of `loss` in `params`: peak 1.2 MiB in the backward pass at mul (model.py:12), of it 0.8 MiB residuals, …."""
         if not self.steps:
-            return f"memory of the {self.about}: nothing is computed"
+            return f"memory of the {self.about}: there are no equations"
         step = self.steps[self.peak]
         parts = [
             f"{format_bytes(n)} {_plural(kind)}"
@@ -225,7 +225,7 @@ class MemoryTimeline(Report):
 
     @property
     def turn(self) -> int:
-        """The first step of the backward pass; the number of steps where there is none."""
+        """The first step of the backward pass; the number of steps if there is none."""
         return next((i for i, s in enumerate(self.steps) if s.is_backward), len(self.steps))
 
     def _picture(self) -> str:
@@ -311,7 +311,7 @@ _VALUE = ("what", "type", "nbytes", "kind", "born", "last", "residuals")
 def peak_text(timeline: MemoryTimeline) -> str:
     """`peak 1.2 MiB in the backward pass at mul (model.py:12)`."""
     if not timeline.steps:
-        return "nothing is computed"
+        return "there are no equations"
     step = timeline.steps[timeline.peak]
     at = location_of(step.equation, step.within)
     where = f" ({short_location(at)})" if at is not None else ""

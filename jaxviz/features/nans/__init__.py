@@ -1,1 +1,1 @@
-"""Where a NaN comes from."""
+"""Finds where a NaN or an infinity is born."""

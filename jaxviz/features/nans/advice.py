@@ -1,4 +1,4 @@
-"""What to write instead: advice whose code, as it is printed, gives finite values and a finite gradient."""
+"""Advice whose code, as printed, gives finite values and a finite gradient."""
 
 from __future__ import annotations
 

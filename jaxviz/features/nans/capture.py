@@ -1,4 +1,4 @@
-"""Values from inside a program, in any iteration of the loops that hold them."""
+"""Computes values inside a program, in any iteration of the loops around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The usual causes of NaNs and infinities, recognised by the operation and by what it read, each with what helps."""
+"""The usual causes of NaNs and infinities, recognised by the operation and its operands, each with a remedy."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jaxviz.report.tables import type_text
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """What an equation read or made.
+    """An operand or a result of an equation.
 
     Args:
       type: such as `f32[8,4]`.
       size: number of elements.
-      n_nan, n_inf, n_zero: how many of them are that.
-      low, high: of those that are finite; None where none is.
+      n_nan, n_inf, n_zero: the numbers of NaNs, infinities and zeros.
+      low, high: the range of the finite elements; None if there are none.
       value: the element from which, or as which, what is not finite was made; None where elements do not correspond.
       name: the expression that made it, or the path of the argument it is; '' where neither is known.
     """
@@ -90,13 +90,13 @@ def operand(x: Any, index: tuple[int, ...] | None = None, name: str = "") -> Ope
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why an equation makes what is not finite.
+    """Why an equation computes a value that is not finite.
 
     Args:
       id: such as 'log-of-zero'.
       text: what happened.
-      advice: the name of what helps, in `REMEDIES`; '' where that is not known.
-      parts: what is put into that.
+      advice: the name of the remedy in `REMEDIES`; '' if unknown.
+      parts: the values to fill into it.
     """
 
     id: str
@@ -106,7 +106,7 @@ class Cause:
 
     @property
     def remedy(self) -> str:
-        """What helps, with the code to write."""
+        """The remedy, with the code to write."""
         return REMEDIES[self.advice].format(**dict(self.parts)) if self.advice else ""
 
 
@@ -124,7 +124,7 @@ class Case:
       operation: what the user called, such as 'log'.
       of: the primitive that this is, or is the derivative of.
       is_derivative: whether the equation belongs to the derivative of that.
-      inputs, outputs: what it read and made.
+      inputs, outputs: its operands and results.
       dtype: of what it made.
       behind_where: whether what the user's operation gives goes into a `where`, which may not take it.
       matrix: what it read first, if that is a matrix.
@@ -241,7 +241,9 @@ def _of_library(case: Case) -> Cause | None:
             "all-masked", f"{all_masked}: the sum that its slope divides by is 0.", "mask with a finite number"
         )
     if case.primitive == "shard_map":
-        text = "It happens on a device, inside of the shard_map, which is a single step where equations are run one by one."
+        text = (
+            "It happens on one device inside the shard_map, which runs as a single step when equations run one by one."
+        )
         return Cause("inside-shard-map", text)
     if case.primitive == "cholesky" or case.operation in ("cholesky", "cho_factor"):
         text = "cholesky gives NaN where the matrix is not positive definite."

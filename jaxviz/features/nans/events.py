@@ -1,4 +1,4 @@
-"""Looking closely: what the equations found read and made, in the step in which they did, and whose equations they are."""
+"""Details of the equations found: their operands and results in the step in question, and the user's operations that they belong to."""
 
 from __future__ import annotations
 

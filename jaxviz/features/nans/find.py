@@ -1,4 +1,4 @@
-"""Where a NaN or an infinity is born: the first equation, forward or backward, in whatever iteration, and what came of it."""
+"""Finds where a NaN or an infinity is born: the first equation, forward or backward, in any iteration, and what it affected."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _find(subject: _Subject, bad: Sequence[int]) -> NanReport:
     names = tuple(subject.results[k] for k in bad)
     found = _find_by_flags(subject, bad)
     if found is None:
-        note = f"{_OTHERWISE} Run equation by equation it gave finite results too."
+        note = f"{_OTHERWISE} Run equation by equation, it gave finite results as well."
         found = _find_by_stepping(subject) or NanReport(subject.function, names, None, (), None, (), note=note)
     return replace(found, results=names)
 
@@ -280,7 +280,7 @@ def _subject(
         )
     note = ""
     if by_default and kwargs and _is_real_number(primal):
-        note = "Its gradient was not searched: give what it is differentiated in by position."
+        note = "Its gradient was not searched: pass the differentiated arguments by position."
     if is_loss and (gradient or (gradient is None and not _is_derived(primal))):
         try:
             program = _with_gradient(d)
@@ -305,8 +305,8 @@ def _refuse_references(program: Program) -> None:
     for index, e in enumerate(program.equations):
         if any(isinstance(a, jax.ref.AbstractRef) for a in (*e.operation.in_avals, *e.operation.out_avals)):
             error = NoRuleError(
-                f"find_nan does not follow values through mutable references, as `{e.primitive.name}` here. Write x = x.at[i].set(y) "
-                "for r[i] = y, or search the functions that are called between."
+                f"find_nan does not follow values through mutable references, such as `{e.primitive.name}` here. Write x = x.at[i].set(y) "
+                "instead of r[i] = y, or search the functions that are called in between."
             )
             located(error, e, index)
             raise error
@@ -410,9 +410,7 @@ def _given(subject: _Subject, birth: Birth) -> str:
 # --- where the flags show nothing --------------------------------------------------------------------------------------
 
 
-_OTHERWISE = (
-    "The compiled program gave this, and with flags in it it did not: XLA then fuses, and so rounds, differently."
-)
+_OTHERWISE = "The compiled program gave this, but not once flags were added: XLA then fuses differently, and so rounds differently."
 
 
 def _find_by_stepping(subject: _Subject) -> NanReport | None:

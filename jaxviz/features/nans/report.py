@@ -1,4 +1,4 @@
-"""What `find_nan` gives: the equation that made what is not finite, its values, its cause, and what came of it."""
+"""The report of `find_nan`: the equation where a value became non-finite, its values, its cause, and what it affected."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from jaxviz.report.tables import listed, short_location, wrapped
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One step of a loop.
+    """One iteration of a loop.
 
     Args:
       loop: such as `scan at model.py:12`.
-      index: which element of what is scanned over, or which step of a while loop; from 0.
-      length: of how many; None for a while loop.
+      index: the index of the slice that the scan reads, or the iteration of a while loop; from 0.
+      length: the number of iterations; None for a while loop.
     """
 
     loop: str
@@ -43,13 +43,13 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """On which devices of a `shard_map`.
+    """The devices of a `shard_map`.
 
     Args:
       mapped: such as `shard_map at model.py:12`.
       axes: its named axes, with their sizes.
-      index: along those, of the device that is told of.
-      alike: of the others on which the same is not finite, in the same step of the loops.
+      index: the place of the reported device along these axes.
+      alike: the places of the other devices on which the same value is not finite, in the same iteration.
     """
 
     mapped: str
@@ -81,24 +81,24 @@ class Devices:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An equation that made what is not finite.
+    """An equation that computed a value that is not finite.
 
     Args:
       equation: as text.
       primitive: its primitive.
       phase: 'forward' or 'backward'.
       location: the line of the user's own operation that it belongs to.
-      operation: what the user called there, such as 'log'.
+      operation: the function that the user called there, such as 'log'.
       is_derivative: whether it belongs to that operation's derivative.
       iterations: the loops around it, outermost first.
-      branch: the branches of conds that it stands in.
-      inputs, outputs: what it read and made.
-      index: of the first element that is not finite.
-      cause: what happened, and what helps.
-      is_exact: whether the values show it: computed once more, in another program, they may be rounded otherwise.
+      branch: the branches of conds around it.
+      inputs, outputs: its operands and results.
+      index: the index of the first element that is not finite.
+      cause: the cause, with a remedy.
+      is_exact: whether the recomputed values show it; in another program they may be rounded differently.
       zero_cotangent: whether it read a cotangent that is 0 there.
-      devices: for each `shard_map` around it, outermost first, where.
-      expression: the user's expression that it belongs to, such as `jnp.log(x)` or `mul in the derivative of jnp.sqrt(x)`; '' where none is found.
+      devices: its devices for each `shard_map` around it, outermost first.
+      expression: the user's expression that it belongs to, such as `jnp.log(x)` or `mul in the derivative of jnp.sqrt(x)`; '' if none is found.
     """
 
     equation: str
@@ -161,14 +161,14 @@ _EVENT = (
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A line that what is not finite passed through, on its way to a result.
+    """A line through which a non-finite value passed on its way to a result.
 
     Args:
       location: the line.
       operations: the operations there.
       phase: 'forward' or 'backward'.
-      decides: of what reaches no result by value, what it is compared for, such as `lt, which ends the while loop at model.py:12`.
-      value: what the last of the operations made, in the first step in which that is not finite; None where it was not looked at.
+      decides: for a value that reaches no result, what a comparison with it decides, such as `lt, which ends the while loop at model.py:12`.
+      value: the result of the last operation, in the first iteration in which it is not finite; None if it was not computed.
     """
 
     location: Location | None
@@ -191,7 +191,7 @@ class Passed:
 
 @dataclass(frozen=True, eq=False)
 class Ran:
-    """What was searched, so that it can be stepped through.
+    """The run that was searched, to be stepped through.
 
     Args:
       derivation: of the function.
@@ -205,7 +205,7 @@ class Ran:
 
 
 _recent: deque[Ran] = deque(maxlen=2)
-"""Of the last searches that found something. A notebook keeps every report that it has shown, and would keep all their arrays."""
+"""The runs of the last searches that found something. A notebook keeps every report that it has shown, and would keep all their arrays."""
 
 
 def remembered(ran: Ran) -> weakref.ref[Ran]:
@@ -231,7 +231,7 @@ class NanReport(Report):
       harmless: infinities and NaNs that reach no result, if they were asked for.
       title: what was searched, such as "gradient of `loss` in `params`" or "function `f`".
       note: a remark, such as that the compiled program did not show what stepping showed.
-      ran: what was searched, as long as it is kept; see `step`.
+      ran: the run that was searched, as long as it is kept; see `step`.
     """
 
     function: str
@@ -252,7 +252,7 @@ class NanReport(Report):
         """A `Stepper` of what was searched, stopped where the first infinity or NaN was born; at the start, if it came in from outside.
 
         Raises:
-          SteppingError: the arrays are not kept any more: only the last two searches that found something keep them.
+          SteppingError: the arrays are no longer available: only the last two searches that found something keep them.
         """
         return display("run up to a birth")(self)
 

@@ -1,4 +1,4 @@
-"""Running a program once: compiled well where that is what is asked about, and quickly where it only helps to look."""
+"""Runs a program once: compiled with all optimizations if it is the program in question, and quickly if it only helps the search."""
 
 from __future__ import annotations
 

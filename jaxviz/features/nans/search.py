@@ -1,4 +1,4 @@
-"""From flags to births: the equations that make a value that is not finite of finite ones, where that value reaches a result."""
+"""From flags to births: the equations that compute a non-finite value from finite ones, if that value reaches a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture of recorded values over the steps."""
+"""A plot of recorded values over the steps."""
 
 from __future__ import annotations
 

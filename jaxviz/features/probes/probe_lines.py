@@ -1,4 +1,4 @@
-"""Probes put into a program from outside: after what a line of source makes, and, where the program has probes, with their iterations."""
+"""Adds probes to a program from outside: on the values of a source line, and with the iterations of loops."""
 
 from __future__ import annotations
 
@@ -175,6 +175,6 @@ def _nothing_at(line: Line, program: Program, there: set[str]) -> str:
     near = [place for _, place in sorted(of_file, key=lambda p: abs(p[0] - line.number))[:MOST_NAMED]]
     hint = f"Lines that do, near it: {', '.join(near)}." if near else "No line of that file does."
     return (
-        f"{line.name} makes no value of {program.name} that can be watched. {hint} Inside a function with a rule of its own, or where the "
-        "function differentiates, watch the function that is called there."
+        f"{line.name} makes no value of {program.name} that can be watched. {hint} Inside a function with a custom rule, or where "
+        "the function differentiates, watch the function that is called there."
     )

@@ -84,8 +84,8 @@ class Report:
 
     Args:
       site: of what.
-      axes: how many of the leading dimensions are examples that `vmap` maps over.
-      size: how many elements the value has, for one example.
+      axes: the number of leading dimensions that `vmap` maps over.
+      size: the number of elements of the value, for one example.
       values: the value; or its statistics, packed along the last dimension: see `statistics`.
       step: which call it was of, where the program says so.
       index: the integers that the program gave for where it is: iterations of loops, outermost first.
@@ -178,7 +178,7 @@ def probe(x: T, name: str, *, index: Any = None) -> T:
     if not specs:
         return x
     if not isinstance(name, str):
-        raise TypeError(f"a probe is named by a str; got {type(name).__name__}. Write probe(x, 'name').")
+        raise TypeError(f"the name of a probe must be a str; got {type(name).__name__}. Write probe(x, 'name').")
     indices = () if index is None else (jnp.atleast_1d(jnp.asarray(index, jnp.int32)),)
     paths, tree = jax.tree_util.tree_flatten_with_path(x)
     leaves = [_probe_leaf(leaf, leaf_name(name, path), indices, specs) for path, leaf in paths]

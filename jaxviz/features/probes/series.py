@@ -1,4 +1,4 @@
-"""`Series`: what a watch has been told of one name."""
+"""`Series`: the records of one name."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from jaxviz.report.tables import counted, printable
 Array = np.ndarray[Any, Any]
 
 MOST_BYTES = 64 * 2**20
-"""How much a series of whole values keeps."""
+"""The largest number of bytes that a series of whole values keeps."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Record:
-    """One value, as it was told.
+    """One recorded value.
 
     Args:
-      step: its step: see `Watch.step`; where none is marked, how many came before it.
-      place: the number of the place in the program that told of it, in the order in which places were traced.
-      position: how many came before it in the same step from the same place, on the same device.
-      index: the integers that the program gave with it, such as iterations of loops, outermost first; None where it gave none.
+      step: its step, see `Watch.step`; if no steps are marked, the number of earlier records.
+      place: the number of the place in the program that recorded it, in the order in which places were traced.
+      position: the number of earlier records in the same step, place and device.
+      index: the integers that the program recorded with it, such as iterations of loops, outermost first; None if there are none.
       device: in a `shard_map`, the number of the device in its mesh.
-      axes: how many of the leading dimensions are examples that `vmap` maps over.
-      size: how many elements the value has, for one example.
-      values: the value, or its statistics as they travel.
+      axes: the number of leading dimensions that `vmap` maps over.
+      size: the number of elements of the value, for one example.
+      values: the value, or its packed statistics.
     """
 
     step: int
@@ -117,7 +117,7 @@ class Series:
     def cotangents(self) -> Series:
         """The cotangents of the same name; empty if nothing was differentiated."""
         if self._cotangents is None:
-            raise AttributeError(f"{self!r} is of cotangents itself")
+            raise AttributeError(f"{self!r} is already a series of cotangents")
         return self._cotangents
 
     @property

@@ -1,4 +1,4 @@
-"""`watch`: what probes tell while a program runs, as series by name."""
+"""`watch`: the records of probes while a program runs, as series by name."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEEP = 2000
-"""How many records a series keeps, unless a watch says otherwise."""
+"""The number of records that a series keeps by default."""
 
 _owners = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class WatchCost:
-    """What watching has taken in Python; on the device the summaries come to it, which this does not measure.
+    """The cost of watching in Python; the cost of the summaries on the device is not measured.
 
     Args:
-      reports: how many have arrived.
-      seconds: spent on them in callbacks, during which what reports is held up.
-      nbytes: that came from the device with them.
+      reports: the number of records that have arrived.
+      seconds: the time spent in callbacks, during which the program waits.
+      nbytes: the bytes transferred from the device.
     """
 
     reports: int
@@ -75,7 +75,7 @@ class Watch:
         self.spec = Spec(tuple(names), what, cotangents, owner)
         self.every, self.keep = every, keep
         self.errors: list[Exception] = []
-        """What went wrong in collecting; the program that is watched does not hear of it."""
+        """Errors in collecting records; they do not affect the watched program."""
         self.is_open = False
         self._is_listening = False
         self._step: int | None = None
@@ -176,7 +176,7 @@ class Watch:
         except KeyError:
             told = (
                 ", ".join(self.names)
-                or "none yet; a function that is compiled ahead of time, or has no such probe, reports nothing"
+                or "none yet; a function that is compiled ahead of time, or has no such probe, records nothing"
             )
             raise KeyError(f"no values recorded for {name!r}; recorded: {told}") from None
 
@@ -255,7 +255,7 @@ class Watch:
         return "\n".join([text_table(_HEADS, rows, _ALIGN), "", *self._notes()])
 
     def _notes(self) -> list[str]:
-        errors = [f"{len(self.errors)} reports could not be taken: {self.errors[0]}"] if self.errors else []
+        errors = [f"{len(self.errors)} records could not be collected: {self.errors[0]}"] if self.errors else []
         return [f"{self.cost}.", *errors]
 
     def __repr__(self) -> str:
@@ -267,10 +267,10 @@ class Watch:
 
 
 class WatchedFunction(Watch):
-    """A function that is watched, and what it tells. Made by `watch(f, ...)`; it stands for `f`, also under jax's transforms.
+    """A watched function with its records. Made by `watch(f, ...)`; it replaces `f`, also under jax's transforms.
 
-    It is traced as `jax.jit` traces: once for the types of its arguments. Each call is a step, and what is in a scan or a while loop tells of
-    the iterations in its `index`. Called by a program that is compiled, as under `jax.jit`, it does not hear of calls; steps are then
+    It is traced as with `jax.jit`: once for each combination of argument types. Each call is a step, and records in a scan or a
+    while loop have the iterations in their `index`. In a compiled program, as under `jax.jit`, it cannot see calls; steps are then
     those marked by `step`, or else records are counted.
     """
 
@@ -359,14 +359,14 @@ def watch(
     names = names[fun is not None :]
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"watch takes names of probes, as str; got {type(name).__name__}")
+            raise TypeError(f"watch takes the names of probes, as str; got {type(name).__name__}")
     if what not in ("summary", "value"):
-        raise ValueError(f"what={what!r}; it may be 'summary' or 'value'")
+        raise ValueError(f"what={what!r}; it must be 'summary' or 'value'")
     if every < 1 or keep < 2:
-        raise ValueError(f"every={every}, keep={keep}; `every` is at least 1, and `keep` at least 2")
+        raise ValueError(f"every={every}, keep={keep}; `every` must be at least 1, and `keep` at least 2")
     if fun is None and lines:
         raise ValueError(
-            f"lines={list(lines)} need the function that has them: write watch(f, lines=...), and call what it returns"
+            f"lines={list(lines)} need a function: write watch(f, lines=...), and call the function that it returns"
         )
     options: dict[str, Any] = {"what": what, "every": every, "keep": keep, "cotangents": cotangents}
     if fun is None:

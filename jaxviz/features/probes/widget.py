@@ -1,4 +1,4 @@
-"""The plot of a watch, which follows it while training runs in the kernel.
+"""The plot of a watch, which follows the training in the kernel.
 
 The cell that trains keeps the kernel busy, but what the kernel sends gets through: a thread of the plot's own sends what has come, at most ten
 times a second, and ends when nothing has come for some time. All that is drawn is one trait, so it is saved with the notebook.
@@ -35,7 +35,7 @@ MOST_POINTS = 400
 
 
 class LivePlot(anywidget.AnyWidget):  # type: ignore[misc]
-    """Shows the series of a watch as lines, with their last values in words. Made by `Watch.live`.
+    """Shows the series of a watch as lines, with their last values as text. Made by `Watch.live`.
 
     Traits:
       shown: what is drawn, as JSON; see `messages.Shown`.

@@ -1,4 +1,4 @@
-"""What a device did while Python ran, as `jax.profiler` recorded it: each instruction, and each call of a jitted function."""
+"""What a device did while Python ran, recorded by `jax.profiler`: each instruction, and each call of a jitted function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flame graphs: where time went, as bars that lie on what they are part of; as a picture, and for speedscope."""
+"""Flame graphs, as a picture and for speedscope."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _LEAST = 0.002
 
 @dataclass(frozen=True)
 class Flame(Data):
-    """A bar, with what lies on it.
+    """A bar with its children.
 
     Args:
-      name: what it says.
+      name: its label.
       kind: of `COLOURS`.
       seconds: its width, with those of its parts.
-      parts: the bars on it, in the order that they were met.
+      parts: its children, in the order in which they were met.
     """
 
     name: str

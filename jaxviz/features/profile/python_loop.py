@@ -1,4 +1,4 @@
-"""A function of Python that calls jitted ones, as one jitted function, measured; and the function that it calls most, in `jax.lax.scan`."""
+"""Measures a Python function that calls jitted ones as one jitted function, and the function that it calls most in a `jax.lax.scan`."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _BUDGET = 2.0
 
 @dataclass(frozen=True)
 class Loop:
-    """What a function of Python costs in calls of jitted functions, and would as one.
+    """The cost of a Python function that calls jitted functions, and its cost as one jitted function.
 
     Args:
-      run: seconds of a call, as it is.
-      calls: of jitted functions and single operations in it.
-      busy: seconds in which the device computes; None where nothing tells.
-      whole: seconds of a call of the whole in one `jit`, measured; None where it could not be.
-      compiling: seconds that took to compile.
-      reason: why it could not be.
-      body: the name of the jitted function that is called most, where its results can be its next arguments; '' where there is none.
+      run: seconds of a call of the function unchanged.
+      calls: the number of calls of jitted functions and single operations.
+      busy: seconds in which the device computes; None if unknown.
+      whole: measured seconds of a call inside one `jit`; None if it could not be measured.
+      compiling: seconds of compiling that.
+      reason: why it could not be measured.
+      body: the name of the jitted function that is called most, if its results can be its next arguments; otherwise ''.
       body_calls: how often it is called.
       step: seconds of one of its calls, in a loop in Python.
-      scanned: seconds of one in `jax.lax.scan`, inside of jit.
+      scanned: seconds of one step in `jax.lax.scan` inside jit.
     """
 
     run: float
@@ -57,23 +57,23 @@ class Loop:
 
     @property
     def saving(self) -> float | None:
-        """Seconds of a call that one `jit` around the whole, or else a scan of its body, saves, as measured; None where nothing was."""
+        """Measured seconds of a call that one `jit` around the whole, or a scan of its body, saves; None if nothing was measured."""
         if self.whole is not None:
             return max(0.0, self.run - self.whole)
         return max(0.0, self.body_calls * (self.step - self.scanned)) if self.body else None
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Sentences of it."""
+        """Its sentences."""
         run = format_seconds(self.run)
         found = []
         if self.whole is not None:
             found.append(
-                f"Measured: the whole in one jax.jit takes {format_seconds(self.whole)} a call, where it takes {run} now with "
+                f"Measured: inside one jax.jit, the whole takes {format_seconds(self.whole)} a call, where it takes {run} now with "
                 f"{self.calls:,.0f} dispatches; compiled in {format_seconds(self.compiling)}."
             )
         else:
-            found.append(f"It is not measured as one jax.jit: {self.reason}")
+            found.append(f"Not measured inside one jax.jit: {self.reason}")
         if self.body:
             found.append(
                 f"Measured: {self.body}, called {self.body_calls:,} times, takes {format_seconds(self.step)} a call in a Python loop and "
@@ -83,7 +83,7 @@ class Loop:
         if self.whole is None and not self.body and self.busy is not None:
             bound = format_seconds(max(0.0, self.run - self.busy))
             found.append(
-                f"The device computes for {format_seconds(self.busy)} of {run}, so that no more than {bound} can be saved, if the kernels stay."
+                f"The device computes for {format_seconds(self.busy)} of {run}, so at most {bound} can be saved with the same kernels."
             )
         return tuple(found)
 

@@ -1,4 +1,4 @@
-"""Where the time of a call goes: dispatch, tracing, derivation, lowering, compilation, execution; by line, by kernel; and what a loop in Python costs."""
+"""Where the time of a call goes: tracing, derivation, lowering, compilation, dispatch, execution; by line, by kernel; and the cost of a Python loop."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of the time of a call.
+    """A phase of a call.
 
     Args:
-      name: 'tracing', 'derivation', 'lowering', 'compilation', 'dispatch' or 'execution'; of a function of Python 'python' in place of
-        'dispatch'.
-      seconds: of it.
-      once: whether it is of the first call for these types only, or of each.
+      name: 'tracing', 'derivation', 'lowering', 'compilation', 'dispatch' or 'execution'; for a Python function, 'python' instead
+        of 'dispatch'.
+      seconds: its time.
+      once: whether it happens only in the first call for these types.
       note: how it was measured.
     """
 
@@ -69,14 +69,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What the device ran as one: an instruction of XLA's, with the equations that it was made from.
+    """A kernel on the device: an XLA instruction, with the equations that it was compiled from.
 
     Args:
-      name: of the instruction, such as `dot.1`; with its module, where there are several.
-      seconds: of one run, on all of the device's threads together.
-      times: how often it ran in one.
-      equations: the primitives that it was made from, such as `add, tanh`; '' where it is not known.
-      locations: the user's lines of those.
+      name: the name of the instruction, such as `dot.1`; with its module if there are several.
+      seconds: of one run, summed over the threads of the device.
+      times: how often it ran in one run.
+      equations: the primitives that it was compiled from, such as `add, tanh`; '' if unknown.
+      locations: the user's lines of these.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Calls of one jitted function, or of one operation by itself, in one run.
+    """The calls of one jitted function, or of a single operation, in one run.
 
     Args:
       name: of it.
@@ -153,10 +153,10 @@ class Profile(Report):
     notes: tuple[str, ...] = ()
 
     def __getitem__(self, phase: str) -> float:
-        """Seconds of a phase.
+        """The seconds of a phase.
 
         Raises:
-          KeyError: there is none of that name.
+          KeyError: there is no phase of this name.
         """
         found = [p.seconds for p in self.phases if p.name == phase]
         if not found:
@@ -237,7 +237,7 @@ def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **k
 
     >>> jaxviz.profile(step, params, batch)
 
-    A jitted function is traced, lowered and compiled again, whatever is cached; inner functions that JAX has already traced are not traced
+    A jitted function is traced, lowered and compiled again, even if it is cached; inner functions that JAX has already traced are not traced
     again. Any other function runs unchanged. If it calls jitted functions, in a loop for example, the report says how much of its time is Python and
     dispatch, and measures the time inside one jitted function. The function runs several times, with its effects. Donated arguments are
     copied first.
@@ -287,7 +287,7 @@ def _profile_jitted(
     waiting = returned if busy is None else max(0.0, run - busy)
     how = "until the call returns"
     if busy is not None:
-        how = "the rest of a call, in which the device does nothing: Python, arguments, waiting"
+        how = "the rest of a call, while the device is idle: Python, arguments, waiting"
     phases = [
         Phase("tracing", tracing - derivation, True, "your function runs on tracers"),
         Phase("derivation", derivation, True, "jax's and jaxviz's transforms, while it is traced"),
@@ -298,7 +298,7 @@ def _profile_jitted(
             "execution",
             run - waiting,
             False,
-            "the device computes" if busy is not None else "from then on until the results are there",
+            "the device computes" if busy is not None else "from then until the results are ready",
         ),
     ]
     parts = (
@@ -403,7 +403,7 @@ def _kernels_of(numbered: _Numbered, leaves: Sequence[Any]) -> tuple[tuple[Kerne
     call, runs = (lambda _: numbered.compiled(*leaves)), 10
     _run_all(call, [None])
     recorded = device_trace(lambda: _run_all(call, [None] * runs))
-    unknown = "The device's time is not known: jax.profiler"
+    unknown = "The device time is unknown: jax.profiler"
     if recorded is None:
         return (), (f"{unknown} is recording something else.",)
     text = str(numbered.compiled.as_text() or "")
@@ -483,7 +483,7 @@ def _profile_python(
         Phase("tracing", seconds["trace"], True, f"of the jitted functions in it, and of single operations{kept}"),
         Phase("lowering", seconds["lower"], True),
         Phase("compilation", seconds["compile"], True, f"of {counted(n_programs, 'program')}"),
-        Phase("python", python, False, "Python and dispatch: the rest of a call, in which the device does nothing"),
+        Phase("python", python, False, "Python and dispatch: the rest of a call, while the device is idle"),
         Phase("derivation", derivation, False, "transforms that run in each call, outside of jit"),
         Phase(
             "execution",

@@ -1,4 +1,4 @@
-"""Where Python is, looked at every millisecond from another thread: the stacks of a flame graph, and what share of the time they took.
+"""Samples Python's stack every millisecond from another thread, for a flame graph and shares of the time.
 
 A thread that looks at `sys._current_frames` slows the program by less than a run differs from the next; `cProfile`, which hears of each
 call, takes as long again in tracing, and knows no lines.

@@ -1,1 +1,1 @@
-"""Which values to save and which to recompute: plans, and the policies of checkpoints."""
+"""Which values to save and which to recompute: plans, and checkpoint policies."""

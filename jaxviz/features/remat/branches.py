@@ -1,7 +1,7 @@
-"""Checkpoints that no compiler undoes: each in a branch of a `lax.cond` that is always taken.
+"""Checkpoints that XLA does not undo: each in a branch of a `lax.cond` that is always taken.
 
-Outside of a loop XLA merges what is recomputed with what was computed before, as it does on a CPU with JAX 0.10, and drops the barriers that
-keep it from that. Nothing is merged into a branch.
+Outside of a loop, XLA may merge the recomputation with the original computation, as on a CPU with JAX 0.10, and drop the barriers
+that prevent this. It merges nothing into a branch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IN_A_BRANCH = "in_a_branch"
 
 
 def in_a_branch(f):  # type: ignore[no-untyped-def]
-    """A checkpoint in a branch that is always taken: what it recomputes there XLA cannot merge with what was computed before."""
+    """A checkpoint in a branch that is always taken: XLA cannot merge its recomputation with the original computation."""
 
     def zeros(args, kwargs):  # type: ignore[no-untyped-def]
         return jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), jax.eval_shape(f, *args, **kwargs))

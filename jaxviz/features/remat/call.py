@@ -38,8 +38,8 @@ class Call:
         if primal.is_path:
             where = "; ".join(f"{b.kind} at {b.location}" for b in primal.branches[:3] if b.location is not None)
             raise ValueError(
-                f"{primal.name} cannot be planned: its Python code reads values ({where}), so that what it computes differs from call to "
-                "call. Use jax.lax.cond or jnp.where there, or fix the argument with functools.partial."
+                f"{primal.name} cannot be planned: its Python code reads values ({where}), so what it computes differs "
+                "from call to call. Use jax.lax.cond or jnp.where there, or fix the argument with functools.partial."
             )
         leaves, in_tree, _, is_input = flat_arguments(args, kwargs, positions(f, args, argnums))
         call = Call(in_tree, derivation.out_tree, tuple(leaves), tuple(is_input), primal.in_avals, primal.name, f)
@@ -83,7 +83,7 @@ class Call:
             leaves, tree = jax.tree.flatten((args, kwargs))
             if tree != self.in_tree:
                 raise TypeError(
-                    f"the plan for {self.name} is for arguments of the structure {self.in_tree}, not {tree}"
+                    f"the plan for {self.name} expects arguments with the structure {self.in_tree}; got {tree}"
                 )
             inputs = []
             for x, fixed, is_array in zip(leaves, self.leaves, self.is_input, strict=True):

@@ -1,4 +1,4 @@
-"""Putting checkpoints around regions of a function."""
+"""Puts checkpoints around regions of a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint around one region could save: the best choices at every exchange rate of FLOPs for bytes.
+"""What a checkpoint around one region could save: the best choices for every exchange rate between FLOPs and bytes.
 
 The equations of a region are a function of their own, so that the choice is that of `graph.Graph`: with a price for each byte it is a
 minimum cut. Regions with the same equations, and the iterations of a scan, are chosen for once.
@@ -46,7 +46,7 @@ class Choice:
       flops: recomputed.
       offloaded: values that are moved to the host; of the inputs of the region, too.
       moved: bytes of those, all calls and iterations together.
-      transfer: FLOPs that the device could do while they are moved.
+      transfer: the FLOPs that the device could do during the transfers.
     """
 
     saved: tuple[Var, ...]

@@ -1,4 +1,4 @@
-"""A scan as a scan over chunks of its iterations: of L carries only those between chunks are kept, and in turn those of one chunk."""
+"""Turns a scan into a scan over chunks of iterations: only the carries between chunks are saved, and those of one chunk at a time."""
 
 from __future__ import annotations
 

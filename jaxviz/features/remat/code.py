@@ -1,4 +1,4 @@
-"""Which expressions of the user's source can be given a name, and the text of a policy for such names."""
+"""Which expressions of the user's source can be named, and the text of a policy for such names."""
 
 from __future__ import annotations
 

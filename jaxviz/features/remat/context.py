@@ -1,4 +1,4 @@
-"""Where values of a function stand: how often they are made, what it takes to hold them, and whether a tangent reaches them."""
+"""Facts about the values of a function: how often they are computed, the bytes that saving them takes, and whether a tangent reaches them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint around a whole function, where it is defined."""
+"""A checkpoint around a whole function, at its definition."""
 
 from __future__ import annotations
 

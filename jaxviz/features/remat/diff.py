@@ -1,4 +1,4 @@
-"""A plan as a diff of the user's source: a checkpoint at each call, scan or definition that gets one, and names for what is saved."""
+"""Writes a plan as a diff of the user's source: checkpoints at calls, scans or definitions, and names for the saved values."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from jaxviz.ir.syntax import Var
 from jaxviz.report.tables import format_bytes, short_location
 
 _CHANGED = 1.02
-"""How much higher the peak of what can be written may be before it is looked for further."""
+"""How much higher the peak of the written code may be before the search continues."""
 _POLICY = "SAVED"
 _BY_HAND = Way("", None, ())
 """A checkpoint that no change of a file puts around the function."""
 
 
-_ONLY_APPLIED = "plan.apply does it: what can be written in your source has a higher peak than what is there now."
+_ONLY_APPLIED = "Use plan.apply: the changes that could be written in your source would raise the peak."
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What was asked for, beside the peak; None for no limit.
+    """The limits besides the peak; None for no limit.
 
     Args:
       residuals: bytes.
@@ -65,9 +65,9 @@ class Written:
     """A plan as code.
 
     Args:
-      text: comments that say what it comes to, and the diff.
-      trade: what the function comes to with the code; None where there is none.
-      files: each file that is changed, with its text after the change.
+      text: comments with its figures, and the diff.
+      trade: the figures of the function with the code; None if there is no code.
+      files: each changed file with its new text.
     """
 
     text: str
@@ -80,7 +80,7 @@ def write_plan(
 ) -> Written:
     """The code for a plan.
 
-    Where one of its checkpoints cannot be written, it is the plan that comes nearest to it with those that can.
+    If one of its checkpoints cannot be written, the code is the closest plan with checkpoints that can.
 
     Args:
       search: what the plan is of.
@@ -110,16 +110,16 @@ def write_plan(
         return Written("\n".join(f"# {line}" for line in lines), None)
     if not _is_as_good(best.trade, trial.trade, limits):
         notes.append(
-            f"plan.apply, which can also save what no name in your source stands for, comes to a peak of "
+            f"plan.apply can also save values that no name in your source refers to; it has a peak of "
             f"{format_bytes(trial.trade.peak_nbytes)} and recomputes {format_flops(trial.trade.flops)}."
         )
     if limits.residuals is not None and best.trade.nbytes > limits.residuals:
-        notes.append(f"Its residuals take more than the {format_bytes(limits.residuals)} that were asked for.")
+        notes.append(f"Its residuals exceed the requested {format_bytes(limits.residuals)}.")
     if limits.work is not None and best.trade.work > limits.work:
-        notes.append(f"It recomputes more than the {format_flops(limits.work)} that were asked for.")
+        notes.append(f"It recomputes more than the requested {format_flops(limits.work)}.")
     if any(part.exchanges_again for part, _ in best.form.choices):
         notes.append(
-            "Devices exchange values again with it that plan.apply saves, and that nothing in the source can name."
+            "With it, devices exchange values again that plan.apply saves and that cannot be named in the source."
         )
     chosen = [p for p, values in places.items() if not best.names.keys().isdisjoint(values)]
     words, makers = Names(names_there(search.flat)), search.graph.makers
@@ -137,7 +137,7 @@ def write_plan(
         held = ways_in_branches(written[region])
         if held is None:
             notes.append(
-                f"A checkpoint around {region.described} is in no branch: that is written for jax.checkpoint at a call alone."
+                f"The checkpoint around {region.described} is not in a branch: only jax.checkpoint at a call can be written that way."
             )
         written[region] = written[region] if held is None else held
     return _write(search, call, best.trade, written, names, notes, layers)
@@ -169,7 +169,7 @@ def write_chosen(
     notes = [f"{_elsewhere(r)} It is not in this code." for r, found in ways.items() if not found]
     if comes_to != trade:
         notes.append(
-            f"The switches as set, some of which no name in your source tells apart, come to a peak of {format_bytes(trade.peak_nbytes)} "
+            f"No name in your source tells some of the switches apart; as set, they have a peak of {format_bytes(trade.peak_nbytes)} "
             f"and residuals of {format_bytes(trade.nbytes)}, and recompute {format_flops(trade.flops)}."
         )
     words, makers = Names(names_there(search.flat)), search.graph.makers
@@ -277,7 +277,7 @@ def _write(
         away = removals_of(region)
         if away is None:
             is_by_hand = True
-            instead = "this stands in its place." if ways else "without it the peak is no higher."
+            instead = "this replaces it." if ways else "without it the peak is no higher."
             notes.append(f"Remove the checkpoint of {region.name}, {short_location(region.location)}: {instead}")
         elif not any(region.covers(r) for r in ways):
             used += away
@@ -308,7 +308,7 @@ def _write(
     lines = [_comes_to(call.name, trade, search), *notes]
     diffs = [diff for file, text in texts.items() if (diff := unified(file, text))]
     if is_plan and not diffs and _BY_HAND not in used and not is_by_hand:
-        lines.append("That is the function as it is written: nothing that can be written comes nearer to the plan.")
+        lines.append("The function stays as written: no change that can be written comes closer to the plan.")
     return Written("\n".join([*(f"# {line}" for line in lines), *diffs]), trade, texts)
 
 
@@ -336,7 +336,7 @@ def _by_hand(call: Call, policy: str, is_step: bool) -> str:
     static = f", static_argnums={call.static_argnums}" if call.static_argnums and not is_step else ""
     fixed = "".join(f", {key}={value!r}" for key, value in call.static_kwargs.items()) if not is_step else ""
     around = f"partial({name}{fixed})" if fixed else name
-    why = "" if is_step else ": no line of your source is the place for it"
+    why = "" if is_step else ": no line of your source can have the checkpoint"
     return f"Differentiate jax.checkpoint({around}{static}{policy}) instead of {name}{why}."
 
 
@@ -385,7 +385,7 @@ def _elsewhere(region: Region) -> str:
     if region.is_written:
         return f"plan.apply changes what the checkpoint of {region.name} saves, {short_location(region.location)}."
     return (
-        f"Your source cannot put a checkpoint around {what}, as in a library, under a decorator or behind another name; "
+        f"No checkpoint can be written around {what} in your source (it is in a library, decorated, or called by another name); "
         "plan.apply puts it there."
     )
 

@@ -1,4 +1,4 @@
-"""The trade between bytes saved and work done again, as reports open with it in a notebook; `plot` has it for a paper."""
+"""The trade-off between residual bytes and recomputation, drawn at the top of reports in a notebook; `plot` draws it for a paper."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from jaxviz.features.remat.plan import RematPlan
     from jaxviz.features.remat.policy_comparison import PolicyComparison
 
-_AXES = ("bytes kept between the passes", "FLOPs recomputed")
+_AXES = ("residual bytes", "FLOPs recomputed")
 _PEAKS = ("modelled peak of the gradient", "FLOPs recomputed")
 _WRITTEN = (format_bytes, lambda n: f"{format_flops(n)} recomputed")
 
 
 def draw_policies(found: PolicyComparison, plans: Sequence[Point]) -> str:
-    """Policies, and the best of what plans come to, the fewest bytes first; where there are none, of the policies themselves."""
+    """Policies beside the best plans, the fewest bytes first; without plans, beside the best policies."""
     none = (found.without.nbytes, found.without.flops, "no checkpoints", "no checkpoints")
     under = [(o.nbytes, o.flops, o.name, "policy") for o in found.outcomes]
     points = plans or best_trades(Point(x, y) for x, y, *_ in (none, *under))
-    note = "the plans that keep no more" if plans else "the best of these"
+    note = "plans with no more residual bytes" if plans else "the best of these"
     line = [(p.nbytes, p.flops) for p in points]
     return front([none, *under], line, f"checkpoint policies of {found.function}", _AXES, _WRITTEN, note)
 
 
 def draw_peaks(found: PolicyComparison) -> str:
-    """Policies among the best plans, by the peak of the gradient; without plans, the best of the policies themselves."""
+    """Policies among the best plans, by the peak of the gradient; without plans, among the best policies."""
     none = (found.without.peak_nbytes, found.without.flops, "no checkpoints", "no checkpoints")
     marks = [none, *((o.peak_nbytes, o.flops, o.name, "policy") for o in found.outcomes)]
     plans = [(t.peak_nbytes, t.flops) for t in found.best_plans]
@@ -40,7 +40,7 @@ def draw_peaks(found: PolicyComparison) -> str:
 
 
 def draw_plan(plan: RematPlan) -> str:
-    """A plan among the best ones, and the function as it is written."""
+    """A plan among the best ones, and the function as written."""
     marks = [(plan.before.peak_nbytes, plan.before.flops, "as written", "no checkpoints")]
     if plan.after is not plan.before:
         marks.append((plan.peak_nbytes, plan.flops, "this plan", "plan"))

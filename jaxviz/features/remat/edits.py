@@ -1,4 +1,4 @@
-"""Changes of source files: put together, held against what was run, and written as a unified diff."""
+"""Edits of source files: combined, checked against the code that was run, and written as a unified diff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All choices of a small program, and a bound on what the choices of a large one can come to."""
+"""All choices of a small program, and a bound for the choices of a large one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxviz.features.remat.search import Search
 
 _SETS = 2**18
-"""Up to so many choices all are looked at: 18 values to save or not, or 11 that may be offloaded, too."""
+"""Up to so many choices, all are tried: 18 values to save or not, or 11 that may also be offloaded."""
 _TRIALS = 100
 """How many of them are measured at most, and how many equations are derived for that."""
 _EQUATIONS = 4_000
@@ -36,7 +36,7 @@ _FAR = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What any plan takes at least: of the work, where its peak is bounded, or of the peak, where its work is.
+    """A lower bound for any plan: of the work for a bounded peak, or of the peak for bounded work.
 
     Args:
       least: FLOPs, or bytes.
@@ -66,12 +66,10 @@ class Bound:
         """What to say of a plan that comes to this; see `gap`."""
         better = "has a lower peak for that work" if self.of_peak else "takes less work"
         if self.is_proved:
-            return f"Of all that could be saved in checkpoints at these places nothing {better}: each choice was looked at."
+            return f"No other choice of what these checkpoints save {better}: all were tried."
         gap = self.gap(trade, plain)
         unless = (
-            ""
-            if self.of_residuals
-            else ", unless one needs less memory beside what it saves than those that were measured"
+            "" if self.of_residuals else ", unless one needs less memory besides its residuals than the measured plans"
         )
         if not gap:
             return f"No plan with checkpoints at the places that were tried {better}{unless}."

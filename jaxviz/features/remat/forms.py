@@ -1,4 +1,4 @@
-"""Plans: checkpoints around which regions, and what is saved there; and what they come to."""
+"""Plans: the regions with checkpoints, what these save, and the resulting figures."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _AT_LEAST, _TRIED = 4, 6
 
 @dataclass(frozen=True, slots=True)
 class Trade:
-    """What a gradient comes to.
+    """The figures of a gradient.
 
     Args:
-      peak_nbytes: the modelled peak of its memory, arguments and results included.
-      nbytes: of all residuals, arguments and constants included.
-      flops: of forward and backward together, beyond those of the function without checkpoints; but not the rounding of what is saved,
-        which JAX adds for each.
-      offloaded: bytes of the residuals that are moved to the host, which are not counted among the others.
-      transfer: FLOPs that the device could do while they are moved.
+      peak_nbytes: the modelled peak of its memory, including arguments and results.
+      nbytes: bytes of all residuals, including arguments and constants.
+      flops: the FLOPs of both passes beyond those of the function without checkpoints, without the rounding that
+        JAX adds for each saved value.
+      offloaded: bytes of offloaded residuals, which `nbytes` does not include.
+      transfer: the FLOPs that the device could do during the transfers.
     """
 
     peak_nbytes: int
@@ -42,13 +42,13 @@ class Trade:
 
     @property
     def work(self) -> int:
-        """What it costs beyond the function without checkpoints, in FLOPs."""
+        """The cost beyond the function without checkpoints, in FLOPs."""
         return self.flops + self.transfer
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Form:
-    """Regions that get a checkpoint, and what is saved in each part of them.
+    """Regions with a checkpoint, and what each part of them saves.
 
     Args:
       regions: they.

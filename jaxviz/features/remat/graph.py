@@ -1,12 +1,12 @@
-"""What a plan of what to save chooses from, and how it is solved.
+"""The choices of a plan, and how they are solved.
 
-What JAX recomputes in a checkpoint that saves values by name is decided on the very program that JAX would differentiate: the
-function with a name after each value that could be saved. A value can be had in the backward pass if it is an input, or is saved by its
-name, or is recomputed from operands that can be had. Each value that the linear program takes must be. The cheapest choice is an
+What JAX recomputes in a checkpoint that saves values by name is decided on the program that JAX differentiates: the
+function with a name after each value that could be saved. A value is available in the backward pass if it is an input, or is saved by its
+name, or is recomputed from available operands. Each value that the linear program takes must be available. The cheapest choice is an
 integer program, solved by HiGHS.
 
-Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020, arXiv:1910.02653), who put it as an
-integer program. Theirs chooses when each value is computed and freed; `jax.checkpoint` leaves to choose what is saved, once.
+Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020, arXiv:1910.02653), who formulate it
+as an integer program. Theirs chooses when each value is computed and freed; with `jax.checkpoint` only the saved values can be chosen.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Saved:
     """A value that a plan saves.
 
     Args:
-      name: given to it by `jax.ad_checkpoint.checkpoint_name`.
-      expression: the operation that makes it.
-      label: the user's expression for it, where one is found; else the same.
+      name: its name for `jax.ad_checkpoint.checkpoint_name`.
+      expression: the operation that computes it.
+      label: the user's expression for it; the same as `expression` if there is none.
       type: its type.
       nbytes: its size in bytes.
       location: the user's line.
-      offloaded: whether it is moved to the memory of the host.
+      offloaded: whether it is offloaded to the host.
     """
 
     name: str
@@ -76,12 +76,12 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One way to trade bytes for work.
+    """A trade-off between bytes and work.
 
     Args:
-      nbytes: of all residuals, arguments and constants included.
-      flops: of forward and backward together, beyond those of the function without checkpoints; but not the rounding of what is
-        saved, which JAX adds for each.
+      nbytes: bytes of all residuals, including arguments and constants.
+      flops: the FLOPs of both passes beyond those of the function without checkpoints, without the rounding
+        that JAX adds for each saved value.
       offloaded: bytes that are moved to the host, which are not counted among the others.
     """
 
@@ -383,8 +383,8 @@ class Graph:
             if self.fixed[i] and not self.nodes[i].name:
                 if not self.recompute_collectives and _exchanges(self.nodes[i].equation):
                     raise ValueError(
-                        f"devices exchange values inside of {describe_equation(self.nodes[i].equation)}, where nothing can be saved by a "
-                        "name, so that a checkpoint would exchange them again; recompute_collectives=True allows it."
+                        f"devices exchange values inside {describe_equation(self.nodes[i].equation)}, where no value can be "
+                        "saved by name, so a checkpoint would exchange them again; recompute_collectives=True allows that."
                     )
                 self.fixed[i] = False
 

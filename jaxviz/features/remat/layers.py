@@ -1,4 +1,4 @@
-"""Plans that save more in some layers of a loop than in others, as one writes them: a policy that depends on the loop's index."""
+"""Plans that save more in some layers of a loop than in others, written with a policy that depends on the loop's index."""
 
 from __future__ import annotations
 

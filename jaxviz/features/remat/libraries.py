@@ -1,4 +1,4 @@
-"""Modules of libraries, checkpointed as their library does it."""
+"""Checkpoints of modules, in the way of their library."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def in_library(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | N
 def _renamed(made: ast.Call, name: str) -> str:
     if any(k.arg == "name" for k in made.keywords):
         return ""
-    return f"Where Flax makes up the names of layers, they are called Checkpoint{name}_0 and so on then; name= keeps {name}_0."
+    return f"Flax then names layers without a name= Checkpoint{name}_0 and so on; name= keeps {name}_0."
 
 
 def in_librarys_call(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | None:
@@ -118,7 +118,7 @@ def scanned_module(frame: Frame, call: ast.Call) -> Way | None:
         changes = around(file, start_of(target), end_of(target), f"{alias}.remat(", ", prevent_cse=False{policy})")
         name = last_name(target)
         is_named = any(k.arg == "name" for n in ast.walk(call) if isinstance(n, ast.Call) for k in n.keywords)
-        note = f"Flax calls the layers ScanCheckpoint{name}_0 then; name= keeps what they are called now, Scan{name}_0."
+        note = f"Flax then names the layers ScanCheckpoint{name}_0; name= keeps the current name, Scan{name}_0."
         return Way(file, frame[0], tuple(changes), note="" if is_named or library == "flax.nnx" else note, call=call)
     return None
 

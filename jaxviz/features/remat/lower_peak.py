@@ -1,4 +1,4 @@
-"""The lowest peak for so much work: a plan that has been found is improved until no lower peak seems to be possible."""
+"""The lowest peak for a bound on the work: improves a plan until no lower peak seems possible."""
 
 from __future__ import annotations
 

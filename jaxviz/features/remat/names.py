@@ -1,4 +1,4 @@
-"""What a value that is saved is called in a policy: words of the user's source, as `attention_probs`."""
+"""Names for saved values in a policy, from the user's source, such as `attention_probs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it takes to move values to the host's memory and back: how fast that goes, and what the device could compute meanwhile."""
+"""The cost of offloading values to the host and back: the bandwidth, and what the device could compute meanwhile."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from jaxviz.report.tables import format_bytes
 
 DEVICE, HOST = "device", "pinned_host"
 """Kinds of memory between which values are moved."""
-_FORMS = "an amount of bytes per second, such as '50GB/s', or True to measure it; '50GB/s, 400TFLOP/s' says too how fast the device computes"
+_FORMS = "a bandwidth such as '50GB/s', or True to measure it; '50GB/s, 400TFLOP/s' also gives the speed of the device"
 _SPEED = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgtp]?)flop(?:s|/s)", re.IGNORECASE)
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
 _USUAL_SPEED = 1e14
-"""FLOP/s that are reckoned with where nothing is said: of the order of what an accelerator comes to in a product of matrices."""
+"""The default FLOP/s: the order of magnitude of an accelerator's matrix products."""
 _MEASURED_NBYTES = 2**26
 _MEASURED_WIDTH = 1024
 
@@ -31,9 +31,9 @@ class Offload:
 
     Args:
       bandwidth: bytes per second, one way.
-      speed: FLOPs per second of the device, by which the time of a transfer is weighed against that of computing again.
+      speed: FLOPs per second of the device, to weigh transfers against recomputation.
       is_measured: whether both were measured on the default device.
-      speed_is_given: whether somebody said how fast the device is.
+      speed_is_given: whether the user gave the speed.
     """
 
     bandwidth: float
@@ -43,11 +43,11 @@ class Offload:
 
     @property
     def flops_per_byte(self) -> float:
-        """That the device could do while a byte is moved there and back."""
+        """The FLOPs that the device could do while a byte is moved there and back."""
         return 2 * self.speed / self.bandwidth
 
     def seconds(self, nbytes: int) -> float:
-        """That it takes to move so many bytes there and back."""
+        """The seconds for moving this many bytes there and back."""
         return 2 * nbytes / self.bandwidth
 
     def described(self, nbytes: int) -> str:
@@ -58,18 +58,18 @@ class Offload:
 
     @property
     def note(self) -> str:
-        """What it is reckoned with."""
+        """The assumptions."""
         speed = f"{self.speed / 1e12:.3g} TFLOP/s"
         whose = (
             f"the {speed} measured here"
             if self.is_measured
             else f"{speed}"
             if self.speed_is_given
-            else f"{speed}, which offload='50GB/s, 400TFLOP/s' would say otherwise"
+            else f"{speed}, unless offload='50GB/s, 400TFLOP/s' gives another speed"
         )
         return (
             f"Moving a byte to the host and back counts as the {_count(self.flops_per_byte)} FLOPs that the device could do meanwhile at "
-            f"{whose}. That the transfer overlaps with computation is not assumed: it was not measured."
+            f"{whose}. The plan does not assume that the transfer overlaps with computation, which was not measured."
         )
 
 
@@ -79,10 +79,10 @@ def offloads(nbytes: int) -> str:
 
 
 def read_offload(given: Any) -> Offload | None:
-    """What was given as `offload=`; None where nothing is to be offloaded.
+    """Reads `offload=`; None if nothing is to be offloaded.
 
     Raises:
-      ValueError: text that is no bandwidth, or none above 0.
+      ValueError: text that is not a bandwidth above 0.
       TypeError: neither a number nor text.
     """
     if given is None or given is False:
@@ -94,21 +94,21 @@ def read_offload(given: Any) -> Offload | None:
     text, comma, rest = given.partition(",") if isinstance(given, str) else (given, "", "")
     if isinstance(text, str):
         if not text.strip().lower().endswith("/s"):
-            raise ValueError(f"offload is {_FORMS}; got {given!r}")
+            raise ValueError(f"offload must be {_FORMS}; got {given!r}")
         text = text.strip()[:-2]
     try:
         bandwidth = read_size(text, "offload", _FORMS)
     except ValueError:
-        raise ValueError(f"offload is {_FORMS}; got {given!r}") from None
+        raise ValueError(f"offload must be {_FORMS}; got {given!r}") from None
     if not isinstance(given, str) and bandwidth != int(bandwidth):
-        raise ValueError(f"offload is {_FORMS}, and a number of it is whole; got {given!r}")
+        raise ValueError(f"offload must be {_FORMS}, and a number must be whole; got {given!r}")
     if not bandwidth:
-        raise ValueError(f"offload is {_FORMS}, above 0; got {given!r}")
+        raise ValueError(f"offload must be {_FORMS}, above 0; got {given!r}")
     if not comma:
         return Offload(bandwidth)
     found = _SPEED.fullmatch(rest.strip())
     if found is None or not float(found[1]):
-        raise ValueError(f"offload is {_FORMS}; got {given!r}")
+        raise ValueError(f"offload must be {_FORMS}; got {given!r}")
     return Offload(bandwidth, float(found[1]) * _PREFIXES[found[2].lower()], speed_is_given=True)
 
 
@@ -122,7 +122,7 @@ def _measured() -> Offload:
     kinds = {m.kind for m in device.addressable_memories()}
     if HOST not in kinds:
         raise ValueError(
-            f"the device {device} reaches no {HOST} memory: say how fast the one planned for is, such as offload='50GB/s'"
+            f"the device {device} has no {HOST} memory: give the bandwidth of the device that you plan for, such as offload='50GB/s'"
         )
     there, here = (
         jax.sharding.SingleDeviceSharding(device, memory_kind=kind) for kind in (HOST, device.default_memory().kind)

@@ -1,4 +1,4 @@
-"""Plans of what to save and what to recompute: where checkpoints go, what they save, and what the gradient then comes to."""
+"""The report of a plan: where checkpoints go, what they save, and the figures of the gradient with them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OTHERS = 8
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RematPlan(Report):
-    """Where to put checkpoints, what they save, and what that comes to.
+    """Where to put checkpoints, what they save, and the resulting figures.
 
     >>> plan = jaxviz.plan_remat(loss, params, x)  # memory="40GiB" for a bound
     >>> plan.before, plan.after
@@ -49,14 +49,14 @@ class RematPlan(Report):
 
     Args:
       function: its name.
-      bound: what was asked for, such as 'peak within 40.0 GiB'.
+      bound: the bound that was given, such as 'peak within 40.0 GiB'.
       saved: the values that are saved by name; None for a plan that leaves the function without checkpoints, or as it is written.
-      before: what the function comes to as it is written.
-      after: what it comes to with the plan.
-      everything: what it comes to without any checkpoint.
-      notes: what is worth knowing of it, a sentence each.
-      budget: bytes that the residuals may take; those that they take where nothing was asked of them.
-      most_work: FLOPs that may be recomputed; None where nothing was asked of them.
+      before: the figures of the function as written.
+      after: its figures with the plan.
+      everything: its figures without any checkpoint.
+      notes: remarks, a sentence each.
+      budget: bytes that the residuals may take; those that they do take if no bound was given for them.
+      most_work: FLOPs that may be recomputed; None if no bound was given for them.
     """
 
     function: str
@@ -74,7 +74,7 @@ class RematPlan(Report):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """What gets a checkpoint: calls of functions, bodies of scans, or the function itself."""
+        """The places with a checkpoint: calls of functions, bodies of scans, or the function itself."""
         return self._trial.form.regions if self._trial is not None else ()
 
     @property
@@ -89,12 +89,12 @@ class RematPlan(Report):
 
     @property
     def peak_nbytes(self) -> int:
-        """The modelled peak of the memory that the gradient takes with this plan, arguments and results included; see `memory`."""
+        """The modelled peak memory of the gradient with this plan, including arguments and results; see `memory`."""
         return self.after.peak_nbytes
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the residuals that JAX holds with this plan, arguments and constants included."""
+        """Bytes of the residuals that JAX saves with this plan, including arguments and constants."""
         return self.after.nbytes
 
     @property
@@ -104,43 +104,43 @@ class RematPlan(Report):
 
     @property
     def chunk(self) -> int:
-        """The number of iterations of a scan that one checkpoint holds, in a scan of their own; 1 where each has its own."""
+        """The number of iterations of a scan in one checkpoint, as a scan of their own; 1 if each iteration has its own checkpoint."""
         return self._trial.form.chunk if self._trial is not None else 1
 
     @property
     def offloaded(self) -> int:
-        """Bytes of the residuals that are moved to the host's memory for as long as they are not needed."""
+        """Bytes of the residuals that are offloaded to the host's memory."""
         return self.after.offloaded
 
     @property
     def transfer_seconds(self) -> float:
-        """The seconds that moving them there and back takes, at the bandwidth planned with."""
+        """The seconds for moving them there and back, at the given bandwidth."""
         offload = self._search.offload
         return offload.seconds(self.offloaded) if offload is not None else 0.0
 
     @cached_property
     @deep_stack
     def front(self) -> tuple[Trade, ...]:
-        """The best trades of peak for work that were found, the lowest peak first; looked for when first asked for."""
+        """The best trade-offs between peak and work that were found, the lowest peak first; computed when first read."""
         self._search.samples()
         return self.outline
 
     @property
     def outline(self) -> tuple[Trade, ...]:
-        """The same of what has been looked at so far, as a notebook shows it."""
+        """The best trade-offs among the plans computed so far, as a notebook shows them."""
         return lowest_peaks([*self._search.measured_trades, self.after, self.everything])
 
     def apply(self, f: Callable[..., Any], in_branches: bool = False) -> Callable[..., Any]:
-        """The function with the checkpoints of this plan: plain JAX, for arguments of the types planned for.
+        """Returns the function with the checkpoints of this plan: plain JAX, for arguments of the planned types.
 
         Args:
           f: the function that was planned.
-          in_branches: whether each checkpoint outside of a loop is in a branch of a `lax.cond` that is always taken. XLA undoes others
-            on some backends, as `verify` says.
+          in_branches: whether each checkpoint outside of a loop is in a branch of a `lax.cond` that is always taken. On some backends
+            XLA undoes the other ones; see `verify`.
 
         Raises:
-          TypeError: when called with arguments of other structure or types.
-          ValueError: when called with another value of an argument that is not an array.
+          TypeError: when called with arguments of a different structure or type.
+          ValueError: when called with a different value for an argument that is not an array.
         """
         if self._trial is not None:
             form = self._trial.form
@@ -164,11 +164,11 @@ class RematPlan(Report):
         return planned
 
     def code(self, in_branches: bool = False) -> str:
-        """What to write for it: a diff of your source, which `git apply` takes, after comments that say what it comes to.
+        """Returns the changes to make in your source: a diff for `git apply`, after comments with the resulting figures.
 
-        A name stands for all values that its expression makes, and some values, such as those inside a library's function, have no
-        expression that could be given one. So it is the best plan that can be written down, within the same bound; the comments say
-        where that differs.
+        A name covers all values that its expression computes, and some values, such as those inside a library's function, have
+        no expression that can be named. So the code is the best plan that can be written in your source within the same bound; the
+        comments say where it differs.
 
         Args:
           in_branches: see `apply`.
@@ -178,12 +178,12 @@ class RematPlan(Report):
         return (self._in_branches if in_branches else self.written).text
 
     def verify(self) -> Verification:
-        """What XLA makes of it: the gradient compiled for the default backend, as it is written and with the plan.
+        """Compiles the gradient for the default backend, as written and with the plan, and compares both with the model.
 
-        Where XLA does not do what the plan says, `.beside` of the result has the model beside what it compiles to.
+        If XLA does not follow the plan, `.beside` of the result shows the model beside the compiled program.
 
         Raises:
-          what compiling raises.
+          the errors of compiling.
         """
         search = self._search
         opened = search.derivation.primal if self.after is self.before else search.flat
@@ -208,7 +208,7 @@ class RematPlan(Report):
     @cached_property
     @deep_stack
     def written(self) -> Written:
-        """The diff of `code`, with the files as they become and what the function then comes to."""
+        """The diff of `code`, with the changed files and the resulting figures."""
         return self._write(False)
 
     @cached_property
@@ -242,7 +242,7 @@ class RematPlan(Report):
         """`; checkpoints around 32 calls of block, 3 values saved in each`."""
         if self._trial is None:
             taken = self.after is not self.before
-            return "; its checkpoints are removed" if taken else "; it stays as it is"
+            return "; its checkpoints are removed" if taken else "; no changes"
         around = " and ".join(r.described for r in self.regions)
         if self.chunk > 1:
             around += f", and around each {self.chunk} iterations of it"
@@ -258,12 +258,12 @@ class RematPlan(Report):
         again = self.transcendentals
         functions = f"{counted(sum(again.values()), 'transcendental')} ({listed(again)})" if again else ""
         if not self.flops:
-            return functions or "nothing that counts as a FLOP"
+            return functions or "nothing that is counted as FLOPs"
         return f"{format_flops(self.flops)} ({self._share(self.flops)}){' and ' if functions else ''}{functions}"
 
     @cached_property
     def transcendentals(self) -> Mapping[str, int]:
-        """The exponentials, sines and so on that are recomputed, which XLA counts as no FLOPs: how many, by primitive."""
+        """The number of recomputed transcendentals, such as exponentials and sines, by primitive; XLA does not count them as FLOPs."""
         return self._trial.form.transcendentals() if self._trial is not None else {}
 
     def _picture(self) -> str:
@@ -280,7 +280,7 @@ class RematPlan(Report):
             for g in groups
         ]  # fmt: skip
         more = lambda n: f"and {format_bytes(sum(s.nbytes for g in groups[n:] for s in g))} in {len(groups) - n:,} more"
-        where = [("kept on", "<")] if self.offloaded else []
+        where = [("saved on", "<")] if self.offloaded else []
         yield Table(
             ("type", "bytes", "line", "saved", *(h for h, _ in where)),
             rows,
@@ -307,7 +307,7 @@ class RematPlan(Report):
                 for t in trades
             ],
             ">>><",
-            "What other plans come to; memory=, work= or residuals= asks for one of them:",
+            "Other plans; use memory=, work= or residuals= to choose one:",
             shown=None,
         )
 
@@ -315,10 +315,10 @@ class RematPlan(Report):
         return f"{100 * flops / max(self._search.plain_flops, 1):.2g} %"
 
     def plot(self, ax: Axes | None = None) -> Figure:
-        """The plan among the best ones, peak against FLOPs recomputed; a `matplotlib` figure.
+        """Plots the plan among the best ones, peak against FLOPs recomputed; a `matplotlib` figure.
 
         Args:
-          ax: axes of a figure of your own to draw in.
+          ax: the matplotlib axes to draw in; by default those of a new figure.
         """
         from jaxviz.features.remat.plot import plot_plan  # matplotlib takes a while to import
 

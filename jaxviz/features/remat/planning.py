@@ -1,4 +1,4 @@
-"""Choosing a plan: what is asked for, which of the plans that a search finds it is, and what to say where none will do."""
+"""Chooses a plan: reads the bounds, selects among the plans that the search finds, and explains if none meets the bounds."""
 
 from __future__ import annotations
 
@@ -47,49 +47,49 @@ def plan_remat(
     recompute_collectives: bool = False,
     **kwargs: Any,
 ) -> RematPlan:
-    """Chooses where a function's gradient has checkpoints, and what they save.
+    """Chooses where to put checkpoints in a function, and what they save, to reduce the memory of its gradient.
 
-    >>> plan = jaxviz.plan_remat(loss, params, x)                       # where the peak falls most for the least work
+    >>> plan = jaxviz.plan_remat(loss, params, x)                       # lowers the peak most for the least work
     >>> plan = jaxviz.plan_remat(loss, params, x, memory="40GiB")       # the least work within a peak
-    >>> plan = jaxviz.plan_remat(loss, params, x, work="10%")           # the lowest peak within so much work
+    >>> plan = jaxviz.plan_remat(loss, params, x, work="10%")           # the lowest peak within some extra work
     >>> gradient = jax.grad(plan.apply(loss))
 
-    Checkpoints may go around the function, around the bodies of its scans, and around the calls of the functions that it calls. No plan
-    has a higher peak than the function as it is written.
+    Checkpoints can go around the function, around the bodies of its scans, and around calls in it. No plan
+    has a higher peak than the function as written.
 
-    A training step can be planned as a whole: a function that takes a gradient itself, and has more than a number for its result. Then
-    the checkpoints are in the function that it differentiates, the peak is that of the step, with its optimizer's state and update, and
-    `.apply` gives the step.
+    A training step, which computes a gradient itself and returns more than one number, can be planned as a whole: the
+    checkpoints go into the function that it differentiates, the peak is that of the step, with the optimizer's state and update, and
+    `.apply` returns the step.
 
     Args:
       f: a function of arrays, or pytrees of them; an argument that is not differentiated may be anything.
-      *args, **kwargs: what to call it with; arrays or ShapeDtypeStructs.
-      memory: bytes that the modelled peak of the gradient's memory (`jaxviz.memory`), arguments and results included, may take, as a
-        number or text such as '40GiB' or '1.5GB'; or 'device' for what is free on the default device and what the arguments take there
-        already.
-      work: FLOPs that may be recomputed, as a share of what the gradient takes without checkpoints, such as 0.1 or '10%';
-        more than all of it is text, such as '150%'.
-      residuals: bytes that the residuals may take as JAX holds them, arguments and constants included; or a share of what they take
-        without checkpoints, such as 0.5 or '50%'.
+      *args, **kwargs: its arguments; arrays or ShapeDtypeStructs.
+      memory: the largest modelled peak of the gradient (`jaxviz.memory`), including arguments and results, in bytes or
+        as text such as '40GiB' or '1.5GB'; or 'device' for the free memory of the default device plus what the arguments already
+        take there.
+      work: the FLOPs that may be recomputed, as a fraction of the gradient's FLOPs without checkpoints, such as 0.1 or
+        '10%'; more than 100 % only as text, such as '150%'.
+      residuals: the bytes that the residuals may take in JAX, including arguments and constants; or a fraction of what they
+        take without checkpoints, such as 0.5 or '50%'.
       budget: the same as `residuals`.
-      offload: how fast values are moved to the memory of the host, if they may be: bytes per second one way, such as '50GB/s', or
-        '50GB/s, 400TFLOP/s' with how fast the device computes (100 TFLOP/s where that is not said); or True to measure both on the
-        default device. What could be computed during a transfer counts as work; that the two overlap is not assumed.
-      argnums: the positional arguments to differentiate in.
-      has_aux: whether the function gives a pair, of which only the first is differentiated, as for `jax.grad`.
-      recompute_collectives: whether values that devices exchange may be exchanged again in the backward pass.
+      offload: allows offloading to the host's memory, and gives the bandwidth in bytes per second one way, such as '50GB/s',
+        or '50GB/s, 400TFLOP/s' with the speed of the device (100 TFLOP/s by default); or True to measure both on the default device.
+        The FLOPs that the device could do during a transfer count as work; the plan does not assume that the two overlap.
+      argnums: the positional arguments to differentiate with respect to.
+      has_aux: whether the function returns a pair whose first element is differentiated, as for `jax.grad`.
+      recompute_collectives: whether the backward pass may repeat exchanges between devices.
 
     Raises:
-      ValueError: the bound cannot be met; the message says what can. Or more than one bound is given. Or an equation has an effect that
-        JAX does not let a checkpoint repeat; the message names it. Or Python branches on a value. Or a bound is text that says no amount.
+      ValueError: the bound cannot be met; the message says which one can. Or more than one bound is given. Or an equation has an effect
+        that JAX does not allow in a checkpoint; the message names it. Or Python branches on a value. Or a bound is text that is not an amount.
       TypeError: a bound or a bandwidth is neither a number nor text.
     """
     given = {"memory": memory, "work": work, "residuals": residuals, "budget": budget}
     bounds = {name: value for name, value in given.items() if value is not None}
     if len(bounds) > 1:
         raise ValueError(
-            f"a plan has one bound; got {' and '.join(f'{name}=' for name in bounds)}. An argument of that name of the function can be "
-            "fixed with functools.partial."
+            f"a plan takes only one bound; got {' and '.join(f'{name}=' for name in bounds)}. If the function itself has an argument of "
+            "that name, fix it with functools.partial."
         )
     limit = residuals if budget is None else budget
     room = _room(memory) if memory not in (None, "device") else None
@@ -165,12 +165,12 @@ class Planning:
             least = min(t.peak_nbytes for t in (*search.measured_trades, search.written, search.opened))
             held = search.held(leanest if leanest.trade.peak_nbytes == least else None)
             raise ValueError(
-                f"no plan that was found for {self.call.name} fits {_exactly(room)}: the lowest modelled peak of {self.search.its} is "
-                f"{_exactly(least)}, {held}; as it is written it is {_exactly(search.written.peak_nbytes)}"
+                f"no plan was found for {self.call.name} that fits in {_exactly(room)}: the lowest modelled peak of {self.search.its} is "
+                f"{_exactly(least)}, {held}; as written it is {_exactly(search.written.peak_nbytes)}"
             )
         kept = (
-            f"It takes {format_bytes(highest)} as it is written, and no plan raises that: for one that takes all of the "
-            f"{format_bytes(room)}, plan the function without its checkpoints."
+            f"As written it takes {format_bytes(highest)}, and a plan never raises the peak: for a plan that uses "
+            f"all of the {format_bytes(room)}, plan the function without its checkpoints."
         )
         best: Found = found if found is not None and (not fine or found.trade.work < fine[-1].work) else fine[-1]
         best = self.or_as_written(best, fine)
@@ -201,7 +201,7 @@ class Planning:
         if best is None or trade_of(best).peak_nbytes > search.written.peak_nbytes:
             lowest = min([search.opened.peak_nbytes, *(trade_of(c).peak_nbytes for c in candidates)])
             raise ValueError(
-                f"{bound} can only be had for {self.call.name} with a higher peak: {_exactly(lowest)}, and as it is written "
+                f"{bound} would raise the peak of {self.call.name} to {_exactly(lowest)}; as written it is "
                 f"{_exactly(search.written.peak_nbytes)}, where its checkpoints recompute "
                 f"{100 * search.written.flops / max(search.plain_flops, 1):.2g} %"
             )
@@ -237,7 +237,7 @@ class Planning:
         if candidates:
             peak = min(trade_of(c).peak_nbytes for c in candidates)
             raise ValueError(
-                f"{bound} can only be had for {name} with a higher peak: {_exactly(peak)}, and as it is written "
+                f"{bound} would raise the peak of {name} to {_exactly(peak)}; as written it is "
                 f"{_exactly(written.peak_nbytes)}. memory= plans for the peak itself."
             )
         these = "a budget" if asked == "budget" else asked
@@ -245,12 +245,12 @@ class Planning:
         least = min([search.least, *(t.nbytes for t in search.measured_trades)])
         if least >= opened.nbytes:
             raise ValueError(
-                f"{these} of {_exactly(limit)} cannot be met for {name}: the least is {_exactly(opened.nbytes)}, which it keeps "
-                "without a plan; no plan keeps less"
+                f"{these} of {_exactly(limit)} cannot be met for {name}: the minimum is {_exactly(opened.nbytes)}, "
+                "which it saves without a plan; no plan saves less"
             )
         raise ValueError(
-            f"{these} of {_exactly(limit)} cannot be met for {name}: the least is {_exactly(least)}, which its arguments and "
-            f"what may not be recomputed take; without a plan it keeps {_exactly(opened.nbytes)}. "
+            f"{these} of {_exactly(limit)} cannot be met for {name}: the minimum is {_exactly(least)}, for its arguments "
+            f"and values that cannot be recomputed; without a plan it saves {_exactly(opened.nbytes)}. "
             f"Write {least_budget(least, opened.nbytes, asked)}"
         )
 
@@ -283,7 +283,7 @@ class Planning:
         lowest = min(search.samples(), key=by_peak) if not bound else None
         if lowest is not None and _lowers_the_peak(search, lowest):
             share = 100 * (lowest.trade.flops - search.written.flops) / max(search.plain_flops, 1)
-            said = f"A lower peak takes more work than it is worth here: {format_bytes(lowest.trade.peak_nbytes)} for {share:.2g} % more"
+            said = f"A lower peak would cost too much work: {format_bytes(lowest.trade.peak_nbytes)} for {share:.2g} % more"
         else:
             said = "No plan that was tried lowers the peak by 1 % or more"
         return self.plan(bound, best, f"{said}: {search.held()}.")
@@ -344,7 +344,7 @@ def _room(memory: Any) -> int:
     size = read_size(memory, "memory")
     if 0 < size < 1:
         raise ValueError(
-            f"memory is a number of bytes, or a size such as '512MiB' or '1.5GB', and no share; got {memory!r}"
+            f"memory must be a number of bytes or a size such as '512MiB' or '1.5GB', not a share; got {memory!r}"
         )
     return int(size)
 
@@ -359,7 +359,7 @@ def _aside(f: Callable[..., Any]) -> Callable[..., Any]:
             what = jax.tree.map(lambda x: jax.typeof(x).str_short(short_dtypes=True), result)
             name = getattr(f, "__name__", "the function")
             raise TypeError(
-                f"has_aux=True says that {name} gives a pair, of which the first is differentiated; it gives {what}"
+                f"with has_aux=True, {name} must return a pair, whose first element is differentiated; it returns {what}"
             )
         out, aux = result
         return out, jax.tree.map(jax.lax.stop_gradient, aux)
@@ -381,8 +381,8 @@ def repeated_effects(program: Program) -> tuple[str, ...]:
     for i, e in found:
         if compat.refused_in_remat(e.effects):
             raise ValueError(
-                f"{describe_equation(e, i)} has an effect that JAX does not let a checkpoint repeat, so that nothing around it can be "
-                "planned; take it out of the function, or plan the parts before and after it."
+                f"{describe_equation(e, i)} has an effect that JAX does not allow in a checkpoint, so nothing around "
+                "it can be planned; move it out of the function, or plan the parts before and after it."
             )
     named = ", ".join(describe_equation(e, i) for i, e in found)
-    return (f"In a checkpoint JAX runs in both passes: {named}.",) if found else ()
+    return (f"In a checkpoint, JAX runs these in both passes: {named}.",) if found else ()

@@ -1,4 +1,4 @@
-"""Pictures of the trade between bytes saved and work done again: checkpoint policies beside plans."""
+"""Plots of the trade-off between residual bytes and recomputation: checkpoint policies beside plans."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _draw_trades(
     front: Sequence[Point],
     title: str,
     axes: Axes | None,
-    what: str = "kept between the two passes",
+    what: str = "of residuals",
 ) -> Figure:
     """Bytes against FLOPs recomputed: points with names, and the best plans as a line."""
     if axes is None:

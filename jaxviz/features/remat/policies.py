@@ -24,7 +24,7 @@ from jaxviz.transforms.unopened import unopened_note
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Checkpoints that decided the same of the same values, such as a block that is applied to several layers.
+    """Checkpoints with the same decisions for the same values, such as those of a block in several layers.
 
     Args:
       report: of one of them.
@@ -41,7 +41,7 @@ class Group:
         return f"{f'{self.count} times ' if self.count > 1 else ''}{self.report.summary}{each}"
 
     def table(self) -> Table:
-        """Its values, those of one expression together; see `CheckpointReport.values_table`."""
+        """Its values, grouped by expression; see `CheckpointReport.values_table`."""
         return self.report.values_table(self.summary)
 
 
@@ -54,10 +54,10 @@ class PolicyReport(Report):
 
     Args:
       function: its name.
-      checkpoints: one report for each checkpoint that is differentiated, in the order in which they run; of one in another one the
-        policy of the outer decides.
-      residuals: all that the gradient keeps.
-      notes: what is worth knowing of them, a sentence each.
+      checkpoints: one report for each checkpoint that is differentiated, in the order in which they run; for nested
+        checkpoints the outer policy decides.
+      residuals: all residuals of the gradient.
+      notes: remarks, a sentence each.
     """
 
     function: str
@@ -67,7 +67,7 @@ class PolicyReport(Report):
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The checkpoints, those that decided the same of the same values folded into one."""
+        """The checkpoints; those with the same decisions for the same values are grouped."""
         found: dict[Any, list[CheckpointReport]] = {}
         for c in self.checkpoints:
             values = tuple(replace(v, equation=None) for v in c.values)
@@ -76,12 +76,12 @@ class PolicyReport(Report):
 
     @property
     def summary(self) -> str:
-        """policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 recomputed 8.1 MiB; it keeps 2.4 MiB in all."""
-        kept = f"it keeps {format_bytes(self.residuals.nbytes)} in {counted(len(self.residuals), 'value')}"
+        """policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 recomputed 8.1 MiB; it saves 2.4 MiB in all."""
+        kept = f"it saves {format_bytes(self.residuals.nbytes)} in {counted(len(self.residuals), 'value')}"
         n = len(self.checkpoints)
         if not n:
             is_known = not any(u.is_opaque for u in self.residuals.unopened)
-            found = "there is no checkpoint that is differentiated" if is_known else "no checkpoint is found"
+            found = "no checkpoint is differentiated" if is_known else "no checkpoint is found"
             return f"policies of the {self.residuals.gradient}: {found}; {kept}"
         sizes = {
             fate: [c.runs * v.nbytes for c in self.checkpoints for v in c.values if v.fate == fate]
@@ -120,18 +120,18 @@ class PolicyReport(Report):
 @api_boundary
 @deep_stack
 def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyReport:
-    """What becomes of each value of the checkpointed functions in a program, and which policy decided it.
+    """Reports what happens to each value of the checkpointed functions in a program, and which policy decided it.
 
     >>> print(jaxviz.policies(loss, params, x))
-    policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 values recomputed 8.1 MiB, it keeps ...
+    policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 values recomputed 8.1 MiB, it saves ...
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
-      *args, **kwargs: what to call it with, as for `derive`.
-      argnums: the positional arguments to differentiate in.
+      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
+      *args, **kwargs: its arguments, as for `derive`.
+      argnums: the positional arguments to differentiate with respect to.
 
     Raises:
-      what `derive` raises.
+      the errors of `derive`.
     """
     derivation = derive(f, *args, argnums=argnums, **kwargs)
     checkpoints = report_checkpoints(derivation)
@@ -149,15 +149,15 @@ def _about(derivation: Derivation, checkpoints: Sequence[CheckpointReport]) -> I
     if not has_checkpoints(primal):
         if not any(u.is_opaque for u in derivation.unopened):  # there may be one in it
             yield (
-                f"{primal.name} has no checkpoint, so its gradient keeps all that it reads again. jax.checkpoint(f, policy=...) sets one; "
+                f"{primal.name} has no checkpoint, so its gradient saves every value that the backward pass reads. Add one with jax.checkpoint(f, policy=...); "
                 "jaxviz.compare_policies shows what each policy would save."
             )
     elif not checkpoints:
         yield "No tangent goes through its checkpoints."
     for inner, outer in dict.fromkeys(_nested(primal, None)):
         yield (
-            f"The checkpoint of {inner} is inside that of {outer}: the policy of {outer} decides what is kept between the two passes, "
-            f"that of {inner} what is kept while the backward pass recomputes its part of {outer}."
+            f"The checkpoint of {inner} is inside that of {outer}: the policy of {outer} decides what is saved between the two passes, "
+            f"and that of {inner} what is saved while the backward pass recomputes its part of {outer}."
         )
 
 

@@ -1,4 +1,4 @@
-"""A function under several checkpoint policies, side by side: what it keeps, recomputes, and peaks at."""
+"""Compares a function under several checkpoint policies: what it saves and recomputes, and its peak."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ _NAME = 36
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a function comes to under one policy.
+    """The figures of a function under one policy.
 
     Args:
       name: of the policy.
       derivation: of the function with it.
-      all_flops: of forward and backward, but for the rounding of what is saved, which JAX adds for each.
-      flops: of these, what the function without checkpoints does not take.
+      all_flops: the FLOPs of both passes, without the rounding that JAX adds for each saved value.
+      flops: the FLOPs beyond those of the function without checkpoints.
       timeline: its modelled memory over time.
     """
 
@@ -75,7 +75,7 @@ class Outcome:
 
     @property
     def residuals(self) -> ResidualSet:
-        """What its gradient keeps."""
+        """The residuals of its gradient."""
         found: ResidualSet = self.derivation.residuals
         return found
 
@@ -126,7 +126,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Values that are told apart by no more than their place in the program.
+    """Values that differ only by their place in the program.
 
     Args:
       location: the user's line.
@@ -163,11 +163,11 @@ def _kept(derivation: Derivation) -> Iterable[Key]:
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """Values of which the policies do not decide the same.
+    """Values for which the policies decide differently.
 
     Args:
-      key: what they are.
-      decisions: for each policy how many are saved, offloaded, recomputed or kept as an input; the others are not needed.
+      key: the values.
+      decisions: for each policy, how many are saved, offloaded, recomputed or already an input; the others are not needed.
     """
 
     key: Key
@@ -179,7 +179,7 @@ class Difference:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """For each policy the bytes of those that are kept between the two passes."""
+        """For each policy the bytes of those that are saved between the two passes."""
         return tuple(self.key.nbytes * (sum(d.values()) - d["recomputed"]) for d in self.decisions)
 
     @property
@@ -210,9 +210,9 @@ class PolicyComparison(Report):
 
     Args:
       function: its name.
-      checkpoints: what has the policies, such as '12 checkpoints of layer (model.py:12)'.
-      without: what the function comes to without checkpoints.
-      outcomes: what it comes to under each policy.
+      checkpoints: the checkpoints that have the policies, such as '12 checkpoints of layer (model.py:12)'.
+      without: the figures without checkpoints.
+      outcomes: the figures under each policy.
     """
 
     function: str
@@ -240,7 +240,7 @@ class PolicyComparison(Report):
         """XLA's figures under each policy, on the default backend; each is compiled, when first asked for.
 
         Raises:
-          what compiling raises.
+          the errors of compiling.
         """
 
         def of(o: Outcome) -> XlaMemory:
@@ -253,7 +253,7 @@ class PolicyComparison(Report):
 
     @cached_property
     def plans(self) -> tuple[RematPlan | None, ...]:
-        """For each policy the plan that keeps no more bytes than it; None where there is none. See `jaxviz.plan_remat`."""
+        """For each policy, the plan that saves no more bytes; None if there is none. See `jaxviz.plan_remat`."""
         return tuple(each(lambda o: self._planned(o.nbytes), self.outcomes, "plans"))
 
     def _planned(self, budget: int | float) -> RematPlan | None:
@@ -264,7 +264,7 @@ class PolicyComparison(Report):
 
     @cached_property
     def best_plans(self) -> tuple[Trade, ...]:
-        """The best trades of peak for work that plans come to, the lowest peak first; none of what cannot be planned, or takes long to plan."""
+        """The best trade-offs between peak and work of all plans, the lowest peak first; empty if the function cannot be planned, or takes long to plan."""
         if sum(1 for _ in self.without.derivation.forward.walk()) > MOST_TO_PLAN:
             return ()
         plan = self._planned(1.0)
@@ -272,17 +272,17 @@ class PolicyComparison(Report):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the policies are not set in."""
+        """Parts of the function in which the policies are not set."""
         plain = self.without.derivation
         return (*no_gradient_note(plain), *unopened_note(plain.unopened))
 
     @property
     def summary(self) -> str:
-        """policies of the gradient of `loss` in `params` on 12 checkpoints of layer (model.py:12); without checkpoints: 8.7 MiB kept in 463 values, …."""
+        """policies of the gradient of `loss` in `params` on 12 checkpoints of layer (model.py:12); without checkpoints: 8.7 MiB saved in 463 values, …."""
         w = self.without
         return (
-            f"policies of the {w.derivation.gradient} on {self.checkpoints}; without checkpoints: {format_bytes(w.nbytes)} kept in "
-            f"{counted(len(w.residuals), 'value')}, {format_bytes(w.nbytes_without_arguments)} of it no arguments, "
+            f"policies of the {w.derivation.gradient} on {self.checkpoints}; without checkpoints: {format_bytes(w.nbytes)} "
+            f"saved in {counted(len(w.residuals), 'value')}, {format_bytes(w.nbytes_without_arguments)} of it not arguments, "
             f"{format_flops(w.all_flops)}, modelled peak {format_bytes(w.peak_nbytes)}"
         )
 
@@ -314,7 +314,7 @@ class PolicyComparison(Report):
             parts.append(f"{sum(d.count for d in kept):,} more, {format_bytes(sum(d.at_stake for d in kept))}")
         if again:
             parts.append(
-                f"{counted(again, 'value')} {'are' if again > 1 else 'is'} kept by none or by all, but recomputed under one and not needed "
+                f"{counted(again, 'value')} {'are' if again > 1 else 'is'} saved by none or by all, but recomputed under one and not needed "
                 "under another"
             )
         return f"and {'; '.join(parts)}" if parts else ""
@@ -336,7 +336,7 @@ class PolicyComparison(Report):
             cells = [(*r[:4], _by_decision(r[4:])) for r in values] if is_wide else values
             yield Table(heads, cells, "<<><" + "<" * len(names), "where they differ, by what is at stake:")
         elif len(names) > 1:
-            yield "They keep the same values."
+            yield "They save the same values."
         yield self._more([d for d in self.differences if d not in shown])
         yield from self.notes
 
@@ -358,7 +358,7 @@ class PolicyComparison(Report):
         return self._compiles or "xla" in vars(self)
 
     def compare(self) -> str:
-        """What XLA makes of them, in a few sentences; compiles as `xla` does."""
+        """Compares the policies as XLA compiles them, in a few sentences; compiles as `xla` does."""
         plain = self.without.timeline.xla
         parts = [f"without checkpoints {format_bytes(plain.temporaries)}"]
         undone = []
@@ -368,7 +368,7 @@ class PolicyComparison(Report):
             parts.append(f"{o.name} {format_bytes(found.temporaries)}")
             if found.temporaries > 0.95 * found.temporaries_without_checkpoints:
                 undone.append(o.name)
-        text = f"Temporaries of the gradient compiled by XLA for {plain.backend}, whatever the model says: {', '.join(parts)}."
+        text = f"Temporaries of the gradient compiled by XLA for {plain.backend}, measured, not modelled: {', '.join(parts)}."
         if undone:
             text += f" XLA undoes the checkpoints of {' and '.join(undone)}: they save next to nothing here."
         return text
@@ -382,11 +382,11 @@ class PolicyComparison(Report):
         }
 
     def plot(self, plans: bool = True, ax: Axes | None = None) -> Figure:
-        """The policies as points, bytes kept against FLOPs recomputed; and what the best plans come to, as a line.
+        """Plots the policies as points, residual bytes against FLOPs recomputed, and the best plans as a line.
 
         Args:
-          plans: whether to draw that line, for which some plans are made; it is left out where the function cannot be planned.
-          ax: axes of a figure of your own to draw in.
+          plans: whether to draw that line, for which some plans are computed; it is left out if the function cannot be planned.
+          ax: the matplotlib axes to draw in; by default those of a new figure.
         """
         from jaxviz.features.remat.plot import plot_policies  # matplotlib takes a while to import
 
@@ -412,23 +412,23 @@ def compare_policies(
     xla: bool = False,
     **kwargs: Any,
 ) -> PolicyComparison:
-    """What a function's gradient keeps, recomputes and peaks at under several checkpoint policies.
+    """Compares checkpoint policies for a function's gradient: what it saves and recomputes under each of them, and its peak.
 
-    A policy takes the place of that of each checkpoint in the function, those inside of others too. A function that has none gets one
-    around all of it. The figures are those that JAX comes to where the policy is written there.
+    Each policy replaces the policies of all checkpoints in the function, including nested ones. A function without checkpoints
+    gets one around the whole function. The figures are those of JAX with the policy written there.
 
     >>> print(jaxviz.compare_policies(loss, params, x, policies=["as it is", "everything", "dots_saveable"]))
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
-      *args, **kwargs: what to call it with, as for `derive`.
-      policies: names in `jax.checkpoint_policies`, policies, 'as it is' for the function's own, 'everything' for no checkpoints.
-      argnums: the positional arguments to differentiate in.
-      xla: whether to compile each, for what XLA takes; otherwise `PolicyComparison.xla` does when asked.
+      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
+      *args, **kwargs: its arguments, as for `derive`.
+      policies: names in `jax.checkpoint_policies`; policies; 'as it is' for the function's own policies; 'everything' for no checkpoints.
+      argnums: the positional arguments to differentiate with respect to.
+      xla: whether to compile the gradient under each policy, for XLA's figures; otherwise `PolicyComparison.xla` compiles them when it is read.
 
     Raises:
-      ValueError: no policy has such a name; or JAX would not let a checkpoint be put around the function; the message says why.
-      what `derive` raises.
+      ValueError: no policy has this name; or JAX does not allow a checkpoint around the function; the message says why.
+      the errors of `derive`.
     """
     asked = [policies] if isinstance(policies, (str, type(None))) or callable(policies) else list(policies)
     if not asked:

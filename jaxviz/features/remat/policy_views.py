@@ -1,4 +1,4 @@
-"""Policies side by side in the terms of other reports: as memory over time, and beside the plans that keep no more bytes."""
+"""Policies compared in other reports: as memory over time, and beside plans with no more residual bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MemoryComparison(Report):
         return f"{head}: {low.name} peaks {format_bytes(less)} ({100 * less / high.peak_nbytes:.0f}%) below {high.name}"
 
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """What is alive at each peak, by kind; of two policies the difference too."""
+        """The bytes alive at each peak, by kind; for two policies also the difference."""
         alive = [_at_peak(o.timeline) for o in self.policies.outcomes]
         heads = ("alive at the peak", *(o.name for o in self.policies.outcomes), *(["difference"] * (len(alive) == 2)))
         rows = []
@@ -80,7 +80,7 @@ def _at_peak(timeline: MemoryTimeline) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlanComparison(Report):
-    """Policies beside the plans of `plan_remat` that keep no more bytes than they do.
+    """Policies beside plans of `plan_remat` with no more residual bytes.
 
     Args:
       policies: the comparison.
@@ -113,7 +113,7 @@ class PlanComparison(Report):
             else:
                 gain = f"{100 * (plan.flops - o.flops) / o.flops:+.0f}% FLOPs" if plan.flops != o.flops else "none"
                 rows.append((*policy, format_bytes(plan.nbytes), number(plan.flops), gain))
-        yield Table(("policy", "kept", "extra FLOPs", "plan keeps", "its FLOPs", "gain"), rows, "<>>>><")
+        yield Table(("policy", "kept", "extra FLOPs", "plan saves", "its FLOPs", "gain"), rows, "<>>>><")
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""Where a checkpoint can be put in a function: around the bodies of its scans, and around the calls of its functions."""
+"""The places for checkpoints in a function: bodies of its scans, and calls in it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LEAST = 3
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a checkpoint can be put: around equations in a row of a program, or around the body of a scan.
+    """A place for a checkpoint: consecutive equations of a program, or the body of a scan.
 
     Args:
       program: that they stand in.
@@ -68,7 +68,7 @@ class Spot:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Region:
-    """What one checkpoint in the source comes to: all calls of a function, or the body of a scan.
+    """The places of one checkpoint in the source: all calls of a function, or the body of a scan.
 
     Args:
       name: of the function.

@@ -1,7 +1,7 @@
-"""The search for a plan: checkpoints around which regions, saving what, for which peak, residuals and work.
+"""The search for a plan: which regions get checkpoints, and what they save.
 
-Estimates say which plans are worth a trial. What a plan comes to is measured: the planned function is derived, and its memory modelled as
-`jaxviz.memory` does.
+Estimates select the plans to try. The figures of a plan are measured: the planned function is derived, and its memory modelled as
+in `jaxviz.memory`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _ROUGHLY = 0.02
 
 
 class Search:
-    """Plans for one function, measured when they are asked for.
+    """Plans for one function, measured on demand.
 
     Args:
       derivation: of the function as it is written.
@@ -150,7 +150,7 @@ class Search:
         """
         timeline = self.modelled(trial)
         if not timeline.steps:
-            return "nothing is computed"
+            return "there are no equations"
         by_kind = dict(zip(KINDS, timeline.steps[timeline.peak].nbytes, strict=True))
         parts = [
             f"{format_bytes(n)} are {kind}s" for kind, n in by_kind.items() if kind in ("argument", "result") and n

@@ -1,4 +1,4 @@
-"""A function under another checkpoint policy: what JAX would derive if that policy had been written."""
+"""A function under another checkpoint policy: what JAX derives if that policy is written."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Setting:
 
 
 def setting(policy: Any) -> Setting:
-    """Reads a policy as people give it: a name in `jax.checkpoint_policies`, a policy, 'as it is', or 'everything'; or a Setting.
+    """Reads a policy: a name in `jax.checkpoint_policies`, a policy, 'as it is', or 'everything'; or a Setting.
 
     Raises:
       ValueError: no policy has that name, or it is that of a function that makes policies; the message says what to write.
@@ -62,7 +62,7 @@ def setting(policy: Any) -> Setting:
             raise ValueError(_no_such_policy(policy))
         return Setting(policy, _checked(found))
     if not callable(policy):
-        raise TypeError(f"a policy is a name in jax.checkpoint_policies or a function, not {policy!r}")
+        raise TypeError(f"a policy must be a name in jax.checkpoint_policies or a function; got {policy!r}")
     return Setting(policy_name(_checked(policy)), policy)
 
 
@@ -70,7 +70,9 @@ def _checked(policy: Callable[..., Any]) -> Callable[..., Any]:
     for name, maker in vars(jax.checkpoint_policies).items():
         if maker is policy and not _takes_params(maker):
             asked = ", ".join(p.name if p.kind != p.VAR_POSITIONAL else "'a', 'b'" for p in _parameters(maker))
-            raise ValueError(f"{name} makes a policy and is none itself: jax.checkpoint_policies.{name}({asked})")
+            raise ValueError(
+                f"{name} returns a policy and is not one itself: write jax.checkpoint_policies.{name}({asked})"
+            )
     return policy
 
 
@@ -145,14 +147,14 @@ def _checkpointed(program: Program, policy: Any) -> Program:
     if program.is_path:
         at = next((b.location for b in program.branches if b.location is not None), None)
         raise ValueError(
-            f"{program.name} has no checkpoint, and JAX would not take one around it: Python asks for a value{f' at {at}' if at else ''}. "
-            "Put jax.checkpoint around the parts that do without."
+            f"{program.name} has no checkpoint, and JAX does not allow one around it, because Python reads a value{f' at {at}' if at else ''}. "
+            "Put jax.checkpoint around the other parts."
         )
     for i, e in enumerate(program.equations):
         if compat.refused_in_remat(e.effects):
             raise ValueError(
-                f"{program.name} has no checkpoint, and JAX would not take one around it, because of an effect of "
-                f"{describe_equation(e, i)}. Put jax.checkpoint around the parts without it."
+                f"{program.name} has no checkpoint, and JAX does not allow one around it, because of an effect of "
+                f"{describe_equation(e, i)}. Put jax.checkpoint around the other parts."
             )
     like = _remat_of_nothing(policy).operation
     return replace(apply_remat(like, numbers_in_place(program), True), debug_info=program.debug_info)

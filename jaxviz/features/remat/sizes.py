@@ -1,4 +1,4 @@
-"""How many bytes values take: on one device, where a function runs on several."""
+"""The bytes of values; on one device if a function runs on several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The least cost over yes-or-no choices that depend on one another, within a limit; solved by HiGHS."""
+"""Minimizes the cost of dependent yes-or-no choices within a limit, with HiGHS."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Problem:
         bounds = np.stack([self.lower, self.upper], axis=1)
         found = linprog(cost, A_ub=matrix, b_ub=limits, bounds=bounds, method="highs")
         if found.x is None:
-            raise ValueError("nothing that could be saved keeps to the limit")
+            raise ValueError("no choice of saved values meets the limit")
         return found
 
     def _whole(

@@ -1,4 +1,4 @@
-"""What stands in the user's source: calls, definitions, checkpoints and loops, as syntax trees."""
+"""The user's source as syntax trees: calls, definitions, checkpoints and loops."""
 
 from __future__ import annotations
 

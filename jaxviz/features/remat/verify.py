@@ -1,4 +1,4 @@
-"""The compiler's word on a plan: memory and FLOPs of the gradient as XLA compiles it, with the plan and without."""
+"""Verifies a plan with the compiler: memory and FLOPs of the compiled gradient, with the plan and without."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from jaxviz.report.report import Report, Table, attributes
 from jaxviz.report.tables import counted, format_bytes, repeated, short_location
 
 _UNDONE = 0.95
-"""A plan is undone where XLA's temporaries do not fall below this share of what they were, though the model says that they do."""
+"""A plan counts as undone if XLA's temporaries do not fall below this share, although the model says that they do,"""
 _MOST = 0.25
-"""And most of it is where they fall by less than this share of what the model says."""
+"""and as mostly undone if they fall by less than this share of what the model says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What XLA says of a compiled gradient, on one device.
+    """XLA's figures for a compiled gradient, on one device.
 
     Args:
-      peak_nbytes: arguments, results and temporaries together, as far as they do not share memory.
+      peak_nbytes: arguments, results and temporaries together, without memory that they share.
       temporaries: bytes.
-      flops: as XLA counts them: the body of a loop once.
+      flops: as XLA counts them, with the body of a loop once.
       on_host: bytes of temporaries in the memory of the host.
       moves: whether the compiled program has values in the memory of the host at all.
     """
@@ -53,16 +53,16 @@ class Compiled:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verification(Report):
-    """A plan as the compiler has it. See `RematPlan.verify`.
+    """A plan as compiled by XLA. See `RematPlan.verify`.
 
     Args:
       function: its name.
       backend: such as 'cpu'.
-      before, after: of the compiled gradient as it is written, and with the plan.
-      modelled: the same as modelled.
+      before, after: the compiled gradient as written, and with the plan.
+      modelled: the same in the model.
       is_unrolled: whether the plan's checkpoints are around calls outside of any loop.
-      in_branches: where XLA undoes these, the gradient with each in a branch of a `lax.cond` that is always taken; else None.
-      beside: where XLA does not do what the plan says, the model of the gradient with the plan beside what it compiles to; else None.
+      in_branches: if XLA undoes these, the gradient with each in a branch of a `lax.cond` that is always taken; otherwise None.
+      beside: if XLA does not follow the plan, the model of the gradient with the plan beside the compiled program; otherwise None.
     """
 
     function: str
@@ -95,11 +95,11 @@ class Verification(Report):
 
     @property
     def summary(self) -> str:
-        """XLA on cpu does what the plan for `loss` says: temporaries 87.9 GiB → 28.6 GiB, peak …."""
+        """XLA on cpu follows the plan for `loss`: temporaries 87.9 GiB → 28.6 GiB, peak …."""
         before, after = self.before, self.after
         if after is before:
             return (
-                f"The plan leaves `{self.function}` as it is, of which XLA on {self.backend} has temporaries of "
+                f"The plan leaves `{self.function}` as it is: XLA on {self.backend} has temporaries of "
                 f"{format_bytes(before.temporaries)} and a peak of {format_bytes(before.peak_nbytes)}"
             )
         figures = (
@@ -110,16 +110,16 @@ class Verification(Report):
             figures += f", {format_bytes(self.after.on_host)} in the host's memory"
         if not self.offloads:
             return (
-                f"Nothing was offloaded: XLA on {self.backend} leaves on the device the {format_bytes(self.modelled[1].offloaded)} that "
-                f"the plan for `{self.function}` moves to the host: {figures}"
+                f"Nothing is offloaded: XLA on {self.backend} keeps the {format_bytes(self.modelled[1].offloaded)} on the "
+                f"device that the plan for `{self.function}` moves to the host: {figures}"
             )
         if self.happened:
-            return f"XLA on {self.backend} does what the plan for `{self.function}` says: {figures}"
+            return f"XLA on {self.backend} follows the plan for `{self.function}`: {figures}"
         if after.temporaries > before.temporaries / _UNDONE:
             return f"With the plan for `{self.function}` XLA on {self.backend} takes more memory: {figures}"
         if after.temporaries <= _UNDONE * before.temporaries:
-            return f"Little happened: XLA on {self.backend} undoes most of the plan for `{self.function}`: {figures}"
-        return f"Nothing happened: XLA on {self.backend} undoes the plan for `{self.function}`: {figures}"
+            return f"Little effect: XLA on {self.backend} undoes most of the plan for `{self.function}`: {figures}"
+        return f"No effect: XLA on {self.backend} undoes the plan for `{self.function}`: {figures}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -129,11 +129,11 @@ class Verification(Report):
         if self._held:
             why = self._held
         elif more < 0.02 * self.before.flops:
-            why = "So little is recomputed that its FLOPs do not tell whether it merges that with what was computed before."
+            why = "Too little is recomputed to tell from the FLOPs whether XLA merges it with the original computation."
         elif 2 * (self.after.flops - self.before.flops) < more:
-            why = "It merges what is recomputed with what was computed before."
+            why = "XLA merges the recomputation with the original computation."
         else:
-            why = "It recomputes what the plan says, and holds as much meanwhile."
+            why = "XLA recomputes what the plan says, but holds as much memory while it does so."
         if not self.is_unrolled:
             return (why,)
         loop = "A checkpoint in the body of a jax.lax.scan over the layers is not undone."
@@ -149,15 +149,15 @@ class Verification(Report):
 
     @property
     def _held(self) -> str:
-        """What XLA holds of what the plan recomputes, and why, in a sentence; '' where that is not known."""
+        """What XLA holds although the plan recomputes it, and why, in a sentence; '' if unknown."""
         changes = self.beside.differences if self.beside is not None else ()
         merged = [c for c in changes if c.why == MERGED]
         early = [c for c in changes if c.row.kind == "recomputed" and c.nbytes > 0]
         if not merged and not early:
             return ""
-        why = "It merges what is recomputed with what was computed before"
+        why = "XLA merges the recomputation with the original computation"
         if not merged:
-            why = "It recomputes much of it long before it is read"
+            why = "XLA recomputes much of it long before it is read"
         rows = [c.row for c in merged or early]
         first, others = rows[0], len(rows) - 1
         where = f" ({short_location(first.location)})" if first.location is not None else ""
@@ -167,7 +167,7 @@ class Verification(Report):
 
     def _picture(self) -> str:
         rows = [("temporaries", self.before.temporaries, "before"), ("temporaries", self.after.temporaries, "after")]
-        return bars(rows, f"the gradient of {self.function} as XLA on {self.backend} has it", beside=True)
+        return bars(rows, f"the gradient of {self.function} as compiled by XLA on {self.backend}", beside=True)
 
     def _parts(self) -> Iterator[str | Table]:
         model = self.modelled
@@ -200,7 +200,7 @@ def compiled_step(step: TrainingStep, program: Program) -> Compiled:
       program: what it differentiates.
 
     Raises:
-      what compiling raises.
+      the errors of compiling.
     """
     donated = tuple(i for i, d in enumerate(donated_by(step.traced)) if d)
     return _compiled(step_function(step, program), step.types, donated)
@@ -215,7 +215,7 @@ def compiled_gradient(derivation: Derivation, program: Program) -> Compiled:
       program: the function.
 
     Raises:
-      what compiling raises.
+      the errors of compiling.
     """
     nonzeros, fun = derivation.nonzeros, as_function(program)
 

@@ -1,4 +1,4 @@
-"""How a region becomes a checkpoint in the user's source: at the call, at the scan, at the definition, or where there is one already."""
+"""How a region becomes a checkpoint in the user's source: at the call, at the scan, at the definition, or at an existing checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scan over chunks in the user's source: a function that makes one of `lax.scan`, around the name of that."""
+"""A scan over chunks in the user's source: a function around `lax.scan` that splits it into chunks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCAN_IN_CHUNKS = "scan_in_chunks"
 """The name of the function."""
 DEFINITION = '''
 def scan_in_chunks(scan, length_of_chunk):
-    """A scan over chunks of its iterations, each a checkpoint: carries are kept between chunks, and in turn within one."""
+    """A scan over chunks of iterations, each in a checkpoint: only the carries between chunks are saved, and while a chunk is recomputed, those within it."""
 
     def over_chunks(f, init, xs=None, length=None, reverse=False, unroll=1):
         n = length if length is not None else jax.tree.leaves(xs)[0].shape[0]
@@ -49,6 +49,6 @@ def in_chunks(ways: Sequence[Way], chunk: int) -> list[Way] | None:
 def by_hand(region: Region, chunk: int) -> str:
     """What to write where that cannot be written by itself."""
     return (
-        f"Make of the loop of {region.described} one over chunks, whose body is jax.checkpoint of a loop over {chunk} iterations: the "
-        "figures above are with that."
+        f"Turn the loop of {region.described} into a loop over chunks, whose body is jax.checkpoint of a loop over {chunk} "
+        "iterations; the figures above assume that."
     )

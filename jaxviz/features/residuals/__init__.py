@@ -1,1 +1,1 @@
-"""What a gradient keeps for its backward pass, and why."""
+"""The values that a gradient saves for its backward pass, and why."""

@@ -1,4 +1,4 @@
-"""What of the memory that a gradient keeps could be done without: values kept twice, over and over, or for a jit's sake alone."""
+"""Residuals that could be avoided: values saved twice, in each iteration, or only because of a jit."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Finding:
-    """Something about one residual, or about some that belong together.
+    """A finding about one residual, or about several that belong together.
 
     Args:
-      residuals: which.
+      residuals: the residuals.
       nbytes: the bytes at stake.
-      text: which values they are, with the user's lines.
+      text: their names, with the user's lines.
     """
 
     residuals: tuple[Residual, ...]
@@ -63,7 +63,7 @@ _LAYS_OUT = frozenset("reshape transpose broadcast_in_dim squeeze expand_dims co
 
 
 def find_duplicates(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
-    """Residuals that are one value in several types or layouts. At stake is what could be made again from that value alone."""
+    """Residuals that are one value in several types or layouts. At stake are those that could be recomputed from one of them."""
     alike: dict[Any, tuple[Source, list[Residual]]] = {}
     producers = _Producers()
     for r, atom in zip(residuals, atoms, strict=True):
@@ -174,7 +174,7 @@ def _keeps_numbers(equation: Equation) -> bool:
 
 
 def find_upcasts(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
-    """Residuals that hold numbers of a narrower floating type. At stake is what keeping them in that type alone would save."""
+    """Residuals that hold numbers of a narrower floating type. At stake are the bytes that saving only that type would free."""
     program, producers = site.derivation.forward, _Producers()
     alike: dict[Any, list[tuple[Residual, Source | None]]] = {}
     for r, atom in zip(residuals, atoms, strict=True):
@@ -209,7 +209,7 @@ def _widens(equation: Equation) -> bool:
 
 
 def find_one_hots(residuals: Sequence[Residual], atoms: Sequence[Atom], program: Program) -> tuple[Finding, ...]:
-    """Residuals that are one-hot: integers compared with an `iota`, as numbers. At stake is what saving the integers would save."""
+    """One-hot residuals: integers compared with an `iota`, as numbers. At stake are the bytes that saving the integers would free."""
     producers, made = _Producers(), []
     for r, atom in zip(residuals, atoms, strict=True):
         root = None if r.dummies or r.aval.dtype == bool else _root(producers, program, atom)
@@ -250,7 +250,7 @@ def _is_iota(producers: _Producers, around: Sequence[Program], within: Sequence[
 
 
 def find_invariants(residuals: Sequence[Residual], atoms: Sequence[Atom], program: Program) -> tuple[Finding, ...]:
-    """Residuals that a scan stacks though they depend neither on its carry nor on its xs. At stake are all copies but one."""
+    """Residuals that a scan stacks although they depend neither on its carry nor on its xs. At stake are all copies but one."""
     producers, dependence = _Producers(), _Dependence()
     made = []
     for r, atom in zip(residuals, atoms, strict=True):
@@ -334,7 +334,7 @@ class _Dependence:
 
 
 def find_forced(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
-    """Residuals that are gone where the program is derived with its jitted functions written out in place of their calls."""
+    """Residuals that disappear when the program is derived with its jitted functions inlined."""
     derivation = site.derivation
     if not any(of(e) is JIT for _, e in derivation.primal.walk()) and all(r.kind != "literal" for r in residuals):
         return ()

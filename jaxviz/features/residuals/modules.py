@@ -1,4 +1,4 @@
-"""The module of a neural network that an equation stands in, by what libraries leave: named scopes, or the calls of methods."""
+"""The module of a neural network that an equation belongs to, from named scopes or from method calls."""
 
 from __future__ import annotations
 

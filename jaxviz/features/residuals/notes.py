@@ -1,4 +1,4 @@
-"""What is worth knowing about the residuals of a function as a whole, in sentences."""
+"""Notes on the residuals of a function as a whole, in sentences."""
 
 from __future__ import annotations
 
@@ -55,28 +55,28 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
     if unknown:
         size = format_bytes(sum(r.nbytes for r in unknown))
         notes.append(
-            f"{len(unknown):,} of them, {size}, count in full for one device, since it is not known how XLA lays "
-            "them out. jaxviz.residuals(..., compile=True) compiles the forward program to find out."
+            f"{len(unknown):,} of them, {size}, count in full for one device, because XLA's layout "
+            "of them is unknown. jaxviz.residuals(..., compile=True) compiles the forward program to find out."
         )
     notes += [*(note for c in found.checkpoints for note in c.notes), *found.mapped]
     return tuple(dict.fromkeys(notes))
 
 
 def why_nothing_is_kept(derivation: Derivation) -> tuple[str, ...]:
-    """Why a gradient keeps nothing, in a sentence."""
+    """Why a gradient saves nothing, in a sentence."""
     linear = "Every operation is linear in the differentiated arguments, so the gradient saves no values."
     return no_gradient_note(derivation) or (linear,)
 
 
 def no_gradient_note(derivation: Derivation) -> tuple[str, ...]:
-    """Why there is no gradient, or one that is zero, in a sentence; nothing where there is one."""
+    """Why there is no gradient, or it is zero, in a sentence; empty otherwise."""
     primal, parts = derivation.primal, derivation.linearized
     inputs = zip(primal.arg_names, primal.in_avals, derivation.nonzeros, strict=True)
     typed = [(name or "an argument", aval, nonzero) for name, aval, nonzero in inputs]
     if not any(derivation.nonzeros):
         whole = [f"{name} is {type_text(aval)}" for name, aval, _ in typed if is_float0(aval.to_tangent_aval())]
         of = f": {listed(whole)}" if whole else ""
-        return (f"There is nothing to differentiate in{of}. Only floating-point and complex numbers have a gradient.",)
+        return (f"There is no argument to differentiate{of}. Only floating-point and complex numbers have a gradient.",)
     if not any(parts.nonzeros_out):
         whole = [type_text(a) for a in primal.out_avals if is_float0(a.to_tangent_aval())]
         if len(whole) == len(primal.out_avals):

@@ -1,4 +1,4 @@
-"""A picture of what a gradient keeps: a treemap of its modules and residuals, and the lines that keep most."""
+"""A plot of the residuals: a treemap by module, and the lines that save most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a residual is kept, as a sentence."""
+"""Explains why a residual is saved, in a sentence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _USES_OF_OPERAND = {
     ("dynamic_update_slice", 0): "writes the tangent into it",
     ("dynamic_update_slice", 1): "writes it into the tangent",
 }
-"""The same for operands that it does something else with: most of them zeros, in the place of a tangent that there is not."""
+"""The same for operands with another role: most of them are zeros in place of a missing tangent."""
 
 
 def explain(
@@ -54,7 +54,7 @@ def explain(
     lengths: Sequence[int] = (),
     dummy_branches: Sequence[str] = (),
 ) -> tuple[str, str]:
-    """Why a residual is kept: as a sentence, and as what stands beside its name in a table.
+    """Why a residual is saved: as a sentence, and as the text beside its name in a table.
 
     Args:
       kind, expression, location: of the residual.
@@ -74,7 +74,7 @@ def explain(
     filled = filled if dummy_branches else ""
     if not linear:
         why = f"no equation of the linear program reads it{filled}"
-        return f"{what} is kept, though {why}", why
+        return f"{what} is saved, though {why}", why
     first = linear[0]
     more = len({r.equation for r in linear}) - 1
     because = _because(first, kind, location)

@@ -1,4 +1,4 @@
-"""A value that a gradient keeps, and those of one expression together."""
+"""Residuals, and groups of residuals of one expression."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Kind = OneOf["argument", "constant", "literal", "intermediate", "dummy"]
 
 @dataclass(frozen=True, slots=True)
 class Dummy:
-    """What one branch of a cond fills in where another branch saves a residual, since both give results of the same types.
+    """A dummy that one branch of a cond fills in for a residual of another branch, because both return results of the same types.
 
     Args:
       branch: such as 'branch 0 of cond'.
       location: of the cond.
-      nbytes: what it takes if that branch is taken (in a scan: in each iteration).
+      nbytes: its bytes if that branch is taken (in a scan: in each iteration).
     """
 
     branch: str
@@ -56,7 +56,7 @@ class Residual(Data):
       lengths: the trip counts of the scans that stack it, outermost first; its type includes these dimensions.
       place: the bodies that compute it, such as 'branch 1 of cond in scan'; '' outside of any body.
       dummies: what other branches fill in for it.
-      is_read: whether the backward program reads it; a custom rule may save what its backward function does not use.
+      is_read: whether the backward program reads it; a custom rule may save values that its backward function does not use.
       nbytes_per_device: its bytes on one device; None if all is on one device, or if it is not known how XLA partitions it.
       words: the texts about it, computed when they are read.
       repeats: a key that residuals share if they are values of one expression in repeated layers, calls and iterations.
@@ -140,7 +140,7 @@ class Residual(Data):
 
 
 def _shared(read: Callable[[Residual], T], says: str) -> cached_property[T]:
-    """A property of a group in which its residuals are all the same."""
+    """A property that all residuals of a group share."""
 
     def of_first(group: ResidualGroup) -> T:
         return read(group.residuals[0])
@@ -151,17 +151,17 @@ def _shared(read: Callable[[Residual], T], says: str) -> cached_property[T]:
 
 @dataclass(frozen=True, eq=False)
 class ResidualGroup(Data):
-    """Residuals that are one expression's values in repeated layers, calls and iterations.
+    """The residuals of one expression in repeated layers, calls and iterations.
 
     Args:
-      residuals: those, in the order in which the linear program takes them.
+      residuals: the residuals, in the order in which the linear program takes them.
     """
 
     residuals: tuple[Residual, ...]
 
     @property
     def label(self) -> str:
-        """What they are called: `jnp.tanh(x @ w)`, `params['layers'][0…11]['w1']`."""
+        """Their name: `jnp.tanh(x @ w)`, `params['layers'][0…11]['w1']`."""
         first = self.residuals[0]
         # What one expression makes has one name; the paths of arguments have numbers.
         return first.label if first.producer is not None else alike([r.label for r in self.residuals])
@@ -173,17 +173,17 @@ class ResidualGroup(Data):
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of all of them."""
+        """The bytes of all of them."""
         return sum(r.nbytes for r in self.residuals)
 
     @property
     def nbytes_per_device(self) -> int | None:
-        """Bytes of what one device holds of them at most; None where all is on one device."""
+        """The largest number of their bytes on one device; None if all is on one device."""
         return per_device(self.residuals)
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """The number of residuals."""
         return len(self.residuals)
 
     kind = _shared(lambda r: r.kind, "What kind of values they are.")
@@ -193,7 +193,7 @@ class ResidualGroup(Data):
 
     @property
     def why(self) -> str:
-        """Why they are kept."""
+        """Why they are saved."""
         reasons = [r.why for r in self.residuals]
         if self.count == 1:
             return reasons[0]

@@ -1,4 +1,4 @@
-"""What a gradient keeps in memory: each residual with its size, the user's line, and the reason it is kept."""
+"""The residuals of a gradient: each with its size, the user's line, and the reason why it is saved."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class ResidualSet(Report, Sequence[Residual]):
         # What is computed is summed up by line: a library's function keeps several values of one expression.
         written = lambda g: source_line(g.location) if g.kind in ("intermediate", "dummy") else ""
         rows = ((written(g) or g.label, g.nbytes, g.kind) for g in self.groups)
-        return bars(rows, f"bytes that the gradient of {self.function} keeps, by line")
+        return bars(rows, f"residual bytes of the gradient of {self.function}, by line")
 
     def _parts(self) -> Iterator[str | Table]:
         yield self._table(("type", "bytes", "line", "value, and why it is saved"))

@@ -1,4 +1,4 @@
-"""Sums of what a gradient keeps: by line, by function, by named scope, by module."""
+"""Sums of residuals: by line, by function, by named scope, by module."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _SCOPED_BY_MODULE = (f"{os.sep}flax{os.sep}linen{os.sep}", f"{os.sep}haiku{os.se
 
 @dataclass(frozen=True, slots=True)
 class Total(Data):
-    """What one line, function, scope or module keeps.
+    """The residuals of one line, function, scope or module.
 
     Args:
       name: of the line, function, scope or module.
-      nbytes: of all that it keeps.
-      nbytes_per_device: what one device holds of that at most; None where all is on one device.
-      count: how many residuals.
-      location: the line of the largest of them.
+      nbytes: the sum of their bytes.
+      nbytes_per_device: the largest number of these bytes on one device; None if all is on one device.
+      count: the number of residuals.
+      location: the line of the largest residual.
     """
 
     name: str

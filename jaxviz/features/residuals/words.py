@@ -1,4 +1,4 @@
-"""What is said of a residual. Each is found when it is asked for: of thousands of residuals a report names those of a few expressions."""
+"""The texts about a residual, computed when they are read: of thousands of residuals, a report names only those of a few expressions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _said(find: Callable[[Any], T]) -> cached_property[T]:
 
 @dataclass(eq=False)
 class Words:
-    """What is said of a residual.
+    """The texts about a residual.
 
     Args:
       site: the forward program.
@@ -76,7 +76,7 @@ class Words:
 
     @_said
     def reasons(self) -> tuple[str, str]:
-        """Why it is kept, as a sentence and alone."""
+        """Why it is saved, as a sentence and as the reason alone."""
         lengths = self.sources[0].lengths
         return explain(
             self.kind, self.expression, self.location, self.linear, self.backward, self.site, lengths, self.branches

@@ -1,6 +1,6 @@
 """The one package that imports `jax._src` and knows JAX versions.
 
-`private_names.py` beside it has a row for each name: why the public API does not serve, and what does not work where a JAX lacks it.
+`private_names.py` has a row for each name: why the public API is not enough, and what does not work if JAX lacks it.
 """
 
 from jaxviz.ir.compat.batching import *

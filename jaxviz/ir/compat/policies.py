@@ -82,7 +82,7 @@ def emit_callback(ctx: Any, callback: Callable[..., None], operands: Sequence[An
         if set(axes.manual_axes) != set(axes.mesh.axis_names):
             left = ", ".join(sorted(map(str, set(axes.mesh.axis_names) - set(axes.manual_axes))))
             raise NotImplementedError(
-                f"a probe cannot be watched in a shard_map over some of the axes of its mesh; it leaves {left} to the compiler. Watch it "
+                f"a probe cannot be watched in a shard_map over only some of the axes of its mesh; this one leaves {left} to the compiler. Watch it "
                 "outside of the shard_map, or map over all axes."
             )
         sharding = _callback._get_sdy_array_list_for_callbacks(ctx.avals_out)

@@ -1,4 +1,4 @@
-"""What devices exchange, held against the text of the program that XLA compiles."""
+"""Communication between devices, held against the text of the program that XLA compiles."""
 
 import _thread
 import itertools
@@ -143,7 +143,7 @@ def test_the_summary_and_the_table_say_it():
     assert report.summary.startswith("gradient of `data_parallel` in `params` on 8 devices (data=8), compiled on cpu:")
     text = str(report)
     assert "collective_programs.py:" in text
-    assert "100.0% of the bytes have a cause" in text
+    assert "100.0% of the bytes have a known cause" in text
     assert (
         jaxviz.collectives(jnp.sin, 1.0).summary
         == "gradient of `sin` in `x` on 1 device, compiled on cpu: no collectives"
@@ -211,7 +211,7 @@ def test_groups_in_all_their_forms():
                 report = jaxviz.collectives(
                     lambda x, body=body: jnp.sum(body(x)), shape(16, mesh=mesh, spec=(mesh.axis_names,)), argnums=()
                 )
-                summed = [c for c in report.compiled if "written" in c.cause]
+                summed = [c for c in report.compiled if "is called here" in c.cause]
                 assert [set(c.axes) for c in summed] == [set(axes)]
 
 
@@ -227,12 +227,12 @@ def test_errors_say_what_to_do():
     abstract = NamedSharding(AbstractMesh((8,), ("data",)), P("data"))
     x = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=abstract)
     with pytest.raises(
-        ValueError, match=r"x is laid out over an AbstractMesh, of which there are no devices to compile for: give it"
+        ValueError, match=r"x has a sharding over an AbstractMesh, which has no devices to compile for: use"
     ):
         jaxviz.collectives(lambda x: jnp.sum(x), x)
     with pytest.raises(
         TypeError,
-        match=r"a jax.stages.Compiled does not say .* write jaxviz.collectives\(f, \*args\) with the function",
+        match=r"a jax.stages.Compiled does not have .* call jaxviz.collectives\(f, \*args\) with the function",
     ):
         jaxviz.collectives(jax.jit(jnp.sin).lower(1.0).compile())
 
@@ -244,7 +244,7 @@ def test_what_xla_does_not_show_is_said(monkeypatch):
     report = jaxviz.collectives(data_parallel, *PROGRAMS[data_parallel])
     monkeypatch.undo()
     jaxviz.clear_caches()
-    assert "XLA on cpu did not show the program that it partitions" in str(report)
+    assert "XLA on cpu does not expose the program that it partitions" in str(report)
     assert [c.cause for c in report.compiled] == [c.cause for c in report_of(data_parallel).compiled]
 
 
@@ -253,7 +253,7 @@ def test_an_argument_without_a_layout_is_replicated_though_nobody_asked():
     report = jaxviz.collectives(lambda w, x: jnp.sum(jnp.tanh(x @ w)), w, on_data(256, 64, spec=("data",)))
     (found,) = report.replicated
     assert (found.what, found.nbytes, found.split_nbytes, found.axes) == ("w", 64 * 64 * 4, 64 * 64 * 4 // 8, ("data",))
-    assert found.why == "no layout is given for this argument"
+    assert found.why == "this argument has no sharding"
     assert not report_of(data_parallel).replicated
 
 
@@ -269,7 +269,7 @@ def test_what_is_replicated_of_each_layer_is_one_row():
     assert [r.what for r in report.replicated] == [f"layers[{i}]['w']" for i in range(3)]
     shown = " ".join(str(report).split())
     assert "3 × f32[64,64] 48.0 KiB 6.0 KiB data" in shown
-    assert "`layers[0…2]['w']`: no layout is given for this argument" in shown
+    assert "`layers[0…2]['w']`: this argument has no sharding" in shown
 
 
 def test_what_a_cause_names_has_the_bytes_that_are_exchanged():

@@ -80,7 +80,7 @@ def test_a_layout_that_nothing_moves_for_moves_nothing():
 
     x = on_grid(64, 64, spec=("data", "model"))
     before = jaxviz.collectives(asks(P("data", None)), x)
-    moved = advised(before, "to ask for it as it is laid out already, `P('data', 'model')`, moves nothing here")
+    moved = advised(before, "ask for the layout that it already has, `P('data', 'model')`, and nothing is moved here")
     assert moved
     after = jaxviz.collectives(asks(P("data", "model")), x)
     assert not advised(after, "moves nothing here")
@@ -111,7 +111,7 @@ def test_arguments_stacked_in_one_array_are_gathered_at_once():
         return jnp.mean((jax.nn.softmax(q @ k.T) @ v) ** 2)
 
     before = jaxviz.collectives(apart, dict.fromkeys("qkv", w), X, argnums=())
-    assert len(advised(before, "stacked in one array they are gathered at once")) in (1, 3)
+    assert len(advised(before, "stack them in one array to gather them at once")) in (1, 3)
     n_before = sum(c.count for c in before.compiled if "`p['" in c.cause)
 
     def together(p, x):

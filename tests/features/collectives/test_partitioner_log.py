@@ -101,4 +101,4 @@ def test_without_a_standard_error_it_says_so(monkeypatch):
     monkeypatch.undo()
     jaxviz.clear_caches()
     assert report.rematerialized is None
-    assert "What XLA logs could not be read" in str(report)
+    assert "XLA's log could not be read" in str(report)

@@ -130,7 +130,7 @@ def test_figures_are_those_of_the_reports():
     found = jaxviz.compare(loss, other, W, X)
     figures = {f.name: (f.before, f.after) for f in found.figures}
     both = [jaxviz.derive(f, W, X) for f in (loss, other)]
-    assert figures["bytes kept"] == tuple(d.residuals.nbytes for d in both)
+    assert figures["residual bytes"] == tuple(d.residuals.nbytes for d in both)
     assert figures["FLOPs"] == tuple(int(jaxviz.cost(d).total.flops) for d in both)
     assert figures["modelled peak"] == tuple(jaxviz.memory(d).peak_nbytes for d in both)
     at_stake = sum((r.after - r.before) * r.nbytes for r in found.residuals)
@@ -154,8 +154,8 @@ def test_reports():
     text = str(found)
     assert all(len(line) <= 100 for line in text.splitlines())
     assert "remat2" in text or "checkpoint" in text
-    assert "bytes kept" in text
+    assert "residual bytes" in text
     data = json.loads(json.dumps(found.to_dict()))
     assert not data["same"]
-    assert {f["name"] for f in data["figures"]} >= {"f", "backward", "bytes kept", "FLOPs"}
+    assert {f["name"] for f in data["figures"]} >= {"f", "backward", "residual bytes", "FLOPs"}
     assert "<table" in found._repr_html_()

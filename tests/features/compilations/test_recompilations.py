@@ -160,7 +160,7 @@ def test_a_device_that_an_argument_is_committed_to_and_what_is_kept_of_the_trace
     f(x)
     f(jax.device_put(x, jax.devices()[1]))
     found = last(f)
-    assert found.text == "x: committed to no device → committed to cpu:1"
+    assert found.text == "x: not committed to a device → committed to cpu:1"
     assert found.trace is None
     assert found.compile > 0
 
@@ -182,7 +182,7 @@ def test_a_function_that_is_made_anew_in_each_call():
         "the first", "a new function object; it closes over lr: 0.1 → 0.01", "a new function object",
     ]  # fmt: skip
     assert update.n_functions == 3
-    assert "made again in each call of train" in update.advice[0]
+    assert "defined again in each call of train" in update.advice[0]
     assert any("pass lr as an argument" in line for line in update.advice)
 
 

@@ -89,8 +89,8 @@ def test_the_blocks_are_said_with_what_to_do(report):
     assert len(found.stacked) == len(ARGS[0]["layers"][0])
     assert found.text == "x = layer(p, x)"
     text = " ".join(str(report).split())
-    assert "These 3 blocks are the same, `x = layer(p, x)` (models.py:" in text
-    assert "a `jax.lax.scan` would trace and compile one" in text
+    assert "These 3 blocks are identical, `x = layer(p, x)` (models.py:" in text
+    assert "a `jax.lax.scan` would trace and compile only one" in text
     assert found.saving is None
     assert "`ablate=True` measures it" in text
     # What is in the blocks is nearly all that is there.

@@ -127,7 +127,7 @@ def test_a_plan_that_xla_undoes_names_what_it_merged():
     rows = merged or [c for c in found.beside.differences if c.row.kind == "recomputed"]
     said = " ".join(found.notes)
     assert f"{rows[0].row.what} (test_beside.py:" in said
-    assert ("It merges what is recomputed" in said) == bool(merged) == (jax.__version_info__ < (0, 12))
+    assert ("XLA merges the recomputation" in said) == bool(merged) == (jax.__version_info__ < (0, 12))
     assert sum(c.nbytes for c in rows) > 0.5 * (found.after.peak_nbytes - found.modelled[1].peak_nbytes)
     assert sum(found.to_dict()["beside"]["by_reason"].values()) == sum(c.nbytes for c in found.beside.differences)
     assert "saved_" not in str(found.beside)

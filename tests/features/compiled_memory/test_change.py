@@ -104,9 +104,9 @@ def test_a_donation_that_no_longer_takes():
     taken = jax.jit(update, donate_argnums=0).lower(W, X)
     change = jaxviz.compiled_memory(taken).compare(jaxviz.compiled_memory(jax.jit(update).lower(W, X)))
     assert change.nbytes == W.size * 4
-    assert "before it took that of `w`, whose donation no longer takes" in change.summary
+    assert "before, it reused that of `w`, whose donation no longer has an effect" in change.summary
     back = jaxviz.compiled_memory(jax.jit(update).lower(W, X)).compare(jaxviz.compiled_memory(taken))
-    assert "it takes the memory of `w`, which is donated" in back.summary
+    assert "it reuses the memory of `w`, which is donated" in back.summary
 
 
 def test_a_fusion_that_broke():
@@ -144,7 +144,7 @@ def test_many_donations_are_not_listed_in_full():
     change = jaxviz.compiled_memory(many.lower(ws, X)).compare(
         jaxviz.compiled_memory(jax.jit(lambda ws, x: step(ws.values(), x)).lower(ws, X))
     )
-    assert "`ws['a']`, `ws['b']`, `ws['c']` and 4 more, whose donation no longer takes" in change.summary
+    assert "`ws['a']`, `ws['b']`, `ws['c']` and 4 more, whose donation no longer has an effect" in change.summary
 
 
 # --- saved ------------------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_a_program_read_without_its_function_can_be_compared():
 
 def test_rows_without_bytes_of_their_own_are_no_cause(memory):
     report = memory("unrolled")
-    gaps = Held("unused", "gaps between what is alive at the peak", "", 1 << 20)
+    gaps = Held("unused", "gaps between buffers that are alive at the peak", "", 1 << 20)
     more = replace(report, at_peak=(gaps, *report.at_peak))
     assert report.compare(more).largest == ()
     assert report.compare(more).changes[0].nbytes == 1 << 20

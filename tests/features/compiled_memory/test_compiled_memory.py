@@ -122,7 +122,7 @@ def test_no_residual_has_more_bytes_than_it_is(f):
 def test_a_donated_argument_holds_the_result():
     report = jaxviz.compiled_memory(training_step, *PROGRAMS[training_step])
     arguments = {h.what: h.why for h in report.at_peak if h.kind == "argument"}
-    assert arguments["w"] == "donated: result 0 takes its memory"
+    assert arguments["w"] == "donated: result 0 reuses its memory"
     assert arguments["x"] == ""
     assert report.reused_nbytes == 2 * 64 * 64 * 4
     assert "training step" in report.summary
@@ -166,7 +166,7 @@ def test_what_is_not_known_is_not_guessed(monkeypatch):
 
 def test_a_backend_that_does_not_say(monkeypatch):
     monkeypatch.setattr(reading, "serialized_assignment", lambda stats: b"")
-    with pytest.raises(ValueError, match="cpu does not say where a compiled program has its values"):
+    with pytest.raises(ValueError, match="cpu does not report the buffers of a compiled program"):
         jaxviz.compiled_memory(unrolled, LAYERS, X)
 
 

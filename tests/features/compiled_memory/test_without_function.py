@@ -53,7 +53,7 @@ def test_a_compiled_program_is_read_as_it_is():
     report, same = jaxviz.compiled_memory(compiled), jaxviz.compiled_memory(lowered(unrolled))
     assert report.at_peak == same.at_peak
     assert report.summary.startswith("compiled program `unrolled` on cpu: peak ")
-    assert "It was read without the function" in str(report)
+    assert "Without the function, names and lines" in str(report)
 
 
 @pytest.mark.parametrize("f", [unrolled, scanned, scanned_checkpoints, training_step], ids=lambda f: f.__name__)
@@ -113,7 +113,7 @@ def test_a_function_without_a_gradient_on_several_devices():
 def test_arguments_are_refused(stage):
     given = jax.jit(jnp.sin).lower(X)
     given = given.compile() if stage == "compiled" else given
-    with pytest.raises(TypeError, match=rf"has its arguments already: write jaxviz.compiled_memory\({stage}\)"):
+    with pytest.raises(TypeError, match=rf"already has its arguments: call jaxviz.compiled_memory\({stage}\)"):
         jaxviz.compiled_memory(given, X)
 
 

@@ -291,7 +291,7 @@ def test_the_sentence_that_compares():
     text = report.compare()
     assert f"jaxviz counts {report.as_compiled.flops:,} FLOPs" in text
     assert f"{report.xla().flops:,} in the compiled program" in text
-    assert f"all that runs is {report.total.flops:,}" in text
+    assert f"the total is {report.total.flops:,}" in text
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

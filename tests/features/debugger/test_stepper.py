@@ -52,7 +52,7 @@ def test_results_are_there_when_they_have_been_made():
         jaxviz.SteppingError, match=r"has not returned yet: the run is at equation 0 of \d+ of the forward"
     ):
         _ = s.result
-    with pytest.raises(jaxviz.SteppingError, match="backward pass is not over yet"):
+    with pytest.raises(jaxviz.SteppingError, match="backward pass has not finished yet"):
         _ = s.out().gradient
 
 
@@ -74,11 +74,12 @@ def test_a_value_that_is_not_there_says_why():
     inside = by_name(s, "sin")
     with pytest.raises(
         KeyError,
-        match=rf"`{inside}` is in the body of `scan` \(test_stepper\.py:\d+\): say of which iteration, as in \['{inside}', 0\]",
+        match=rf"`{inside}` is in the body of `scan` \(test_stepper\.py:\d+\): give the iteration, as in \['{inside}', 0\]",
     ):
         s.values[inside]
     with pytest.raises(
-        KeyError, match=rf"`{inside}` is not there yet: it is made by equation 0 of `scan` of the forward program"
+        KeyError,
+        match=rf"`{inside}` is not available yet: it is computed by equation 0 of `scan` of the forward program",
     ):
         s.values[inside, 0]
     s.out()
@@ -102,7 +103,7 @@ def test_a_result_that_is_no_number_is_stepped_forward_or_with_cotangents():
         jaxviz.step(f, X, backward=True)
     with pytest.raises(TypeError, match="structure of the result"):
         jaxviz.step(f, X, cotangents=X)
-    with pytest.raises(TypeError, match=r"has the type of its result, float32\[3\]"):
+    with pytest.raises(TypeError, match=r"must have the type of its result, float32\[3\]"):
         jaxviz.step(f, X, cotangents={"out": 1.0})
 
 
@@ -127,7 +128,7 @@ def test_custom_rules_are_stepped_into_where_the_function_itself_is_run():
 
 
 def test_types_without_values_are_refused():
-    with pytest.raises(jaxviz.SteppingError, match="takes arrays; got a ShapeDtypeStruct"):
+    with pytest.raises(jaxviz.SteppingError, match="needs arrays; got a ShapeDtypeStruct"):
         jaxviz.step(jnp.sin, jax.ShapeDtypeStruct((), np.float32))
 
 
@@ -149,11 +150,13 @@ def test_the_cotangent_of_an_intermediate_is_its_gradient():
     s = jaxviz.step(f, X)
     name = by_name(s, "sin")
     with pytest.raises(
-        NoValueError, match=f"The cotangent of `{name}` is not there yet: the backward pass has not begun"
+        NoValueError, match=f"The cotangent of `{name}` is not available yet: the backward pass has not begun"
     ):
         s.cotangents[name]
     s.out().next()
-    with pytest.raises(NoValueError, match=rf"The cotangent of `{name}` is not there yet: it is made by equation \d+"):
+    with pytest.raises(
+        NoValueError, match=rf"The cotangent of `{name}` is not available yet: it is computed by equation \d+"
+    ):
         s.cotangents[name]
     assert name not in s.cotangents
     s.run()
@@ -197,7 +200,7 @@ def test_in_a_scan_there_is_one_for_each_iteration(k):
     close(s.cotangents[name, k], wanted)
     s.goto(jaxviz.Position("backward"))
     s.run(primitive="scan").to(iteration=k)
-    with pytest.raises(NoValueError, match="not there yet"):
+    with pytest.raises(NoValueError, match="not available yet"):
         s.cotangents[name]
     s.next(len(s.program.equations))
     close(s.cotangents[name], wanted)
@@ -268,7 +271,7 @@ def test_a_value_and_the_same_plus_a_constant_that_meet_in_one_equation():
 
     s = jaxviz.step(f, X).run()
     close(s.cotangents[by_name(s, "sin")], 2 * jnp.sin(X) + 1.0)
-    with pytest.raises(NoValueError, match="it is another value plus a constant and both are read by one equation"):
+    with pytest.raises(NoValueError, match="it is another value plus a constant and one equation reads both"):
         s.cotangents[by_name(s, "add")]
 
 
@@ -415,9 +418,9 @@ def test_bodies_without_a_breakpoint_run_at_once():
     ("wanted", "message"),
     [
         ({"line": 1}, r"No equation comes from line 1. There are some from test_stepper.py:\d+"),
-        ({"line": "x.py:nine"}, "A line is a number or a place"),
+        ({"line": "x.py:nine"}, "A line must be a number or a place"),
         ({"primitive": "cosh"}, "In forward and backward there is no `cosh`, only "),
-        ({"name": "zzz"}, "No equation there is to stop at makes a variable `zzz`"),
+        ({"name": "zzz"}, "No equation that the run can stop at makes a variable `zzz`"),
         ({}, "A breakpoint needs a line"),
         ({"when": 3}, "`when` is a predicate"),
     ],

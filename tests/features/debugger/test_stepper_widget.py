@@ -196,7 +196,7 @@ def test_a_cotangent_stands_beside_its_value():
     while s.stage == "forward":
         s.next()
     (looked,) = shown(w)["looked"]
-    assert "is not there yet" in looked["other"]
+    assert "is not available yet" in looked["other"]
     (looked,) = ask(w, "end")["looked"]
     np.testing.assert_allclose(looked["other"]["mean"], float(s.cotangents[name].mean()), rtol=1e-6)
     assert looked["isCotangent"]
@@ -227,7 +227,7 @@ def test_what_is_looked_at_follows_the_run_and_says_why_it_is_not_there():
     s.run(primitive="scan")
     inside = s._texts["forward"].names[s.following.programs[0][1].equations[0].outvars[0]]
     (looked,) = ask(w, "look", stage="forward", name=inside)["looked"]
-    assert looked["error"].endswith(f"say of which iteration, as in `{inside}[0]`.")
+    assert looked["error"].endswith(f"give the iteration, as in `{inside}[0]`.")
     ask(w, "unlook", stage="forward", name=inside)
     ask(w, "out")
     (looked,) = ask(w, "look", stage="forward", name=f"{inside}[2]")["looked"]
@@ -243,7 +243,7 @@ def test_what_is_looked_at_follows_the_run_and_says_why_it_is_not_there():
     [
         ("forward", "zz", "has no variable `zz`"),
         ("forward", "zz[1]", "has no variable `zz`"),
-        ("forward", "b[one]", "named as in h, or h[7]"),
+        ("forward", "b[one]", "as h, or as h[7]"),
         ("sideways", "b", "only forward, backward"),
     ],
 )
@@ -324,7 +324,7 @@ def test_small_arrays_are_written_out(value, text):
 def test_names_of_values_are_read():
     assert named("h") == ("h", ())
     assert named(" h[3, 7] ") == ("h", (3, 7))
-    with pytest.raises(jaxviz.SteppingError, match="named as in h, or h"):
+    with pytest.raises(jaxviz.SteppingError, match="as h, or as h"):
         named("h[x]")
 
 
@@ -444,7 +444,7 @@ def test_a_breakpoint_set_in_python_is_shown():
     [
         ({"primitive": "conv"}, "there is no `conv`, only"),
         ({"line": "99999"}, "No equation comes from line 99999"),
-        ({"line": "here"}, "A line is a number or a place"),
+        ({"line": "here"}, "A line must be a number or a place"),
         ({"name": "zz"}, "makes a variable `zz`"),
         ({"when": "lambda v"}, "Not valid Python"),
         ({"when": "3 + 4"}, "A predicate is a function"),

@@ -27,7 +27,7 @@ def test_paths_bytes_and_reasons():
         ("params['b']", "result[0]['b']", 12), ("params['w']", "result[0]['w']", 48),
         ("grads['b']", "", 12), ("grads['w']", "", 48), ("n", "", 28),
     ]  # fmt: skip
-    assert "the only result of type f32[3], result[0]['b'], takes" in report.donated[2].reason
+    assert "the only result of type f32[3], result[0]['b'], reuses" in report.donated[2].reason
     assert "nothing reads it" in report.donated[4].reason
     assert (report.spared, report.unused) == (60, 88)
     assert "2 of 5 donated arguments save 60 B; 88 B donated without effect" in str(report)
@@ -100,7 +100,7 @@ def test_a_result_that_is_laid_out_otherwise():
     x = jax.device_put(jnp.ones((4, 4)), rows)
     f = jax.jit(lambda x: x * 2, donate_argnums=0, out_shardings=whole)
     (found,) = jaxviz.donation(f, x).donated
-    assert "laid out as replicated, and it as P('i')" in found.reason
+    assert "has its type but the layout replicated, and the argument has P('i')" in found.reason
     f(x)
     assert found.result == ""
 

@@ -268,7 +268,7 @@ def test_what_can_be_drawn():
     assert same[0] == same[1] == same[2]
     backward = jaxviz.draw(program, stage="backward", argnums=(0, 1))
     assert {"gradient of w", "gradient of x"} <= {b.title for b in backward.graph.boxes}
-    with pytest.raises(TypeError, match="takes no arguments beside a Program"):
+    with pytest.raises(TypeError, match="takes no arguments with a Program"):
         jaxviz.draw(program, SQUARE)
 
 

@@ -98,7 +98,7 @@ def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():
         for found in (switches.derivation.residuals, planned)
     )
     assert advice["cards"] == [
-        "Recomputing it alone does not lower the peak; with the checkpoints suggested above, its line keeps "
+        "Recomputing it alone does not lower the peak; with the checkpoints suggested above, its line saves "
         f"{after} instead of {before}.",
         "Recomputing it does not lower the peak.",
     ]

@@ -222,7 +222,7 @@ def test_one_path_says_so():
 
 def test_too_large_a_program_is_refused_with_what_to_do(monkeypatch):
     monkeypatch.setattr(module, "_LARGEST", 3)
-    with pytest.raises(ValueError, match=r"up to 3 equations are compiled here.*as_text\(\)"):
+    with pytest.raises(ValueError, match=r"compiles programs of up to 3 equations.*as_text\(\)"):
         compiled(lower(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x) * x), X)))
 
 
@@ -358,7 +358,7 @@ def test_one_block_alone_is_linked_to_the_equations_of_the_first():
     ws, x = [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 12, jax.ShapeDtypeStruct((4, 8), jnp.float32)
     derivation = jaxviz.derive(layers, ws, x)
     one = one_block_of(derivation)
-    assert "12 blocks that are the same, `x = jnp.tanh(x @ w)`" in one.text
+    assert "12 identical blocks, `x = jnp.tanh(x @ w)`" in one.text
     made, whole = one.compiled(), compiled(lower(derivation))
     assert made["isBlock"]
     assert made["stages"] == whole["stages"]

@@ -69,8 +69,8 @@ def test_the_selected_equation_is_at_hand(explorer):
         ("selected", "sideways:1", "write stage:number, such as 'backward:12'"),
         ("selected", "backward", "write stage:number"),
         ("stage", "sideways", "'sideways' is not a stage; there are primal, jvp, forward, linear, backward, compiled"),
-        ("beside", "forward+compiled", "'compiled' takes a pane to itself"),
-        ("stage", "", "one stage must be shown"),
+        ("beside", "forward+compiled", "'compiled' needs a pane of its own"),
+        ("stage", "", "show at least one stage"),
         ("beside", "forward+up", "'up' is not a stage"),
     ],
 )
@@ -212,7 +212,7 @@ def test_one_block_alone_is_compiled_where_it_is_asked_for_and_all_when_that_is(
     shown._handle_custom_msg("compile", [])
     made = json.loads(shown.compiled)
     assert not made["isBlock"]
-    assert "12 blocks" in made["block"]
+    assert "12 identical blocks" in made["block"]
 
 
 def test_a_page_has_the_compiled_program_where_it_is_asked_for_or_shown(explorer, tmp_path):

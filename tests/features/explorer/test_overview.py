@@ -168,7 +168,7 @@ def test_a_value_of_several_layers_is_named_once():
     # Of tanh JAX 0.12 keeps its result alone, and before what its derivative multiplies by.
     reason = texts(view, "kept_reason")[0]
     assert "'s derivative multiplies the tangent by it (" in reason
-    assert "the rest is kept for the derivatives of " in reason
+    assert "the rest is saved for the derivatives of " in reason
 
 
 def test_without_source_no_expression_is_in_it():

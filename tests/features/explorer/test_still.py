@@ -40,7 +40,7 @@ def test_the_widget_comes_first_then_a_picture_and_a_table(explorer, shown):
     explorer._ipython_display_()
     (widget, _), (drawn, how), (table, _) = shown
     assert "application/vnd.jupyter.widget-view+json" in widget
-    assert how["metadata"]["image/png"]["alt"].startswith("Gradient of layers in params. keeps ")
+    assert how["metadata"]["image/png"]["alt"].startswith("Gradient of layers in params. saves ")
     with Image.open(io.BytesIO(drawn["image/png"])) as made:
         assert made.width == 2 * how["metadata"]["image/png"]["width"]
         assert made.convert("RGBA").getpixel((0, 0))[3] == 0  # a page's own background, light or dark

@@ -370,7 +370,7 @@ def test_an_effect_that_may_not_be_repeated_says_so():
         jax.experimental.io_callback(lambda v: None, None, jax.lax.stop_gradient(x), ordered=True)
         return jnp.sum(jnp.sin(x) * jnp.cos(x))
 
-    with pytest.raises(ValueError, match="does not let a checkpoint repeat"):
+    with pytest.raises(ValueError, match="does not allow in a checkpoint"):
         switches_of(f, jnp.ones(3))
 
 

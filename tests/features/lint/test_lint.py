@@ -465,7 +465,7 @@ def test_following_all_of_it(report, monkeypatch):
 def test_the_text(report):
     text = str(report)
     assert " ".join(text.split()).startswith(
-        "lint of the gradient of `transformer_loss` in `params`: 3 pieces of advice (1 left out, for less than "
+        "lint of the gradient of `transformer_loss` in `params`: 3 suggestions (1 omitted, below "
     )
     assert all(len(line) <= 100 for line in text.splitlines())
     assert "1. cheap-recompute at models.py:" in text
@@ -480,11 +480,11 @@ def test_the_text(report):
 
 def test_nothing_to_advise():
     found = jaxviz.lint(lambda x, y: jnp.sum(x * y), X, X)
-    assert str(found) == "lint of the gradient of `<lambda>` in `x`: nothing to advise; it keeps 1 residual, 16.0 KiB"
+    assert str(found) == "lint of the gradient of `<lambda>` in `x`: no suggestions; it saves 1 residual, 16.0 KiB"
     assert (len(found), list(found), bool(found)) == (0, [], False)
     assert (
         found._repr_html_()
-        == "<p>lint of the gradient of <code>&lt;lambda&gt;</code> in <code>x</code>: nothing to advise; it keeps 1 residual, 16.0 KiB</p>"
+        == "<p>lint of the gradient of <code>&lt;lambda&gt;</code> in <code>x</code>: no suggestions; it saves 1 residual, 16.0 KiB</p>"
     )
 
 
@@ -493,7 +493,7 @@ def test_what_is_left_out():
     f = partial(feed_forward, jax.nn.gelu)
     found = jaxviz.lint(f, small, small)
     assert not found
-    assert "nothing to advise (1 left out, for less than 1.0 KiB)" in found.summary
+    assert "no suggestions (1 omitted, below 1.0 KiB)" in found.summary
     assert len(jaxviz.lint(f, small, small, min_nbytes=1)) == 1
     assert [a.rule for a in jaxviz.lint(lambda x: x * np.ones(3), jnp.ones(3), min_nbytes=12)] == ["captured-constant"]
 

@@ -88,7 +88,7 @@ def test_values_of_a_chain_counted_by_hand():
         ("jnp.sin(x)", "temporary", 4000, 0, 2),
         ("cos in the derivative of jnp.sin(x)", "residual", 4000, 1, 3),
         ("jnp.sum(jnp.sin(x))", "result", 4, 2, 5),
-        ("the cotangent that comes in", "cotangent", 4, 3, 3),
+        ("the incoming cotangent", "cotangent", 4, 3, 3),
         ("the gradient in x", "result", 4000, 4, 5),
     ]
 
@@ -311,7 +311,10 @@ def test_layouts_that_are_not_known_count_whole():
         found = jaxviz.memory(two_layers, params, x)
         assert found.peak_nbytes == whole.peak_nbytes
         (note,) = found.notes
-        assert "is not known (jax_use_shardy_partitioner is off), so each counts as if one device had all of it" in note
+        assert (
+            "are unknown (jax_use_shardy_partitioner is off), so each value counts as if one device held all of it"
+            in note
+        )
         residuals = jaxviz.residuals(two_layers, params, x)
         assert residuals.nbytes_per_device is None
         assert any("compile=True" in note for note in residuals.notes)
@@ -322,7 +325,7 @@ def test_layouts_that_are_not_known_count_whole():
 def test_nothing_is_computed():
     timeline = jaxviz.memory(lambda x: x, 1.0)
     assert timeline.peak_nbytes == 0
-    assert str(timeline) == "memory of the gradient of `<lambda>` in `x`: nothing is computed"
+    assert str(timeline) == "memory of the gradient of `<lambda>` in `x`: there are no equations"
 
 
 def test_no_reverse_mode_is_an_error():

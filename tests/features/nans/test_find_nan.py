@@ -533,7 +533,7 @@ def test_what_the_compiled_program_alone_shows_is_said(monkeypatch):
     assert report.born is None
     assert report.results == ("the loss", "the gradient in x")
     assert "its origin was not found" in report.summary
-    assert "gave finite results too" in report.note
+    assert "gave finite results as well" in report.note
 
 
 PARTLY_USED = {

@@ -105,7 +105,7 @@ def test_values_must_be_asked_for():
     w, _ = trained(2)
     with pytest.raises(AttributeError, match="what='value'"):
         _ = w["h"].values
-    with pytest.raises(AttributeError, match="of cotangents itself"):
+    with pytest.raises(AttributeError, match="already a series of cotangents"):
         _ = w["h"].cotangents.cotangents
 
 

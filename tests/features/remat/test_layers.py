@@ -72,7 +72,7 @@ def test_calls_that_no_index_counts_get_one_policy(module, name, tmp_path, monke
     plan, args = planned(own)
     code = holds(own, plan, args, module, tmp_path)
     assert "jax.checkpoint(block, policy=SAVED)(" in code
-    assert "# plan.apply, which can also save what no name in your source stands for" in code
+    assert "# plan.apply can also save values that no name in your source refers to" in code
 
 
 @pytest.mark.large

@@ -123,7 +123,7 @@ def test_what_is_moved_and_for_how_long_is_said():
     assert plan.transfer_seconds == pytest.approx(seconds)
     assert f"to the host's memory, {1e3 * seconds:.3g} ms there and back at 0.002 GB/s" in plan.summary
     text = " ".join(str(plan).split())
-    assert "That the transfer overlaps with computation is not assumed: it was not measured." in text
+    assert "The plan does not assume that the transfer overlaps with computation, which was not measured." in text
     assert "counts as the 1 FLOPs that the device could do meanwhile at 1e-06 TFLOP/s." in text
     assert plan.to_dict()["offloaded"] == plan.offloaded
 
@@ -134,8 +134,8 @@ def test_the_compiler_that_offloads_nothing_is_told_on(name):
     plan = jaxviz.plan_remat(PROGRAM[name], *inputs(), work="200%", offload=FAST)
     found = plan.verify()
     assert not found.happened
-    assert found.summary.startswith("Nothing was offloaded: XLA on cpu leaves on the device the ")
-    assert str(found).startswith("Nothing was offloaded")
+    assert found.summary.startswith("Nothing is offloaded: XLA on cpu keeps the ")
+    assert str(found).startswith("Nothing is offloaded")
     without = jaxviz.plan_remat(PROGRAM[name], *inputs(), work="200%").verify()
     assert "offloaded" not in without.summary
 
@@ -224,7 +224,7 @@ def test_the_code_for_one_checkpoint_offloads_too():
     ],
 )
 def test_what_is_no_bandwidth_is_named(given, error):
-    with pytest.raises(error, match=r"offload is an amount of bytes per second, such as '50GB/s', or True"):
+    with pytest.raises(error, match=r"offload must be a bandwidth such as '50GB/s', or True"):
         jaxviz.plan_remat(scanned, *inputs(), offload=given)
 
 

@@ -52,7 +52,7 @@ def test_each_value_has_its_decision_and_checkpoints_that_are_alike_are_one():
     assert all(v.location.file == __file__ for v in group.report.values)
     text = str(report)
     assert "3 checkpoints, 3 values saved 6.0 KiB" in " ".join(text.split())
-    assert f"it keeps {report.residuals.nbytes / 1024:.1f} KiB" in " ".join(text.split())
+    assert f"it saves {report.residuals.nbytes / 1024:.1f} KiB" in " ".join(text.split())
 
 
 def test_what_is_kept_is_what_the_gradient_keeps():
@@ -105,7 +105,9 @@ def test_a_checkpoint_in_a_scan_says_how_often_it_runs():
 def test_no_checkpoint_is_said_plainly(f):
     report = jaxviz.policies(lambda x: f(x).sum(), X)
     assert report.groups == ()
-    assert "has no checkpoint, so its gradient keeps all that it reads again" in " ".join(str(report).split())
+    assert "has no checkpoint, so its gradient saves every value that the backward pass reads" in " ".join(
+        str(report).split()
+    )
 
 
 def test_a_checkpoint_that_no_tangent_goes_through():

@@ -190,7 +190,7 @@ def test_xla_is_asked_only_when_asked_for():
     assert without.temporaries_without_checkpoints == plain.temporaries
     undone = without.temporaries > 0.95 * plain.temporaries
     text = " ".join(str(found).split())
-    assert f"compiled by XLA for {jax.default_backend()}, whatever the model says: without checkpoints" in text
+    assert f"compiled by XLA for {jax.default_backend()}, measured, not modelled: without checkpoints" in text
     assert ("XLA undoes the checkpoints of nothing_saveable" in text) == undone
     assert found.to_dict()["xla_temporaries"] == [plain.temporaries, without.temporaries]
 
@@ -235,7 +235,7 @@ def test_what_differs_has_a_row_for_each_expression():
 def test_policies_that_keep_the_same():
     none = jax.checkpoint_policies.save_only_these_names("no such name")
     found = jaxviz.compare_policies(layers, W, X, policies=(none, "nothing_saveable"))
-    assert "They keep the same values." in str(found)
+    assert "They save the same values." in str(found)
 
 
 def test_two_policies_of_one_name_are_told_apart():

@@ -177,7 +177,7 @@ def test_a_name_that_stands_for_more_than_the_plan_saves_says_so(module):
     plan, code = check(module, own.loss, ([W, W * 0.5, W + 0.1], X), 0.4)
     assert 0 < len(plan.saved) < 3
     assert plan.written.trade.flops > plan.flops
-    assert "# plan.apply, which can also save what no name in your source stands for, comes to" in code
+    assert "# plan.apply can also save values that no name in your source refers to; it has" in code
 
 
 def test_arguments_that_are_part_of_the_function_are_static(module):
@@ -258,7 +258,9 @@ def test_without_its_source_there_is_no_diff():
     exec(compile(SMALL, "<nowhere>", "exec"), space)
     code = jaxviz.plan_remat(space["loss"], W, X, budget=0.6).code()
     assert re.search(r"^# loss: peak .*recomputes", code)
-    assert "# Differentiate jax.checkpoint(loss) instead of loss: no line of your source is the place for it." in code
+    assert (
+        "# Differentiate jax.checkpoint(loss) instead of loss: no line of your source can have the checkpoint." in code
+    )
     assert "---" not in code
 
 

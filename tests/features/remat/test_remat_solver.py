@@ -47,5 +47,5 @@ def test_the_least_cost_within_a_limit(seed, exact, monkeypatch):
 
 def test_choices_that_there_are_none_of():
     problem = Problem.of([(0, (1,))], np.array([1.0, 0.0]), np.array([1.0, 0.0]))
-    with pytest.raises(ValueError, match="nothing that could be saved keeps to the limit"):
+    with pytest.raises(ValueError, match="no choice of saved values meets the limit"):
         problem.least(np.ones(2))

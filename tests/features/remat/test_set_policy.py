@@ -148,10 +148,10 @@ def test_policies_by_name_and_otherwise():
         (
             "save_only_these_names",
             ValueError,
-            "save_only_these_names makes a policy and is none itself: jax.checkpoint_policies.save_only_these_names('a', 'b')",
+            "save_only_these_names returns a policy and is not one itself: write jax.checkpoint_policies.save_only_these_names('a', 'b')",
         ),
-        (jax.checkpoint_policies.save_from_both_policies, ValueError, "save_from_both_policies makes a policy"),
-        (3, TypeError, "a policy is a name in jax.checkpoint_policies or a function, not 3"),
+        (jax.checkpoint_policies.save_from_both_policies, ValueError, "save_from_both_policies returns a policy"),
+        (3, TypeError, "a policy must be a name in jax.checkpoint_policies or a function; got 3"),
     ],
 )
 def test_what_is_no_policy(policy, error, message):
@@ -165,7 +165,7 @@ def test_where_jax_would_not_take_a_checkpoint():
         return jnp.sin(x) * (2.0 if x > 0 else 3.0)
 
     with pytest.raises(
-        ValueError, match=r"branches has no checkpoint, and JAX .* asks for a value at .*test_set_policy.py:\d+"
+        ValueError, match=r"branches has no checkpoint, and JAX .* reads a value at .*test_set_policy.py:\d+"
     ):
         derive_under(derive(branches, 1.0), setting("dots_saveable"))
     with pytest.raises(jax.errors.TracerBoolConversionError):
