@@ -37,13 +37,12 @@ CALL = Puzzle(
     _saved_products,
     lambda: predict(
         "`x @ p['widen']` is 32 MiB. How many arrays of that size does the gradient of `block` keep?",
-        ["one", "two", "four", "six"],
-        truth=lambda: {1: "one", 2: "two", 4: "four", 6: "six"}[KEPT.of(block, _BLOCK, (0, 1)) >> 25],
+        ["one", "two", "four or more"],
+        truth=lambda: {1: "one", 2: "two"}.get(KEPT.of(block, _BLOCK, (0, 1)) >> 25, "four or more"),
         because={
             "one": "The argument of `gelu` would do, if all else were computed again; without a checkpoint nothing is.",
             "two": "The argument and the result of `gelu` would do with a checkpoint around it.",
-            "four": "`gelu` has a cube, a tanh and two products, and there is the product of matrices that reads its result.",
-            "six": "Five for the steps inside of `gelu`, and its result, which the second product multiplies by.",
+            "four or more": "One for each step inside of `gelu` whose derivative multiplies by something, and the result of `gelu`, which the second product multiplies by.",
         },
         hints=("`gelu` has a cube, a tanh and products, and the derivative of each multiplies by something.",),
     ),

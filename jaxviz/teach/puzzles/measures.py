@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Argnums
@@ -106,7 +106,7 @@ def _most_equations(f: Function, types: tuple[Any, ...], argnums: Argnums) -> st
 
 def on_devices(f: Function) -> Function:
     """A function of one device's share, on eight devices that need not be there."""
-    mesh = AbstractMesh((DEVICES,), (AXIS,))
+    mesh = AbstractMesh((DEVICES,), (AXIS,), axis_types=(AxisType.Auto,))
     of_all = jax.shard_map(
         lambda *shares: f(*shares)[None], mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec(AXIS)
     )

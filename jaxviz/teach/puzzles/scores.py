@@ -54,8 +54,9 @@ def keep(name: str, best: Best, path: str | Path = ANSWERS) -> bool:
 
 def source_of(answer: Any) -> str:
     """The source of an answer with all else that its cell defines; '' where there is none, as of a policy."""
-    code = getattr(inspect.unwrap(answer), "__code__", None)
-    if code is None:
+    function = inspect.unwrap(answer)
+    code = getattr(function, "__code__", None)
+    if code is None or str(function.__module__).startswith("jax."):
         return ""
     file = code.co_filename
     lines = linecache.getlines(file)
