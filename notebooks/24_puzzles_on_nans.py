@@ -27,7 +27,7 @@ from jaxviz import teach
 teach.puzzles.card()
 
 # %% [markdown]
-# ## 16. Where it is zero
+# ## 16. The gradient at zero
 #
 # Whoever wrote this thought of zero.
 
@@ -54,7 +54,7 @@ where.answer(my_sinc)
 where.solution(where.puzzle.solution)
 
 # %% [markdown]
-# ## 17. At no distance
+# ## 17. At distance zero
 #
 # A distance has no gradient where it is zero: in every direction it grows. In a simulation, 0 is a good choice.
 
@@ -74,7 +74,7 @@ norm.answer(my_distances)
 norm.solution(norm.puzzle.solution)
 
 # %% [markdown]
-# ## 18. What may not happen
+# ## 18. Masked actions
 #
 # An agent that may not take an action has a logit of -inf for it. So far, so good: the probability is 0.
 

@@ -32,7 +32,7 @@ CALL = Puzzle(
     (
         "`gelu` is a formula of ten steps. From which one value can all of them be computed again?",
         "A checkpoint around `gelu` alone keeps what goes in, and the second product keeps what comes out. One of the two is enough.",
-        "A checkpoint around the block with a policy that saves the results of products. The result of the last one nobody reads.",
+        "Put a checkpoint around the block, with a policy that saves the results of products. Nothing reads the result of the last one.",
     ),
     _saved_products,
     lambda: predict(

@@ -146,7 +146,7 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
         return Verdict(None, BLANK)
     if not callable(answer):
         why = f"It is a function, or a policy where one is asked for; got {answer!r}."
-        return Verdict(False, "That is no answer.", note=why)
+        return Verdict(False, "That cannot be an answer.", note=why)
     try:
         function = puzzle.made(answer)
         problem = puzzle.difference(function)
@@ -157,7 +157,7 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
     points = [Point("right", _SAME)]
     for says, fails in (
         *((c.says, c.fails) for c in puzzle.checks),
-        ("does so at the points that are hard", lambda f: puzzle.difference(f, on_points=True)),
+        ("its values and gradients are right there, too", lambda f: puzzle.difference(f, on_points=True)),
     ):
         problem = fails(function)
         if problem:

@@ -27,7 +27,7 @@ def finite(*args: Any, argnums: Argnums = 0) -> Check:
         found = find_nan(summed, *args, argnums=argnums)
         return "" if found is None else f"{found.summary}."
 
-    return Check("nothing in its gradient is NaN or infinite where the function as given has that", fails)
+    return Check("its gradient is finite where that of the function as given is not", fails)
 
 
 # --- where --------------------------------------------------------------------------------------------------------------
@@ -51,8 +51,8 @@ _LINE = (typed(1_000),)
 _AT_ZERO = np.array([0.0, 1.5, -2.0, 0.0], np.float32)
 
 WHERE = Puzzle(
-    "where", "Where it is zero",
-    "`jnp.where` takes care of zero, and still the gradient there is NaN. Make it 0, in few operations.",
+    "where", "The gradient at zero",
+    "`jnp.where` takes care of the value at zero, and still the gradient there is NaN. Make it 0, in few operations.",
     sinc, OPERATIONS, _LINE, lambda rng: (normal(rng, 4),),
     amount_of(_twice_where), "which is what a second `jnp.where` takes",
     (
@@ -101,14 +101,14 @@ _POINTS = typed(1_000, 3), typed(1_000, 3)
 _SAME = np.array([[1, 2, 3], [0, 1, 0]], np.float32), np.array([[1, 2, 3], [2, 1, 0]], np.float32)
 
 NORM = Puzzle(
-    "norm", "At no distance",
-    "Two particles at one place have a distance of 0, and a gradient of NaN. Make it 0, in few operations.",
+    "norm", "At distance zero",
+    "The distance of two particles at one place is 0, and its gradient is NaN. Make the gradient 0 there, in few operations.",
     distances, OPERATIONS, _POINTS, lambda rng: (normal(rng, 2, 3), normal(rng, 2, 3)),
     amount_of(_safe_distances), "which is what two of `jnp.where` take",
     (
         "The derivative of a square root at 0 is infinite. By what is it multiplied?",
         "`jnp.where(squares > 0, squares, 1.0)` before the root, and another `jnp.where` after it.",
-        "To beat par: who says that the root has to be of exactly 0? 1e-30 is nothing in float32, and its root has a finite derivative.",
+        "To beat par: the root need not be of exactly 0. 1e-30 is nothing in float32, and its root has a finite derivative.",
     ),
     _safe_distances,
     lambda: predict(
@@ -157,14 +157,14 @@ _ACTIONS = typed(100, 50), typed(100, 50, dtype=jnp.bool)
 _SOME = np.array([[1, 2, 3], [0, 1, 5]], np.float32), np.array([[True, True, False], [True, False, True]])
 
 MASKED = Puzzle(
-    "entropy", "What may not happen",
-    "The entropy of actions of which some are masked is NaN. Make it right, with its gradient, in few operations.",
+    "entropy", "Masked actions",
+    "Where an action is masked, the entropy is NaN. Make the entropy and its gradient right, in few operations.",
     entropy, OPERATIONS, _ACTIONS, lambda rng: (normal(rng, 2, 3), np.ones((2, 3), bool)),
     amount_of(_masked_entropy), "which is what one more `jnp.where` takes",
     (
         "What is `exp(log_p) * log_p` where `log_p` is -inf?",
         "0 times infinity is NaN. A `jnp.where` on one of the factors keeps the infinity out of the product.",
-        "To beat par: why infinite? The exponential of -1e9 is 0, too, and 0 times 1e9 is 0.",
+        "To beat par: it need not be infinite. The exponential of -1e9 is 0, too, and 0 times 1e9 is 0.",
     ),
     _masked_entropy,
     lambda: predict(

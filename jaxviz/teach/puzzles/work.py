@@ -117,7 +117,7 @@ BENT = Puzzle(
     bent, FLOPS, _ENERGY, lambda rng: (normal(rng, 4, 3), normal(rng, 3), normal(rng, 3)),
     amount_of(_forward_over_reverse), "which is `jax.jvp` of `jax.grad`",
     (
-        "The Hessian is the Jacobian of the gradient. Who needs all of it for one product?",
+        "The Hessian is the Jacobian of the gradient. Is all of it needed for one product?",
         "A Jacobian times a vector is what `jax.jvp` computes. Of which function do you take it?",
         "To beat par: the two derivatives can be taken in the other order, too, and then less has to be pushed forward.",
     ),
@@ -129,7 +129,7 @@ BENT = Puzzle(
             1 + np.sign(FLOPS.of(_reverse_over_forward, _ENERGY, 0) - FLOPS.of(_forward_over_reverse, _ENERGY, 0))
         ],
         because={
-            "jvp of grad": "It computes values and tangents of both passes: four products with `w`, of which one is for the gradient itself, which nobody asked for.",
+            "jvp of grad": "It computes values and tangents of both passes: four products with `w`, of which one is for the gradient itself, which is not asked for.",
             "grad of jvp": "Forward there are a value and a tangent, and backward one cotangent: three products with `w`. `jvp` of `grad` has four, and one of them is for the gradient itself.",
             "they are the same": "The results are. Count the products with `w`.",
         },
