@@ -153,7 +153,7 @@ def _lines_of(traceback: Any) -> _Lines:
     library = None
     passed: list[tuple[Any, int]] = []
     evaluated: list[tuple[Any, int]] = []
-    was_called = False  # whether jaxviz called the library
+    by_jaxviz = False  # whether jaxviz called what was under way
     codes, instructions = traceback.raw_frames()
     frames = zip(codes, instructions, owners(codes), strict=True)
     for code, instruction, whose in frames:
@@ -163,14 +163,14 @@ def _lines_of(traceback: Any) -> _Lines:
                 here = location_at(code, instruction)
                 evaluated.append((code, instruction))
                 # What called jaxviz is not part of the function, but where there is no line at all it is better than none.
-                if was_called and not any(o == "jaxviz" for _, _, o in frames):
+                if by_jaxviz and not any(o == "jaxviz" for _, _, o in frames):
                     return _Lines(None, library, here, _instructions(*passed), _instructions(*evaluated))
                 return _Lines(here, library, None, _instructions(*passed), _instructions(*evaluated))
             case "library":
                 library = library or location_at(code, instruction)
                 evaluated.append((code, instruction))
             case "jaxviz":
-                was_called = library is not None
+                by_jaxviz = True
     same = _instructions(*evaluated) if evaluated else None
     return _Lines(None, library, None, _instructions(*passed) if passed else None, same)
 

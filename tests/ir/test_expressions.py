@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import jaxviz
 from jaxviz import trace
 from jaxviz.ir.expressions import assigned_at, expression_at, expressions_from, shortened_expression
 from jaxviz.ir.origin import locate
@@ -128,3 +129,10 @@ def test_the_expressions_that_begin_in_one_place():
     all_of_them = ["jnp", "jnp.sin", "jnp.sin(a)", "jnp.sin(a) * b", "jnp.sin(a) * b + a"]
     assert expressions_from(sin) == expressions_from(mul) == expressions_from(add) == all_of_them
     assert expressions_from(None) == []
+
+
+def test_what_called_jaxviz_made_nothing():
+    """Of a function without lines of the user's, values are named by their operations, and their line is the last resort."""
+    (sine,) = jaxviz.residuals(jnp.sin, 1.0)
+    assert sine.expression == "cos(x)"
+    assert sine.location.file == __file__
