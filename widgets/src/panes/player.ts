@@ -76,11 +76,11 @@ export class PlayerPane {
     const act = (text: string, title: string, id: string, onclick: () => void) =>
       button(played(text), onclick, { title, "aria-label": title, "data-testid": id });
     this.buttons = {
-      first: act("|← start", "First step (Home)", "step-first", () => this.go(0)),
-      back: act("← back", "Previous step (←)", "step-back", () => this.move(-1)),
+      first: act("|← start", "To the start (Home)", "step-first", () => this.go(0)),
+      back: act("← back", "One step back (←)", "step-back", () => this.move(-1)),
       play: act("▶ play", "Play (Space)", "step-play", () => this.playOrPause()),
-      on: act("on →", "Next step (→)", "step-on", () => this.move(1)),
-      last: act("end →|", "Last step (End)", "step-last", () => this.go(Number.MAX_SAFE_INTEGER)),
+      on: act("on →", "One step on (→)", "step-on", () => this.move(1)),
+      last: act("end →|", "To the end (End)", "step-last", () => this.go(Number.MAX_SAFE_INTEGER)),
     };
     this.buttons.play.classList.add("jv-play-pause");
     const close = act("×", "Close the player (R or Esc)", "player-close", () => this.close());
