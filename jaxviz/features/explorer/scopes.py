@@ -258,14 +258,15 @@ def _are_alike(first: set[int], second: set[int]) -> bool:
 def _evaluations(items: Sequence[Item], depth: int) -> int:
     """How often a scope is written out whose items have these first parts in common: as often as most of what is in it.
 
-    Most of its parts, or most of its equations, whichever says less: one that is called twice each time may have most of the equations, and of
-    each of a few products the backward pass computes two.
+    Most of the functions in it, or most of all that is in it, whichever says less: a function may be called twice each time, and of one product the
+    backward pass computes two.
     """
     parts = grouped(items, _keys(items, depth))
     if len(parts) == 1 and _part(items[0], depth) is None:
         return _most(Counter(i.group for i in items).values())
     times = [_times_called(part, depth) for part in parts]
-    return min(_most(times), _most(n for n, part in zip(times, parts, strict=True) for _ in part))
+    of_functions = [n for n, part in zip(times, parts, strict=True) if _part(part[0], depth) is not None]
+    return min(_most(each) for each in (times, of_functions) if each)
 
 
 def _times_called(items: Sequence[Item], depth: int) -> int:
