@@ -108,6 +108,26 @@ test("a click on what is kept leads to forward beside backward with it selected"
   pane.destroy();
 });
 
+test("in a low pane there are fewer rows, of which the last has all the rest", () => {
+  const view = gradient().view;
+  const n = 8;
+  const each = (value: number) => Int32Array.from({ length: n }, () => value);
+  const kept = Object.fromEntries(
+    Object.keys(view.columns)
+      .filter((name) => name.startsWith("kept_"))
+      .map((name) => [name, each(name === "kept_nbytes" ? 1024 : 0)]),
+  );
+  const rows = (height: number) => {
+    layOut(600, height);
+    const shown = new Model({ ...view, columns: { ...view.columns, ...kept } });
+    const { element } = new OverviewPane(new State(shown));
+    const found = [...element.querySelectorAll("[data-testid=kept-row]")];
+    return [element.classList.contains("is-low"), found.length, found.at(-1)!.textContent];
+  };
+  expect(rows(700)).toEqual([false, 6, "3 other expressions3.0 KiB"]);
+  expect(rows(300)).toEqual([true, 4, "5 other expressions5.0 KiB"]);
+});
+
 test("scopes are drawn, named and reached with the arrows; a click selects their equations", () => {
   const state = new State(gradient());
   state.arrange("overview");

@@ -22,13 +22,12 @@ import { marked } from "../ui/marked";
 import { peakOf } from "./chart";
 import { areas, band, type Columns, columnsFor } from "./overviewdraw";
 
-/** Kept expressions that have a row; the rest are one more. */
-const ROWS = 6;
+/** In a pane that is lower, in pixels, everything takes less room, so that the memory is in sight. */
+const LOW = 400;
 
-/** Boxes in each other that are drawn. */
-const DEPTHS = 4;
-
-const BAND = 28;
+/** Kept expressions that have a row, the rest being one more; boxes in each other that are drawn; and how high a row is. */
+const [ROWS, DEPTHS, BAND] = [6, 4, 28];
+const [ROWS_IF_LOW, DEPTHS_IF_LOW, BAND_IF_LOW] = [4, 2, 18];
 
 /** Pixels below which a box is not drawn, and from which on it has its name. */
 const SEEN = 2;
@@ -50,6 +49,7 @@ export class OverviewPane {
   readonly element: HTMLElement;
   private overview: Overview;
   private measure: Measure = "flops";
+  private isLow = false;
   private width = 0;
   /** Of the drawing of the memory, which takes what room is left. */
   private height = 84;
@@ -81,6 +81,7 @@ export class OverviewPane {
       fullButton(),
     );
     this.stops.push(state.rest.listen(() => this.waiting?.update()));
+    this.stops.push(onResize(this.element, (_, height) => this.squeeze(height > 0 && height < LOW)));
     this.stops.push(onResize(this.flame, (width) => this.resize(Math.floor(width), this.height)));
     this.stops.push(onResize(this.memory, (_, height) => this.resize(this.width, Math.floor(height))));
     this.fill();
@@ -179,8 +180,8 @@ export class OverviewPane {
     const { kept } = this.overview;
     const timeline = this.timeline!;
     this.bands.length = 0;
-    const isMore = kept.length > ROWS;
-    const shown = kept.slice(0, isMore ? ROWS - 1 : ROWS);
+    const most = this.isLow ? ROWS_IF_LOW : ROWS;
+    const shown = kept.slice(0, kept.length > most ? most - 1 : most);
     const rows = shown.map((k) => this.keptRow(k, k.label, this.about(k), k.nbytes, aliveOf(k, timeline)));
     const rest = kept.slice(shown.length);
     if (rest.length > 0) {
@@ -216,7 +217,7 @@ export class OverviewPane {
       "span",
       { class: "jv-dim jv-cut" },
       h("strong", {}, formatBytes(nbytes)),
-      about && ` · ${about}`,
+      about && h("span", { class: "jv-ov-about" }, ` · ${about}`),
     );
     const parts = [name, size];
     const open = () => (kept ? this.state.openResiduals(kept.residuals) : this.state.arrange("kept"));
@@ -276,6 +277,14 @@ export class OverviewPane {
 
   // --- drawing ---
 
+  private squeeze(isLow: boolean): void {
+    if (isLow === this.isLow) return;
+    this.isLow = isLow;
+    this.element.classList.toggle("is-low", isLow);
+    this.fill();
+    this.draw();
+  }
+
   private resize(width: number, height: number): void {
     if (width === 0) return;
     const isWider = width !== this.width;
@@ -294,8 +303,9 @@ export class OverviewPane {
     this.columns = columnsFor(this.edges, this.width);
     this.drawScopes();
     const most = Math.max(1, ...this.bands.map(({ alive }) => greatest(alive)));
+    const high = this.isLow ? BAND_IF_LOW : BAND;
     for (const { plot, alive } of this.bands)
-      plot.replaceChildren(this.drawing(BAND, band(alive, this.columns, BAND - 4, most)), this.turnLine());
+      plot.replaceChildren(this.drawing(high, band(alive, this.columns, high - 4, most)), this.turnLine());
     this.drawMemory();
     const passes = this.picture.querySelector(".jv-ov-passes");
     passes?.replaceChildren(this.turnLine());
@@ -316,9 +326,10 @@ export class OverviewPane {
   }
 
   private drawScopes(): void {
+    const depthsDrawn = this.isLow ? DEPTHS_IF_LOW : DEPTHS;
     const drawn = this.overview
       .boxes(this.measure)
-      .filter(({ from, to, depth }) => depth < DEPTHS && (to - from) * this.width >= SEEN);
+      .filter(({ from, to, depth }) => depth < depthsDrawn && (to - from) * this.width >= SEEN);
     const depths = 1 + Math.max(0, ...drawn.map(({ depth }) => depth));
     const hadFocus = this.flame.contains(this.flame.ownerDocument.activeElement);
     this.boxes = drawn.map((box, i) => ({ box, element: this.scopeBox(box, i === 0) }));

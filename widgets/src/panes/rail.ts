@@ -163,7 +163,7 @@ export class Rail {
       this.versions,
     );
     this.element = h(
-      "header",
+      "div",
       { class: "jv-rail" },
       h(
         "div",
