@@ -511,7 +511,7 @@ test("two versions are a diff: the source, and the equations of a stage, line by
   expect(find("diff-line").filter((line) => line.classList.contains("is-selected"))).toHaveLength(1);
   // What only the version before has is inspected there, and what was selected last.
   const inspected = () => ["inspected", "inspected-version"].map((id) => find(id)[0]?.textContent);
-  expect(inspected()).toEqual([expect.any(String), "in the version before"]);
+  expect(inspected()).toEqual([expect.any(String), "in the previous version"]);
   lines[1]!.click();
   expect(inspected()).toEqual([expect.any(String), ""]);
   lines[0]!.click();

@@ -115,7 +115,7 @@ export class CodePane {
     const { state, side } = this;
     this.colours = toolButton(
       `colours-${side}`,
-      "hues",
+      "colour",
       "One hue for each value, wherever it appears (V)",
       () => state.toggleColours(),
     );

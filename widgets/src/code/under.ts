@@ -11,7 +11,7 @@ import { equationLine } from "./listing";
 /** So many rows are shown at first, and with each press of a button more. */
 const SHOWN = 60;
 
-/** What a value is that no equation of the line makes, by its kind. */
+/** What a value is that no equation of the line computes, by its kind. */
 const BESIDES: Readonly<Record<string, string>> = { constant: "a constant", literal: "a number in the code" };
 
 /** Which rows of a block stand for which equations. */
@@ -82,7 +82,7 @@ export class UnderLine {
     add(0);
   }
 
-  /** What is kept for the line that no row above has. */
+  /** What is saved for the line and computed by no equation above. */
   private besides(file: number, line: number): void {
     const found = keptBesides(this.state.model, file, line);
     if (found.size === 0) return;
@@ -107,12 +107,12 @@ export class UnderLine {
           residuals.length > 1 ? `${formatCount(residuals.length)} ×` : "",
         ),
         h("span", { class: "jv-under-letter" }),
-        h("span", {}, BESIDES[kind] ?? "made in the branches of a cond"),
+        h("span", {}, BESIDES[kind] ?? "computed in the branches of a cond"),
       );
     });
     this.element.append(
-      h("div", { class: "jv-under-head" }, this.cells(NONE), h("strong", {}, "also kept")),
-      h("div", { class: "jv-under-pass", role: "group", "aria-label": "also kept" }, ...rows),
+      h("div", { class: "jv-under-head" }, this.cells(NONE), h("strong", {}, "also saved")),
+      h("div", { class: "jv-under-pass", role: "group", "aria-label": "also saved" }, ...rows),
     );
   }
 

@@ -40,7 +40,7 @@ export class InspectorPane {
   /** Shows what is selected in a version: this one, or that before. */
   show(state: State): void {
     this.state = state;
-    this.version.textContent = state === this.own ? "" : "in the version before";
+    this.version.textContent = state === this.own ? "" : "in the previous version";
     const { residuals, residual, file, line } = this.state.selection;
     const rows = [...this.state.selection.rows];
     this.body.scrollTop = 0;

@@ -79,7 +79,7 @@ export class PlayerPane {
       first: act("|← start", "To the start (Home)", "step-first", () => this.go(0)),
       back: act("← back", "One step back (←)", "step-back", () => this.move(-1)),
       play: act("▶ play", "Play (Space)", "step-play", () => this.playOrPause()),
-      on: act("on →", "One step on (→)", "step-on", () => this.move(1)),
+      on: act("next →", "To the next step (→)", "step-on", () => this.move(1)),
       last: act("end →|", "To the end (End)", "step-last", () => this.go(Number.MAX_SAFE_INTEGER)),
     };
     this.buttons.play.classList.add("jv-play-pause");
