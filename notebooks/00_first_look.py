@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 0 · A first look: what does my gradient keep in memory, and why?
+# # 0 · A first look: what does my gradient save, and why?
 #
 # `jax.grad` runs your function forward, saves some of the values that it computes, and reads them in the backward
 # pass. These saved values are the *residuals*. Here they are for a small network. This takes five minutes. You need to have seen `jax.grad` once.
@@ -179,7 +179,7 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 # - [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb): what must a gradient remember? A head of attention.
 # - [6 · transposition](06_transposition.ipynb): how do I get the gradient of a blur without deriving it? A photo, made sharp.
 # - [7 · checkpoints](07_checkpoints.ipynb): my gradient runs out of memory, so where do I put the checkpoint? A residual network.
-# - [8 · policies and plans](08_policies_and_plans.ipynb): which values should a checkpoint keep, and who decides? The same network.
+# - [8 · policies and plans](08_policies_and_plans.ipynb): which values should a checkpoint save, and who decides? The same network.
 # - [9 · gradients of control flow](09_control_flow_gradients.ipynb): my solver takes 8 steps, so why does its gradient cost 512? An adaptive solver.
 # - [10 · custom rules](10_custom_rules.ipynb): how do I differentiate a solver? The orbit of a planet.
 # - [11 · implicit differentiation](11_implicit_differentiation.ipynb): my solver takes any function, so what is its derivative with respect to the values that this closes over?
@@ -188,14 +188,14 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 # - [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb): which tensor takes the memory?
 # - [15 · three ways to less memory](15_three_ways_to_less_memory.ipynb): what does it cost to get rid of that tensor?
 # - [16 · finding a NaN](16_finding_a_nan.ipynb): the loss is fine and the gradient is NaN, so where was it born? A recurrent network.
-# - [17 · your own tracer](17_own_tracer.ipynb): can I write the machinery of `jax.jvp` myself? The first of four, whose functions become your engine.
+# - [17 · your own tracer](17_own_tracer.ipynb): can I write `jax.jvp` myself? The first of four notebooks, in which your functions become the engine.
 # - [18 · your own gradients](18_own_gradients.ipynb): how do tangents become gradients? Two moons.
 # - [19 · your own vmap](19_own_vmap.ipynb): which of my examples pull hardest, without a loop over them? A line with outliers.
 # - [20 · your own loops and checkpoints](20_own_loops.ipynb): how does a gradient go through a loop that is one equation? A pendulum.
-# - [21 · puzzles on memory](21_puzzles_on_memory.ipynb): what does my gradient keep that it could do without? The first five of 24 puzzles, with a score.
+# - [21 · puzzles on memory](21_puzzles_on_memory.ipynb): which residuals does my gradient not need? The first five of 24 puzzles, with a score.
 # - [22 · puzzles on checkpoints](22_puzzles_on_checkpoints.ipynb): where does the checkpoint go, and what does it save?
 # - [23 · puzzles on work](23_puzzles_on_work.ipynb): how much work does a derivative take?
-# - [24 · puzzles on NaNs](24_puzzles_on_nans.ipynb): how do I write it so that its gradient is never NaN?
-# - [25 · puzzles on rules and devices](25_puzzles_on_rules_and_devices.ipynb): can the gradient be another one, the program shorter, the message smaller?
+# - [24 · puzzles on NaNs](24_puzzles_on_nans.ipynb): how do I write a function whose gradient is never NaN?
+# - [25 · puzzles on rules and devices](25_puzzles_on_rules_and_devices.ipynb): can I change the gradient, shorten the program, and send less?
 #
 # Next: [1 · reading jaxprs](01_reading_jaxprs.ipynb).

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 8 · Which values should a checkpoint keep, and who decides?
+# # 8 · Which values should a checkpoint save, and who decides?
 #
 # A *policy* decides for each value in a checkpoint whether it is saved. Choose one, write one, use names; then let a planner choose; and check whether
 # XLA follows.

@@ -11,11 +11,11 @@
 # ---
 
 # %% [markdown]
-# # 15 · What does it cost to be rid of the tensor that eats the memory?
+# # 15 · What does it cost to get rid of the largest tensor?
 #
-# Three ways, each with its price: write it otherwise, a checkpoint, a plan. Then what XLA makes of them, and a fourth for what is no residual at all.
+# Three ways, each with its price: a rewrite, a checkpoint, a plan. Then what XLA does with them, and a fourth way, for memory that is not residuals.
 #
-# The model is the transformer of [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb), whose attention keeps values of time × time numbers. It
+# The model is the transformer of [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb), whose attention saves values of time × time numbers. It
 # takes 25 minutes. You need checkpoints ([7 · checkpoints](07_checkpoints.ipynb)).
 
 # %%
@@ -88,10 +88,10 @@ def kib(nbytes):
 
 
 # %% [markdown]
-# ## First way: write it otherwise, for nothing
+# ## First way: a rewrite, at no cost
 #
-# The mask need not meet the scores in a `where`. Write the same weights so that only the exponentials and the quotients are kept of
-# time × time: the derivative of a sum needs no value.
+# The mask need not be applied to the scores with a `where`. Write the same weights so that of size time × time only the exponentials and the
+# quotients are saved: the derivative of a sum needs no value.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: leaner
@@ -101,7 +101,7 @@ _scores, _causal = normal(4, 4, 128, 128), jnp.tril(jnp.ones((128, 128), bool))
 def _too_many(written):
     found = jaxviz.residuals(loss_with(lambda p, x: attention(p, x, written)), params, tokens)
     here = [r for r in found if r.scope == "layer 0/attention" and r.aval.shape == (4, 4, 128, 128)]
-    return f"It keeps {len(here)}: {', '.join(f'{r.expression} {r.type}' for r in here)}." if len(here) > 2 else ""
+    return f"It saves {len(here)}: {', '.join(f'{r.expression} {r.type}' for r in here)}." if len(here) > 2 else ""
 
 
 def _wrong_weights(written):
@@ -118,17 +118,17 @@ def _spoils_the_rest(written):
         return jnp.sum(jnp.where(_padded.any(-1, keepdims=True), weights, 0.0) ** 2)
 
     is_nan = bool(jnp.isnan(jax.grad(total)(_scores[0, 0, :8, :8])).any())
-    return "With a row that is masked entirely, and whose result nobody uses, the gradient of the scores has NaN in it." * is_nan
+    return "With a fully masked row whose result is not used, the gradient of the scores contains NaN." * is_nan
 
 
 leaner = teach.rule(
-    "Write `my_weigh(scores, causal)`: the weights of `weigh`, with two values of time × time kept in each head, and no NaN where a row is masked entirely.",
+    "Write `my_weigh(scores, causal)`: the weights of `weigh`, with two values of time × time saved in each head, and no NaN if a row is fully masked.",
     teach.Check("gives the weights that `weigh` gives", _wrong_weights),
-    teach.Check("keeps two values of time × time in a head, no more", _too_many),
-    teach.Check("a row that is masked entirely brings no NaN into the gradient", _spoils_the_rest),
+    teach.Check("saves at most two values of time × time per head", _too_many),
+    teach.Check("a fully masked row brings no NaN into the gradient", _spoils_the_rest),
     hints=(
         "What could be added to a score so that its exponential is 0?",
-        "Make an array of 0 and very negative numbers of the mask alone; it depends on no parameter, so it has no tangent.",
+        "Make an array of 0 and very negative numbers from the mask alone; it depends on no parameter, so it has no tangent.",
         "In a row of -inf the softmax computes -inf - (-inf). What else is negative enough?",
     ),
     wrong=(
@@ -172,14 +172,14 @@ assert jaxviz.cost(lean, params, tokens).total.flops <= jaxviz.cost(loss, params
 assert not any(r.aval.dtype == bool and r.aval.ndim == 4 for r in kept_lean)
 
 # %% [markdown]
-# A row that is masked entirely is what a mask for padding brings, and a causal mask does not. Such a row, whose result nobody uses, is the subject of a
-# section of [16 · finding a NaN](16_finding_a_nan.ipynb).
+# Fully masked rows come from padding masks, not from causal masks. A section on such rows, whose results are not
+# used, is in [16 · finding a NaN](16_finding_a_nan.ipynb).
 
 # %% [markdown]
 # ## Second way: a checkpoint around attention
 #
-# What is left of time × time follows from the queries and keys, which are small. Write `my_attention` so that nothing of time × time numbers is
-# kept at all.
+# The remaining time × time values can be computed from the queries and keys, which are small. Write `my_attention` so that no value of time × time
+# numbers is saved.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: none_kept
@@ -209,12 +209,12 @@ def _attention_differs(written):
 def _square_kept(written):
     found = jaxviz.residuals(loss_with(written), params, tokens)
     left = [r for r in found if r.aval.shape[-2:] == (128, 128) and "attention" in r.scope]
-    return f"{len(left)} are kept, such as {left[0].expression}: {left[0].type}." if left else ""
+    return f"{len(left)} are saved, such as {left[0].expression}: {left[0].type}." if left else ""
 
 
 none_kept = teach.rule(
-    "Write `my_attention(p, x)`: `attention`, whose gradient keeps nothing of time × time numbers.",
-    teach.Check("the gradient keeps nothing of time × time", _square_kept),
+    "Write `my_attention(p, x)`: `attention`, but its gradient saves no value of time × time numbers.",
+    teach.Check("the gradient saves nothing of time × time", _square_kept),
     teach.Check("its result and its gradient are those of `attention`", _attention_differs),
     hints=("One line of notebook 7 does it.", "`jax.checkpoint` around `attention`; which policy would undo it?"),
     wrong=(
@@ -239,8 +239,8 @@ none_kept.answer(my_attention)
 none_kept.solution(jax.checkpoint(attention))
 
 # %% [markdown]
-# Two near misses are worth a look. `dots_saveable` keeps products of matrices, and the scores are one. A checkpoint around `weigh` alone
-# keeps what goes into it: the scores, again.
+# Two near misses are instructive. `dots_saveable` saves matrix products, and the scores are one. A checkpoint around `weigh`
+# alone saves its arguments: the scores, again.
 
 # %%
 misses = {
@@ -260,7 +260,7 @@ for f in misses.values():
 # %% [markdown]
 # ## Third way: a plan that halves the residuals
 #
-# The planner weighs every value of both layers at once, by its bytes and by the FLOPs that it takes to have it again.
+# The planner considers all values of both layers together, with their bytes and the FLOPs that it takes to recompute them.
 
 # %%
 plan = jaxviz.plan_remat(loss, params, tokens, budget=0.5)
@@ -278,8 +278,8 @@ assert plan.flops < 0.1 * jaxviz.cost(loss, params, tokens).total.flops
 # %% [markdown]
 # ## What it costs, and what XLA makes of it
 #
-# All three beside each other. *Kept* and *peak* are of the program that JAX differentiates; *temporaries* are what XLA takes for the
-# compiled step on this backend, where it may merge what is recomputed with what it has already.
+# All three side by side. *Saved* and *peak* are from the program that JAX differentiates; *temporaries* is the memory that XLA allocates
+# for the compiled step on this backend, where it may merge recomputed values with existing ones.
 
 # %%
 ways = {
@@ -290,7 +290,7 @@ ways = {
 }
 timelines = {name: jaxviz.memory(f, params, tokens) for name, f in ways.items()}
 plain_flops = jaxviz.cost(loss, params, tokens).total.flops
-print(f"on {jax.default_backend():15}{'kept':>10}{'peak, model':>14}{'extra FLOPs':>14}{'temporaries, XLA':>19}")
+print(f"on {jax.default_backend():15}{'saved':>10}{'peak, model':>14}{'extra FLOPs':>14}{'temporaries, XLA':>19}")
 for name, f in ways.items():
     found = timelines[name].derivation.residuals.nbytes_without_arguments
     extra = jaxviz.cost(f, params, tokens).total.flops / plain_flops - 1
@@ -305,9 +305,9 @@ plt.ylabel("MiB alive (model)")
 plt.legend(frameon=False);
 
 # %% [markdown]
-# The curve of `as it was` is a mountain: residuals pile up, layer by layer, and are used up in reverse. Another mask makes it lower for no
-# FLOPs. A checkpoint keeps least between the passes, but has one layer's attention again at its peak. What stands in memory at the peak
-# of the first:
+# The curve of `as it was` is a mountain: residuals accumulate layer by layer, and are consumed in reverse. Another mask lowers it at no FLOPs.
+# A checkpoint saves least between the passes, but its peak includes one layer's recomputed attention. These values are in memory at the
+# peak of the first:
 
 # %%
 timelines["as it was"]
@@ -327,9 +327,9 @@ temporaries = {name: compiled(f).memory_analysis().temp_size_in_bytes for name, 
 assert jax.default_backend() != "cpu" or temporaries["another mask"] > 0.98 * temporaries["as it was"]
 
 # %% [markdown]
-# For `another mask` the last column need not move: that an array is read by nobody, XLA sees by itself. There, the first way is for
-# gradients outside of `jit`. Where the column does not follow for the other two, XLA undid the checkpoint. A loop over the layers, as in
-# [7 · checkpoints](07_checkpoints.ipynb), leaves it no way to:
+# For `another mask` the last column may not change: XLA removes arrays that nothing reads. Then the first way helps only
+# outside `jit`. If the column does not change for the other two, XLA undid the checkpoint. It cannot do so in a loop over
+# the layers, as in [7 · checkpoints](07_checkpoints.ipynb):
 
 # %%
 def loss_in_scan(attention):
@@ -358,9 +358,9 @@ assert jax.default_backend() != "cpu" or in_scan < 0.8 * as_it_was
 # %% [markdown]
 # ## Parameters and the optimizer's state: donation
 #
-# The rest of the bill is small here, and large in a model with many parameters and a short sequence. A step gives new parameters and new
-# moments; as long as the caller holds the old ones, both are in memory. `donate_argnums` says that the caller does not read them any more,
-# so that XLA may write a result into an argument's memory.
+# The rest of the memory is small here, but large in a model with many parameters and short sequences. A step returns new parameters and
+# new moments; as long as the caller holds the old ones, both are in memory. `donate_argnums` declares that the caller does not read them any
+# more, so XLA may write a result into an argument's memory.
 
 # %%
 def step(params, mean, square, tokens):
@@ -386,11 +386,11 @@ def of_argument(name):
 
 
 for_nothing = teach.predict(
-    "All four arguments of `step` are donated. For which of them is it in vain, on any device?",
+    "All four arguments of `step` are donated. For which of them does this have no effect, on any device?",
     ["params", "mean", "square", "tokens"],
     truth=lambda: next(n for n in ("params", "mean", "square", "tokens") if not any(d.result for d in of_argument(n))),
-    because=lambda: f"`tokens`: {of_argument('tokens')[0].reason}. For each leaf of the other three there is a result of its type.",
-    hints=("A result can lie in the memory of an argument of its own shape and dtype. Which results has `step`?",),
+    because=lambda: f"`tokens`: {of_argument('tokens')[0].reason}. Each leaf of the other three has a result of the same type.",
+    hints=("A result can reuse the memory of an argument with the same shape and dtype. Which results does `step` have?",),
 )
 for_nothing
 
@@ -406,8 +406,8 @@ for name in ("params", "mean", "square", "tokens"):
     print(f"{name:8}{kib(sum(d.nbytes for d in of_argument(name))):>10} donated{kib(spared):>10} spared{kib(copied):>10} copied first")
 
 # %% [markdown]
-# What is *copied first* is read after its result was written, so that XLA takes other memory for it after all: its choice, on this
-# backend, which `jaxviz.donation` reads from the compiled program.
+# Arguments that are *copied first* are read after the result is written, so XLA allocates other memory for them. That is XLA's choice
+# on this backend; `jaxviz.donation` reads it from the compiled program.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -418,11 +418,11 @@ assert donated().spared >= 2 * size(params)
 # %% [markdown]
 # ## What to remember
 #
-# - More than a third of what grows with time × time goes by writing the mask as a sum, for nothing. All of it goes by a checkpoint around attention, for the FLOPs
-#   that the table shows; half of all residuals by a plan, for far fewer.
-# - Whether XLA takes less then too, its own figure says, on the machine that you ask; if it does not, write the layers as a scan.
-# - Donate what a step replaces, and check that the result lies there: `jaxviz.donation`.
+# - Writing the mask as a sum removes more than a third of the memory that grows with time × time, at no cost. A checkpoint around attention removes all of it, for
+#   the FLOPs in the table; a plan removes half of all residuals, for far fewer.
+# - XLA's own figure, on your machine, shows whether the compiled program also takes less; if not, write the layers as a scan.
+# - Donate what a step replaces, and check with `jaxviz.donation` that a result reuses its memory.
 #
 # `jaxviz.residuals(loss, params, batch).by_scope()` gives these figures for your own model.
 #
-# Next: the other thing that goes wrong in a training step, in [16 · finding a NaN](16_finding_a_nan.ipynb).
+# Next: the other thing that can go wrong in a training step, in [16 · finding a NaN](16_finding_a_nan.ipynb).

@@ -13,16 +13,16 @@
 # %% [markdown]
 # # 16 · The loss is fine, the gradient is NaN: where was it born?
 #
-# A training run stops learning. No loss was ever NaN, and the parameters are. This notebook finds the operation that made the first NaN, the
-# iteration of the loop and the example that it was made from, mends it, and shows the usual ways in which a good value has a bad derivative.
+# A training run stops learning. No loss was ever NaN, but the parameters are. This notebook finds the operation that produced the
+# first NaN, with the loop iteration and the example, fixes it, and shows the usual ways in which a finite value has a NaN derivative.
 #
-# It takes 25 minutes. You should know that a backward pass computes cotangents from what the forward pass kept:
+# It takes 25 minutes. You should know that a backward pass computes cotangents from values that the forward pass saved:
 # [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
 #
 # ## The run
 #
-# Each example is a recording of 12 velocities, measured with noise; a recurrent network tells the direction of the motion. How fast something moves
-# is no matter, so each velocity is brought to length 1. Whoever wrote `unit` thought of the vector of length 0.
+# Each example is a recording of 12 velocities, measured with noise; a recurrent network predicts the direction of the motion. Speed does not
+# matter, so each velocity is normalised to length 1. The author of `unit` thought of the zero vector.
 
 # %%
 from functools import lru_cache
@@ -57,7 +57,7 @@ def train_step(params, readings, direction):
 
 
 # %% [markdown]
-# The data stand in for a recording in which the thing that moves slows down, batch after batch, until it stands still.
+# The data simulate an object that slows down, batch after batch, until it stops.
 
 # %%
 rng = np.random.default_rng(0)
@@ -97,7 +97,7 @@ plt.xlabel("step")
 plt.ylabel("loss");
 
 # %% [markdown]
-# Learning ends at once, and at the same number in each batch that follows. All losses are finite. The parameters say more:
+# Learning stops suddenly, and every later batch has the same loss. All losses are finite. The parameters show more:
 
 # %%
 finite = [all(np.all(np.isfinite(p)) for p in after.values()) for after in history[1:]]
@@ -108,8 +108,8 @@ for name, p in history[n_bad + 1].items():
     print(f"  params[{name!r}]: {np.isnan(p).sum()} of {p.size} are NaN")
 
 # %% [markdown]
-# `good` and `bad` are the parameters and the batch of that step: with them it can be had again at any time. But why is the loss not NaN
-# after it, with such parameters?
+# `good` and `bad` are the parameters and the batch of that step, so you can reproduce it at any time. But why is the loss not NaN
+# afterwards, with such parameters?
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: hidden
@@ -119,13 +119,13 @@ def _of_nan(unit=unit):
 
 
 hidden = teach.predict(
-    "`reading @ params['in']` is NaN from now on. What does `unit` give for a vector of NaNs?",
+    "`reading @ params['in']` is NaN from now on. What does `unit` return for a vector of NaNs?",
     ["NaN", "zeros", "an error"],
     truth=_of_nan,
     because={
         "NaN": "NaN goes through arithmetic, but `where` is not arithmetic: it chooses.",
-        "an error": "NaN is a number like any other to a computer. Nothing is raised.",
-        "zeros": "`nan > 0` is False, so `where` takes the zeros. The network sees nothing any more, gives 0, and the loss is the mean of "
+        "an error": "To the hardware, NaN is an ordinary floating-point value. Nothing is raised.",
+        "zeros": "`nan > 0` is False, so `where` takes the zeros. The network gets only zeros and returns 0, and the loss is the mean of "
         "`direction**2`, which is 1/3.",
     },
     hints=("What is `float('nan') > 0`?",),
@@ -143,7 +143,7 @@ assert np.allclose(losses[n_bad + 1 :], 1 / 3, atol=1e-6) and max(losses[10:n_ba
 assert np.isnan(history[n_bad + 1]["in"]).all()
 
 # %% [markdown]
-# So a loss that is finite says little about the gradient. Check the gradient, or the parameters.
+# So a finite loss says little about the gradient. Check the gradient or the parameters.
 #
 # ## What `jax_debug_nans` says
 
@@ -155,12 +155,12 @@ with jax.debug_nans(True):
         print(error)
 
 # %% [markdown]
-# There is a NaN, and it came out of a `scan`. Which operation in it, in which of its iterations, forward or backward? A `scan` is one operation to JAX
-# when it runs, so this is all that can be said from outside.
+# There is a NaN, and it came from a `scan`. Which operation, in which iteration, forward or backward? To JAX, a `scan` is one operation at
+# run time, so nothing more can be said from the outside.
 #
 # ## What `jaxviz.find_nan` says
 #
-# First, say it yourself. `unit` of a vector of zeros divides 0 by 0, and `where` takes the other side.
+# First, make your own guess. `unit` of a vector of zeros divides 0 by 0, and `where` takes the other side.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: origin
@@ -179,16 +179,16 @@ def _birth(unit=unit):
 
 
 origin = teach.predict(
-    "Which operation makes the NaN that the gradient gets?",
+    "Which operation produces the NaN that reaches the gradient?",
     list(_BIRTHS.values()),
     truth=_birth,
     because={
-        _BIRTHS["forward", "div"]: "That is a NaN, but `where` does not take it: the loss is finite. It goes nowhere.",
-        _BIRTHS["forward", "select_n"]: "It does what it says: the value is 0, and the loss is finite.",
-        _BIRTHS["backward", "div"]: "`where` sends a cotangent of 0 back to the side that it did not take. The derivative of `v / length` divides "
-        "that by `length`, and 0 / 0 is NaN.",
+        _BIRTHS["forward", "div"]: "That is a NaN, but `where` does not select it: the loss is finite. The NaN goes nowhere.",
+        _BIRTHS["forward", "select_n"]: "It works as intended: the value is 0, and the loss is finite.",
+        _BIRTHS["backward", "div"]: "`where` sends a cotangent of 0 to the side that it did not select. The derivative of `v / length` "
+        "divides that by `length`, and 0 / 0 is NaN.",
     },
-    hints=("The loss is finite.", "Both sides of a `where` are differentiated. What does the side that was not taken get?"),
+    hints=("The loss is finite.", "Both sides of a `where` are differentiated. What does the side that was not selected get?"),
 )
 origin
 
@@ -201,9 +201,9 @@ report = jaxviz.find_nan(loss, good, *bad)
 report
 
 # %% [markdown]
-# Read it from the top. *What* is not finite: the gradient in `params['in']` alone. *Where it was born*: the derivative of `sqrt` at 0 is infinite,
-# and it is computed in the forward pass, since it is a residual. *Where it became NaN*: in the backward pass, in the division. Both in
-# iteration 7, at the example with index 3. Then the cause, what to write instead, and the lines from there to the result.
+# Read it from the top. *What* is not finite: only the gradient in `params['in']`. *Where it was born*: the derivative of `sqrt` at 0 is infinite,
+# and it is computed in the forward pass, since it is a residual. *Where it became NaN*: in the division of the backward pass. Both are in
+# iteration 7, at the example with index 3. Then follow the cause, what to write instead, and the lines from there to the result.
 #
 # `%nan loss(good, *bad)` shows the same.
 
@@ -219,25 +219,25 @@ for event in (report.born, report.became_nan):
 # %% [markdown]
 # ## Go there
 #
-# `jaxviz.step` runs the forward and the backward pass equation by equation, into the loops. To the first value that is not finite:
+# `jaxviz.step` runs the forward and the backward pass equation by equation, and goes into loops. To run to the first value that is not finite:
 
 # %%
 s = jaxviz.step(loss, good, *bad)
 s.run(non_finite=True)
 
 # %% [markdown]
-# It stops in iteration 7 of the forward pass. What you see above is live, and follows `s`: when all cells have run, it stands at the end. The
-# cells below show where `s` stood in between.
+# It stops in iteration 7 of the forward pass. The widget above is live, and follows `s`: once all cells have run, it is at the end. The
+# cells below show where `s` was in between.
 #
-# Back in time, to the start of that iteration, and on by one equation, which is `reading @ params["in"]`. The row that is zero is in the
-# picture.
+# Go back in time, to the start of that iteration, and forward by one equation, which is `reading @ params["in"]`. The picture shows the
+# zero row.
 
 # %%
 s.to(iteration=7).next()
 
 # %% [markdown]
-# And on, past what is not finite in the forward pass, to the first such value of the backward pass. It runs from the last iteration to the
-# first, so the iterations 11 to 8 are done.
+# Continue past the values that are not finite in the forward pass, to the first such value in the backward pass. The backward pass runs from the last
+# iteration to the first, so iterations 11 to 8 are done.
 
 # %%
 velocity = s.shown[0].name
@@ -246,7 +246,7 @@ while s.stage == "forward":
 s
 
 # %% [markdown]
-# When the backward pass is through, each value of the forward pass has its cotangent, for each iteration. Those of `reading @ params["in"]`:
+# At the end of the backward pass, every value of the forward pass has its cotangent, for each iteration. These are the cotangents of `reading @ params["in"]`:
 
 # %%
 s.run()
@@ -265,19 +265,19 @@ assert [i for i, c in enumerate(cts) if c.any()] == [7] and s.is_done
 assert cts[7][3].all() and cts[7].sum() == 8
 
 # %% [markdown]
-# ## The remedy: make safe what goes in
+# ## The remedy: make the input safe
 #
-# `where` after the division mends the value. Its derivative needs a safe division as well, so there has to be a `where` before it: the
-# *double where*.
+# A `where` after the division fixes the value. The derivative also needs a safe division, so a second `where` is needed before the division:
+# the *double where*.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: safe
 def _slope_at_zero(f):
     slope = np.asarray(jax.jit(jax.jacobian(f))(np.zeros(3, np.float32)))
     if not np.all(np.isfinite(slope)):
-        return "At [0, 0, 0] it is not finite. Which operation is given a 0 there?"
+        return "At [0, 0, 0] it is not finite. Which operation gets a 0 there?"
     if np.abs(slope).max() > 10:
-        return f"At [0, 0, 0] it is {slope.max():.3g}. That is finite, and one step with it ruins the parameters all the same."
+        return f"At [0, 0, 0] it is {slope.max():.3g}. That is finite, but one step with it still ruins the parameters."
     return ""
 
 
@@ -330,10 +330,10 @@ def safe_unit(v):
 safe.solution(safe_unit)
 
 # %% [markdown]
-# Why is the inner `where` no trouble itself? `where` does not multiply: backward it *chooses* between the cotangent and 0. What is infinite before it
-# stays there. The outer one gives the value, the inner one stops what comes back.
+# Why is the inner `where` not a problem itself? `where` does not multiply: in the backward pass it *chooses* between the cotangent and 0, so an infinity does
+# not get past it. The outer one gives the value, and the inner one stops the cotangent.
 #
-# The step that failed, and the whole run, with it:
+# The failing step, and the whole run, with `safe_unit`:
 
 # %%
 unit_as_it_was, unit = unit, safe_unit
@@ -353,11 +353,11 @@ assert all(np.all(np.isfinite(p)) for p in after.values())
 assert np.mean(mended[-10:]) < 0.1 < np.mean(losses[-10:])
 
 # %% [markdown]
-# ## See it coming
+# ## See a NaN coming
 #
-# `jaxviz.probe(x, "name")` gives `x` back and does nothing. Under `jaxviz.watch` it tells of each value that passes, also in a `scan` under
-# `jit`, and of its cotangent. A watch is shown as a plot; with `display(w)` before the loop it follows the training. The lengths, with `unit` as it
-# was:
+# `jaxviz.probe(x, "name")` returns `x` unchanged. Under `jaxviz.watch` it records each value of `x`, also in a `scan` under `jit`,
+# and its cotangent. A watch is shown as a plot; with `display(w)` before the loop, the plot follows the training. The lengths, with the original
+# `unit`:
 
 # %%
 def unit(v):
@@ -381,8 +381,8 @@ for n in np.unique(w["length"].steps):
     print(f"{30 + n:4} {least:14.1e} {largest:11.1e}")
 
 # %% [markdown]
-# From step 36 on the least length is several times smaller at each step, and in the last of them the cotangent grows: the NaN can be seen coming, several
-# steps ahead. What `safe_unit` does not change is that near 0 the derivative of a direction *is* large. At 0 itself it is 0.
+# From step 36 on, the least length shrinks several times at each step, and in the last steps the cotangent grows: you can see the NaN coming
+# several steps ahead. Even with `safe_unit`, the derivative of a direction *is* large near 0. At 0 itself it is 0.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -398,7 +398,7 @@ assert np.max(jax.jit(jax.jacobian(safe_unit))(np.array([1e-4, 0, 0], np.float32
 #
 # ### At the edge of a domain
 #
-# A function can be finite at the edge of its domain and have an infinite slope there. Infinity is not NaN yet. Each of these is taken at `x = 0`:
+# A function can be finite at the edge of its domain but have an infinite slope there. Infinity is not NaN yet. Evaluate each of these at `x = 0`:
 
 # %%
 at_zero = {
@@ -427,10 +427,10 @@ edge = teach.predict(
     truth=lambda: next(n for n in at_zero if np.isfinite(_value_and_slope(n)[0]) and np.isnan(_value_and_slope(n)[1])),
     because={name: (lambda name=name: _says(name)) for name in at_zero}
     | {
-        "cbrt(x) ** 3": lambda: _says("cbrt(x) ** 3") + " It is x, and its slope 1. But the chain rule multiplies the slope of the power, 0, by that of "
-        "the root, which is infinite."
+        "cbrt(x) ** 3": lambda: _says("cbrt(x) ** 3") + " It is x, with slope 1. But the chain rule multiplies the slope of the power, 0, by the "
+        "slope of the root, which is infinite."
     },
-    hints=("An infinite slope alone gives an infinity.", "Zero times infinity gives NaN. Who multiplies?"),
+    hints=("An infinite slope alone gives an infinity.", "Zero times infinity is NaN. Where is such a product?"),
 )
 edge
 
@@ -439,11 +439,11 @@ edge
 edge.solution("cbrt(x) ** 3")
 
 # %% [markdown]
-# The rule of thumb: an infinite slope, times a zero from elsewhere. With `where` the zero is the cotangent of the side that is not taken.
+# The rule of thumb: an infinite slope times a zero from elsewhere. With `where`, the zero is the cotangent of the side that is not selected.
 #
 # ### Overflow
 #
-# `float16` ends at 65504. Here is the sigmoid, as it stands in books:
+# The largest `float16` is 65504. Here is the textbook sigmoid:
 
 # %%
 def sigmoid(x):
@@ -466,17 +466,17 @@ def _off(written):
         value, slope = jax.jit(jax.value_and_grad(lambda x: written(x)))(x)
         wanted = 1 / (1 + np.exp(-np.float64(x)))
         if not (abs(value - wanted) < 2e-3 and abs(slope - wanted * (1 - wanted)) < 2e-3):
-            return f"For x = {x} in {x.dtype} the value is {float(value):.3g} and the slope {float(slope):.3g}; {wanted:.3g} and {wanted * (1 - wanted):.3g} are right."
+            return f"For x = {x} in {x.dtype} the value is {float(value):.3g} and the slope {float(slope):.3g}; {wanted:.3g} and {wanted * (1 - wanted):.3g} are correct."
     return ""
 
 
 overflow = teach.rule(
-    "Write `my_sigmoid(x)` of `jnp.exp`, with a finite and right slope from -12 to 12, in float16 too. `jax.nn` is for afterwards.",
-    teach.Check("has the right value and the right slope", _off),
+    "Write `my_sigmoid(x)` with `jnp.exp`, with a finite and correct slope from -12 to 12, in float16 too. Do not use `jax.nn` yet.",
+    teach.Check("has the correct value and slope", _off),
     hints=(
         lambda: _sigmoid_at(np.float16(-12)),
-        "For a negative x write it as e / (1 + e), with `e = exp(x)`, which is small then.",
-        "`where` computes both sides, so let both be finite: take the exponential of `-jnp.abs(x)`. Or halve the exponent: a tanh is a sigmoid.",
+        "For negative x, write it as e / (1 + e), with `e = exp(x)`, which is small there.",
+        "`where` computes both sides, so make both finite: take the exponential of `-jnp.abs(x)`. Or halve the exponent: a tanh is a scaled sigmoid.",
     ),
     wrong=(sigmoid, lambda x: jnp.where(x > 0, sigmoid(x), jnp.exp(x) / (1 + jnp.exp(x))), lambda x: sigmoid(jnp.clip(x, -5, 5))),
 )
@@ -507,10 +507,10 @@ print(found)
 print("\njax.nn.sigmoid has the slope", slope)
 
 # %% [markdown]
-# ### A row that is masked entirely
+# ### A fully masked row
 #
-# Attention masks scores with -inf. When a whole row is masked, the `logsumexp` of it is -inf too, the logarithm of a sum of nothing. So one
-# replaces the result where nothing was left, and the value is fine. There are two ways to mask:
+# Attention masks scores with -inf. If a whole row is masked, its `logsumexp` is also -inf, the logarithm of an empty sum. So
+# the result is replaced for such rows, and the value is fine. There are two ways to mask:
 
 # %%
 def chosen(scores, mask):
@@ -541,10 +541,10 @@ masked = teach.predict(
         _bad(chosen), _bad(added)
     ],
     because={
-        "chosen": "The NaN is made there too, but it comes to a `where` on its way to the scores.",
-        "both": "Both make a NaN backward. Does it reach the scores in both?",
+        "chosen": "The NaN is produced there too, but it meets a `where` on its way to the scores.",
+        "both": "Both produce a NaN in the backward pass. Does it reach the scores in both?",
         "neither": "The derivative of `logsumexp` for that row is NaN times a cotangent of 0.",
-        "added": "Backward, `+` passes on what comes, NaN as well. `where` chooses 0 for what is masked: it is the inner one of a double where.",
+        "added": "In the backward pass, `+` passes on its cotangent, NaN included. `where` chooses 0 for the masked elements: it is the inner `where` of a double where.",
     },
     hints=("The outer `where` sends a cotangent of 0 into a NaN.", "What do `+` and `where` do with a cotangent of NaN?"),
 )
@@ -565,10 +565,10 @@ assert np.isinf(_value_and_slope("sqrt(x)")[1])
 assert found.born.cause.id == "overflow-of-exp" and np.isfinite(slope)
 
 # %% [markdown]
-# ## A NaN that does no harm is no alarm
+# ## A harmless NaN raises no alarm
 #
-# The gradient of `chosen` makes a NaN in each call, and none reaches a result. So does `unit`, as it was, in its forward pass. `find_nan` says None
-# there, and lists them when asked. `jax_debug_nans` looks at what each operation gives, used or not:
+# The gradient of `chosen` produces a NaN in each call, but none reaches a result. So does the original `unit`, in its forward pass. `find_nan` returns None
+# for these, and lists them on request. `jax_debug_nans` checks the result of every operation, used or not:
 
 # %%
 still = np.zeros(3, np.float32)
@@ -590,10 +590,10 @@ assert alarm is None
 # %% [markdown]
 # ## What to remember
 #
-# - A loss that is finite says nothing of its gradient. Keep the parameters and the batch of the step before the first NaN, and ask `find_nan`.
-# - An infinite slope times a cotangent of 0 is NaN. `where` after an operation mends its value; a second one before it mends its gradient.
+# - A finite loss says nothing about its gradient. Keep the parameters and the batch of the step before the first NaN, and call `find_nan`.
+# - An infinite slope times a cotangent of 0 is NaN. A `where` after an operation fixes its value; a second one before it fixes its gradient.
 # - Adding 1e-12 under a root, or clipping, gives a finite slope that may be enormous. Look at it.
 #
-# `%nan loss(params, batch)` finds one in a program of yours.
+# `%nan loss(params, batch)` finds a NaN in your own program.
 #
-# Next: write the engine yourself, in [17 · your own tracer](17_own_tracer.ipynb).
+# Next: write an autodiff engine yourself, in [17 · your own tracer](17_own_tracer.ipynb).

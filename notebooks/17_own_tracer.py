@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 17 · Can I write what is under `jax.jvp` myself?
+# # 17 · Can I write `jax.jvp` myself?
 #
-# In four notebooks you write an autodiff engine: tracing and tangents here, then gradients, `vmap`, and loops. Each function that you get right does the
-# engine's work from there on, in the notebooks that follow too; where you have none, theirs does. So what differentiates the models is yours.
+# In four notebooks you write an autodiff engine: tracing and tangents here, then gradients, `vmap`, and loops. Each correct function of yours becomes
+# part of the engine, in the later notebooks too; where you have none, theirs is used. So your own code differentiates the models.
 #
-# It takes 25 minutes. You should have read a jaxpr, and know what `jax.jvp` gives: [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
+# It takes 25 minutes. You should have read a jaxpr, and know what `jax.jvp` computes: [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
 
 # %%
 import jax
@@ -31,11 +31,11 @@ my = teach.autodiff.engine()
 my
 
 # %% [markdown]
-# `my` is the engine: a namespace of short functions, in the file that the next cell names. The right answers are kept in `answers/my_autodiff.py`; delete
-# it to begin anew.
+# `my` is the engine: a namespace of short functions, in the file that the next cell names. Your correct answers are stored in `answers/my_autodiff.py`; delete
+# the file to start over.
 #
-# There are thirteen operations, known by their names. `sum` and `spread` take away and put in one axis; `swap` exchanges the last two. All else is made
-# of them: `my.tanh` of `exp`, `my.mean` of `sum`.
+# There are thirteen operations, identified by name. `sum` removes one axis and `spread` inserts one; `swap` exchanges the last two. Everything else is built
+# from them: `my.tanh` from `exp`, `my.mean` from `sum`.
 
 # %%
 print(my.__file__)
@@ -43,16 +43,16 @@ print(*(op for op in my.IMPLEMENTATIONS if op not in ("scan", "checkpoint")))  #
 print("tanh(0.5) =", my.tanh(0.5), " NumPy:", np.tanh(0.5))
 
 # %% [markdown]
-# ## 1. A tracer: work that is written down
+# ## 1. A tracer records operations
 #
-# A *tracer* stands for a value that is not there yet. It has a shape. Whatever is done with it is written down as an equation, in the tracer's
-# *recording*. All operations go through one function, `bind(op, *inputs, **params)`, and that is where it is decided: compute, or write down.
+# A *tracer* stands for a value that is not known yet. It has a shape. Every operation on it is recorded as an equation, in the tracer's
+# *recording*. All operations go through one function, `bind(op, *inputs, **params)`, which decides whether to compute or to record.
 #
-# - `my.innermost(inputs)`: the recording of the tracers among the inputs, or None. Of several, the one that was begun last.
-# - `my.compute(op, inputs, params)`: computes, and gives a list of results.
+# - `my.innermost(inputs)`: the recording of the tracers among the inputs, or None. If there are several recordings, the most recent one.
+# - `my.compute(op, inputs, params)`: computes, and returns a list of results.
 # - `my.shapes_of(op, inputs, params)`: the shapes of the results, without computing.
 # - `my.Var(shape)`, `my.Tracer(recording, var)`, and `my.Equation(op, inputs, params, outputs)`, with two tuples.
-# - `recording.equations` is a list; `recording.read(x)` is what an equation has for its input `x`: a Var or a Const.
+# - `recording.equations` is a list; `recording.read(x)` returns what an equation stores for its input `x`: a Var or a Const.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: binding
@@ -74,7 +74,7 @@ binding.answer(bind)
 binding.solution(my.original("bind"))
 
 # %% [markdown]
-# `my.trace` calls a function with tracers, and what they wrote down is the program. It runs the function's Python once:
+# `my.trace` calls a function with tracers, and returns the program that they recorded. It runs the Python function once:
 
 
 # %%
@@ -89,8 +89,8 @@ print(program)
 # %% [markdown]
 # ## 2. An interpreter
 #
-# A program is evaluated by a walk over its equations, with a dict from variables to values. `my.read(env, a)` gives the value of a Var or a Const.
-# Do each operation by `my.bind`: then a program can be traced in turn, and a walk that is traced is a new program. All transforms below are walks.
+# To evaluate a program, walk over its equations, with a dict from variables to values. `my.read(env, a)` returns the value of a Var or
+# a Const. Call `my.bind` for each operation: then the walk can itself be traced, which gives a new program. All transforms below are walks.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: walking
@@ -119,8 +119,8 @@ print(my.evaluate(program, 2.0, 5.0), np.sin(2.0) * 5 + 3)
 # %% [markdown]
 # ## 3. What moves when an input moves
 #
-# Now the mathematics. For each operation: if input number `i` moves by `dx`, and the others stay, by what does the result move? That is all a derivative
-# rule is. `inputs` and `out` are the operation's inputs and its result, in case the rule wants them. Compute with `my.mul`, `my.cos`, and so on.
+# Now the mathematics. For each operation: if input number `i` moves by `dx` and the others are constant, how much does the result move? That is all a derivative
+# rule is. `inputs` and `out` are the operation's inputs and its result, in case the rule needs them. Compute with `my.mul`, `my.cos`, and so on.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: rules
@@ -167,8 +167,8 @@ rules.answer(partial)
 rules.solution(my.original("partial"))
 
 # %% [markdown]
-# If several inputs move, the parts are added up, since a derivative is linear. `my.push(op, inputs, tangents, params)` does that, for one equation: it gives
-# the list of results and the list of their tangents. A tangent of zero is None, and costs nothing.
+# If several inputs move, the contributions are added, since a derivative is linear. `my.push(op, inputs, tangents, params)` does that for one equation: it
+# returns the list of results and the list of their tangents. A zero tangent is None, and costs nothing.
 
 # %%
 print(my.push("mul", [2.0, 5.0], [1.0, 10.0], {}))
@@ -177,7 +177,7 @@ print(my.push("mul", [2.0, 5.0], [1.0, None], {}))
 # %% [markdown]
 # ## 4. Forward mode
 #
-# One walk more, with two dicts: one for values, one for tangents.
+# Another walk, with two dicts: one for values, one for tangents.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: moving
@@ -198,7 +198,7 @@ moving.answer(jvp)
 moving.solution(my.original("jvp"))
 
 # %% [markdown]
-# A slope at each of a hundred points, in one walk: the values are arrays, and each element moves by one.
+# The slope at a hundred points, in one walk: the values are arrays, and each element moves by one.
 
 
 # %%
@@ -223,10 +223,10 @@ assert np.allclose(slope, _wanted, atol=1e-4)
 assert my.push("mul", [2.0, 5.0], [1.0, 10.0], {})[1] == [25.0]
 
 # %% [markdown]
-# ## 5. Beside JAX
+# ## 5. Compared with JAX
 #
-# A small network, and a direction in which its weights move. Your walk is Python that does operations; JAX traces it as any other function, so the explorer
-# can show both programs: JAX's at the left, yours at the right.
+# A small network, and a direction in which its weights move. Your walk is Python code that calls operations; JAX traces it like any other function, so the explorer
+# can show both programs: JAX's on the left, yours on the right.
 
 
 # %%
@@ -257,7 +257,7 @@ explorer.stage, explorer.beside = "primal", "primal"
 explorer
 
 # %% [markdown]
-# JAX knows `tanh` as one operation, with a rule of its own; yours is made of `exp`, and takes more equations to say the same.
+# For JAX, `tanh` is one operation with its own rule; yours is built from `exp`, and takes more equations for the same result.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -268,8 +268,8 @@ assert "tanh" in _names[0] and "tanh" not in _names[1] and "exp" in _names[1]
 # %% [markdown]
 # ## What to remember
 #
-# - A tracer is an object that writes down what is done with it. Python runs once, and what it printed or branched on is not written down.
-# - A rule says how one operation's result moves. A transform is a walk over equations; traced, it is a program again.
-# - What does not move has no tangent, and no equation.
+# - A tracer is an object that records the operations on it. Python runs once, and prints and branches are not recorded.
+# - A rule gives the tangent of one operation's result. A transform is a walk over equations; tracing the walk gives a new program.
+# - A value that does not move has no tangent, and needs no equation.
 #
-# Next: the same tangents turned into gradients, in [18 · your own gradients](18_own_gradients.ipynb).
+# Next: turn tangents into gradients, in [18 · your own gradients](18_own_gradients.ipynb).

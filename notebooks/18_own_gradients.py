@@ -13,11 +13,11 @@
 # %% [markdown]
 # # 18 · How do tangents become gradients, in an engine of my own?
 #
-# Cut a program in two, run the second half backwards, and a thousand derivatives cost what one did. You write the cut and the way back, and train a
-# small model with them.
+# Split a program in two, run the second half backwards, and a thousand derivatives cost as much as one. You write the split and the backward walk, and train
+# a small model with them.
 #
-# It takes 25 minutes. You need the operations and the walks of [17 · your own tracer](17_own_tracer.ipynb), whether or not you wrote them all, and should know
-# what a transpose is: [6 · transposition](06_transposition.ipynb).
+# It takes 25 minutes. You need to know the operations and the walks of [17 · your own tracer](17_own_tracer.ipynb), even if you did not write them all,
+# and what a transpose is: [6 · transposition](06_transposition.ipynb).
 
 # %%
 import jax
@@ -42,7 +42,7 @@ both = my.trace(lambda x, dx: [out[0] for out in my.jvp(program, [x], [dx])], 1.
 print(both)
 
 # %% [markdown]
-# Some of these equations can be computed before anybody says what the tangent is. The others wait for it.
+# Some of these equations can be computed before the tangent is known. The others must wait for it.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: sorting
@@ -63,8 +63,8 @@ sorting.answer(split)
 sorting.solution(my.original("split"))
 
 # %% [markdown]
-# With it the program is cut in two. What the second half reads of the first are the *residuals*: nobody chooses them, they are the variables that are cut.
-# `my.partial_eval(program, n)` makes both halves, for the first `n` inputs known; the first half gives the residuals, then the outputs that are known.
+# This splits the program in two. The values of the first half that the second half reads are the *residuals*: they follow from the split and are not chosen.
+# `my.partial_eval(program, n)` returns both halves, with the first `n` inputs known; the first half returns the residuals, then the known outputs.
 
 # %%
 forward, linear = my.partial_eval(both, 1)
@@ -77,11 +77,11 @@ def _halves(f, *like):
 
 
 kept = teach.predict(
-    "`my.tanh(x)` is `1 - 2 / (1 + exp(2x))`, in this engine. How many residuals has its linear half?",
+    "`my.tanh(x)` is `1 - 2 / (1 + exp(2x))`, in this engine. How many residuals does its linear half have?",
     truth=lambda: len(_halves(my.tanh, 1.0)[1].inputs) - 1,
-    because=lambda: "The rule of exp multiplies by its result, and that of 1 / x by the square of its result. The factor 2 is a constant of the "
-    "program, and additions keep nothing.",
-    hints=("Which of its operations are nonlinear?", "One value for each of them, if its rule makes one of it."),
+    because=lambda: "The rule of exp multiplies by its result, and the rule of 1 / x by the square of its result. The factor 2 is a constant "
+    "of the program, and additions save nothing.",
+    hints=("Which of its operations are nonlinear?", "Each of them saves one value, if its rule needs one."),
 )
 kept
 
@@ -96,10 +96,10 @@ assert {e.op for e in linear.equations} <= {"mul", "add", "neg"}
 assert {"exp", "recip"} <= {e.op for e in _forward.equations}
 
 # %% [markdown]
-# ## 2. Each linear operation, the other way
+# ## 2. Transposing each linear operation
 #
-# All equations of the second half are linear. For each of these seven operations: which way does a cotangent of the result go to input number `i`? That input
-# has no value, only a `shape`; the others do, in `inputs`.
+# All equations of the second half are linear. For each of these seven operations: what is the cotangent of input number `i`, given the cotangent of the result? That input has
+# no value, only a `shape`; the values of the others are in `inputs`.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: turning
@@ -136,11 +136,11 @@ turning.solution(my.original("transposed"))
 # %% [markdown]
 # ## 3. Backwards
 #
-# Walk the linear equations from the last to the first. A variable that several equations read gets a part of its cotangent from each; the parts are added. When
-# the walk comes to the equation that made it, its cotangent is complete.
+# Walk the linear equations from the last to the first. A variable that several equations read gets a part of its cotangent from each; the parts are added. When the walk
+# reaches the equation that computed the variable, its cotangent is complete.
 #
-# `inputs` has None for each input in which the program is linear. The others are known, and what follows from them alone is computed first: `my.split` tells
-# what that is. `my.pull(op, inputs, shapes, cts, params)` gives a list of cotangents, for one equation: None for an input that is known.
+# `inputs` has None for each input in which the program is linear. The others are known, and everything that depends only on them is computed first: `my.split`
+# finds those equations. `my.pull(op, inputs, shapes, cts, params)` returns a list of cotangents for one equation: None for a known input.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: backwards
@@ -162,7 +162,7 @@ backwards.answer(transpose)
 backwards.solution(my.original("transpose"))
 
 # %% [markdown]
-# That is reverse mode. `my.grad` traces, cuts and transposes:
+# That is reverse mode. `my.grad` traces, splits and transposes:
 
 # %%
 print(my.grad(lambda x: my.sin(x) * x)(2.0), jax.grad(lambda x: jnp.sin(x) * x)(2.0))
@@ -171,7 +171,7 @@ print("and of the gradient:", my.grad(my.grad(lambda x: my.sin(x) * x))(2.0))
 # %% [markdown]
 # ## 4. A model
 #
-# Two moons of points, and a network with one hidden layer that says which is which. The loss is a cross entropy, written with your operations.
+# Points in two moons, and a network with one hidden layer that classifies them. The loss is a cross entropy, written with your operations.
 
 # %%
 rng = np.random.default_rng(0)
@@ -205,7 +205,7 @@ ours, theirs = my.grad(loss)(params), jax.grad(loss_by_jax)(params)
 print({name: float(np.abs(ours[name] - theirs[name]).max()) for name in params})
 
 # %% [markdown]
-# The engine's operations take JAX's arrays too. So `jax.jit` can compile your gradient, which makes training quick.
+# The engine's operations also take JAX arrays. So `jax.jit` can compile your gradient, which makes training fast.
 
 # %%
 value_and_grad = jax.jit(my.value_and_grad(loss))
@@ -232,7 +232,7 @@ assert losses[-1] < 0.1 < 0.5 < losses[0]
 assert np.isclose(my.grad(my.grad(lambda x: my.sin(x) * x))(2.0), jax.grad(jax.grad(lambda x: jnp.sin(x) * x))(2.0))
 
 # %% [markdown]
-# Your gradient and JAX's, as programs side by side. What was kept is what your cut cut; for JAX the explorer's residuals tell.
+# Your gradient and JAX's, as programs side by side. Your residuals are the variables that your split cut; for JAX, the explorer lists the residuals.
 
 # %%
 on_device = jax.tree.map(jnp.asarray, params)
@@ -250,8 +250,8 @@ print(f"yours: {len(sizes)} residuals, {sum(sizes):,} B      JAX: {len(found)} r
 # %% [markdown]
 # ## What to remember
 #
-# - Linearizing sorts equations by whether they wait for a tangent. The variables that are cut are the residuals.
-# - Transposing walks the waiting ones backwards, so that each cotangent is complete when it is read.
-# - Both are walks over programs, so a gradient can be differentiated, and compiled, like anything else.
+# - Linearizing sorts equations by whether they depend on a tangent. The variables between the two halves are the residuals.
+# - Transposing walks the equations that depend on a tangent backwards, so that each cotangent is complete when it is read.
+# - Both are walks over programs, so a gradient can be differentiated and compiled like any other program.
 #
 # Next: all examples at once, in [19 · your own vmap](19_own_vmap.ipynb).

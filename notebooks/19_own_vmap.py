@@ -13,10 +13,10 @@
 # %% [markdown]
 # # 19 · Which of my examples pull hardest, without a loop over them?
 #
-# A gradient of a mean hides who pulls where. `vmap` of a gradient gives one for each example, in one program. You write it: a rule for each operation, and a
-# walk.
+# The gradient of a mean hides the contribution of each example. `vmap` of a gradient gives one gradient per example, in one program. You write it: a rule for each operation,
+# and a walk.
 #
-# It takes 20 minutes. You need the operations of [17 · your own tracer](17_own_tracer.ipynb), and gradients: [18 · your own gradients](18_own_gradients.ipynb).
+# It takes 20 minutes. You need to know the operations of [17 · your own tracer](17_own_tracer.ipynb), and gradients: [18 · your own gradients](18_own_gradients.ipynb).
 
 # %%
 import jax
@@ -33,11 +33,11 @@ my
 # %% [markdown]
 # ## 1. One operation, for all examples
 #
-# The examples lie along axis 0 of an input that is *mapped*. An input that is not mapped is the same for all. The result is mapped: its examples have to lie along
-# axis 0, too. `size` is how many there are.
+# A *mapped* input has the examples along axis 0. An input that is not mapped is the same for all examples. The result is mapped: its examples must also be along
+# axis 0. `size` is the number of examples.
 #
-# `my.bind(op, *inputs, **params)` does an operation, and gives a list of results. Its operations take arrays of one shape: nothing is broadcast for you, but
-# `my.spread(x, axis, size)` copies. `dot` multiplies stacks of matrices too, and `swap` exchanges the last two axes of whatever it gets.
+# `my.bind(op, *inputs, **params)` applies an operation, and returns a list of results. Operations take arrays of the same shape: nothing is broadcast automatically,
+# but `my.spread(x, axis, size)` makes copies. `dot` also multiplies stacks of matrices, and `swap` exchanges the last two axes of any array.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: batching
@@ -96,7 +96,7 @@ def _exps(mapped):
 exps = teach.predict(
     "`exp(y) * x`, for a thousand examples of `x` and one `y`: how many exponentials are computed?",
     truth=lambda: _exps([True, False]),
-    because="`exp` reads `y` alone, which is not mapped, so that equation stays as it was. A loop over the examples would compute it each time.",
+    because="`exp` reads only `y`, which is not mapped, so its equation does not change. A loop over the examples would compute it each time.",
     hints=("Look at the two programs above. Which equations have an axis of 3?",),
 )
 exps
@@ -112,7 +112,7 @@ assert _exps([True, False]) == 1 and _exps([False, True]) == 3
 # %% [markdown]
 # ## 3. A gradient for each example
 #
-# A line is fitted to points, of which a few are wrong. The gradient of each example's loss is a transform of a transform: your `vmap` of your `grad`.
+# A line is fitted to points, a few of which are outliers. The gradient of each example's loss is a transform of a transform: your `vmap` of your `grad`.
 
 # %%
 rng = np.random.default_rng(1)
@@ -138,7 +138,7 @@ plt.plot(x, line["slope"] * x + line["height"], color="black", lw=1)
 plt.colorbar(label="length of its gradient");
 
 # %% [markdown]
-# `jax.vmap(jax.grad(loss))` gives the same numbers. Here are JAX's program and yours, side by side.
+# `jax.vmap(jax.grad(loss))` returns the same numbers. Here are JAX's program and yours, side by side.
 
 # %%
 def by_jax(line, x, y):
@@ -163,7 +163,7 @@ assert sorted(np.argsort(pull)[-3:]) == wrong
 # %% [markdown]
 # ## 4. A Hessian
 #
-# One more composition: all columns of a second derivative at once. Each is the derivative of the gradient in one direction of the identity.
+# One more composition: all columns of a second derivative at once. Each column is the derivative of the gradient along one row of the identity.
 
 
 # %%
@@ -183,7 +183,7 @@ columns = teach.rule(
     "Write `hessian(x)`: the 3 × 3 second derivatives of `bowl`, by `my.grad`, `my.linearize` or `my.jvp`, and `my.vmap`.",
     teach.computes(_hessian_by_jax, (_point,)).saying("gives what jax.hessian gives"),
     hints=(
-        "`my.linearize(f, x)` gives the outputs, and a function `pushed` from a tangent to the list of their tangents.",
+        "`my.linearize(f, x)` returns the outputs, and a function `pushed` from a tangent to the list of their tangents.",
         "With `f = my.grad(bowl)`, `pushed(v)[0]` is one column. `my.vmap(…, (True,))` takes the rows of `np.eye(3)`.",
     ),
     example="outs, pushed = my.linearize(my.grad(bowl), x); return my.vmap(lambda v: pushed(v)[0], (True,))(np.eye(3))",
@@ -212,8 +212,8 @@ columns.solution(hessian)
 # %% [markdown]
 # ## What to remember
 #
-# - `vmap` is a walk: an operation with a mapped input becomes one that does the work for all examples. The rest stays as it is.
-# - The rules are about axes, and nearly all are the same rule.
-# - Transforms compose because each gives back a function of operations: `vmap` of `grad`, `vmap` of a linearized `grad`.
+# - `vmap` is a walk: an operation with a mapped input becomes an operation on all examples. The rest does not change.
+# - The rules are about axes, and almost all of them are the same.
+# - Transforms compose because each returns a function made of operations: `vmap` of `grad`, `vmap` of a linearized `grad`.
 #
-# Next: programs in programs, in [20 · your own loops and checkpoints](20_own_loops.ipynb).
+# Next: programs inside equations, in [20 · your own loops and checkpoints](20_own_loops.ipynb).

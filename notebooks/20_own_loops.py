@@ -13,10 +13,10 @@
 # %% [markdown]
 # # 20 · How does a gradient go through a loop that is one equation?
 #
-# A loop of a hundred steps, written out, is a hundred times as many equations. As one equation that holds a program it needs rules of its own: what
-# the gradient keeps of each step, and in which direction it runs. A checkpoint is the same kind of equation. You write the rules of both.
+# An unrolled loop of a hundred steps has a hundred times as many equations. As one equation that contains a program, it needs its own rules: what
+# the gradient saves for each step, and in which direction it runs. A checkpoint is the same kind of equation. You write the rules of both.
 #
-# It takes 25 minutes. You need the walks of [18 · your own gradients](18_own_gradients.ipynb), and should have seen a checkpoint:
+# It takes 25 minutes. You need to know the walks of [18 · your own gradients](18_own_gradients.ipynb), and should have seen a checkpoint:
 # [7 · checkpoints](07_checkpoints.ipynb).
 
 # %%
@@ -34,8 +34,8 @@ my
 # %% [markdown]
 # ## The program
 #
-# A pendulum that swings with friction. Its angles were measured; how strong are gravity and friction? Each step takes the angle and the speed from one
-# moment to the next, so a run is a loop. `my.scan(step, carry, xs, consts)` is `jax.lax.scan`, with what the step needs from outside in `consts`.
+# A pendulum swings with friction. Its angles were measured; how strong are gravity and friction? Each step advances the angle and the speed
+# by one time step, so a run is a loop. `my.scan(step, carry, xs, consts)` is `jax.lax.scan`, with the step's other inputs in `consts`.
 
 
 # %%
@@ -70,7 +70,7 @@ program = my.trace(loss, guess)
 print(program)
 
 # %% [markdown]
-# The loop is one equation, whatever its length. Its `params` hold the program of one step:
+# The loop is one equation of any length. Its `params` contain the program of one step:
 
 # %%
 (loop,) = (e for e in program.equations if e.op == "scan")
@@ -78,13 +78,13 @@ print({name: value for name, value in loop.params.items() if name != "body"})
 print(len(loop.params["body"].equations), "equations in the body")
 
 # %% [markdown]
-# - `n_const` inputs come first, the same for each iteration; then `n_carry`, what is carried; then the `xs`, one slice for each iteration.
-# - The body goes from (constants, carry, slice) to (carry, ys). The loop gives the last carry, and the ys stacked.
+# - The first `n_const` inputs are the same in every iteration; the next `n_carry` are the carry; then come the `xs`, with one slice for each iteration.
+# - The body maps (constants, carry, slice) to (carry, ys). The loop returns the last carry and the stacked ys.
 #
 # ## 1. The tangent of a loop
 #
-# One loop that carries values and tangents together would do for forward mode. But could `my.split` cut it in two? All of it waits for a tangent. So write two
-# loops: one for the values, which also stacks the carry that each iteration *began* with, and one for the tangents, which reads them.
+# One loop that carries values and tangents together would be enough for forward mode. But `my.split` could not split it, since all of it depends on a tangent. So write
+# two loops: one for the values, which also stacks the carry at the *start* of each iteration, and one for the tangents, which reads these carries.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: looping
@@ -118,8 +118,8 @@ looping.answer(scan_jvp)
 looping.solution(my.original("scan_jvp"))
 
 # %% [markdown]
-# The way back is written already, since it is mostly bookkeeping: `my.scan_transpose` is a loop in the other direction, whose body is your `transpose` of the
-# body. The cotangent of the carry is what it carries, and that of the constants is summed up on the way.
+# The transpose is already written, since it is mostly bookkeeping: `my.scan_transpose` is a loop in the other direction, whose body is your `transpose`
+# of the body. It carries the cotangent of the carry, and sums the cotangents of the constants.
 
 # %%
 value, gradient = my.value_and_grad(loss)(guess)
@@ -137,7 +137,7 @@ def by_jax(constants):
 print("yours:", gradient, " JAX:", jax.jit(jax.grad(by_jax))(guess))
 
 # %% [markdown]
-# With it the constants are found, by gradient descent on a compiled gradient.
+# Now find the constants, by gradient descent with a compiled gradient.
 
 # %%
 value_and_grad = jax.jit(my.value_and_grad(loss))
@@ -162,9 +162,9 @@ assert losses[-1] < 0.02 * losses[0]
 assert np.allclose(fitted, [3.0, 0.3], atol=0.2)
 
 # %% [markdown]
-# ## 2. What is kept of each step
+# ## 2. What is saved for each step
 #
-# The second loop reads what the first one stacked. Beside it the explorer shows JAX's gradient, and its residuals.
+# The second loop reads what the first one stacked. The explorer shows JAX's gradient beside it, with its residuals.
 
 # %%
 explorer = jaxviz.explore(jaxviz.compare(jax.grad(by_jax), my.grad(loss), jnp.asarray(guess)))
@@ -186,12 +186,12 @@ def _of_jax(f):
 
 
 stacked = teach.predict(
-    "The gradient of the run keeps something of each step. Which keeps fewer bytes for 60 steps?",
+    "The gradient of the run saves something for each step. Which one saves fewer bytes for 60 steps?",
     ["your loop", "JAX's loop"],
     truth=lambda: "your loop" if kept(loss, guess) < _of_jax(by_jax) else "JAX's loop",
-    because=lambda: f"Yours keeps {kept(loss, guess):,} B, JAX's {_of_jax(by_jax):,} B. Your second loop begins each iteration with the carry, and computes the "
-    "sine again; JAX splits the body too, and stacks what the tangents read, such as the cosine. Less memory, more work: it is what "
-    "`jax.checkpoint` around the body does.",
+    because=lambda: f"Yours saves {kept(loss, guess):,} B, JAX's {_of_jax(by_jax):,} B. Your second loop starts each iteration from the carry, and "
+    "recomputes the sine; JAX splits the body too, and stacks what the tangents read, such as the cosine. Less memory, more work: "
+    "`jax.checkpoint` around the body does the same.",
     hints=("What does your second loop read, and what does it compute from that?",),
 )
 stacked
@@ -203,8 +203,8 @@ stacked.solution("your loop" if kept(loss, guess) < _of_jax(by_jax) else "JAX's 
 # %% [markdown]
 # ## 3. A checkpoint
 #
-# `my.checkpoint(f)` is one equation, too: it holds the program of `f`. Its values are not to be kept, but computed again from its inputs, on the way back. Nothing but
-# its tangent rule decides that: `my.split` puts into the first half whatever does not wait for a tangent.
+# `my.checkpoint(f)` is also one equation, which contains the program of `f`. Its values should not be saved, but recomputed from its inputs in the backward pass. Only its
+# tangent rule decides that: `my.split` puts everything that does not depend on a tangent into the first half.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: again
@@ -228,7 +228,7 @@ again.answer(checkpoint_jvp)
 again.solution(my.original("checkpoint_jvp"))
 
 # %% [markdown]
-# Eight layers, without a checkpoint, with one around each layer, and with one around all of them:
+# Eight layers, without checkpoints, with a checkpoint around each layer, and with one around all of them:
 
 
 # %%
@@ -256,7 +256,7 @@ gradients = {name: my.grad(f)(x) for name, f in versions.items()}
 sines = {name: sum(e.op in ("sin", "cos", "exp") for e in my.trace(my.grad(f), x).equations) for name, f in versions.items()}
 plt.figure(figsize=(5, 2.4))
 plt.bar(list(bytes_kept), [n / 1024 for n in bytes_kept.values()])
-plt.ylabel("KiB kept");
+plt.ylabel("KiB saved");
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -266,11 +266,11 @@ assert bytes_kept["none"] > 2 * bytes_kept["each layer"] > 2 * bytes_kept["all"]
 # %% [markdown]
 # ## What to remember
 #
-# - An equation may hold a program. A transform needs a rule for it, and the rule calls the transform on the program inside.
-# - What a loop keeps, it stacks. What is not kept is computed again, and both are decisions of a rule.
-# - The backward pass of a loop is a loop backwards.
+# - An equation can contain a program. A transform needs a rule for it, which calls the transform on the inner program.
+# - A loop stacks what it saves. What it does not save, it recomputes; the rule decides which.
+# - The backward pass of a loop is a loop in reverse.
 #
-# You have written what `jax.jvp`, `jax.linearize`, `jax.grad`, `jax.vmap`, `jax.lax.scan` and `jax.checkpoint` rest on; the file `answers/my_autodiff.py` has it. What is left is to
+# You have written the core of `jax.jvp`, `jax.linearize`, `jax.grad`, `jax.vmap`, `jax.lax.scan` and `jax.checkpoint`; it is in `answers/my_autodiff.py`. Now you can
 # play with it.
 #
 # Next: [21 · puzzles on memory](21_puzzles_on_memory.ipynb).

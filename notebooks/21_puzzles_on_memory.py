@@ -11,19 +11,19 @@
 # ---
 
 # %% [markdown]
-# # 21 · What does my gradient keep that it could do without?
+# # 21 · Which residuals does my gradient not need?
 #
-# Five puzzles. Each is a function of at most five lines that works, and takes too much memory. Rewrite it.
+# Five puzzles. Each is a function of at most five lines that works, but takes too much memory. Rewrite it.
 #
-# - Your answer has to compute the same: its values and gradients are compared with those that JAX computes of the function as given, on random inputs.
-# - Then it is measured, for arrays of a real size. These are never made: types are enough for the engine's reports.
-# - *Par* is what the planner comes to, `jaxviz.plan_remat`, which puts checkpoints into the function and changes nothing else. Where it has nothing to say, par is a known answer.
-# - You beat par by rewriting. Less than par is a *birdie*, half of it or less an *eagle*.
+# - Your answer must compute the same: its values and gradients are compared with those of the function as given, computed by JAX on random inputs.
+# - Then it is measured, for arrays of realistic size. They are never allocated: the engine's reports need only types.
+# - *Par* is the result of the planner, `jaxviz.plan_remat`, which adds checkpoints to the function and changes nothing else. Where it does not apply, par is a known answer.
+# - To beat par, rewrite the function. Less than par is a *birdie*, half of par or less an *eagle*.
 #
-# Each form has hints, one at a time, and reveals known answers. Your best answers are kept in `answers/my_puzzles.py`.
+# Each form has hints, shown one at a time, and can reveal known answers. Your best answers are stored in `answers/my_puzzles.py`.
 #
-# It takes 25 minutes. You need to know what a residual is ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)), and to beat par, how
-# one writes a `custom_vjp` ([10 · custom rules](10_custom_rules.ipynb)). This is the score card:
+# It takes 25 minutes. You need to know what a residual is ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)), and to beat par,
+# how to write a `custom_vjp` ([10 · custom rules](10_custom_rules.ipynb)). This is the score card:
 
 # %%
 import jax
@@ -38,7 +38,7 @@ teach.puzzles.card()
 # %% [markdown]
 # ## 1. A warm-up
 #
-# On paper, an embedding is a product of matrices, one of which is full of zeros.
+# Mathematically, an embedding is a matrix product in which one factor is mostly zeros.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: row
@@ -59,7 +59,7 @@ row.solution(row.puzzle.solution)
 # %% [markdown]
 # ## 2. A loss over many words
 #
-# What is kept, and for what, you can see for yourself: `jaxviz.residuals` takes the types of the arguments, too.
+# You can look up what is saved and why: `jaxviz.residuals` also accepts the types of the arguments.
 
 # %%
 def cross_entropy(w, x, labels):
@@ -98,7 +98,7 @@ assert jaxviz.residuals(cross_entropy, *types).nbytes_without_arguments == softm
 # %% [markdown]
 # ## 3. Half of the bytes
 #
-# Models multiply in bfloat16, and compute what is delicate in float32. What is kept is what the delicate part reads.
+# Models multiply in bfloat16, and compute numerically sensitive parts in float32. The gradient saves what the sensitive part reads.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: width
@@ -119,7 +119,7 @@ width.solution(width.puzzle.solution)
 # %% [markdown]
 # ## 4. Every pair
 #
-# Broadcasting makes a large array of two small ones, without a word. Here the peak counts, and not only what is kept: what is there at once, in either pass.
+# Broadcasting silently makes a large array from two small ones. Here the peak counts, not only the residuals: everything in memory at one time, in either pass.
 
 # %%
 def attraction(x, y, mass):
@@ -148,7 +148,7 @@ pairs.solution(pairs.puzzle.solution)
 # %% [markdown]
 # ## 5. Only the sign
 #
-# The last one looks easy. Try what comes to mind first, and look at what the verdict says is kept.
+# The last one looks easy. Try your first idea, and look at the residuals that the result reports.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: mask
@@ -175,9 +175,9 @@ teach.puzzles.card()
 # %% [markdown]
 # ## What to remember
 #
-# - Ask of each value that is kept: who reads it, and could that be written so that nobody does?
-# - The gradient of a number is one array, and a rule may compute it forward.
-# - A type is a choice, of what is kept too: float32, bfloat16, a byte, a bit.
-# - A large array that broadcasting makes can be a loop over its rows.
+# - For each saved value, ask what reads it, and whether that could be rewritten so that nothing does.
+# - The gradient of a scalar is one array per argument, and a custom rule can compute it in the forward pass.
+# - The dtype of a residual is a choice, too: float32, bfloat16, a byte, a bit.
+# - A large broadcast array can become a loop over its rows.
 #
 # Next: [22 · puzzles on checkpoints](22_puzzles_on_checkpoints.ipynb).

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # 22 · Where does the checkpoint go, and what does it save?
 #
-# Five puzzles with `jax.checkpoint`: around a call, by name, in the bodies of loops. The rules are those of [21 · puzzles on memory](21_puzzles_on_memory.ipynb): an answer
-# computes the same, then it is measured, par is what the planner comes to, and two of the five can be beaten by far, without a checkpoint.
+# Five puzzles with `jax.checkpoint`: around a call, by name, in the bodies of loops. The rules are those of [21 · puzzles on memory](21_puzzles_on_memory.ipynb): an answer must
+# compute the same, then it is measured. Par is the result of the planner; in two of the five puzzles you can beat it by far, without a checkpoint.
 #
 # It takes 25 minutes. You need to know checkpoints and policies: [7 · checkpoints](07_checkpoints.ipynb) and [8 · policies and plans](08_policies_and_plans.ipynb).
 
@@ -31,7 +31,7 @@ teach.puzzles.card()
 # %% [markdown]
 # ## 6. One call
 #
-# A checkpoint trades bytes for work. Here the work is bounded: what takes a product of matrices is not to be done again.
+# A checkpoint trades bytes for work. Here the work is bounded: no matrix product may be computed twice.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: call
@@ -51,7 +51,7 @@ call.solution(call.puzzle.solution)
 # %% [markdown]
 # ## 7. By name
 #
-# This time the function stays as it is, and the answer is a policy.
+# This time the function does not change, and the answer is a policy.
 
 # %%
 def head(w, x):
@@ -76,7 +76,7 @@ names.solution(names.puzzle.solution)
 # %% [markdown]
 # ## 8. The body of a loop
 #
-# What one step keeps, a loop keeps for all of its steps, stacked.
+# A loop saves the residuals of every step, stacked.
 
 # %%
 def rollout(w, h):
@@ -113,7 +113,7 @@ assert beaten == [False, False, False]
 # %% [markdown]
 # ## 9. Steps that are not taken
 #
-# A loop that ends when it may is a `scan` over a `cond`, if it is to have a gradient: up to a bound, either a step or nothing.
+# A `while_loop` has no reverse-mode gradient. A loop that can stop early and has one is a `scan` over a `cond`: up to a bound, each iteration either runs a step or does nothing.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: steps
@@ -136,7 +136,7 @@ steps.solution(steps.puzzle.solution)
 # %% [markdown]
 # ## 10. A loop of loops
 #
-# Now the loop is long, and a state is all that a step needs. How few states can be there at once?
+# Now the loop is long, and a step needs only a state. How few states can be in memory at one time?
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: loops
@@ -162,9 +162,9 @@ teach.puzzles.card()
 # %% [markdown]
 # ## What to remember
 #
-# - Save what is expensive to compute, and recompute what is cheap: a policy says it by operation, or by name.
-# - A checkpoint in the body of a loop counts as often as the loop runs.
-# - Two nested loops keep about the square root of what one keeps.
-# - Where a loop ends, an equation often holds; the gradient can come from that, and needs no step of the loop. A step that can be undone need not be kept.
+# - Save what is expensive to compute, and recompute what is cheap: a policy selects values by operation or by name.
+# - A checkpoint in the body of a loop applies to every iteration.
+# - Two nested loops with checkpoints save about the square root of the number of states that one loop saves.
+# - At the end of a loop, an equation often holds; the gradient can be derived from it and needs no step of the loop. The states of invertible steps need not be saved.
 #
 # Next: [23 · puzzles on work](23_puzzles_on_work.ipynb).

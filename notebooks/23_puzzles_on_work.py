@@ -13,8 +13,8 @@
 # %% [markdown]
 # # 23 · How much work does a derivative take?
 #
-# Five functions that compute derivatives, or a product, in a way that takes up to 500 times the work that is needed. The rules are those of [21 · puzzles on memory](21_puzzles_on_memory.ipynb). What is
-# measured is the FLOPs of the function, as `jaxviz.cost` counts them; par is a known answer.
+# Five functions that compute derivatives, or a product, with up to 500 times the work that is needed. The rules are those of [21 · puzzles on memory](21_puzzles_on_memory.ipynb). The
+# measure is the FLOPs of the function, as counted by `jaxviz.cost`; par is a known answer.
 #
 # It takes 25 minutes. You need `jax.jvp`, `jax.vjp` and `jax.grad`: [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
 
@@ -30,7 +30,7 @@ teach.puzzles.card()
 # %% [markdown]
 # ## 11. The order of products
 #
-# This one is about brackets, and it is the key to the four that follow.
+# This one is about parentheses, and is the key to the next four.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: order
@@ -71,7 +71,7 @@ mode.solution(mode.puzzle.solution)
 # %% [markdown]
 # ## 13. A Hessian and one vector
 #
-# Newton's method, the conjugate gradient and estimates of curvature all need a Hessian times a vector. They do not need the Hessian.
+# Newton's method, the conjugate gradient and estimates of curvature all need a Hessian times a vector. They do not need the Hessian itself.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: hessian
@@ -92,7 +92,7 @@ hessian.solution(hessian.puzzle.solution)
 # %% [markdown]
 # ## 14. The trace of a Jacobian
 #
-# For the trace, no vector is at hand. What is known is how the function is made.
+# The trace has no vector to multiply by. But you know how the function is defined.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: trace
@@ -113,7 +113,7 @@ trace.solution(trace.puzzle.solution)
 # %% [markdown]
 # ## 15. Both branches
 #
-# `jax.lax.cond` computes one of its branches. Under `jax.vmap` it cannot. Before you answer, read what JAX makes of it:
+# `jax.lax.cond` computes one of its branches. Under `jax.vmap` it cannot. Before you answer, look at the jaxpr:
 
 # %%
 def routed(w, xs):
@@ -156,8 +156,8 @@ teach.puzzles.card()
 # %% [markdown]
 # ## What to remember
 #
-# - Never make a matrix that you multiply by a vector: `jax.jvp` for columns, `jax.vjp` for rows, one over the other for second derivatives.
+# - Never form a matrix only to multiply it by a vector: use `jax.jvp` for columns, `jax.vjp` for rows, and one of the other for second derivatives.
 # - One argument and many results: forward. Many arguments and one result: reverse.
-# - Under `vmap`, what differs between examples is selected and not branched on; so select early.
+# - Under `vmap`, a branch that differs between examples becomes a selection; so select early.
 #
 # Next: [24 · puzzles on NaNs](24_puzzles_on_nans.ipynb).

@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 24 · How do I write it so that its gradient is never NaN?
+# # 24 · How do I write a function whose gradient is never NaN?
 #
-# Four functions with a good value, or nearly, and a gradient that is NaN at some inputs. The rules are those of [21 · puzzles on memory](21_puzzles_on_memory.ipynb); besides, `jaxviz.find_nan` must find nothing at
-# the inputs that are hard. What is measured is the operations of the gradient, so that being careful stays cheap.
+# Four functions whose value is correct, or nearly, but whose gradient is NaN at some inputs. The rules are those of [21 · puzzles on memory](21_puzzles_on_memory.ipynb); in addition, `jaxviz.find_nan` must find
+# nothing at the hard inputs. The measure is the number of operations of the gradient, so that safety stays cheap.
 #
-# It takes 20 minutes. You need to know how a NaN gets into a gradient: [16 · finding a NaN](16_finding_a_nan.ipynb).
+# It takes 20 minutes. You need to know how NaNs get into gradients: [16 · finding a NaN](16_finding_a_nan.ipynb).
 
 # %%
 import jax
@@ -29,7 +29,7 @@ teach.puzzles.card()
 # %% [markdown]
 # ## 16. The gradient at zero
 #
-# Whoever wrote this thought of zero.
+# The author of this function thought of zero.
 
 # %%
 def sinc(x):
@@ -56,7 +56,7 @@ where.solution(where.puzzle.solution)
 # %% [markdown]
 # ## 17. At distance zero
 #
-# A distance has no gradient where it is zero: in every direction it grows. In a simulation, 0 is a good choice.
+# A distance of zero has no gradient, since the distance grows in every direction. In a simulation, 0 is a good choice.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: norm
@@ -76,7 +76,7 @@ norm.solution(norm.puzzle.solution)
 # %% [markdown]
 # ## 18. Masked actions
 #
-# An agent that may not take an action has a logit of -inf for it. So far, so good: the probability is 0.
+# An action that an agent may not take has a logit of -inf, so its probability is 0, as it should be.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: entropy
@@ -95,9 +95,9 @@ entropy.answer(my_entropy)
 entropy.solution(entropy.puzzle.solution)
 
 # %% [markdown]
-# ## 19. A rule of your own
+# ## 19. A custom rule
 #
-# Here the value overflows before the gradient does. Mend it, and say yourself what the derivative is: `jaxviz.check_rule` compares your rule with numerical differences.
+# Here the value overflows before the gradient does. Fix it, and write the derivative yourself: `jaxviz.check_rule` compares your rule with numerical differences.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: softplus
@@ -127,8 +127,8 @@ teach.puzzles.card()
 # %% [markdown]
 # ## What to remember
 #
-# - A `jnp.where` chooses between values that are computed all the same, and so are their gradients. Choose before the dangerous operation.
-# - Something tiny that is not zero, or huge that is not infinite, is often all that is needed.
-# - Where you know the derivative better than the formula does, write it down as a rule.
+# - A `jnp.where` chooses between two values, but both are computed, and so are their gradients. Choose before the dangerous operation.
+# - A tiny number instead of zero, or a huge number instead of infinity, is often enough.
+# - If you know the derivative better than the formula does, write it as a custom rule.
 #
 # Next: [25 · puzzles on rules and devices](25_puzzles_on_rules_and_devices.ipynb).

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 25 · Can the gradient be another one, the program shorter, the message smaller?
+# # 25 · Can I change the gradient, shorten the program, and send less?
 #
-# The last five puzzles: a gradient that is not that of the function, one that forgets the loop it came from, a loop that is traced once, and two functions that run on eight devices. The rules are those of
+# The last five puzzles: a gradient that differs from the function's own, a gradient that does not need the loop, a loop that is traced once, and two functions that run on eight devices. The rules are those of
 # [21 · puzzles on memory](21_puzzles_on_memory.ipynb).
 #
-# It takes 25 minutes. You need custom rules ([10 · custom rules](10_custom_rules.ipynb)) and collectives ([12 · named axes](12_named_axes.ipynb)). No device is needed: the functions are run for eight shares under `vmap`, and
-# measured on a mesh that is not there.
+# It takes 25 minutes. You need custom rules ([10 · custom rules](10_custom_rules.ipynb)) and collectives ([12 · named axes](12_named_axes.ipynb)). You need no devices: the functions run on eight shares under `vmap`,
+# and are measured on an abstract mesh.
 
 # %%
 import jax
@@ -31,7 +31,7 @@ teach.puzzles.card()
 # %% [markdown]
 # ## 20. Straight through
 #
-# Networks with weights of few bits are trained with a gradient that is not that of the function.
+# Networks with low-bit weights are trained with a gradient that differs from the function's own.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: straight
@@ -51,7 +51,7 @@ straight.solution(straight.puzzle.solution)
 # %% [markdown]
 # ## 21. Where a loop ends
 #
-# Kepler's equation has no closed solution, so one iterates.
+# Kepler's equation has no closed-form solution, so it is solved by iteration.
 
 # %%
 def kepler(m, e):
@@ -81,7 +81,7 @@ implicit.solution(implicit.puzzle.solution)
 # %% [markdown]
 # ## 22. Rolled up
 #
-# Each equation is traced, transformed and compiled. A model of 100 layers can have those of one.
+# Every equation is traced, transformed and compiled. A model with 100 layers can have the equations of one.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: rolled
@@ -103,7 +103,7 @@ rolled.solution(rolled.puzzle.solution)
 # %% [markdown]
 # ## 23. One collective
 #
-# A message takes a while, however short it is. So one message is better than two.
+# Every message has latency, however short it is. So one message is better than two.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: collective
@@ -123,9 +123,9 @@ collective.answer(my_variance)
 collective.solution(collective.puzzle.solution)
 
 # %% [markdown]
-# ## 24. Do not send it all
+# ## 24. Do not send everything
 #
-# And where a message is long, it is the bytes.
+# For long messages, the bytes count.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: gather
@@ -156,8 +156,8 @@ teach.puzzles.card()
 # %% [markdown]
 # ## What to remember
 #
-# - A rule is what you say it is: for rounding, for the end of a loop, for whatever has no useful derivative of its own.
-# - What JAX sees of a Python loop is its iterations. A `scan` is one equation.
-# - Send what has been added up and not what is to be added, and send it together.
+# - You can define any derivative with a custom rule: for rounding, for the end of a loop, for anything without a useful derivative.
+# - JAX sees a Python loop as its unrolled iterations. A `scan` is one equation.
+# - Send sums instead of their terms, and send them together.
 #
 # That is the end of the series, which began with [0 · a first look](00_first_look.ipynb).

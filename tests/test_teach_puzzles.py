@@ -111,9 +111,9 @@ def test_an_answer_has_to_compute_the_same_first(tmp_path):
     assert "It raises ValueError: no" in str(mask.answer(lambda w, x: (_ for _ in ()).throw(ValueError("no"))))
     assert "raises TypeError" in str(mask.answer(jax.nn.relu))
     assert "got 'relu'" in str(mask.answer("relu"))
-    assert "it gives None. Is there a `return`?" in " ".join(str(mask.answer(lambda w, x: None)).split())
+    assert "it returns None. Is a `return` missing?" in " ".join(str(mask.answer(lambda w, x: None)).split())
     verdict = mask.answer(mask.puzzle.function)
-    assert "Not yet. Its gradient keeps 64.0 MiB beside the arguments; par is 16.0 MiB." in str(verdict)
+    assert "Not yet. Its gradient saves 64.0 MiB besides its arguments; par is 16.0 MiB." in str(verdict)
     assert "mul's derivative multiplies the tangent by it" in verdict.note
     assert "It takes" in str(mask.answer(jax.checkpoint(mask.puzzle.function)))
     assert mask.answer(...).is_right is None
@@ -169,7 +169,7 @@ def test_a_puzzle_goes_by_its_number_or_its_name():
     assert teach.puzzles.show(24).puzzle is teach.puzzles.show("gather").puzzle
     for which in (0, 25, "tanh", None):
         with pytest.raises(
-            ValueError, match=r"no puzzle .*: they have the numbers 1 to 24, and the names row, softmax"
+            ValueError, match=r"no puzzle .*: the numbers are 1 to 24, and the names are row, softmax"
         ):
             teach.puzzles.show(which)
 

@@ -13,10 +13,10 @@ from jaxviz.report.report import Data
 from jaxviz.report.tables import code_html, preformatted, printable, wrapped
 from jaxviz.teach.messages import OfChoice, OfMarks, OfNumber, OfWord, Said
 
-BLANK = "Write your answer in place of the dots, and run the cell again."
+BLANK = "Replace the dots with your answer, and run the cell again."
 _MISSING = {
-    "marks": "Nothing is marked. If that is your answer, check once more.",
-    "choice": "Choose one first.",
+    "marks": "Nothing is selected. If that is your answer, click Check again.",
+    "choice": "Select an answer first.",
     "line": "Write your answer first.",
     "code": BLANK,
 }
@@ -101,7 +101,7 @@ class Verdict(Data):
             f'<b style="color:{_COLOURS[mark]}">{html.escape(_start(self.is_right))}</b>{code_html(self.headline)}'
             f"{f'<table>{rows}</table>' if rows else ''}{note}</div>"
         )
-        return f"<details><summary>What the solution gives</summary>{shown}</details>" if self.is_folded else shown
+        return f"<details><summary>Result of the solution</summary>{shown}</details>" if self.is_folded else shown
 
     _data = ("is_right", "headline", "points", "note")
 
@@ -182,7 +182,7 @@ class Exercise:
     def hint(self) -> Verdict:
         """The next hint."""
         if self._told >= len(self.hints):
-            return Verdict(None, "There is no further hint; the answer is in `.reveal()`.")
+            return Verdict(None, "There are no more hints; `.reveal()` shows the answer.")
         told = self.hints[self._told]
         self._told += 1
         text = told if isinstance(told, str) else told()

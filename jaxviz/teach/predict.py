@@ -64,7 +64,7 @@ def predict(
         try:
             number = _number(given)
         except (TypeError, ValueError):
-            return Verdict(False, f"The answer is a number; got {given!r}.")
+            return Verdict(False, f"The answer must be a number; got {given!r}.")
         if math.isclose(number, true, rel_tol=tolerance, abs_tol=0.0):
             return right_number(number == true)
         times = max(number, true) / min(number, true) if min(number, true) > 0 else 0.0

@@ -85,8 +85,8 @@ def rule(
             mark: Mark = "wrong" if problem else "right"
             points.append(Point(mark, c.says, problem))
             if problem:
-                return Verdict(False, "See what fails first.", tuple(points))
-        return Verdict(True, "It does all that was asked.", tuple(points))
+                return Verdict(False, "Fix the failing checks first.", tuple(points))
+        return Verdict(True, "All checks pass.", tuple(points))
 
     def solution() -> Verdict:
         wanted = tuple(Point("note", c.says) for c in checks)
@@ -129,7 +129,7 @@ def computes(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float
       tol: how far apart numbers may be, relative to the largest of the result.
     """
     return _gives(
-        f"gives what {function_name(reference)} gives", function_name(reference), reference, lambda f: f, points, tol
+        f"returns the same as {function_name(reference)}", function_name(reference), reference, lambda f: f, points, tol
     )
 
 
@@ -230,9 +230,9 @@ def keeps_at_most(nbytes: int, *args: Any, argnums: Argnums = 0) -> Check:
         largest = max(found, key=lambda r: r.nbytes * (r.kind != "argument"), default=None)
         if n <= nbytes or largest is None:
             return ""
-        return f"It keeps {format_bytes(n)}; most of all {format_bytes(largest.nbytes)}: {largest.reason}"
+        return f"It saves {format_bytes(n)}; the largest value is {format_bytes(largest.nbytes)}: {largest.reason}"
 
-    return Check(f"its gradient keeps at most {format_bytes(nbytes)} beside the arguments", fails)
+    return Check(f"its gradient saves at most {format_bytes(nbytes)} besides its arguments", fails)
 
 
 def traces_to(holds: Callable[[Program], bool], says: str, *args: Any) -> Check:
@@ -270,12 +270,12 @@ def difference(ours: Any, theirs: Any, tol: float, name: str) -> str:
     found, wanted = tree_flatten_with_path(ours)[0], tree_flatten_with_path(theirs)[0]
     if [p for p, _ in found] != [p for p, _ in wanted]:
         if ours is None:
-            return "it gives None. Is there a `return`?"
-        return f"it gives {counted(len(found), 'array')} in {jax.tree.structure(ours)}, and {name} gives {jax.tree.structure(theirs)}."
+            return "it returns None. Is a `return` missing?"
+        return f"it returns {counted(len(found), 'array')} in {jax.tree.structure(ours)}, but {name} returns {jax.tree.structure(theirs)}."
     for (path, a), (_, b) in zip(found, wanted, strict=True):
         at = f" in {keystr(path)}" if path else ""
         if np.shape(a) != np.shape(b):
-            return f"it gives the shape {np.shape(a)}{at}, and {name} the shape {np.shape(b)}."
+            return f"it returns the shape {np.shape(a)}{at}, but {name} returns the shape {np.shape(b)}."
         x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
         off = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
         off = np.where(np.isnan(off), np.inf, off)
@@ -283,5 +283,5 @@ def difference(ours: Any, theirs: Any, tol: float, name: str) -> str:
         if off.size and off.max() > tol * scale:
             worst = np.unravel_index(int(off.argmax()), off.shape)
             element = f" at index [{', '.join(map(str, worst))}]" if worst else ""
-            return f"it gives {x[worst]:.6g}{at}{element}, and {name} gives {y[worst]:.6g}."
+            return f"it returns {x[worst]:.6g}{at}{element}, but {name} returns {y[worst]:.6g}."
     return ""

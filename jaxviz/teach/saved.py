@@ -24,7 +24,7 @@ from jaxviz.teach.exercise import Exercise, Form, Mark, Point, Verdict
 from jaxviz.teach.messages import OfMarks
 from jaxviz.teach.predict import Text
 
-QUESTION = "Which of these values does the gradient of `{name}` keep until the backward pass?"
+QUESTION = "Which of these values does the gradient of `{name}` save for the backward pass?"
 
 _ARGUMENTS = "arguments and constants"
 
@@ -57,7 +57,7 @@ class Value:
     @property
     def label(self) -> str:
         if self.kind == "slope":
-            return f"`{self.primitive}'`: something else, computed for the derivative of `{self.text}`"
+            return f"`{self.primitive}'`: another value, computed for the derivative of `{self.text}`"
         types = ", ".join(type_text(v.aval) for v in self.atoms)
         return f"`{self.text}: {types}`" if self.kind == "input" else f"`{self.name}:{types} = {self.text}`"
 
@@ -291,7 +291,7 @@ class _Case:
         for item in items:
             fitting = self._fitting(item)
             if not fitting:
-                return Verdict(False, f"{item!r} fits none of the values.", (), self._what_there_is())
+                return Verdict(False, f"{item!r} does not match any of the values.", (), self._what_there_is())
             marked.update(dict.fromkeys(fitting))
         return self.verdict(set(marked))
 
@@ -334,7 +334,7 @@ class _Case:
         if not n_wrong and not n_missed:
             return Verdict(True, self._headline(), tuple(points), self._note())
         parts = [f"{n_right} of {len(self.kept)} found"]
-        parts += [f"{n_wrong} marked that {'is' if n_wrong == 1 else 'are'} not kept"] if n_wrong else []
+        parts += [f"{n_wrong} marked that {'is' if n_wrong == 1 else 'are'} not saved"] if n_wrong else []
         points.sort(key=lambda p: ("wrong", "missed", "right").index(p.mark))
         return Verdict(False, f"{', '.join(parts)}.", tuple(points), self._note())
 
@@ -350,13 +350,13 @@ class _Case:
 
     def _headline(self) -> str:
         total = format_bytes(self.derivation.residuals.nbytes)
-        return f"The gradient keeps {len(self.kept)} of these {len(self.values)} values, {total} in all."
+        return f"The gradient saves {len(self.kept)} of these {len(self.values)} values, {total} in total."
 
     def _note(self) -> str:
         if not self.beside:
             return ""
         shown = "; ".join(f"`{r.expression}` ({r.kind}, {format_bytes(r.nbytes)})" for r in self.beside[:4])
-        return f"Kept beside them: {shown}{'; …' if len(self.beside) > 4 else ''}."
+        return f"Also saved: {shown}{'; …' if len(self.beside) > 4 else ''}."
 
     def _why_kept(self, value: Value) -> str:
         found = sorted(self.kept[value], key=lambda r: -r.nbytes)
@@ -370,7 +370,7 @@ class _Case:
     def _why_not(self, value: Value) -> str:
         own = _listed([self.shown[r] for r in self.read.get(value.equation, ())]) if value.equation is not None else ""
         if value.kind == "slope":
-            return f"The derivative of `{value.text}` reads {own}, and nothing else is computed for it."
+            return f"The derivative of `{value.text}` reads {own}; nothing else is computed for it."
         readers = find_readers(value.program, value.atoms)
         parts: dict[str, None] = {}
         for e in dict.fromkeys(self._of_function(r.equation) for v in value.atoms for r in readers[v]):
@@ -396,8 +396,8 @@ class _Case:
         made = f"{len(self.kept) - inputs} that are computed at line{'s' if len(lines) != 1 else ''} {', '.join(map(str, lines))}"
         given = f"{inputs} of its arguments{' and ' if lines else ''}" if inputs else ""
         return (
-            f"It keeps {given}{made if lines else ''}. A derivative that multiplies a tangent by a value needs that value; "
-            "that of a sum needs none."
+            f"It saves {given}{made if lines else ''}. A derivative that multiplies a tangent by a value needs that "
+            "value; the derivative of a sum needs none."
         )
 
     def wrong(self) -> Iterable[Any]:

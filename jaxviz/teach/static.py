@@ -84,7 +84,7 @@ def _fields(form: Form) -> str:
     if form.kind == "code":
         told = "".join(f"<p>{code_html(heading)}</p>" for heading, _ in form.groups)
         code = preformatted(form.code) if form.code else ""
-        return f"{told}{code}<p>In the notebook you write the answer in the cell below, and it is checked there.</p>"
+        return f"{told}{code}<p>In the notebook, you write the answer in the cell below, which checks it.</p>"
     kind = "radio" if form.kind == "choice" else "checkbox"
     return "".join(_group(kind, heading, options) for heading, options in form.groups)
 

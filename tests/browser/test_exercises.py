@@ -26,7 +26,7 @@ def test_a_form_is_filled_in_with_the_keyboard(in_lab):
     page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
     boxes = page.locator(".widget-checkbox input")
     expect(boxes).to_have_count(6, timeout=60_000)
-    expect(page.locator("details", has_text="What the solution gives")).to_have_count(1, timeout=60_000)
+    expect(page.locator("details", has_text="Result of the solution")).to_have_count(1, timeout=60_000)
     boxes.first.focus()
     for ticked in (False, True, True, True, False, False):
         if ticked:
@@ -50,7 +50,7 @@ def test_a_form_is_filled_in_with_the_keyboard(in_lab):
     page.keyboard.press("Enter")
     expect(said).to_contain_text("Three numbers of four.")
 
-    folded = page.locator("details", has_text="What the solution gives")
+    folded = page.locator("details", has_text="Result of the solution")
     expect(folded).to_have_count(1)
     expect(folded.get_by_text("The gradient keeps")).to_be_hidden()
     in_lab.screenshot("exercises")

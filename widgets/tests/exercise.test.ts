@@ -42,7 +42,7 @@ test("a number may be a size", () => {
 test("a choice is made, checked and explained", () => {
   open("choice");
   press("Check");
-  expect(said()).toBe("Choose one first.");
+  expect(said()).toBe("Select an answer first.");
   document.querySelectorAll("input")[0]!.checked = true;
   press("Check");
   expect(said()).toBe("Not yet. It is not its operand.It would be computed again.");

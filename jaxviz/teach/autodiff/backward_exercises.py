@@ -42,7 +42,7 @@ def of_split(my: Engine) -> Exercise:
             both, n = _both(my, text)
             now, later = map(list, split(list(both.equations), both.inputs[n:]))
             if sorted(map(id, now + later)) != sorted(map(id, both.equations)):
-                return f"Of the JVP of {text}, each equation should be in one of the lists: {len(both.equations)} are given, {len(now)} + {len(later)} come."
+                return f"Each equation of the JVP of {text} should be in one of the lists: there are {len(both.equations)} equations, but the lists have {len(now)} + {len(later)}."
             if [id(e) for e in both.equations if e in now] != [id(e) for e in now]:
                 return "Each list should be in the order of the program."
             waiting = set(both.inputs[n:])
@@ -51,9 +51,9 @@ def of_split(my: Engine) -> Exercise:
                 if waits:
                     waiting.update(e.outputs)
                 if waits and not any(e is x for x in later):
-                    return f"In the JVP of {text}, `{e.op}` is in the first list, and reads what is unknown, at once or through another equation."
+                    return f"In the JVP of {text}, `{e.op}` is in the first list, but it depends on an unknown variable, directly or through another equation."
                 if not waits and not any(e is x for x in now):
-                    return f"In the JVP of {text}, `{e.op}` is in the second list, and reads nothing that is unknown."
+                    return f"In the JVP of {text}, `{e.op}` is in the second list, but it does not depend on an unknown variable."
         return ""
 
     def at_once(equations: Any, unknown: Any) -> Any:
@@ -61,10 +61,10 @@ def of_split(my: Engine) -> Exercise:
         return now, [e for e in equations if e not in now]
 
     return rule(
-        "Write `split(equations, unknown)`: two lists, of what can be computed now, and of what waits for an unknown variable.",
-        Check("each equation is in the list where it belongs", fails),
+        "Write `split(equations, unknown)`: two lists, the equations that can be computed now, and those that depend on an unknown variable.",
+        Check("each equation is in the correct list", fails),
         hints=(
-            "Keep a set of the variables that are waited for. It begins with `unknown`.",
+            "Keep a set of the variables that depend on `unknown`. It starts with `unknown`.",
             "If an input of an equation is in the set, its outputs are too.",
         ),
         example=my.original("split"), wrong=(at_once, lambda es, unknown: (es, []), lambda es, unknown: ([], es)),
@@ -84,19 +84,19 @@ def of_transposed(my: Engine) -> Exercise:
                 return DOTS
             (wanted,) = jax.linear_transpose(f, inputs[i])(ct)
             if np.shape(found) != np.shape(wanted):
-                return f"The cotangent of input {i} has the shape {np.shape(found)}, and the input {np.shape(wanted)}."
+                return f"The cotangent of input {i} has the shape {np.shape(found)}, but the input has {np.shape(wanted)}."
             if not close(found, wanted):
-                return f"For input {i} it gives {shown(np.ravel(found)[:3])} …, and jax.linear_transpose {shown(np.ravel(wanted)[:3])} …"
+                return f"For input {i} it returns {shown(np.ravel(found)[:3])} …, but jax.linear_transpose returns {shown(np.ravel(wanted)[:3])} …"
         return ""
 
     but = but_for(my.original("transposed"))
     return each(
-        my, "Write `transposed`: for each linear operation the cotangent of input number `i`, from the cotangent of the result.",
+        my, "Write `transposed`: for each linear operation, the cotangent of input number `i`, given the cotangent of the result.",
         LINEAR, problem, "transposed",
         hints=(
-            "sum and spread are each other's transposes. `shape` is that of the input: it tells how many copies there have to be.",
-            "A product with a known factor is a product with that factor, backwards too.",
-            "y = x @ w: the cotangent of x is `ct @ swap(w)`, that of w `swap(x) @ ct`. Look at the shapes.",
+            "sum and spread are each other's transposes. `shape` is the shape of the input: it gives the number of copies.",
+            "The transpose of a product with a known factor is a product with the same factor.",
+            "y = x @ w: the cotangent of x is `ct @ swap(w)`, and the cotangent of w is `swap(x) @ ct`. Look at the shapes.",
         ),
         wrong=(
             but("dot", lambda op, i, ct, xs, shape, ps: my.dot(ct, my.swap(xs[1])) if i == 0 else my.dot(ct, my.swap(xs[0]))),
@@ -128,12 +128,12 @@ def of_transpose(my: Engine) -> Exercise:
         for text, (program, inputs, cts, wanted) in cases().items():
             found = transpose(program, inputs, cts)
             if len(found) != len(wanted):
-                return f"{text}: it gives {len(found)} cotangents for {len(wanted)} inputs; None for one that is known."
+                return f"{text}: it returns {len(found)} cotangents for {len(wanted)} inputs; it should return one for each, None for a known input."
             for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
                 if (a is None) != (b is None) or (a is not None and not close(a, b)):
                     said = "None" if a is None else shown(a)
                     return (
-                        f"{text}: for input {i} it gives {said}, and the transpose {'None' if b is None else shown(b)}."
+                        f"{text}: for input {i} it returns {said}; the correct cotangent is {'None' if b is None else shown(b)}."
                     )
         return ""
 
@@ -167,14 +167,14 @@ def of_transpose(my: Engine) -> Exercise:
         return [env.get(v) if x is None else None for v, x in zip(program.inputs, inputs, strict=True)]
 
     return rule(
-        "Write `transpose(program, inputs, cts)`: from the end to the beginning; `inputs` has a value where one is known, and None where the program is linear.",
-        Check("gives the cotangents", fails), Check("reads each cotangent when it is complete", few),
+        "Write `transpose(program, inputs, cts)`: from the last equation to the first; `inputs` has a value for each known input, and None for each linear input.",
+        Check("returns the cotangents", fails), Check("reads each cotangent only when it is complete", few),
         hints=(
-            "`my.split(program.equations, linear inputs)` gives what can be computed first, and the linear equations.",
-            "Keep a dict of cotangents. It begins with those of the outputs; where a variable has one already, add. Only linear variables have one.",
-            "Walk the linear equations in reverse: take out the cotangents of the outputs, and give them to "
+            "`my.split(program.equations, linear inputs)` returns the equations that can be computed first, and the linear equations.",
+            "Keep a dict of cotangents. It starts with the cotangents of the outputs; if a variable already has one, add to it. Only linear variables have cotangents.",
+            "Walk the linear equations in reverse: take the cotangents of an equation's outputs from the dict, and pass them to "
             "`my.pull(e.op, inputs, shapes, cts, e.params)`, where an input is None if it is linear.",
-            "If no output of an equation has a cotangent, go on to the next.",
+            "If no output of an equation has a cotangent, skip the equation.",
         ),
         example=my.original("transpose"), wrong=(last_part_only, lambda program, inputs, cts: [None] * len(inputs)),
     )  # fmt: skip

@@ -33,18 +33,18 @@ def of_batched(my: Engine) -> Exercise:
             if found is ... or (isinstance(found, list) and ... in [x for x in found if x is ...]):
                 return DOTS
             if not isinstance(found, (list, tuple)):
-                return "It should give a list of results, as `my.bind` does."
+                return "It should return a list of results, as `my.bind` does."
             wanted = jax.vmap(by_jax, tuple(0 if m else None for m in flags))(*given)
             which = " and ".join(f"input {i}" for i, m in enumerate(flags) if m)
             if np.shape(found[0]) != wanted.shape:
-                return f"With {which} mapped, the result has the shape {np.shape(found[0])}, and that of jax.vmap {wanted.shape}."
+                return f"With {which} mapped, the result has the shape {np.shape(found[0])}, but jax.vmap returns the shape {wanted.shape}."
             if not close(found[0], wanted):
-                return f"With {which} mapped, it does not give what jax.vmap gives."
+                return f"With {which} mapped, the result differs from jax.vmap's."
             recorded = (
                 my.trace(lambda *xs, flags=flags: batched(op, xs, list(flags), 3, params), *given).outputs[0].shape
             )
             if recorded != wanted.shape:
-                return f"With {which} mapped, the equation that is recorded has the shape {recorded}: an operation's inputs have one shape."
+                return f"With {which} mapped, the recorded equation has the shapes {recorded}: all inputs of an operation must have the same shape."
         return ""
 
     def forgets_axis(op: str, inputs: Any, mapped: Any, size: int, params: Any) -> Any:
@@ -54,11 +54,11 @@ def of_batched(my: Engine) -> Exercise:
         return my.original("batched")(op, inputs, [True] * len(inputs), size, params)
 
     return each(
-        my, "Write `batched`: each operation for all examples at once, which lie along axis 0 of what is mapped, and of the results.",
+        my, "Write `batched`: each operation for all examples at once. The examples are along axis 0 of the mapped inputs and of the results.",
         SAMPLES, problem, "batched",
         hints=(
-            "For most operations all that is needed is that each input has the examples along axis 0: `my.spread(x, 0, size)` for one that is not mapped.",
-            "sum and spread name an axis. With the examples in front, where is it?",
+            "For most operations, every input only needs the examples along axis 0: use `my.spread(x, 0, size)` for an input that is not mapped.",
+            "sum and spread take an axis. Where is that axis once the examples are along axis 0?",
         ),
         wrong=(forgets_axis, no_spread),
     )  # fmt: skip
@@ -72,15 +72,15 @@ def of_vmap_program(my: Engine) -> Exercise:
             outs, along = walk(my.trace(f, *args), given, flags, 3)
             wanted = jax.vmap(by_jax, tuple(0 if m else None for m in flags))(*given)
             if not along[0] or not close(outs[0], wanted):
-                return f"{text}, with its first argument mapped: it gives the shape {np.shape(outs[0])}, mapped: {along[0]}; jax.vmap gives {wanted.shape}."
+                return f"{text}, with its first argument mapped: it returns the shape {np.shape(outs[0])}, mapped: {along[0]}; jax.vmap returns {wanted.shape}."
         return ""
 
     def once(walk: Any) -> str:
         program = my.trace(lambda x, y: [my.sin(y) * x, my.sin(y), np.float32(2.0)], np.float32(1.0), np.float32(1.0))
         (product, sine, two), along = walk(program, [POSITIVE, np.float32(1.0)], [True, False], 3)
         if [bool(a) for a in along] != [True, False, False] or np.shape(sine) != () or np.shape(two) != ():
-            return f"(x, y) → (sin(y) · x, sin(y), 2), x mapped: only the first result depends on the example. Said to be mapped: {along}."
-        return "" if close(product, np.sin(1.0) * POSITIVE) else "sin(y) · x is wrong where x is mapped."
+            return f"(x, y) → (sin(y) · x, sin(y), 2), x mapped: only the first result depends on the example. Returned as mapped: {along}."
+        return "" if close(product, np.sin(1.0) * POSITIVE) else "sin(y) · x is wrong if x is mapped."
 
     def all_mapped(program: Any, inputs: Any, mapped: Any, size: int) -> Any:
         full = [x if m else my.spread(x, 0, size) for x, m in zip(inputs, mapped, strict=True)]
@@ -88,10 +88,10 @@ def of_vmap_program(my: Engine) -> Exercise:
 
     return rule(
         "Write `vmap_program(program, inputs, mapped, size)`: the outputs for all examples, and for each whether it is mapped.",
-        Check("gives what jax.vmap gives", fails), Check("computes once what does not depend on the example", once),
+        Check("returns the same as jax.vmap", fails), Check("computes only once what does not depend on the example", once),
         hints=(
-            "It is `evaluate` with a second dict, which tells of each variable whether it is mapped.",
-            "If no input of an equation is mapped, `my.bind` does it as it is, and its outputs are not mapped. Else `my.batched`, and they are.",
+            "It is `evaluate` with a second dict, which records for each variable whether it is mapped.",
+            "If no input of an equation is mapped, call `my.bind`; its outputs are not mapped. Otherwise call `my.batched`; its outputs are mapped.",
         ),
         example=my.original("vmap_program"), wrong=(all_mapped, lambda program, inputs, mapped, size: (list(inputs), list(mapped))),
     )  # fmt: skip
@@ -124,9 +124,9 @@ def of_scan_jvp(my: Engine) -> Exercise:
                 given = tuple(np.zeros_like(x) if d is None else d for x, d in zip(_AT, dots, strict=True))
                 wanted = jax.jvp(_scanned_by_jax, _AT, given)
                 if not close(value, wanted[0]):
-                    return f"The loop gives {shown(value)}, and JAX's {shown(wanted[0])}."
+                    return f"The loop returns {shown(value)}, but JAX's returns {shown(wanted[0])}."
                 if moved is None or not close(moved, wanted[1]):
-                    return f"{name.capitalize()} moves: the tangent is {moved if moved is None else shown(moved)}, and jax.jvp gives {shown(wanted[1])}."
+                    return f"{name.capitalize()} moves: the tangent is {moved if moved is None else shown(moved)}, but jax.jvp returns {shown(wanted[1])}."
         return ""
 
     def separates(scan_jvp: Any) -> str:
@@ -136,11 +136,11 @@ def of_scan_jvp(my: Engine) -> Exercise:
         wanted = jax.grad(_scanned_by_jax)(*_AT)
         counts = [len([e for e in half.equations if e.op == "scan"]) for half in (forward, linear)]
         if counts[0] == 0:
-            return "Nothing of the loop can be computed before the tangents are known: its values and its tangents have to be two loops."
+            return "No part of the loop can be computed before the tangents are known: its values and its tangents must be two loops."
         return (
             ""
             if close(found, wanted)
-            else f"By `transpose` the gradient in k is {shown(found)}, and JAX's {shown(wanted)}."
+            else f"With `transpose`, the gradient with respect to k is {shown(found)}, but JAX's is {shown(wanted)}."
         )
 
     def one_loop(inputs: Any, tangents: Any, params: Any) -> Any:
@@ -168,13 +168,13 @@ def of_scan_jvp(my: Engine) -> Exercise:
         return outs, [my.zeros(o) for o in outs]
 
     return rule(
-        "Write `scan_jvp(inputs, tangents, params)`: the outputs of a loop, and their tangents, by two loops.",
-        Check("gives what jax.jvp gives", fails), Check("the values are a loop of their own, and the tangents can be transposed", separates),
+        "Write `scan_jvp(inputs, tangents, params)`: the outputs of a loop and their tangents, computed by two loops.",
+        Check("returns the same as jax.jvp", fails), Check("the values have their own loop, and the tangents can be transposed", separates),
         hints=(
-            "First loop: `body`, which also gives the carry that each iteration began with, as one more y.",
+            "First loop: `body`, which also returns the carry at the start of each iteration, as an additional y.",
             "Second loop: its carry is the tangent of the carry. It reads those stacked carries, the xs and the dxs, and calls `my.jvp(body, …)`.",
-            "Make `None` zeros first: `my.zeros(x)`. `my.bind_scan(body, consts, carry, xs, length, reverse)` gives (carry, ys); "
-            "`my.trace(f, *like)` makes a body of a function, and a Var will do for like.",
+            "Replace `None` with zeros first: `my.zeros(x)`. `my.bind_scan(body, consts, carry, xs, length, reverse)` returns (carry, "
+            "ys); `my.trace(f, *like)` turns a function into a body, and `like` may be Vars.",
         ),
         example=my.original("scan_jvp"), wrong=(one_loop, nothing_moves),
     )  # fmt: skip
@@ -190,10 +190,10 @@ def of_checkpoint_jvp(my: Engine) -> Exercise:
             found = my.grad(lambda x: my.total(my.checkpoint(f)(x)))(POSITIVE)
         wanted = jax.grad(lambda x: jnp.sum(g(x)))(POSITIVE)
         if not close(outs[0], g(POSITIVE)):
-            return f"The value is {shown(outs[0])}, and without a checkpoint {shown(g(POSITIVE))}."
+            return f"The value is {shown(outs[0])}, but without a checkpoint it is {shown(g(POSITIVE))}."
         if moved is None or not close(moved, wanted):
-            return f"The tangent along ones is {moved if moved is None else shown(moved)}, and jax.jvp gives {shown(wanted)}."
-        return "" if close(found, wanted) else f"The gradient is {shown(found)}, and JAX's {shown(wanted)}."
+            return f"The tangent along ones is {moved if moved is None else shown(moved)}, but jax.jvp returns {shown(wanted)}."
+        return "" if close(found, wanted) else f"The gradient is {shown(found)}, but JAX's is {shown(wanted)}."
 
     def keeps(checkpoint_jvp: Any) -> str:
         with my.trying("checkpoint_jvp", checkpoint_jvp):
@@ -202,7 +202,7 @@ def of_checkpoint_jvp(my: Engine) -> Exercise:
         return (
             ""
             if n <= 1
-            else f"{n} arrays are kept for the backward pass; the input alone is enough, since all else is computed again."
+            else f"{n} arrays are saved for the backward pass; the input alone is enough, since everything else can be recomputed."
         )
 
     def as_without(inputs: Any, tangents: Any, params: Any) -> Any:
@@ -213,12 +213,12 @@ def of_checkpoint_jvp(my: Engine) -> Exercise:
         return outs, [my.zeros(o) for o in outs]
 
     return rule(
-        "Write `checkpoint_jvp(inputs, tangents, params)`: the outputs, and their tangents, so that only the inputs are kept.",
-        Check("gives the value, the tangent and the gradient", fails), Check("only the inputs are kept", keeps),
+        "Write `checkpoint_jvp(inputs, tangents, params)`: the outputs and their tangents, such that only the inputs are saved.",
+        Check("returns the correct value, tangent and gradient", fails), Check("only the inputs are saved", keeps),
         hints=(
-            "Which equations does `split` put into the second half? Those that read a tangent. What would have to be one of them?",
+            "`split` puts the equations that depend on a tangent into the second half. Which equation must be one of them?",
             'Two operations: `my.bind("checkpoint", *inputs, body=body)`, and a second checkpoint whose body takes the inputs and the tangents.',
-            "The second body is `my.trace` of a function that calls `my.jvp(body, …)`, and gives the tangents alone.",
+            "The second body is `my.trace` of a function that calls `my.jvp(body, …)` and returns only the tangents.",
         ),
         example=my.original("checkpoint_jvp"), wrong=(as_without, no_tangent),
     )  # fmt: skip

@@ -28,7 +28,7 @@ def of_bind(my: Engine) -> Exercise:
     def computes(bind: Any) -> str:
         out = bind("mul", np.float32(2.0), np.float32(3.0))
         if not isinstance(out, (list, tuple)) or len(out) != 1 or not close(out[0], 6.0):
-            return f"bind('mul', 2.0, 3.0) gives {out!r}; it should give [6.0], the list that `compute` gives."
+            return f"bind('mul', 2.0, 3.0) returns {out!r}; it should return [6.0], the list that `compute` returns."
         if not close(bind("sum", A, axis=1)[0], A.sum(1)):
             return "bind('sum', x, axis=1) does not sum over axis 1: does `compute` get the params?"
         return ""
@@ -38,15 +38,15 @@ def of_bind(my: Engine) -> Exercise:
             program = my.trace(lambda x: my.sin(x) * x, np.float32(2.0))
         ops = [e.op for e in program.equations]
         if ops != ["sin", "mul"]:
-            return f"sin(x) * x is recorded as {ops}; it has the equations ['sin', 'mul']."
+            return f"sin(x) * x is recorded as {ops}; it should have the equations ['sin', 'mul']."
         if any(type(a) not in (my.Var, my.Const) for e in program.equations for a in e.inputs):
-            return "An equation's input is neither a Var nor a Const: `recording.read(x)` makes one of what comes."
+            return "An equation's input is neither a Var nor a Const: use `recording.read(x)`."
         if program.equations[1].inputs != (program.equations[0].outputs[0], program.inputs[0]):
-            return "The product should read the variable that sin gave, and the input, in this order."
+            return "The product should read the output variable of sin, and the input, in this order."
         return (
             ""
             if program.outputs == program.equations[1].outputs
-            else "The tracers that come back should have the equation's variables."
+            else "The returned tracers should have the equation's output variables."
         )
 
     def shapes(bind: Any) -> str:
@@ -54,7 +54,7 @@ def of_bind(my: Engine) -> Exercise:
             program = my.trace(lambda x, w: my.spread(my.sum(my.dot(x, w), 1), 0, 3), A, B)
         found = [v.shape for e in program.equations for v in e.outputs]
         if found != [(2, 2), (2,), (3, 2)]:
-            return f"The variables have the shapes {found}; `shapes_of` tells that they are (2, 2), (2,) and (3, 2)."
+            return f"The variables have the shapes {found}; `shapes_of` returns (2, 2), (2,) and (3, 2)."
         return "" if program.equations[1].params == {"axis": 1} else "The equation of sum has lost its params."
 
     def nested(bind: Any) -> str:
@@ -68,11 +68,11 @@ def of_bind(my: Engine) -> Exercise:
             program = my.trace(outer, np.float32(1.0))
         here, there = [e.op for e in program.equations], [e.op for e in inner[0].equations]
         if there != ["mul"] or here != ["neg"]:
-            return f"Where a trace runs in another, the product of both their tracers belongs to the inner one. Inner: {there}, outer: {here}."
+            return f"If one trace runs inside another, the product of tracers of both belongs to the inner one. Inner: {there}, outer: {here}."
         return (
             ""
             if isinstance(inner[0].equations[0].inputs[0], my.Const)
-            else "To the inner trace, a tracer of the outer one is a Const."
+            else "For the inner trace, a tracer of the outer one is a Const."
         )
 
     def computes_all(op: str, *inputs: Any, **params: Any) -> Any:
@@ -97,11 +97,11 @@ def of_bind(my: Engine) -> Exercise:
     return rule(
         "Write `bind(op, *inputs, **params)`: computes, or records an equation in the innermost recording.",
         Check("computes with values", computes), Check("records with tracers", records), Check("gives variables their shapes", shapes),
-        Check("keeps a trace within a trace apart", nested),
+        Check("separates nested traces", nested),
         hints=(
-            "`my.innermost(inputs)` is None where there is no tracer: then `my.compute(op, inputs, params)` is the answer.",
-            "Else make a `my.Var` for each shape in `my.shapes_of(op, inputs, params)`, and append a `my.Equation` to `recording.equations`.",
-            "Its inputs are `recording.read(x)` for each x. Give back a list of `my.Tracer(recording, var)`.",
+            "`my.innermost(inputs)` is None if there is no tracer: then return `my.compute(op, inputs, params)`.",
+            "Otherwise make a `my.Var` for each shape in `my.shapes_of(op, inputs, params)`, and append a `my.Equation` to `recording.equations`.",
+            "Its inputs are `recording.read(x)` for each x. Return a list of `my.Tracer(recording, var)`.",
         ),
         example=my.original("bind"), wrong=(computes_all, loses_params, first_tracer, lambda op, *xs, **ps: my.compute(op, xs, ps)[0]),
     )  # fmt: skip
@@ -112,7 +112,7 @@ def of_evaluate(my: Engine) -> Exercise:
         for text, (f, by_jax, args) in functions(my).items():
             out = evaluate(my.trace(f, *args), *args)
             if not isinstance(out, (list, tuple)) or len(out) != 1 or not close(out[0], by_jax(*args)):
-                return f"For {text} it gives {out!r}, and JAX gives {shown(by_jax(*args))}; the outputs come in a list."
+                return f"For {text} it returns {out!r}, but JAX returns {shown(by_jax(*args))}; the outputs should be a list."
         return ""
 
     def passes_on(evaluate: Any) -> str:
@@ -121,7 +121,7 @@ def of_evaluate(my: Engine) -> Exercise:
         return (
             ""
             if close(np.stack(out), [1.0, 3.0, np.sin(1.0)])
-            else f"The program x → (x, 3, sin(x)) gives {out!r} at 1."
+            else f"The program x → (x, 3, sin(x)) returns {out!r} at 1."
         )
 
     def is_traced(evaluate: Any) -> str:
@@ -131,7 +131,7 @@ def of_evaluate(my: Engine) -> Exercise:
         return (
             ""
             if ops == ["sin", "mul"]
-            else f"Traced, the evaluation of sin(x) * x records {ops}: are operations done by `my.bind`?"
+            else f"When traced, the evaluation of sin(x) * x records {ops}: does it call `my.bind` for each operation?"
         )
 
     def by_compute(program: Any, *inputs: Any) -> Any:
@@ -141,11 +141,11 @@ def of_evaluate(my: Engine) -> Exercise:
         return [my.read(env, a) for a in program.outputs]
 
     return rule(
-        "Write `evaluate(program, *inputs)`: does the operations in order, and gives the outputs in a list.",
-        Check("gives what JAX gives", fails), Check("passes inputs and constants on", passes_on), Check("can itself be traced", is_traced),
+        "Write `evaluate(program, *inputs)`: applies the operations in order, and returns the outputs as a list.",
+        Check("returns the same as JAX", fails), Check("passes inputs and constants on", passes_on), Check("can itself be traced", is_traced),
         hints=(
-            "Keep a dict from variables to values. It begins with the program's inputs.",
-            "`my.read(env, a)` gives the value of a Var or a Const. `my.bind(e.op, *values, **e.params)` gives the list of results.",
+            "Keep a dict from variables to values. It starts with the program's inputs.",
+            "`my.read(env, a)` returns the value of a Var or a Const. `my.bind(e.op, *values, **e.params)` returns the list of results.",
         ),
         example=my.original("evaluate"),
         wrong=(by_compute, lambda program, *inputs: list(inputs), lambda program, *inputs: my.evaluate(program, *inputs)[0]),
@@ -165,21 +165,21 @@ def of_partial(my: Engine) -> Exercise:
             wanted = np.asarray(jax.jvp(moved, (inputs[i],), (dx,))[1])
             found = np.zeros_like(wanted) if found is None else found
             if np.shape(found) != wanted.shape:
-                return f"Input {i} of shape {inputs[i].shape} moves: the tangent has the shape {np.shape(found)}, and the result {wanted.shape}."
+                return f"Input {i} of shape {inputs[i].shape} moves: the tangent has the shape {np.shape(found)}, but the result has {wanted.shape}."
             if not close(found, wanted):
                 at = np.unravel_index(int(np.abs(np.asarray(found) - wanted).argmax()), wanted.shape)
                 ratio = f"; input {i} moves by {dx[at]:.4g}" if dx.shape == wanted.shape else ""
-                return f"At index {[int(k) for k in at]} it gives {np.asarray(found)[at]:.4g}, and jax.jvp gives {wanted[at]:.4g}{ratio}."
+                return f"At index {[int(k) for k in at]} it returns {np.asarray(found)[at]:.4g}, but jax.jvp returns {wanted[at]:.4g}{ratio}."
         return ""
 
     but = but_for(my.original("partial"))
     return each(
-        my, "Write `partial`: for each operation the tangent of its result, if input number `i` moves by `dx` and the others stay.",
+        my, "Write `partial`: for each operation, the tangent of its result if input number `i` moves by `dx` and the others are constant.",
         SAMPLES, problem, "partial",
         hints=(
-            "A product moves by `dx` times the *other* factor, `inputs[1 - i]`; the product of two matrices, too, each on its side.",
-            "`out` is the result: exp(x) is its own derivative, and that of 1 / x is -out · out.",
-            "sum, spread, swap, neg and add are linear: what happens to x happens to dx. A step stays where it is: None.",
+            "A product moves by `dx` times the *other* factor, `inputs[1 - i]`; for a matrix product, each factor stays on its side.",
+            "`out` is the result: exp(x) is its own derivative, and the derivative of 1 / x is -out · out.",
+            "sum, spread, swap, neg and add are linear: apply the operation to dx. A step has a zero derivative: None.",
         ),
         wrong=(
             but("cos", lambda op, i, dx, xs, out, ps: my.mul(dx, my.sin(xs[0]))),
@@ -199,9 +199,9 @@ def of_jvp(my: Engine) -> Exercise:
             outs, moved = jvp(my.trace(f, *args), args, dots)
             value, wanted = jax.jvp(by_jax, args, tuple(dots))
             if not close(outs[0], value):
-                return f"The value of {text} is {shown(outs[0])}, and JAX's {shown(value)}."
+                return f"The value of {text} is {shown(outs[0])}, but JAX's is {shown(value)}."
             if moved[0] is None or not close(moved[0], wanted):
-                return f"The tangent of {text} is {moved[0] if moved[0] is None else shown(moved[0])}, and jax.jvp gives {shown(wanted)}."
+                return f"The tangent of {text} is {moved[0] if moved[0] is None else shown(moved[0])}, but jax.jvp returns {shown(wanted)}."
         return ""
 
     def leaves_out(jvp: Any) -> str:
@@ -218,7 +218,7 @@ def of_jvp(my: Engine) -> Exercise:
         return (
             ""
             if n <= 6
-            else f"With None as the tangent of y it records {n} equations; what does not move needs no tangent, which leaves 4."
+            else f"With None as the tangent of y, it records {n} equations; 4 are enough, since a value that does not move needs no tangent."
         )
 
     def stays(jvp: Any) -> str:
@@ -226,8 +226,8 @@ def of_jvp(my: Engine) -> Exercise:
         with my.trying("partial", my.original("partial")):  # a rule of the learner's may give zeros for None
             outs, moved = jvp(my.trace(lambda x: [my.step(x), np.float32(2.0), x], one), [one], [one])
         if [m is None for m in moved] != [True, True, False]:
-            return f"x → (step(x), 2, x) has the tangents (None, None, the given one), and not {moved}."
-        return "" if close(np.stack(outs), [1.0, 2.0, 1.0]) else f"x → (step(x), 2, x) gives {outs} at 1."
+            return f"x → (step(x), 2, x) should have the tangents (None, None, the given one), not {moved}."
+        return "" if close(np.stack(outs), [1.0, 2.0, 1.0]) else f"x → (step(x), 2, x) returns {outs} at 1."
 
     def drops_constants(program: Any, inputs: Any, tangents: Any) -> Any:
         outs, dots = my.jvp(program, inputs, tangents)
@@ -237,13 +237,13 @@ def of_jvp(my: Engine) -> Exercise:
         return my.evaluate(program, *inputs), list(tangents[:1]) * len(program.outputs)
 
     return rule(
-        "Write `jvp(program, inputs, tangents)`: the outputs, and their tangents; None stands for a tangent of zero.",
-        Check("gives what jax.jvp gives", fails), Check("what stays has the tangent None", stays),
-        Check("computes nothing for what stays", leaves_out),
+        "Write `jvp(program, inputs, tangents)`: the outputs and their tangents; None stands for a zero tangent.",
+        Check("returns the same as jax.jvp", fails), Check("a value that does not move has the tangent None", stays),
+        Check("computes nothing for values that do not move", leaves_out),
         hints=(
             "It is `evaluate` with two dicts: one of values, one of tangents.",
-            "`my.push(e.op, values, tangents, e.params)` gives the outputs and their tangents, for one equation.",
-            "A constant has no tangent: `tangents.get(a)` is None for what is not in the dict.",
+            "`my.push(e.op, values, tangents, e.params)` returns the outputs and their tangents, for one equation.",
+            "A constant has no tangent: `tangents.get(a)` is None for anything that is not in the dict.",
         ),
         example=my.original("jvp"), wrong=(drops_constants, last_only),
     )  # fmt: skip

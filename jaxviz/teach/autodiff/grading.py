@@ -78,7 +78,7 @@ def each(my: Engine, question: str, ops: Iterable[str], problem: Callable[[Any, 
     return replace(base, check=check)
 
 
-DOTS = "It is still to be written."
+DOTS = "It has not been written yet."
 
 
 def but_for(solution: Callable[..., Any]) -> Callable[[str, Callable[..., Any]], Callable[..., Any]]:

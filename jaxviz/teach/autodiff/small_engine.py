@@ -570,7 +570,7 @@ def scan_transpose(inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -
 
 
 def checkpoint(f: Any) -> Any:
-    """f, whose values are not kept for the backward pass but computed again there. Its arguments are arrays."""
+    """f, whose values are not saved for the backward pass but recomputed there. Its arguments are arrays."""
 
     def checkpointed(*args: Any) -> Any:
         outs = bind("checkpoint", *args, body=trace(f, *args))

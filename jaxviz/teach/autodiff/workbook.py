@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 _SOURCE = Path(__file__).with_name("small_engine.py")
-_HEAD = "# Your answers, which the notebooks on building your own autodiff go on with. You may edit them.\n"
+_HEAD = "# Your answers, which the notebooks on building your own autodiff continue with. You may edit them.\n"
 
 ANSWERS = "answers/my_autodiff.py"
 
@@ -71,9 +71,9 @@ class Engine(types.ModuleType):
                 _HEAD + "".join(f"\n# --- {n}\n{s.rstrip()}\n" for n, s in kept.items()), encoding="utf-8"
             )
         if missing:
-            return f"It reads {', '.join(missing)} from another cell, so only this notebook goes on with it: put that into the cell, too."
-        return f"`my.{name}` is yours from here on." + (
-            "" if source else " Only in this notebook, since its source was not found."
+            return f"It reads {', '.join(missing)} from another cell, so only this notebook can use it: put that into the same cell."
+        return f"From here on, `my.{name}` is yours." + (
+            "" if source else " But only in this notebook, since its source was not found."
         )
 
     def original(self, name: str) -> Any:

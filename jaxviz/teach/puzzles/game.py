@@ -24,7 +24,7 @@ from jaxviz.teach.puzzles.work import WORK
 from jaxviz.teach.rule import is_blank
 
 GROUPS: dict[str, tuple[Puzzle, ...]] = {
-    "What a gradient keeps": SAVING,
+    "What a gradient saves": SAVING,
     "Checkpoints and policies": CHECKPOINTS,
     "Work": WORK,
     "Without a NaN": NANS,
@@ -56,7 +56,7 @@ class Scored(Verdict):
             f'<div style="color:#c98500;font-size:1.7em;letter-spacing:.15em;line-height:1">{"★" * self.stars}</div>'
         )
         whole = f"{cheers if self.stars else ''}{shown}{self.picture}"
-        return f"<details><summary>What the solution gives</summary>{whole}</details>" if self.is_folded else whole
+        return f"<details><summary>Result of the solution</summary>{whole}</details>" if self.is_folded else whole
 
 
 @dataclass(eq=False)
@@ -136,7 +136,7 @@ def find(which: int | str) -> Puzzle:
     named = next((p for p in PUZZLES if p.name == which), None)
     if named is None:
         names = ", ".join(p.name for p in PUZZLES)
-        raise ValueError(f"no puzzle {which!r}: they have the numbers 1 to {len(PUZZLES)}, and the names {names}")
+        raise ValueError(f"no puzzle {which!r}: the numbers are 1 to {len(PUZZLES)}, and the names are {names}")
     return named
 
 
@@ -145,19 +145,19 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
     if is_blank(answer):
         return Verdict(None, BLANK)
     if not callable(answer):
-        why = f"It is a function, or a policy where one is asked for; got {answer!r}."
-        return Verdict(False, "That cannot be an answer.", note=why)
+        why = f"The answer must be a function, or a policy if the puzzle asks for one; got {answer!r}."
+        return Verdict(False, "This cannot be an answer.", note=why)
     try:
         function = puzzle.made(answer)
         problem = puzzle.difference(function)
     except Exception as error:
         problem = _raised(error)
     if problem:
-        return Verdict(False, "It has to compute the same first.", (Point("wrong", _SAME, problem),))
+        return Verdict(False, "It must compute the same values first.", (Point("wrong", _SAME, problem),))
     points = [Point("right", _SAME)]
     for says, fails in (
         *((c.says, c.fails) for c in puzzle.checks),
-        ("its values and gradients are right there, too", lambda f: puzzle.difference(f, on_points=True)),
+        ("also has the correct values and gradients at the hard points", lambda f: puzzle.difference(f, on_points=True)),
     ):
         problem = fails(function)
         if problem:
@@ -214,7 +214,7 @@ def _kept(puzzle: Puzzle, answer: Any, path: Path) -> str:
     is_kept = scores.keep(puzzle.name, scores.Best(amount, puzzle.par_amount, scores.source_of(answer)), path)
     n_solved = len(scores.read(path))
     told = f"{n_solved} of {len(PUZZLES)} solved; `teach.puzzles.card()` is the score card."
-    return told if is_kept else f"Your best answer to this one is as good. {told}"
+    return told if is_kept else f"Your best answer to this puzzle is as good. {told}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -52,7 +52,7 @@ def _kept(f: Function, types: tuple[Any, ...], argnums: Argnums) -> int:
 def _most_kept(f: Function, types: tuple[Any, ...], argnums: Argnums) -> str:
     found = (r for r in residuals(f, *types, argnums=argnums) if r.kind != "argument")
     largest = max(found, key=lambda r: r.nbytes, default=None)
-    return "" if largest is None else f"The largest of it is {format_bytes(largest.nbytes)}: {largest.reason}."
+    return "" if largest is None else f"The largest value is {format_bytes(largest.nbytes)}: {largest.reason}."
 
 
 def _peak(f: Function, types: tuple[Any, ...], argnums: Argnums) -> int:
@@ -131,7 +131,7 @@ def _which_are_sent(f: Function, types: tuple[Any, ...], argnums: Argnums) -> st
     return f"It has {', '.join(sent)}."
 
 
-KEPT = Measure("bytes kept", "Its gradient keeps {} beside the arguments", format_bytes, _kept, _most_kept)
+KEPT = Measure("residual bytes", "Its gradient saves {} besides its arguments", format_bytes, _kept, _most_kept)
 PEAK = Measure("peak", "Its gradient has a modelled peak of {}", format_bytes, _peak, _most_at_peak)
 FLOPS = Measure("FLOPs", "It takes {}", format_flops, _flops, _most_flops)
 OPERATIONS = Measure(

@@ -27,7 +27,7 @@ def finite(*args: Any, argnums: Argnums = 0) -> Check:
         found = find_nan(summed, *args, argnums=argnums)
         return "" if found is None else f"{found.summary}."
 
-    return Check("its gradient is finite where that of the function as given is not", fails)
+    return Check("its gradient is finite where the function as given has a NaN or infinite gradient", fails)
 
 
 # --- where --------------------------------------------------------------------------------------------------------------
@@ -52,13 +52,13 @@ _AT_ZERO = np.array([0.0, 1.5, -2.0, 0.0], np.float32)
 
 WHERE = Puzzle(
     "where", "The gradient at zero",
-    "`jnp.where` takes care of the value at zero, and still the gradient there is NaN. Make it 0, in few operations.",
+    "`jnp.where` handles zero, but the gradient there is still NaN. Make it 0, in few operations.",
     sinc, OPERATIONS, _LINE, lambda rng: (normal(rng, 4),),
-    amount_of(_twice_where), "which is what a second `jnp.where` takes",
+    amount_of(_twice_where), "the count with a second `jnp.where`",
     (
-        "The branch that is not chosen is computed all the same. Its cotangent is 0, and what is 0 times infinity?",
-        "The division must not see the zero: choose another number *before* it, with a second `jnp.where`.",
-        "To beat par: one `jnp.where` is enough, if what takes the place of 0 is so small that sin(x) / x is 1 in float32.",
+        "The branch that is not chosen is computed too. Its cotangent is 0, and what is 0 times infinity?",
+        "The division must not see the zero: replace it *before* the division, with a second `jnp.where`.",
+        "To beat par: one `jnp.where` is enough if 0 is replaced by a number so small that sin(x) / x is 1 in float32.",
     ),
     _twice_where,
     lambda: predict(
@@ -66,9 +66,9 @@ WHERE = Puzzle(
         ["0", "1", "NaN", "infinite"],
         truth=lambda: "NaN" if np.isnan(jax.grad(sinc)(0.0)) else "0",
         because={
-            "0": "That is right for the function. But the branch that is not chosen has a derivative, too, and it is added.",
-            "1": "That is the value.",
-            "NaN": "The branch that is not chosen gets the cotangent 0, and its derivative divides by 0: 0 times infinity is NaN, which is added to the other.",
+            "0": "That is correct for the function. But the branch that is not chosen has a derivative too, and it is added.",
+            "1": "That is the value, not the gradient.",
+            "NaN": "The branch that is not chosen gets the cotangent 0, and its derivative divides by 0: 0 times infinity is NaN, which is added to the other gradient.",
             "infinite": "It would be, if the branch with the division had been chosen.",
         },
     ),
@@ -102,22 +102,22 @@ _SAME = np.array([[1, 2, 3], [0, 1, 0]], np.float32), np.array([[1, 2, 3], [2, 1
 
 NORM = Puzzle(
     "norm", "At distance zero",
-    "The distance of two particles at one place is 0, and its gradient is NaN. Make the gradient 0 there, in few operations.",
+    "Two particles at the same place have distance 0, and the gradient is NaN. Make it 0, in few operations.",
     distances, OPERATIONS, _POINTS, lambda rng: (normal(rng, 2, 3), normal(rng, 2, 3)),
-    amount_of(_safe_distances), "which is what two of `jnp.where` take",
+    amount_of(_safe_distances), "the count with two `jnp.where`",
     (
-        "The derivative of a square root at 0 is infinite. By what is it multiplied?",
+        "The derivative of a square root at 0 is infinite. What is it multiplied by?",
         "`jnp.where(squares > 0, squares, 1.0)` before the root, and another `jnp.where` after it.",
-        "To beat par: the root need not be of exactly 0. 1e-30 is nothing in float32, and its root has a finite derivative.",
+        "To beat par: the argument of the root need not be exactly 0. Adding 1e-30 changes no other value in float32, and the root of 1e-30 has a finite derivative.",
     ),
     _safe_distances,
     lambda: predict(
-        "Does `jnp.linalg.norm(a - b)` have a gradient without a NaN where `a` is `b`?",
+        "Does `jnp.linalg.norm(a - b)` have a gradient without NaN if `a` equals `b`?",
         ["yes", "no"],
         truth=lambda: "no" if np.isnan(jax.grad(jnp.linalg.norm)(jnp.zeros(2))).any() else "yes",
         because={
-            "yes": "It is written as you would write it: the root of a sum of squares.",
-            "no": "It is the root of a sum of squares, too, and JAX has no rule of its own for it.",
+            "yes": "It is written the way you would write it: the root of a sum of squares.",
+            "no": "It is also the root of a sum of squares, and JAX has no custom rule for it.",
         },
     ),
     better=_nearly,
@@ -158,23 +158,23 @@ _SOME = np.array([[1, 2, 3], [0, 1, 5]], np.float32), np.array([[True, True, Fal
 
 MASKED = Puzzle(
     "entropy", "Masked actions",
-    "Where an action is masked, the entropy is NaN. Make the entropy and its gradient right, in few operations.",
+    "The entropy is NaN if some actions are masked. Correct it and its gradient, in few operations.",
     entropy, OPERATIONS, _ACTIONS, lambda rng: (normal(rng, 2, 3), np.ones((2, 3), bool)),
-    amount_of(_masked_entropy), "which is what one more `jnp.where` takes",
+    amount_of(_masked_entropy), "the count with one more `jnp.where`",
     (
-        "What is `exp(log_p) * log_p` where `log_p` is -inf?",
+        "What is `exp(log_p) * log_p` if `log_p` is -inf?",
         "0 times infinity is NaN. A `jnp.where` on one of the factors keeps the infinity out of the product.",
-        "To beat par: it need not be infinite. The exponential of -1e9 is 0, too, and 0 times 1e9 is 0.",
+        "To beat par: why use infinity? The exponential of -1e9 is also 0, and 0 times 1e9 is 0.",
     ),
     _masked_entropy,
     lambda: predict(
-        "One of the actions of a row is masked. Of what is the gradient of `entropy` NaN: of this action, or of all others in the row?",
+        "One action in a row is masked. For which actions is the gradient of `entropy` NaN: for this one, or for all others in the row?",
         ["this one", "the others", "none"],
         truth=_which_are_nan,
         because={
             "this one": "Its logit is not read at all: `jnp.where` chooses the constant, so its gradient is 0.",
-            "the others": "The entropy of the row is NaN, and so is all that is computed from it. The masked logit is not read at all, so its gradient is 0.",
-            "none": "The value is NaN already.",
+            "the others": "The entropy of the row is NaN, and so is everything computed from it. The masked logit is not read at all, so its gradient is 0.",
+            "none": "The value is already NaN.",
         },
         hints=("Which logits does `jnp.where` let through?",),
     ),
@@ -229,14 +229,14 @@ def _costly(written: Function) -> str:
 _FAR = np.array([0.0, 100.0, -100.0, 1.0], np.float32)
 
 RULE = Puzzle(
-    "softplus", "A rule of your own",
-    "`log(1 + exp(x))` is infinite at 100, and its gradient is NaN. Write it with a rule of your own whose gradient keeps at most one array.",
+    "softplus", "A custom rule",
+    "`log(1 + exp(x))` is infinite at 100, and its gradient is NaN. Write it with a custom rule whose gradient saves at most one array.",
     softplus, KEPT, _LINE, lambda rng: (normal(rng, 4),),
-    amount_of(_own_softplus), "which is one array in float32: what a `custom_jvp` with the sigmoid keeps",
+    amount_of(_own_softplus), "one array in float32, as with a `custom_jvp` that uses the sigmoid",
     (
-        "The value: max(x, 0) + log1p(exp(-|x|)) is the same, and overflows nowhere.",
-        "The derivative is the sigmoid. `@jax.custom_jvp`, and `@f.defjvp` for a function of `(primals, tangents)` that gives the value and its tangent.",
-        "To beat par: what the rule of a `custom_vjp` keeps is your choice, and the argument is there anyway.",
+        "The value: max(x, 0) + log1p(exp(-|x|)) is the same, and never overflows.",
+        "The derivative is the sigmoid. Use `@jax.custom_jvp`, and `@f.defjvp` for a function of `(primals, tangents)` that returns the value and its tangent.",
+        "To beat par: you choose what the rule of a `custom_vjp` saves, and the argument is in memory anyway.",
     ),
     _own_softplus,
     lambda: predict(
@@ -244,9 +244,9 @@ RULE = Puzzle(
         ["0", "1", "infinite", "NaN"],
         truth=lambda: "NaN" if np.isnan(jax.grad(softplus)(100.0)) else "1",
         because={
-            "0": "The gradient of the logarithm, 1 / (1 + inf), is 0. But that is not the end of it.",
-            "1": "That is right for the function. But it is computed from `exp(100)`.",
-            "infinite": "The gradient of `exp` is. By what is it multiplied?",
+            "0": "The gradient of the logarithm, 1 / (1 + inf), is 0. But that is only one factor.",
+            "1": "That is correct for the function. But it is computed from `exp(100)`.",
+            "infinite": "The gradient of `exp` is. What is it multiplied by?",
             "NaN": "exp(x) / (1 + exp(x)) is infinity over infinity.",
         },
     ),
@@ -255,8 +255,8 @@ RULE = Puzzle(
     right=jax.nn.softplus,
     points=((_FAR,),),
     checks=(
-        Check("has a rule of its own", _no_rule),
-        Check("its gradient takes no more operations than that of `jax.nn.softplus`", _costly),
+        Check("has a custom rule", _no_rule),
+        Check("its gradient takes no more operations than the gradient of `jax.nn.softplus`", _costly),
         finite(_FAR),
         has_right_rule((1.0,), (100.0,)),
     ),

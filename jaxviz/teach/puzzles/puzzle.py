@@ -151,7 +151,7 @@ def _value_and_gradient(function: Function, argnums: Argnums) -> Function:
     return compiled
 
 
-PLANNED = "which is what the planner keeps, with checkpoints that recompute at most 10 % of the FLOPs"
+PLANNED = "what the planner saves, with checkpoints that recompute at most 10 % of the FLOPs"
 """What par is where the planner has found it."""
 
 

@@ -53,13 +53,13 @@ _QUANTIZED = typed(512, 2_048), typed(8_192, 512)
 
 STRAIGHT = Puzzle(
     "straight", "Straight through",
-    "Rounding has no slope. Give `quantized` the gradient of `jnp.clip(x, -1, 1)` instead; it is applied to a product `x @ w`, and should keep little.",
+    "Rounding has zero slope. Give `quantized` the gradient of `jnp.clip(x, -1, 1)` instead; it is applied to a product `x @ w`, and should save little.",
     quantized, KEPT, _QUANTIZED, lambda rng: (normal(rng, 4, 6) / 2, normal(rng, 5, 4) / 2),
-    amount_of(lambda w, x: _of_mask(x @ w)), "which is a boolean for each element",
+    amount_of(lambda w, x: _of_mask(x @ w)), "one boolean for each element",
     (
-        "What is the derivative of clip, and what has to be known of `x` for it?",
-        "`jax.custom_vjp`: forward, give the result and `jnp.abs(x) < 1`; backward, give the cotangent where that is true.",
-        "To beat par: eight booleans fit into a byte. There is `jnp.packbits`.",
+        "What is the derivative of clip, and what does it need to know about `x`?",
+        "`jax.custom_vjp`: forward, return the result and `jnp.abs(x) < 1`; backward, return the cotangent where that is true, and 0 elsewhere.",
+        "To beat par: eight booleans fit into a byte. See `jnp.packbits`.",
     ),
     _of_mask,
     lambda: predict(
@@ -67,9 +67,9 @@ STRAIGHT = Puzzle(
         ["0", "0.25", "1"],
         truth=lambda: f"{jax.grad(_stopped)(0.3):g}",
         because={
-            "0": "That is the gradient of rounding, and it is stopped.",
-            "0.25": "That is the value. What is the derivative of each of the two terms?",
-            "1": "The second term has the value that is missing, and no derivative; that of the first is 1 inside of the bounds.",
+            "0": "That is the gradient of rounding, but that term is stopped.",
+            "0.25": "That is the value, not the gradient. What is the derivative of each of the two terms?",
+            "1": "The second term supplies the missing value and has no derivative; the first has derivative 1 inside the bounds.",
         },
     ),
     better=_of_bits,
@@ -112,22 +112,22 @@ IMPLICIT = Puzzle(
     kepler, PEAK, _PLANETS, lambda rng: (normal(rng, 4), rng.uniform(0.1, 0.5, 4).astype(np.float32)),
     least_peak(0.1), "the lowest peak that the planner finds for 10 % more FLOPs",
     (
-        "What is kept of each step, and from what that goes into the step can it be computed again?",
-        "A checkpoint around the step keeps `x` alone, once for each step.",
-        "To beat par: at the end x = m + e sin(x). Take the derivative of both sides, solve for dx, and write that as a rule of your own.",
+        "What is saved for each step, and which argument of the step is enough to recompute it?",
+        "A checkpoint around the step saves only `x`, once for each step.",
+        "To beat par: at the end x = m + e sin(x). Take the derivative of both sides, solve for dx, and write the result as a custom rule.",
     ),
     _checked_kepler,
     lambda: predict(
-        "A rule from the equation at the end, in place of the derivative of the loop: what share of the FLOPs does it take?",
+        "If a rule derived from that equation replaces the derivative of the loop, how many FLOPs does the gradient take?",
         ["less than half", "about as many", "more than twice as many"],
         truth=lambda: (
             "less than half" if cost(_implicit, *_PLANETS, argnums=(0, 1)).total.flops * 2 < cost(kepler, *_PLANETS, argnums=(0, 1)).total.flops
             else "about as many"
         ),
         because={
-            "less than half": "Forward, the loop runs as it did; backward there is no loop any more, but one division.",
-            "about as many": "What would the backward pass do, if its rule does not know of the loop?",
-            "more than twice as many": "The rule is one equation, whatever the number of steps.",
+            "less than half": "The forward pass still runs the loop; the backward pass has no loop, only a division.",
+            "about as many": "What would the backward pass do if its rule does not use the loop?",
+            "more than twice as many": "The rule is one equation, for any number of steps.",
         },
     ),
     better=_implicit,
@@ -155,27 +155,27 @@ _TWICE = typed(24, 64, 64), typed(8, 64)
 
 ROLLED = Puzzle(
     "rolled", "Rolled up",
-    "A Python loop over 12 layers is traced 12 times, and compiled as 12 layers. Make it few equations, however many the layers.",
+    "A Python loop over 12 layers is traced 12 times, and compiled as 12 layers. Reduce it to few equations, for any number of layers.",
     deep, EQUATIONS, _LAYERS, lambda rng: (normal(rng, 12, 3, 3) / 2, normal(rng, 2, 3)),
-    amount_of(_rolled), "which is a `scan` with one layer in it",
+    amount_of(_rolled), "the count with a `scan` over one layer",
     (
-        "JAX sees no loop: Python has run it before JAX sees anything. Which loop does JAX see?",
-        "`jax.lax.scan(f, init, xs)`, where `f` takes the carry and one of `xs`, and gives the next carry and something to stack, or None.",
+        "JAX sees no loop: Python runs it during tracing. Which kind of loop does JAX see?",
+        "`jax.lax.scan(f, init, xs)`, where `f` takes the carry and one of `xs`, and returns the next carry and a value to stack, or None.",
         "The carry is `x`, and `xs` is the array of weights.",
     ),
     _rolled,
     lambda: predict(
-        "With 24 layers instead of 12, how many equations have the Python loop and the `scan`?",
-        ["both twice as many", "the loop twice as many, the scan as many", "both as many"],
+        "With 24 layers instead of 12, how do the equation counts of the Python loop and the `scan` change?",
+        ["both double", "the loop doubles, the scan stays the same", "both stay the same"],
         truth=lambda: (
-            "the loop twice as many, the scan as many"
+            "the loop doubles, the scan stays the same"
             if EQUATIONS.of(deep, _TWICE, 0) > EQUATIONS.of(deep, _LAYERS, 0) and EQUATIONS.of(_rolled, _TWICE, 0) == EQUATIONS.of(_rolled, _LAYERS, 0)
-            else "both twice as many"
+            else "both double"
         ),
         because={
-            "both twice as many": "The body of a `scan` is traced once; how often it runs is one of its parameters.",
-            "the loop twice as many, the scan as many": "The body of a `scan` is one program, traced and compiled once; how often it runs is one of its parameters.",
-            "both as many": "Python runs its loop while JAX traces, and each layer's operations are recorded.",
+            "both double": "The body of a `scan` is traced once; the number of iterations is one of its parameters.",
+            "the loop doubles, the scan stays the same": "The body of a `scan` is one program, traced and compiled once; the number of iterations is one of its parameters.",
+            "both stay the same": "Python runs its loop while JAX traces, and each layer's operations are recorded.",
         },
     ),
     wrong=(deep, jax.jit(deep), lambda ws, x: jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0]),
@@ -208,22 +208,22 @@ _SHARE = (typed(1_000),)
 
 COLLECTIVE = Puzzle(
     "collective", "One collective",
-    "Each of eight devices has a share of the numbers, and needs the variance of all. Two sums over the devices wait for each other: do it with one.",
+    "Each of eight devices has a share of the numbers, and needs the variance of all. It uses two sums over the devices, and the second waits for the first: use only one.",
     variance, COLLECTIVES, _SHARE, lambda rng: (normal(rng, DEVICES, 5),),
-    amount_of(_of_moments), "which is the fewest that can be",
+    amount_of(_of_moments), "the fewest possible",
     (
         "The second sum waits for the mean. Is there a formula for the variance that does not?",
-        "The variance is the mean of the squares less the square of the mean.",
+        "The variance is the mean of the squares minus the square of the mean.",
         "A `psum` of two numbers in one array, made by `jnp.stack`, is one collective.",
     ),
     _of_moments,
     lambda: predict(
-        "`jax.lax.psum((a, b), axis)` of a pair: how many collectives does JAX trace that to?",
+        "How many collectives does JAX trace for `jax.lax.psum((a, b), axis)` of a pair?",
         ["one", "two"],
         truth=lambda: ["none", "one", "two"][COLLECTIVES.of(_of_pair, _SHARE, 0)],
         because={
-            "one": "That is what an array of two numbers is. A pair is a pytree with two leaves.",
-            "two": "One for each leaf of a pytree. XLA may combine them later; an array of two numbers needs no luck.",
+            "one": "That would be right for an array of two numbers. A pair is a pytree with two leaves.",
+            "two": "One for each leaf of a pytree. XLA may combine them later; an array of two numbers does not depend on that.",
         },
     ),
     wrong=(variance, lambda x: _of_pair(x)[1] / (DEVICES * x.size) - (_of_pair(x)[0] / (DEVICES * x.size)) ** 2,
@@ -256,20 +256,20 @@ def _of_logs(x):
 
 
 GATHER = Puzzle(
-    "gather", "Do not send it all",
-    "The logarithm of a sum of exponentials over eight devices, each of which sends its share to all others. Send fewer bytes.",
+    "gather", "Do not send everything",
+    "The logarithm of a sum of exponentials over eight devices, where each sends its share to all others. Send fewer bytes.",
     log_sum, SENT, _SHARE, lambda rng: (100 * normal(rng, DEVICES, 5),),
-    amount_of(_of_maximum), "which is two numbers: a maximum and a sum",
+    amount_of(_of_maximum), "two numbers: a maximum and a sum",
     (
         "A sum of 1,000 numbers is one number, and each device can compute its own.",
-        "The exponentials overflow unless the largest number of all is subtracted: `jax.lax.pmax`, and then `jax.lax.psum`. The result does not depend on what is subtracted, so stop its gradient.",
-        "To beat par: what does a device know when it has computed the result for its own share?",
+        "The exponentials overflow unless the largest number is subtracted: use `jax.lax.pmax`, then `jax.lax.psum`. The result does not depend on the subtracted number, so stop its gradient.",
+        "To beat par: what does a device know once it has computed the result for its own share?",
     ),
     _of_maximum,
     lambda: predict(
-        "How many bytes does each device send as it is given, with 1,000 numbers of float32?",
+        "How many bytes does each device send in the function as given, with 1,000 float32 numbers?",
         truth=lambda: SENT.of(log_sum, _SHARE, 0),
-        because="All of its share: 4 bytes for each number.",
+        because="Its whole share: 4 bytes for each number.",
         tolerance=0.01,
         hints=("What does `all_gather` gather?",),
     ),

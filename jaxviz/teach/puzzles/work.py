@@ -27,21 +27,21 @@ _CHAIN = typed(512, 512), typed(512, 512), typed(512, 512), typed(512)
 
 ORDER = Puzzle(
     "order", "The order of products",
-    "Three matrices and a vector. Compute the product in fewer FLOPs.",
+    "Multiply three matrices and a vector in fewer FLOPs.",
     pushed, FLOPS, _CHAIN, lambda rng: (normal(rng, 2, 3), normal(rng, 3, 4), normal(rng, 4, 3), normal(rng, 3)),
-    amount_of(_from_the_right), "which is three products of a matrix and a vector",
+    amount_of(_from_the_right), "three products of a matrix and a vector",
     (
-        "Python does `a @ b` first. How large is what comes out, and how large could it be?",
-        "Put brackets so that each product has a vector in it.",
+        "Python computes `a @ b` first. How large is the result, and how large would it need to be?",
+        "Use parentheses so that every product includes a vector.",
     ),
     _from_the_right,
     lambda: predict(
-        "Jacobians are matrices, and the derivative of a chain of functions is the product of theirs. Which mode puts the brackets of `ct @ J3 @ J2 @ J1` from the left?",
+        "Jacobians are matrices, and the derivative of a chain of functions is the product of their Jacobians. Which mode evaluates `ct @ J3 @ J2 @ J1` from the left?",
         ["forward", "reverse"],
         truth=lambda: "reverse",
         because={
-            "forward": "It starts from a tangent, which stands on the right of `J1`.",
-            "reverse": "It starts from the cotangent of the result, `ct`: a vector times a matrix, three times. Forward mode starts from a tangent, on the right of `J1`.",
+            "forward": "It starts from a tangent, which is to the right of `J1`.",
+            "reverse": "It starts from the cotangent of the result, `ct`: a vector times a matrix, three times. Forward mode starts from a tangent, to the right of `J1`.",
         },
     ),
     wrong=(pushed, lambda a, b, c, v: (a @ b) @ (c @ v), lambda a, b, c, v: 2 * (a @ (b @ (c @ v)))),
@@ -66,22 +66,22 @@ _CURVE = typed(1_000, 64), typed()
 
 MODE = Puzzle(
     "mode", "Forward or reverse",
-    "A curve in 1,000 dimensions, and its velocity at a time `t`, in fewer FLOPs.",
+    "Compute the velocity of a curve in 1,000 dimensions at time `t`, in fewer FLOPs.",
     velocity, FLOPS, _CURVE, lambda rng: (normal(rng, 5, 3), np.float32(rng.normal())),
-    amount_of(_forward), "which is once through the function with a tangent",
+    amount_of(_forward), "one evaluation of the function with a tangent",
     (
-        "How many results has the curve, and how many arguments? One pass of reverse mode gives the derivative of one result.",
-        "One pass of forward mode gives the derivative in one argument, and there is one.",
+        "How many results does the curve have, and how many arguments? One reverse-mode pass gives the derivative of one result.",
+        "One forward-mode pass gives the derivative with respect to one argument, and there is only one.",
         "`jax.jacfwd`, or `jax.jvp` with a tangent of 1.0.",
     ),
     _forward,
     lambda: predict(
-        "A function has 1,000 results and 1 argument. How often does `jax.jacrev` go back through it, for its Jacobian?",
+        "A function has 1,000 results and 1 argument. How many backward passes does `jax.jacrev` need for its Jacobian?",
         ["once", "1,000 times"],
         truth=lambda: "1,000 times" if FLOPS.of(velocity, _CURVE, 0) > 500 * FLOPS.of(_forward, _CURVE, 0) else "once",
         because={
-            "once": "Once through gives one row of the Jacobian, and it has 1,000.",
-            "1,000 times": "Once for each result: a batch of 1,000 cotangents, one for each row. In forward mode it is once for each argument.",
+            "once": "One pass gives one row of the Jacobian, which has 1,000 rows.",
+            "1,000 times": "One for each result: a batch of 1,000 cotangents, one for each row. Forward mode needs one pass for each argument.",
         },
     ),
     wrong=(velocity, jax.jit(velocity), lambda w, t: 2 * _forward(w, t)),
@@ -113,25 +113,25 @@ _ENERGY = typed(300, 300), typed(300), typed(300)
 
 BENT = Puzzle(
     "hessian", "A Hessian and one vector",
-    "The Hessian of an energy times a vector, in fewer FLOPs.",
+    "Multiply the Hessian of an energy by a vector, in fewer FLOPs.",
     bent, FLOPS, _ENERGY, lambda rng: (normal(rng, 4, 3), normal(rng, 3), normal(rng, 3)),
-    amount_of(_forward_over_reverse), "which is `jax.jvp` of `jax.grad`",
+    amount_of(_forward_over_reverse), "the count of `jax.jvp` of `jax.grad`",
     (
-        "The Hessian is the Jacobian of the gradient. Is all of it needed for one product?",
-        "A Jacobian times a vector is what `jax.jvp` computes. Of which function do you take it?",
-        "To beat par: the two derivatives can be taken in the other order, too, and then less has to be pushed forward.",
+        "The Hessian is the Jacobian of the gradient. Do you need all of it for one product?",
+        "`jax.jvp` computes a Jacobian times a vector. Which function do you apply it to?",
+        "To beat par: the two derivatives can also be taken in the other order, which has fewer products to push forward.",
     ),
     _forward_over_reverse,
     lambda: predict(
-        "What is cheaper here: `jax.jvp` of `jax.grad`, or `jax.grad` of a directional derivative by `jax.jvp`?",
+        "Which is cheaper here: `jax.jvp` of `jax.grad`, or `jax.grad` of a directional derivative computed by `jax.jvp`?",
         ["jvp of grad", "grad of jvp", "they are the same"],
         truth=lambda: ("grad of jvp", "they are the same", "jvp of grad")[
             1 + np.sign(FLOPS.of(_reverse_over_forward, _ENERGY, 0) - FLOPS.of(_forward_over_reverse, _ENERGY, 0))
         ],
         because={
-            "jvp of grad": "It computes values and tangents of both passes: four products with `w`, of which one is for the gradient itself, which is not asked for.",
-            "grad of jvp": "Forward there are a value and a tangent, and backward one cotangent: three products with `w`. `jvp` of `grad` has four, and one of them is for the gradient itself.",
-            "they are the same": "The results are. Count the products with `w`.",
+            "jvp of grad": "It computes values and tangents of both passes: four products with `w`, one of them for the gradient itself, which is not needed.",
+            "grad of jvp": "The forward pass has a value and a tangent, and the backward pass one cotangent: three products with `w`. `jvp` of `grad` has four, and one of them is for the gradient itself.",
+            "they are the same": "Their results are the same. Count the products with `w`.",
         },
     ),
     better=_reverse_over_forward,
@@ -157,24 +157,24 @@ _FIELD = typed(1_024, 256), typed(256, 1_024), typed(256)
 
 TRACE = Puzzle(
     "trace", "The trace of a Jacobian",
-    "The divergence of a field in 256 dimensions, as a continuous normalizing flow needs it, in fewer FLOPs.",
+    "Compute the divergence of a field in 256 dimensions, as in a continuous normalizing flow, in fewer FLOPs.",
     divergence, FLOPS, _FIELD, lambda rng: (normal(rng, 5, 3), normal(rng, 3, 5), normal(rng, 3)),
-    amount_of(_diagonal), "which is the diagonal alone",
+    amount_of(_diagonal), "the count for the diagonal alone",
     (
-        "The Jacobian is `u @ diag(1 - tanh²) @ w`: 256 × 256 numbers, of which 256 are used.",
+        "The Jacobian is `u @ diag(1 - tanh²) @ w`: 256 × 256 numbers, but only 256 are used.",
         "The trace of a product of two matrices is the sum of the products of their elements: `sum(a * b.T)`.",
         "`jnp.sum(slope * jnp.sum(w * u.T, 1))`, where `slope` is the derivative of tanh at `w @ x`.",
     ),
     _diagonal,
     lambda: predict(
-        "`jax.jacfwd` instead of `jax.jacrev`: what does the trace then cost?",
+        "With `jax.jacfwd` instead of `jax.jacrev`, what does the trace cost?",
         ["a tenth", "as much", "ten times as much"],
         truth=lambda: {0: "as much", -1: "a tenth", 1: "ten times as much"}[
             round(np.log10(FLOPS.of(_jacfwd, _FIELD, 0) / FLOPS.of(divergence, _FIELD, 0)))
         ],
         because={
             "a tenth": "The field has as many results as arguments.",
-            "as much": "The field has as many results as arguments: 256 passes either way. All of the Jacobian is computed, whichever way.",
+            "as much": "The field has as many results as arguments: 256 passes in either mode. Both compute the whole Jacobian.",
             "ten times as much": "The field has as many results as arguments.",
         },
     ),
@@ -208,23 +208,23 @@ _ROUTED = typed(512, 512), typed(1_024, 512)
 
 BRANCHES = Puzzle(
     "branches", "Both branches",
-    "Each example takes one of two branches, under `jax.vmap`. Compute the same in fewer FLOPs.",
+    "Under `jax.vmap`, each example takes one of two branches. Compute the same values in fewer FLOPs.",
     routed, FLOPS, _ROUTED, lambda rng: (normal(rng, 3, 4), normal(rng, 5, 4)),
-    amount_of(_routed_once), "which is one product of matrices",
+    amount_of(_routed_once), "one matrix product",
     (
-        "`jax.make_jaxpr(routed)` has no `cond` in it. What has become of it?",
-        "Under vmap the predicate differs from example to example, so that both branches are computed and one is selected. What do both of them do alike?",
-        "Select what goes into the product: `jnp.where(xs[:, :1] > 0, jnp.sin(xs), jnp.tanh(xs))`.",
+        "`jax.make_jaxpr(routed)` has no `cond`. What replaced it?",
+        "Under vmap the predicate differs between examples, so both branches are computed and one is selected. What do the branches have in common?",
+        "Select the operand of the product: `jnp.where(xs[:, :1] > 0, jnp.sin(xs), jnp.tanh(xs))`.",
     ),
     _routed_once,
     lambda: predict(
-        "`w` is `f32[512,512]`, and there are 1,024 examples. Under vmap, what is the type of the `w` that a product reads?",
+        "`w` is `f32[512,512]`, and there are 1,024 examples. Under vmap, what is the type of the `w` that each product reads?",
         ["f32[512,512]", "f32[1024,512,512]"],
         truth=_type_of_factor,
         because={
-            "f32[512,512]": "So it is without a `cond`. But with one, JAX has each branch read its operands through a selection, example by example.",
-            "f32[1024,512,512]": "One for each example, 1 GiB: JAX has each branch read its operands through a selection by the predicate, so that no NaN of "
-            "a branch that is not taken gets into a gradient; and the predicate differs from example to example.",
+            "f32[512,512]": "That is correct without a `cond`. With one, JAX makes each branch read its operands through a selection for each example.",
+            "f32[1024,512,512]": "One for each example, 1 GiB: JAX makes each branch read its operands through a selection by the predicate, so that "
+            "a NaN in a branch that is not taken cannot reach a gradient, and the predicate differs between examples.",
         },
         hints=("`jax.make_jaxpr(routed)(w, xs)` shows it.",),
     ),
