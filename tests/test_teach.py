@@ -122,9 +122,9 @@ def test_marks_are_answered_with_their_reasons():
     assert "`tanh(h)`" in why
     assert "`params['w2']`" in why
     assert "contracts the tangent with it" in marks["`params['w2']`"].why
-    assert "3 of 5 found, 1 marked that is not kept" in str(verdict)
-    assert "It keeps 2 of its arguments and 3 that are computed at lines 19, 21." in str(kept.hint())
-    assert "no further hint" in str(kept.hint())
+    assert "3 of 5 found, 1 marked that is not saved" in str(verdict)
+    assert "It saves 2 of its arguments and 3 that are computed at lines 19, 21." in str(kept.hint())
+    assert "no more hints" in str(kept.hint())
     assert "The gradient keeps 5 of these" in str(kept.reveal())
 
 
@@ -147,7 +147,7 @@ def test_a_line_stands_for_what_is_computed_there():
 def test_an_unknown_name_is_answered_with_those_there_are():
     verdict = teach.saved(network, *ARGS).answer(["z"])
     assert verdict.is_right is False
-    assert "fits none" in verdict.headline
+    assert "does not match" in verdict.headline
     assert "`params['w1']`" in verdict.note
 
 
@@ -156,7 +156,7 @@ def test_dots_are_no_answer(given):
     verdict = teach.saved(network, *ARGS).answer(given)
     assert verdict.is_right is None
     assert not verdict
-    assert "in place of the dots" in str(verdict)
+    assert "Replace the dots" in str(verdict)
 
 
 def test_a_solution_is_folded_in_a_notebook_and_not_in_text():
@@ -175,9 +175,9 @@ def test_a_number_is_predicted():
     assert size.answer(f"{true} B")
     assert size.answer(true * 1.04)
     assert "It is." in str(size.answer(true))
-    assert "too much" in str(size.answer("1 MiB"))
-    assert "too little" in str(size.answer(1))
-    assert "is a number" in str(size.answer("a lot"))
+    assert "too large" in str(size.answer("1 MiB"))
+    assert "too small" in str(size.answer(1))
+    assert "must be a number" in str(size.answer("a lot"))
     assert f"{true:,}" in str(size.reveal())
     assert all(size.answer(w).is_right is False for w in size.wrong())
 
@@ -229,7 +229,7 @@ def test_a_rule_is_checked_at_each_input():
     assert all(tanh.answer(w).is_right is False for w in tanh.wrong())
     said = tanh.answer(jnp.sin).points[-1]
     assert said.mark == "wrong"
-    assert said.why.startswith("At 0.5 it gives 0.479426, and tanh gives 0.462117")
+    assert said.why.startswith("At 0.5 it returns 0.479426, but tanh returns 0.462117")
     assert "wrong in the tangent of output" in tanh.answer(wrong_tanh).points[-1].why or "cotangent" in str(
         tanh.answer(wrong_tanh)
     )
@@ -241,7 +241,7 @@ def test_a_gradient_is_checked_where_the_values_are_right():
     stopped = lambda x: jax.lax.stop_gradient(jnp.sin(x))
     found = teach.rule("", teach.computes(jnp.sin, (0.5,)), teach.gradient_of(jnp.sin, (0.5,))).answer(stopped)
     assert [p.mark for p in found.points] == ["right", "wrong"]
-    assert "At 0.5 it gives 0 in [0], and the gradient of sin gives 0.877583." in found.points[-1].why
+    assert "At 0.5 it returns 0 in [0], but the gradient of sin returns 0.877583." in found.points[-1].why
 
 
 def test_the_index_of_a_wrong_element_is_named():
@@ -261,7 +261,7 @@ def test_linearity_residuals_and_programs_are_checked():
     assert small.answer(jnp.sin)
     verdict = small.answer(lambda x: jnp.sin(jnp.sin(x)))
     assert verdict.is_right is False
-    assert "It keeps 24 B; most of all 12 B" in str(verdict)
+    assert "It saves 24 B; the largest value is 12 B" in str(verdict)
     no_exp = teach.rule(
         "", teach.traces_to(lambda p: all(e.primitive.name != "exp" for _, e in p.walk()), "has no exp", 1.0)
     )
@@ -327,7 +327,7 @@ def test_a_form_gives_what_is_ticked_chosen_and_typed():
 
     kept = teach.saved(network, *ARGS)
     form = exercise_form(kept)
-    assert "Nothing is marked" in press(form, "Check")
+    assert "Nothing is selected" in press(form, "Check")
     assert "0 of 5 found" in press(form, "Check")
     for box in parts(form, ipywidgets.Checkbox):
         box.value = any(
@@ -340,9 +340,9 @@ def test_a_form_gives_what_is_ticked_chosen_and_typed():
     size = exercise_form(teach.predict("?", truth=lambda: 3))
     assert "Write your answer first" in press(size, "Check")
     parts(size, ipywidgets.Text)[0].value = "4"
-    assert "too much" in parts(size, ipywidgets.HTML)[-1].value
+    assert "too large" in parts(size, ipywidgets.HTML)[-1].value
     choice = exercise_form(teach.predict("?", ["a", "b"], truth=lambda: "b"))
-    assert "Choose one first" in press(choice, "Check")
+    assert "Select an answer first" in press(choice, "Check")
     parts(choice, ipywidgets.RadioButtons)[0].value = "b"
     assert "Right." in press(choice, "Check")
     rule = exercise_form(teach.rule("?", teach.computes(jnp.sin, (0.5,))))

@@ -179,7 +179,7 @@ def test_right_answers_are_kept_for_the_next_notebook(my, tmp_path):
     exec(compile(source, "<a cell>", "exec"), namespace)
     assert not file.exists()
     verdict = autodiff.exercise(my, "split").answer(namespace["mine"])
-    assert verdict.note == "`my.split` is yours from here on."
+    assert verdict.note == "From here on, `my.split` is yours."
     assert "yours: split" in repr(my)
 
     later = autodiff.engine(tmp_path / "answers" / "mine.py")

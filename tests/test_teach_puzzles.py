@@ -106,7 +106,7 @@ def test_scores_are_called_as_in_golf(amount, name):
 def test_an_answer_has_to_compute_the_same_first(tmp_path):
     mask = teach.puzzles.show(5, tmp_path / "mine.py")
     assert mask.puzzle.name == "mask"
-    assert "In the value at f32[4,6], f32[5,4], it gives" in str(mask.answer(lambda w, x: x @ w))
+    assert "In the value at f32[4,6], f32[5,4], it returns" in str(mask.answer(lambda w, x: x @ w))
     assert "In the gradient in `w` at" in str(mask.answer(lambda w, x: jax.lax.stop_gradient(jax.nn.relu(x @ w))))
     assert "It raises ValueError: no" in str(mask.answer(lambda w, x: (_ for _ in ()).throw(ValueError("no"))))
     assert "raises TypeError" in str(mask.answer(jax.nn.relu))
@@ -168,9 +168,7 @@ def test_no_answers_are_an_empty_card(tmp_path):
 def test_a_puzzle_goes_by_its_number_or_its_name():
     assert teach.puzzles.show(24).puzzle is teach.puzzles.show("gather").puzzle
     for which in (0, 25, "tanh", None):
-        with pytest.raises(
-            ValueError, match=r"no puzzle .*: the numbers are 1 to 24, and the names are row, softmax"
-        ):
+        with pytest.raises(ValueError, match=r"no puzzle .*: the numbers are 1 to 24, and the names are row, softmax"):
             teach.puzzles.show(which)
 
 

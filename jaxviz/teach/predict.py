@@ -69,7 +69,7 @@ def predict(
             return right_number(number == true)
         times = max(number, true) / min(number, true) if min(number, true) > 0 else 0.0
         far = f", by a factor of {times:.0f}" if times > 2.5 else ""
-        return not_yet(f"{given} is too {'much' if number > true else 'little'}{far}.")
+        return not_yet(f"{given} is too {'large' if number > true else 'small'}{far}.")
 
     def right_number(is_exact: bool) -> Verdict:
         true = truth()

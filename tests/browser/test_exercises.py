@@ -34,7 +34,7 @@ def test_a_form_is_filled_in_with_the_keyboard(in_lab):
         page.keyboard.press("Tab")
     page.keyboard.press("Space")  # Check
     output = page.locator(".jp-OutputArea", has=boxes.first)
-    expect(output).to_contain_text("Right. The gradient keeps 3 of these 6 values")
+    expect(output).to_contain_text("Right. The gradient saves 3 of these 6 values")
     expect(output).to_contain_text("sin's derivative multiplies the tangent by it")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")  # Hint
@@ -45,7 +45,7 @@ def test_a_form_is_filled_in_with_the_keyboard(in_lab):
     page.keyboard.type("13")
     page.keyboard.press("Enter")
     said = page.locator(".jp-OutputArea", has=line)
-    expect(said).to_contain_text("Not yet. 13 is too much.")
+    expect(said).to_contain_text("Not yet. 13 is too large.")
     line.fill("12 B")
     page.keyboard.press("Enter")
     expect(said).to_contain_text("Three numbers of four.")

@@ -34,7 +34,7 @@ def test_forms_are_answered_with_the_keyboard(tab, tmp_path):
     page.get_by_label("Your answer").focus()
     keys.type("9000")
     keys.press("Enter")
-    expect(said.nth(1)).to_contain_text("Not yet. 9000 is too little.")
+    expect(said.nth(1)).to_contain_text("Not yet. 9000 is too small.")
     keys.press("Tab")
     keys.press("Tab")
     keys.press("Space")  # Hint

@@ -55,7 +55,7 @@ test("a line is typed, and hints come one after the other", () => {
   open("size");
   by<HTMLInputElement>("input").value = "9000";
   press("Check");
-  expect(said()).toContain("Not yet. 9000 is too little.");
+  expect(said()).toContain("Not yet. 9000 is too small.");
   press("Hint");
   expect(by("output").innerHTML).toContain("Hint 1 of 2: What is the slope of <code>exp</code>?");
   press("Hint");
@@ -68,7 +68,7 @@ test("a line is typed, and hints come one after the other", () => {
 test("nothing marked counts as an answer the second time", () => {
   open("marks");
   press("Check");
-  expect(said()).toContain("Nothing is marked");
+  expect(said()).toContain("Nothing is selected");
   press("Check");
   expect(said()).toContain("0 of 3 found");
   expect(document.querySelectorAll("output .jvx-missed")).toHaveLength(3);

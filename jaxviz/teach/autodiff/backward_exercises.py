@@ -84,7 +84,9 @@ def of_transposed(my: Engine) -> Exercise:
                 return DOTS
             (wanted,) = jax.linear_transpose(f, inputs[i])(ct)
             if np.shape(found) != np.shape(wanted):
-                return f"The cotangent of input {i} has the shape {np.shape(found)}, but the input has {np.shape(wanted)}."
+                return (
+                    f"The cotangent of input {i} has the shape {np.shape(found)}, but the input has {np.shape(wanted)}."
+                )
             if not close(found, wanted):
                 return f"For input {i} it returns {shown(np.ravel(found)[:3])} …, but jax.linear_transpose returns {shown(np.ravel(wanted)[:3])} …"
         return ""
@@ -132,9 +134,7 @@ def of_transpose(my: Engine) -> Exercise:
             for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
                 if (a is None) != (b is None) or (a is not None and not close(a, b)):
                     said = "None" if a is None else shown(a)
-                    return (
-                        f"{text}: for input {i} it returns {said}; the correct cotangent is {'None' if b is None else shown(b)}."
-                    )
+                    return f"{text}: for input {i} it returns {said}; the correct cotangent is {'None' if b is None else shown(b)}."
         return ""
 
     def few(transpose: Any) -> str:

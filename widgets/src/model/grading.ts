@@ -46,13 +46,13 @@ export function number(text: string): number | null {
 
 function ofNumber({ truth, tolerance, exact, near, note }: OfNumber, given: string): Said {
   const value = number(given);
-  if (value === null) return notYet(`The answer is a number; got '${given}'.`);
+  if (value === null) return notYet(`The answer must be a number; got '${given}'.`);
   if (value === truth) return exact;
   const [low, high] = [Math.min(value, truth), Math.max(value, truth)];
   if (high - low <= tolerance * Math.max(Math.abs(low), Math.abs(high))) return near;
   const times = low > 0 ? high / low : 0;
   const far = times > 2.5 ? `, by a factor of ${times.toFixed(0)}` : "";
-  return notYet(`${given} is too ${value > truth ? "much" : "little"}${far}.`, note);
+  return notYet(`${given} is too ${value > truth ? "large" : "small"}${far}.`, note);
 }
 
 function ofWord({ right, note }: OfWord, given: string): Said {
@@ -69,7 +69,7 @@ function ofMarks({ boxes, headline, note }: OfMarks, marked: ReadonlySet<number>
   const [right, wrong, missed] = ["right", "wrong", "missed"].map(count) as [number, number, number];
   if (!wrong && !missed) return { isRight: true, headline, points, note };
   const parts = [`${right} of ${right + missed} found`];
-  if (wrong) parts.push(`${wrong} marked that ${wrong === 1 ? "is" : "are"} not kept`);
+  if (wrong) parts.push(`${wrong} marked that ${wrong === 1 ? "is" : "are"} not saved`);
   points.sort((p, q) => WORST_FIRST.indexOf(p.mark) - WORST_FIRST.indexOf(q.mark));
   return notYet(`${parts.join(", ")}.`, note, points);
 }
