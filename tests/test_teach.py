@@ -125,7 +125,7 @@ def test_marks_are_answered_with_their_reasons():
     assert "3 of 5 found, 1 marked that is not saved" in str(verdict)
     assert "It saves 2 of its arguments and 3 that are computed at lines 19, 21." in str(kept.hint())
     assert "no more hints" in str(kept.hint())
-    assert "The gradient keeps 5 of these" in str(kept.reveal())
+    assert "The gradient saves 5 of these" in str(kept.reveal())
 
 
 @pytest.mark.parametrize(

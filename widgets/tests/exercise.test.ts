@@ -60,7 +60,7 @@ test("a line is typed, and hints come one after the other", () => {
   expect(by("output").innerHTML).toContain("Hint 1 of 2: What is the slope of <code>exp</code>?");
   press("Hint");
   press("Hint");
-  expect(said()).toBe("There is no further hint.");
+  expect(said()).toBe("There are no more hints.");
   press("Reveal");
   expect(said()).toBe("The answer: 12,288.Three arrays.");
 });

@@ -70,7 +70,7 @@ function attend(form: HTMLFormElement): void {
   let told = 0;
   const hint = () => {
     if (told < hints.length) remark(`Hint ${told + 1} of ${hints.length}: ${hints[told++]}`);
-    else remark("There is no further hint.");
+    else remark("There are no more hints.");
   };
   const check = grading && h("button", { type: "submit", class: "jvx-check" }, "Check");
   const help = hints.length > 0 && h("button", { type: "button", onclick: hint }, "Hint");
