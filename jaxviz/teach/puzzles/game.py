@@ -157,7 +157,10 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
     points = [Point("right", _SAME)]
     for says, fails in (
         *((c.says, c.fails) for c in puzzle.checks),
-        ("also has the correct values and gradients at the hard points", lambda f: puzzle.difference(f, on_points=True)),
+        (
+            "also has the correct values and gradients at the hard points",
+            lambda f: puzzle.difference(f, on_points=True),
+        ),
     ):
         problem = fails(function)
         if problem:
