@@ -1,4 +1,5 @@
 // @vitest-environment jsdom
+
 import { afterEach, beforeAll, expect, test, vi } from "vitest";
 import whatIfs from "../../tests/fixtures/whatif.json";
 import { CodePane } from "../src/code/pane";
@@ -9,6 +10,7 @@ import { InspectorPane } from "../src/panes/inspector";
 import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
 import { pointedPlaces, residualLitAs, type Side, State } from "../src/state/state";
+import { breakable, h } from "../src/ui/dom";
 import { formatBytes, formatFlops } from "../src/ui/format";
 import { bytes, json, model } from "./fixture";
 import { host as modelOf, zipped } from "./host";
@@ -1141,4 +1143,10 @@ test("the switches of a function that is too large for that are asked for when t
   expect(model.sent).not.toContain("what if");
   model.set("advice", JSON.stringify({ sentence: "", setting: "", cards: [], error: "" }));
   expect(model.sent).toContain("what if");
+});
+
+test("an expression is broken within no name", () => {
+  const parts = breakable("jnp.mean(x**2, -1)").map((part) => (typeof part === "string" ? part : "|"));
+  expect(parts.join("")).toBe("jnp.|mean(|x**2,| -1)");
+  expect(h("code", {}, ...breakable("a.b(c)")).textContent).toBe("a.b(c)");
 });

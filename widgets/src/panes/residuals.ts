@@ -3,7 +3,7 @@
 import { alike, grouped, most, mostAlike, sumOf } from "../model/groups";
 import type { Residual } from "../model/records";
 import { type Change, type Lit, residualLitAs, type State } from "../state/state";
-import { button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
+import { breakable, button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
 import { filterOf } from "../ui/filter";
 import { formatBytes, formatCount, formatParts, formatRepeated, plural } from "../ui/format";
 import { marked } from "../ui/marked";
@@ -56,7 +56,8 @@ function together(members: Residual[]): Residual {
       return label;
     },
     get reason() {
-      reason ||= mostAlike(members.map((r) => r.reason));
+      // Whose cotangents they go into differs from one to the next, and is said of each by itself.
+      reason ||= mostAlike(members.map((r) => r.reason.split("; read by the ", 1)[0]!));
       return reason;
     },
     type: formatRepeated(members.length, first.type),
@@ -413,7 +414,7 @@ export class ResidualsPane {
         "td",
         { class: "jv-col-name", title: isGroup ? r.label : `${r.label}: ${r.name} in the forward program` },
         isGroup && foldButton(isOpen, `the ${members.length} of ${r.label}`, "residual-fold", fold),
-        h("code", {}, r.label),
+        h("code", {}, ...breakable(r.label)),
         !isGroup && r.label !== r.name && h("code", { class: "jv-dim" }, ` ${r.name}`),
       ),
       h("td", { class: "jv-col-type" }, h("code", {}, r.type)),

@@ -25,6 +25,10 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/** An expression that may be broken after an opening bracket, a dot or a comma, and so within no name. */
+export const breakable = (text: string): Child[] =>
+  text.split(/(?<=[([{.,])/).flatMap((part, i) => (i > 0 ? [h("wbr"), part] : [part]));
+
 /** What "gradient of `loss` in `params`" is shown as: `loss in params`, so that the name comes first where it is cut. */
 export function heading(title: string): HTMLElement {
   const text = title.replaceAll("`", "");
