@@ -53,6 +53,15 @@ def test_panes_stand_below_each_other_in_a_narrow_page(page):
     assert boxes(page)[0]["y"] == boxes(page)[1]["y"]
 
 
+def test_what_is_in_motion_stands_above_the_source_in_a_narrow_page(page):
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.get_by_test_id("view-motion").click()
+    page.wait_for_selector("[data-testid=motion-play]")
+    motion, source = (page.get_by_test_id(name).bounding_box() for name in ("motion", "source"))
+    assert motion["height"] > 300
+    assert motion["y"] + motion["height"] <= source["y"] + 1
+
+
 @pytest.mark.parametrize(
     ("width", "name"),
     [
