@@ -165,9 +165,8 @@ function extensions({
   wraps = false,
   extensions = [],
 }: TextOptions): Extension[] {
-  let pressed: MouseEvent | null = null;
-  const at = (event: MouseEvent, view: EditorView, act: (line: number, column: number) => void) => {
-    const position = positionUnder(event, view);
+  let pressed: { event: MouseEvent; position: number | null } | null = null;
+  const at = (position: number | null, view: EditorView, act: (line: number, column: number) => void) => {
     if (position === null) return;
     const { number, from } = view.state.doc.lineAt(position);
     act(number - 1, position - from);
@@ -186,20 +185,22 @@ function extensions({
     ...extensions,
     lights(looks),
     EditorView.domEventHandlers({
-      mousedown: (event) => {
-        pressed = event;
+      mousedown: (event, view) => {
+        pressed = { event, position: positionUnder(event, view) };
         return false;
       },
       click: (event, view) => {
         // Who drags over text selects that, and who clicks twice a word.
-        const dragged =
-          pressed !== null &&
-          Math.hypot(event.clientX - pressed.clientX, event.clientY - pressed.clientY) > 3;
-        if (!dragged && event.detail <= 1 && !event.shiftKey) at(event, view, choose);
+        const from = pressed?.event;
+        const dragged = from && Math.hypot(event.clientX - from.clientX, event.clientY - from.clientY) > 3;
+        // What was pressed counts: a text that was just scrolled may write its lines anew before the button is released.
+        const position = pressed ? pressed.position : positionUnder(event, view);
+        pressed = null;
+        if (!dragged && event.detail <= 1 && !event.shiftKey) at(position, view, choose);
         return false;
       },
       dblclick: (event, view) => {
-        if (chooseTwice) at(event, view, chooseTwice);
+        if (chooseTwice) at(positionUnder(event, view), view, chooseTwice);
         return false;
       },
     }),
