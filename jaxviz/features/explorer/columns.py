@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -21,6 +19,7 @@ from jaxviz.features.explorer.overview import add_kept, add_scopes, said_of_peak
 from jaxviz.features.explorer.rows import Rows
 from jaxviz.features.memory.timeline import MemoryTimeline, memory
 from jaxviz.features.residuals.residual_set import ResidualSet
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.expressions import source_shown
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.stack import deep_stack
@@ -51,6 +50,7 @@ def view_of(derivation: Derivation, source: bool = True) -> View:
         return replace(ViewMaker(derivation, source).whole, check=compared_with_jax(derivation))
 
 
+@collector_paused()
 def compared_with_jax(derivation: Derivation) -> CheckResult:
     """What the comparison of the residuals with JAX's comes to, for which JAX traces the function anew."""
     try:
@@ -58,18 +58,6 @@ def compared_with_jax(derivation: Derivation) -> CheckResult:
     except Exception as error:
         return CheckResult("unknown", "not compared with JAX", (first_line(error),))
     return CheckResult("agrees" if found.agrees else "differs", found.summary, found.differences)
-
-
-@contextmanager
-def _all_kept() -> Iterator[None]:
-    """Meanwhile nothing looks for garbage: of the hundreds of thousands of objects that are made there is none to find."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class ViewMaker:
@@ -97,7 +85,7 @@ class ViewMaker:
     def first(self) -> View:
         """Without what is looked at later: the modelled memory and the notes."""
         try:
-            with _all_kept(), deep_stack:
+            with collector_paused(), deep_stack:
                 return self._first()
         except BaseException:
             # An interrupt leaves the columns half filled: they are begun anew by whoever asks again.
@@ -108,7 +96,7 @@ class ViewMaker:
     def whole(self) -> View:
         """All but the comparison with JAX. Rows, strings and all other numbers are those of `first`."""
         first = self.first
-        with _all_kept(), deep_stack:
+        with collector_paused(), deep_stack:
             no_memory, n_devices, peak = self.add_memory()
             return replace(
                 first,

@@ -31,6 +31,7 @@ from jaxviz.features.explorer.still import still_outputs
 from jaxviz.features.explorer.text import stage_text, summary
 from jaxviz.features.explorer.whatif import Switches
 from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.syntax import Equation
 from jaxviz.page.bundle import GRAPHVIZ, MAIN, STEPPER, Bundled, packed, part_names, script
 from jaxviz.page.html import fit_to_show, page
@@ -306,6 +307,7 @@ class Explorer(Bundled):
     def __repr__(self) -> str:
         return f"Explorer({printable(self.derivation.primal.name, 200)})"
 
+    @collector_paused()
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         self._fill()
         shown = super()._repr_mimebundle_(**kwargs)
@@ -315,6 +317,8 @@ class Explorer(Bundled):
             (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = summary(view)
         return shown
 
+    # The collector would look through all that was made before the page has any of it.
+    @collector_paused()
     def _ipython_display_(self, **kwargs: Any) -> None:
         """The widget, and then, where there is a notebook to save, what stands in its place wherever it is not alive."""
         shown = self._repr_mimebundle_(**kwargs)
@@ -486,7 +490,7 @@ class Explorer(Bundled):
                     self.send({"work": asked, "what": what, "done": done, "total": total or 0, "stop": stop})
 
                 tell()
-                with report_progress_to(tell):
+                with report_progress_to(tell), collector_paused():
                     work(self)
         except KeyboardInterrupt:
             self.send({"work": asked, "stopped": True})

@@ -1,6 +1,7 @@
 """The widget's Python side: its traits, when it derives, and what it saves."""
 
 import base64
+import gc
 import gzip
 import json
 import re
@@ -39,6 +40,15 @@ def test_nothing_is_derived_before_it_is_displayed(explorer):
     assert "application/vnd.jupyter.widget-view+json" in shown
     assert shown["text/plain"].startswith("Explorer of the gradient of `loss` in `w` on cpu:0")
     assert decode(explorer.payload).title == "gradient of `loss` in `w`"
+
+
+def test_the_collector_waits_until_the_page_has_what_it_asked_for(explorer, monkeypatch):
+    enabled = []
+    monkeypatch.setattr(module, "pack", lambda block, pack=module.pack: enabled.append(gc.isenabled()) or pack(block))
+    explorer._repr_mimebundle_()
+    explorer._work("check", lambda _: enabled.append(gc.isenabled()))
+    assert enabled == [False, False]
+    assert gc.isenabled()
 
 
 def test_the_browser_may_ask_for_the_payload(explorer):
