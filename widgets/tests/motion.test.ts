@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { Model } from "../src/model/model";
-import { Motion } from "../src/model/motion";
+import { motionOf } from "../src/model/motion";
 import { totalsOf } from "../src/model/timeline";
 import { MotionPane } from "../src/panes/motion";
 import { State } from "../src/state/state";
@@ -34,7 +34,7 @@ function pane() {
 
 test("a shelf holds at each step what is in memory of its values", () => {
   const m = gradient();
-  const motion = new Motion(m);
+  const motion = motionOf(m);
   const { kinds } = totalsOf(m.timeline);
   const kept = motion.shelves.filter((shelf) => shelf.kind === "kept");
   expect(kept.length).toBeGreaterThan(0);
@@ -47,7 +47,7 @@ test("a shelf holds at each step what is in memory of its values", () => {
 
 test("a value is saved where it comes, and read where the backward pass reads it", () => {
   const m = gradient();
-  const motion = new Motion(m);
+  const motion = motionOf(m);
   const steps = Array.from({ length: motion.length }, (_, s) => motion.at(s));
   const number = motion.shelves.findIndex((shelf) => shelf.kind === "kept");
   const { alive, residuals } = motion.shelves[number]!;

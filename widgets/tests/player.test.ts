@@ -1,13 +1,14 @@
 import { expect, test } from "vitest";
 import { Model } from "../src/model/model";
-import { Play, Player, type Transform, transformsOf } from "../src/model/player";
-import { Rules } from "../src/model/rule";
+import { type Play, Player, playing, type Transform, transformsOf } from "../src/model/player";
+import { rulesOf } from "../src/model/rule";
+import { atOnce } from "../src/model/slices";
 import { model } from "./fixture";
 import { cost } from "./graphs";
 import { CHECKPOINT, modelOf, SCAN, SIN_COS } from "./programs";
 
 function play(m: Model, key: Transform["key"]): Play {
-  return new Play(m, transformsOf(m).find((t) => t.key === key)!);
+  return atOnce(playing(m, transformsOf(m).find((t) => t.key === key)!));
 }
 
 /** For each step its equations and those that it added, as text. */
@@ -98,7 +99,7 @@ test("what came through a program that is not shown goes with the equations of t
 test.each([SIN_COS, SCAN, CHECKPOINT])("every equation of the targets is in one step: %o", (make) => {
   const m = make();
   for (const transform of transformsOf(m)) {
-    const p = new Play(m, transform);
+    const p = atOnce(playing(m, transform));
     const rows = Array.from({ length: p.length }, (_, step) => p.rows(step)).flat();
     const all = transform.targets.flatMap((t) => {
       const [from, to] = m.view.stages[t]!.equations;
@@ -152,7 +153,7 @@ test("steps that add nothing but a copy can be passed over", () => {
 
 test("the listings: the equation, what it added, and what is not there yet", () => {
   const m = SIN_COS();
-  const player = new Player(new Rules(play(m, "jvp")), 1);
+  const player = new Player(rulesOf(m, play(m, "jvp").transform), 1);
   const how = (name: string) => player.standing(m.rowNamed(name));
   expect([how("primal:0"), how("primal:1"), how("jvp:2"), how("jvp:3"), how("jvp:4"), how("jvp:5")]).toEqual([
     "",

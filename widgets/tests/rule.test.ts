@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
 import printed from "../../tests/fixtures/printed.json";
 import { Model } from "../src/model/model";
-import { Play, type Transform, transformsOf } from "../src/model/player";
-import { type Name, nameClass, Rules } from "../src/model/rule";
+import { type Transform, transformsOf } from "../src/model/player";
+import { type Name, nameClass, type Rules, rulesOf } from "../src/model/rule";
 import { fromJson, type View } from "../src/wire/schema";
 
 type Json = Omit<View, "columns"> & { columns: Record<string, number[]> };
@@ -15,7 +15,7 @@ const [SIN_COS, SCAN, CHECKPOINT] = ["sin_cos", "carries", "checkpointed"].map(r
 ];
 
 function rules(m: Model, key: Transform["key"]): Rules {
-  return new Rules(new Play(m, transformsOf(m).find((t) => t.key === key)!));
+  return rulesOf(m, transformsOf(m).find((t) => t.key === key)!);
 }
 
 /** The parts of a step's rule, each variable as `name kind of colour`. */
@@ -80,7 +80,7 @@ test("residuals are followed into the programs that equations hold", () => {
 test("what a rule reads of others is an operand of it, or known by another name: never a variable of its own", () => {
   for (const m of [SIN_COS(), SCAN(), CHECKPOINT()])
     for (const transform of transformsOf(m)) {
-      const all = new Rules(new Play(m, transform));
+      const all = rulesOf(m, transform);
       for (const step of all.play.sources.keys()) {
         const own = all.play.equations(step).flatMap((row) => [...m.inputs(row), ...m.outputs(row)]);
         for (const { takes, rows } of all.at(step).parts) {

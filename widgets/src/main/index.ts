@@ -38,7 +38,7 @@ import { MemoryPane } from "../panes/memory";
 import { OverviewPane } from "../panes/overview";
 import { guarded, type Listing, later, type Pane, reasonOf } from "../panes/pane";
 import { KEYS, Rail } from "../panes/rail";
-import { ResidualsPane } from "../panes/residuals";
+import { preparing as preparingRows, ResidualsPane } from "../panes/residuals";
 import { type Other, type Side, State, type Tabled, WHOLE } from "../state/state";
 import sheet from "../styles/style.css";
 import { h, onResize } from "../ui/dom";
@@ -46,7 +46,7 @@ import { splitter } from "../ui/splitter";
 import type { Changes } from "../wire/explorer.generated";
 import { focused } from "./focus";
 import { frame, keySheet, note, onKeys } from "./frame";
-import { Parts } from "./parts";
+import { isLarge, Parts } from "./parts";
 import { modelIn } from "./reading";
 import { Waiting } from "./waiting";
 
@@ -55,9 +55,6 @@ const AT_ONCE = 500;
 
 /** In an explorer that is narrower, in pixels, panes stand below each other, but for two stages; and in one that is slim these too. */
 const [NARROW, SLIM] = [760, 600];
-
-/** Equations, counted over all stages, up to which panes are made together. */
-const MANY = 10_000;
 
 /** Equations of the function up to which its switches, and what would lower its peak, are worked out before they are looked at. */
 const ADVISED = 3000;
@@ -69,10 +66,9 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const rail = guarded("rail", () => new Rail(state, keys.toggle, player.toggle));
   const isBelow = () => !["overview", "motion"].includes(state.view);
   const isTabled = (table: Tabled) => isBelow() && state.tabled === table;
-  const isLarge = state.model.rows > MANY;
-  const tabled = { isSeen: () => isTabled("residuals"), isLarge };
-  const residuals = guarded("residuals", () => new ResidualsPane(state), tabled);
-  const memory = guarded("memory", () => new MemoryPane(state, root), { isSeen: isBelow, isLarge });
+  const inBottom = { isSeen: isBelow, isLarge: isLarge(state.model) };
+  const residuals = residualsPane(state, () => isTabled("residuals"));
+  const memory = guarded("memory", () => new MemoryPane(state, root), inBottom);
   const whatIf = parts.whatIf(() => isTabled("what-if"));
   const changes = state.other && changesOf(widget);
   const diff = state.other && changes && parts.diff(state.other, changes);
@@ -83,7 +79,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     details = new InspectorPane(state);
     return details;
   };
-  const inspector = guarded("inspector", makeInspector, { isSeen: isBelow, isLarge });
+  const inspector = guarded("inspector", makeInspector, inBottom);
   const source = guarded("source", () => new SourcePane(state));
   const overview = guarded("overview", () => new OverviewPane(state));
   const motion = parts.motion();
@@ -292,6 +288,17 @@ function codePane(state: State, stages: readonly number[], side: Side, root: HTM
     await inSlices(preparing(model, stages, fullParams), isWanted);
     return make;
   });
+}
+
+/** The table of the residuals; what its rows say takes long where there are many thousands. */
+function residualsPane(state: State, isSeen: () => boolean): Pane {
+  const make = () => new ResidualsPane(state);
+  if (!isLarge(state.model)) return guarded("residuals", make, { isSeen });
+  const load = async (isWanted: () => boolean) => {
+    await inSlices(preparingRows(state.model), isWanted);
+    return make;
+  };
+  return later("residuals", load, isSeen);
 }
 
 const translated = new WeakMap<Listing, Listing>();

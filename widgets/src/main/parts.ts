@@ -7,6 +7,7 @@ import { loadPart } from "../host/parts";
 import { addSheet } from "../host/sheet";
 import type { Compilation } from "../host/sync";
 import { textOf } from "../host/zip";
+import type { Model } from "../model/model";
 import { transformsOf } from "../model/player";
 import { inSlices } from "../model/slices";
 import { later, type Pane } from "../panes/pane";
@@ -14,6 +15,10 @@ import type { PlayerPane } from "../panes/player";
 import type { Other, Side, State } from "../state/state";
 import { h } from "../ui/dom";
 import type { Changes } from "../wire/explorer.generated";
+
+/** Equations, counted over all stages, up to which a pane is made in no time. */
+const MANY = 10_000;
+export const isLarge = (model: Model): boolean => model.rows > MANY;
 
 export class Parts {
   constructor(
@@ -83,8 +88,9 @@ export class Parts {
   /** The gradient in motion. */
   motion(): Pane {
     const { state } = this;
-    const load = async () => {
-      const { MotionPane } = await this.load<typeof import("../host/parts/motion")>("motion");
+    const load = async (isWanted: () => boolean) => {
+      const { MotionPane, moving } = await this.load<typeof import("../host/parts/motion")>("motion");
+      if (isLarge(state.model) && state.model.view.is_whole) await inSlices(moving(state.model), isWanted);
       return () => new MotionPane(state);
     };
     return later("motion", load, () => state.view === "motion");

@@ -2,8 +2,9 @@
 
 import { push } from "./groups";
 import type { Model } from "./model";
-import { aliveOf, type Kept, overviewOf } from "./overview";
+import { aliveOf, bytesOf, type Kept, overviewOf } from "./overview";
 import type { Place } from "./records";
+import { atOnce, type Sliced } from "./slices";
 import { type Buffer, type Timeline, type Totals, totalsOf } from "./timeline";
 
 /** Kept expressions that have a shelf; the rest share one more. */
@@ -33,26 +34,45 @@ export interface Happening {
 
 const NOTHING: Happening = { saves: [], reads: [], frees: [] };
 
+const made = new WeakMap<Timeline, Motion>();
+
+/** The motion of a gradient whose memory is known; worked out once. */
+export const motionOf = (model: Model): Motion => atOnce(moving(model));
+
+/** The same, in slices. */
+export function* moving(model: Model): Sliced<Motion> {
+  const motion = made.get(model.timeline) ?? new Motion(model);
+  if (!made.has(motion.timeline)) yield* motion.find();
+  made.set(motion.timeline, motion);
+  return motion;
+}
+
 export class Motion {
   readonly timeline: Timeline;
   readonly totals: Totals;
-  readonly shelves: Shelf[];
+  readonly shelves: Shelf[] = [];
   /** The steps at which something is saved, or read. */
-  readonly stops: number[];
+  stops: readonly number[] = [];
   private readonly happenings = new Map<number, Happening>();
 
   constructor(readonly model: Model) {
     this.timeline = model.timeline;
     this.totals = totalsOf(this.timeline);
-    this.shelves = this.makeShelves();
+  }
+
+  /** Finds the shelves, and what happens. */
+  *find(): Sliced<void> {
+    for (const shelf of this.makeShelves()) {
+      if (shelf !== null) this.shelves.push(shelf);
+      yield;
+    }
     const steps = stepsOfRows(this.timeline);
-    this.shelves.forEach((shelf, i) => {
+    for (const [i, shelf] of this.shelves.entries()) {
       if (shelf.kind === "kept") this.note(shelf, i, steps);
-    });
-    this.stops = [...this.happenings]
-      .filter(([, at]) => at.saves.length + at.reads.length > 0)
-      .map(([s]) => s);
-    this.stops.sort((a, b) => a - b);
+      yield;
+    }
+    const stops = [...this.happenings].filter(([, at]) => at.saves.length + at.reads.length > 0);
+    this.stops = stops.map(([s]) => s).sort((a, b) => a - b);
   }
 
   get length(): number {
@@ -79,31 +99,29 @@ export class Motion {
     return this.stops.filter((s) => s < step).at(-1) ?? 0;
   }
 
-  private makeShelves(): Shelf[] {
+  /** One after the other; null for one that would be empty. */
+  private *makeShelves(): Generator<Shelf | null> {
     const { model, timeline } = this;
     const { kept } = overviewOf(model);
     const shown = kept.slice(0, kept.length > MOST ? MOST - 1 : MOST);
     const rest = kept.slice(shown.length);
     const ofKept = (k: Kept, label: string, reason: string) =>
       shelf("kept", label, aliveOf(k, timeline), { reason, place: k.place, residuals: k.residuals });
-    const shelves = shown.map((k) => ofKept(k, k.label, k.reason));
-    if (rest.length > 0) {
-      const all = { ...rest[0]!, place: null, residuals: rest.flatMap((k) => k.residuals) };
-      shelves.push(ofKept(all, `${rest.length} other expressions`, ""));
-    }
     const others = (kind: ShelfKind, label: string, has: (buffer: Buffer) => boolean) => {
-      const alive = totalsOf({ steps: timeline.steps, buffers: timeline.buffers.filter(has) }).total;
+      const alive = bytesOf(timeline.buffers.filter(has), timeline.steps.length);
       const made = shelf(kind, label, alive);
-      return made.most > 0 ? [made] : [];
+      return made.most > 0 ? made : null;
     };
     const isAgain = ({ kind, row }: Buffer) =>
       kind === "temporary" && row >= 0 && model.role(row) === "recomputation";
-    return [
-      ...others("temporary", "temporary", (b) => b.kind === "temporary" && !isAgain(b)),
-      ...shelves,
-      ...others("again", "recomputed for checkpoints", isAgain),
-      ...others("cotangent", "cotangents", (b) => b.kind === "cotangent"),
-    ];
+    yield others("temporary", "temporary", (b) => b.kind === "temporary" && !isAgain(b));
+    for (const k of shown) yield ofKept(k, k.label, k.reason);
+    if (rest.length > 0) {
+      const all = { ...rest[0]!, place: null, residuals: rest.flatMap((k) => k.residuals) };
+      yield ofKept(all, `${rest.length} other expressions`, "");
+    }
+    yield others("again", "recomputed for checkpoints", isAgain);
+    yield others("cotangent", "cotangents", (b) => b.kind === "cotangent");
   }
 
   private note({ alive, residuals }: Shelf, number: number, steps: Map<number, number[]>): void {

@@ -192,7 +192,8 @@ export function aliveOf(kept: Kept, { steps, buffers }: Timeline): Float64Array 
   );
 }
 
-function bytesOf(buffers: readonly Buffer[], n: number): Float64Array {
+/** The bytes of some values that are in memory at each of so many steps. */
+export function bytesOf(buffers: readonly Buffer[], n: number): Float64Array {
   const alive = new Float64Array(n + 1);
   for (const { nbytes, born, last } of buffers) {
     alive[Math.min(born, n)]! += nbytes;

@@ -2,6 +2,7 @@
 
 import type { Model } from "./model";
 import type { Rule, Rules } from "./rule";
+import type { Sliced } from "./slices";
 
 /** A transform that can be played: from one stage to the stages that it makes of it. */
 export interface Transform {
@@ -63,6 +64,16 @@ export class Player {
 /** How an equation stands to a step, for the listings: a class name, or empty. */
 export type Standing = "" | "is-played" | "is-written" | "is-later";
 
+/** Equations, or steps, between two places at which the work may be left. */
+const SLICE = 200;
+
+/** The steps of a transform, in slices. */
+export function* playing(model: Model, transform: Transform): Sliced<Play> {
+  const play = new Play(model, transform);
+  yield* play.find();
+  return play;
+}
+
 /**
  * All steps of one transform, in the order in which it visits the equations: for a transposition the last one first, but
  * what is recomputed before all else. A program that an equation holds follows it. Each equation of the target stages
@@ -70,15 +81,15 @@ export type Standing = "" | "is-played" | "is-written" | "is-later";
  */
 export class Play {
   /** For each step its equation; for several that are one step the last of them. */
-  readonly sources: Int32Array;
+  sources = new Int32Array();
   /** The step of each row, of the source and of the targets, or -1. */
   readonly stepOf: Int32Array;
   /** 1 for what came from no equation of the source: it is shown with the step in which it appears. */
   readonly isLoose: Uint8Array;
   /** 1 for each step that adds more than a copy of its equation. */
-  readonly adds: Uint8Array;
-  private readonly starts: Int32Array;
-  private readonly items: Int32Array;
+  adds = new Uint8Array();
+  private starts = new Int32Array();
+  private items = new Int32Array();
   /** What is told of with another equation, since their rows cannot be told apart. */
   private readonly joined = new Map<number, number>();
 
@@ -86,14 +97,20 @@ export class Play {
     readonly model: Model,
     readonly transform: Transform,
   ) {
-    const { rows } = model;
-    this.isLoose = new Uint8Array(rows);
-    const cameFrom = this.match();
-    const touched = new Uint8Array(rows);
+    this.isLoose = new Uint8Array(model.rows);
+    this.stepOf = new Int32Array(model.rows).fill(-1);
+  }
+
+  /** Finds the steps. */
+  *find(): Sliced<void> {
+    const { model, transform } = this;
+    const cameFrom = yield* this.match();
+    const touched = new Uint8Array(model.rows);
     for (const row of this.targetRows())
       for (let s = cameFrom[row]!; s >= 0 && !touched[s]; s = model.owner(s)) touched[s] = 1;
+    yield;
     this.sources = Int32Array.from(this.visits(touched, cameFrom));
-    this.stepOf = new Int32Array(rows).fill(-1);
+    yield;
     this.sources.forEach((source, step) => {
       this.stepOf[source] = step;
     });
@@ -102,6 +119,7 @@ export class Play {
       const whole = this.joined.get(row) ?? (this.stepOf[row]! < 0 ? model.owner(row) : row);
       this.stepOf[row] = whole < 0 ? -1 : this.stepOf[whole]!;
     }
+    yield;
     this.starts = new Int32Array(this.sources.length + 1);
     for (const row of this.targetRows()) {
       const step = cameFrom[row]! < 0 ? -1 : this.stepOf[cameFrom[row]!]!;
@@ -113,9 +131,11 @@ export class Play {
     this.items = new Int32Array(this.starts[this.sources.length]!);
     for (const row of this.targetRows())
       if (this.stepOf[row]! >= 0) this.items[next[this.stepOf[row]!]!++] = row;
-    this.adds = Uint8Array.from(this.sources, (_, step) =>
-      Number(this.rows(step).some((row) => !this.isCopy(row, step))),
-    );
+    this.adds = new Uint8Array(this.length);
+    for (let step = 0; step < this.length; step++) {
+      if (step % SLICE === 0) yield;
+      this.adds[step] = Number(this.rows(step).some((row) => !this.isCopy(row, step)));
+    }
   }
 
   get length(): number {
@@ -178,13 +198,14 @@ export class Play {
   }
 
   /** For each row of the targets the equation of the source that it came from, or -1. */
-  private match(): Int32Array {
+  private *match(): Sliced<Int32Array> {
     const { model } = this;
     const found = new Int32Array(model.rows).fill(-1);
     const [from, to] = this.range(this.transform.source);
     const inSource = (row: number) => model.alike(row).filter((same) => same >= from && same < to);
     let last = from;
     for (const row of this.targetRows()) {
+      if (row % SLICE === 0) yield;
       const owner = model.owner(row);
       const within = owner < 0 ? -1 : found[owner]!;
       let same: number[] = [];
@@ -198,7 +219,9 @@ export class Play {
       if (same.length > 0 && this.transform.key !== "transpose") last = found[row]!;
     }
     for (const row of this.targetRows()) found[row] = this.joined.get(found[row]!) ?? found[row]!;
+    yield;
     this.place(found);
+    yield;
     return found;
   }
 

@@ -2,7 +2,8 @@
 
 import { plural } from "../ui/format";
 import type { Model } from "./model";
-import type { Play } from "./player";
+import { type Play, playing, type Transform } from "./player";
+import { atOnce, type Sliced } from "./slices";
 
 export type Kind = "source" | "value" | "tangent" | "cotangent" | "so far" | "residual" | "local";
 
@@ -45,6 +46,19 @@ const WHOLE = new Set([1, 2, 5]);
 /** The roles of equations that compute values. */
 const OF_VALUES = new Set(["primal", "recomputation"]);
 
+/** Equations between two places at which the work may be left. */
+const SLICE = 500;
+
+/** The steps of a transform and their rules. */
+export const rulesOf = (model: Model, transform: Transform): Rules => atOnce(ruling(model, transform));
+
+/** The same, in slices. */
+export function* ruling(model: Model, transform: Transform): Sliced<Rules> {
+  const rules = new Rules(yield* playing(model, transform));
+  yield* rules.read();
+  return rules;
+}
+
 /** The rules of a play: who is whose value, tangent and cotangent, as the transforms say. */
 export class Rules {
   private readonly model: Model;
@@ -60,6 +74,11 @@ export class Rules {
     const { model } = play;
     this.model = model;
     this.isTransposed = play.transform.key === "transpose";
+  }
+
+  /** Reads what the transforms say. */
+  *read(): Sliced<void> {
+    const { model, play } = this;
     const [ofs, kins] = [model.column("others_of"), model.column("others_kin")];
     model.column("others_value").forEach((v, i) => {
       this.bonds.set(v, [...this.bondsOf(v), { of: ofs[i]!, kin: kins[i]! }]);
@@ -71,8 +90,10 @@ export class Rules {
           this.note(v);
           if (key === "linear" && model.kin(v) === "value") this.saved.add(model.value(v));
         }
-      for (let row = equations[0]; row < equations[1]; row++)
+      for (let row = equations[0]; row < equations[1]; row++) {
+        if (row % SLICE === 0) yield;
         for (const v of model.outputs(row)) this.note(v);
+      }
     }
   }
 

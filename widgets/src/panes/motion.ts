@@ -1,7 +1,7 @@
 /** A gradient in motion: what runs now, what is saved and taken out again, and the memory that grows and falls with it. */
 
 import { Waiting } from "../main/waiting";
-import { Motion, type Shelf } from "../model/motion";
+import { type Motion, motionOf, type Shelf } from "../model/motion";
 import { lineOf } from "../model/overview";
 import type { Change, State } from "../state/state";
 import { button, h, onResize, svg } from "../ui/dom";
@@ -125,7 +125,7 @@ export class MotionPane {
       this.body.replaceChildren(this.waiting.element);
       return;
     }
-    this.motion = new Motion(this.state.model);
+    this.motion = motionOf(this.state.model);
     this.slider.max = String(Math.max(1, this.motion.length));
     this.shelves = this.motion.shelves.map((shelf) => this.shelfOf(shelf));
     this.rack.replaceChildren(...this.shelves.map(({ element }) => element));

@@ -136,6 +136,7 @@ export function later(
     step: (by) => pane?.step?.(by) ?? false,
     focus: () => {
       wantsFocus = true;
+      if (!isAsked) begin();
       pane?.focus?.();
     },
     get listing() {

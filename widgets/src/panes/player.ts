@@ -1,13 +1,17 @@
 /** The rewrite player: the program before at the left, the rule of a step in the middle, the programs made of it at the right. */
 
-import { Play, Player, type Transform, transformsOf } from "../model/player";
-import { Rules } from "../model/rule";
+import { Player, type Transform, transformsOf } from "../model/player";
+import { type Rules, rulesOf, ruling } from "../model/rule";
+import { inSlices } from "../model/slices";
 import type { Change, Side, State } from "../state/state";
 import { button, h } from "../ui/dom";
 import { formatCount } from "../ui/format";
 import { stepCard } from "./card";
 import { guarded, type Pane } from "./pane";
 import { played } from "./playbar";
+
+/** Equations, counted over all stages, of which the steps are found at once. */
+const AT_ONCE = 3000;
 
 /** Milliseconds that a step stays when played at speed 1. */
 const STEP_MS = 1600;
@@ -57,6 +61,8 @@ export class PlayerPane {
   });
   private readonly buttons: Record<"first" | "back" | "play" | "on" | "last", HTMLButtonElement>;
   private codes: Pane[] = [];
+  /** How often a transform has been opened: of several the last counts. */
+  private opening = 0;
   private shown: Transform | null = null;
   private timer: ReturnType<typeof setInterval> | undefined;
 
@@ -120,6 +126,7 @@ export class PlayerPane {
       if (step >= 0 && step !== player.step) this.go(step);
     }
     // Whoever asks for a stage wants to see it.
+    if (change === "shown") this.opening += 1;
     if (change === "shown" && player) this.leave();
     else if (change === "player") this.show();
     else if (change === "params" && player) {
@@ -129,6 +136,7 @@ export class PlayerPane {
   }
 
   destroy(): void {
+    this.opening += 1;
     this.pause();
     this.root.removeEventListener("keydown", this.onKey, true);
     this.clear();
@@ -147,9 +155,20 @@ export class PlayerPane {
   private open(transform = this.fitting()): void {
     if (transform === undefined) return;
     this.pause();
-    const { row, player } = this.state;
-    const rules = this.rules.get(transform) ?? new Rules(new Play(this.state.model, transform));
+    this.opening += 1;
+    const mine = this.opening;
+    const { model } = this.state;
+    const rules = this.rules.get(transform) ?? (model.rows <= AT_ONCE ? rulesOf(model, transform) : null);
+    if (rules !== null) this.start(transform, rules);
+    else
+      void inSlices(ruling(model, transform), () => mine === this.opening).then((found) =>
+        this.start(transform, found),
+      );
+  }
+
+  private start(transform: Transform, rules: Rules): void {
     this.rules.set(transform, rules);
+    const { row, player } = this.state;
     const selected = row < 0 ? -1 : rules.play.stepOf[row]!;
     if (rules.play.length > 0)
       this.state.setPlayer(new Player(rules, Math.max(0, selected), player?.onlyAdding ?? false));

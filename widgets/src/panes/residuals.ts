@@ -1,7 +1,9 @@
 /** The residual table: what the gradient keeps, sortable and filtered, each with its reason. */
 
 import { alike, grouped, most, mostAlike, sumOf } from "../model/groups";
+import type { Model } from "../model/model";
 import type { Residual } from "../model/records";
+import type { Sliced } from "../model/slices";
 import { type Change, type Lit, residualLitAs, type State } from "../state/state";
 import { breakable, button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
 import { filterOf } from "../ui/filter";
@@ -43,8 +45,23 @@ export function folded(residuals: readonly Residual[]): Row[] {
   return groups.map((members) => ({ residual: together(members), members, isInside: false }));
 }
 
+/** By the first of a group, the row of all its members. */
+const rows = new WeakMap<Residual, { n: number; row: Residual }>();
+
+/** What the rows of all groups say, in slices. */
+export function* preparing(model: Model): Sliced<void> {
+  for (const members of grouped(model.residuals, (r) => r.group)) {
+    yield;
+    const row = together(members);
+    void [row.label, row.reason];
+    rows.set(members[0]!, { n: members.length, row });
+  }
+}
+
 function together(members: Residual[]): Residual {
   const first = members[0]!;
+  const made = rows.get(first);
+  if (made?.n === members.length) return made.row;
   if (members.length === 1) return first;
   const isSpread = members.every((r) => r.perDevice >= 0);
   let [label, reason] = ["", ""];

@@ -1,4 +1,5 @@
 /** A gradient in motion. */
 
+export { moving } from "../../model/motion";
 export { MotionPane } from "../../panes/motion";
 export { default as sheet } from "../../styles/motion.css";
