@@ -111,7 +111,19 @@ export function modelOf(stages: [key: string, text: string][]): Model {
   }
   for (const name of ["type_nbytes", "type_per_device"]) columns[name] = column("type_text").map(() => -1);
   for (const name of OTHERS) column(name);
-  columns["variable_value"] = column("variable_name").map((_, v) => v);
+  // As the transforms say: what an equation that is copied makes is what the equation made that it came from.
+  const values = column("variable_name").map((_, v) => v);
+  const outputs = list("equation_outputs");
+  column("equation_origin").forEach((origin, row) => {
+    const isPrimal = column("equation_role")[row] === ROLES.indexOf("primal");
+    const isCopy =
+      origin >= 0 && isPrimal && column("equation_primitive")[row] === column("equation_primitive")[origin];
+    if (isCopy)
+      outputs[row]!.forEach((v, i) => {
+        values[v] = values[outputs[origin]![i]!] ?? v;
+      });
+  });
+  columns["variable_value"] = values;
   for (const name of ["variable_kin", "binder_handed"]) columns[name] = column("variable_name").map(() => 0);
   for (const name of ["variable_of", "binder_operands"])
     columns[name] = column("variable_name").map(() => -1);

@@ -1,7 +1,7 @@
 /** Reading the columns: equations, variables, residuals, and who came from whom. */
 
 import { formatBytes, formatParts } from "../ui/format";
-import { type Column, type ColumnName, HANDED, ROLES, type View } from "../wire/schema";
+import { type Column, type ColumnName, HANDED, KINS, ROLES, type View } from "../wire/schema";
 import { LineFigures } from "./figures";
 import { push } from "./groups";
 import { Hues } from "./hues";
@@ -414,6 +414,11 @@ export class Model {
   /** The variable whose tangent or cotangent it is or leads to, or the result of what its rule is the rule of; or -1. */
   belongsTo(variable: number): number {
     return this.column("variable_of")[variable]!;
+  }
+  /** Whether a variable is the same value as another, or that of one call of a program that is called several times. */
+  isSame(variable: number, other: number): boolean {
+    const isOfCall = KINS[this.kinIndex(variable)] === "copy" && this.belongsTo(variable) >= 0;
+    return this.value(isOfCall ? this.belongsTo(variable) : variable) === this.value(other);
   }
   /** The value of the function that a variable is, or belongs to. */
   family(variable: number): number {

@@ -176,13 +176,13 @@ export class Play {
   /** Whether a row is the equation it came from once more. */
   isCopy(row: number, step: number): boolean {
     const { model } = this;
+    if (model.role(row) !== "primal" || this.isLoose[row]) return false;
     const source = this.sources[step]!;
+    const [made, was] = [model.outputs(row), model.outputs(source)];
     return (
-      model.role(row) === "primal" &&
-      !this.isLoose[row] &&
       model.primitive(row) === model.primitive(source) &&
-      model.inputs(row).length === model.inputs(source).length &&
-      model.outputs(row).length === model.outputs(source).length
+      made.length === was.length &&
+      made.every((v, i) => model.isSame(v, was[i]!))
     );
   }
 

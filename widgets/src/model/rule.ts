@@ -43,9 +43,6 @@ interface Bond {
 /** The kins of what is all of a tangent or a cotangent, or one call's value; the others lead to it. */
 const WHOLE = new Set([1, 2, 5]);
 
-/** The roles of equations that compute values. */
-const OF_VALUES = new Set(["primal", "recomputation"]);
-
 /** Equations between two places at which the work may be left. */
 const SLICE = 500;
 
@@ -190,13 +187,6 @@ export class Rules {
     return key === "linear" || key === "backward";
   }
 
-  /** Whether an equation of a rule works on tangents or cotangents, be it together with the values. */
-  private isLinear(row: number, source: number): boolean {
-    const { model, play } = this;
-    if (play.isLoose[row] || model.role(row) === "residual") return false;
-    return !OF_VALUES.has(model.role(row)) || model.inputs(row).length > model.inputs(source).length;
-  }
-
   /** Whether a variable of the source has a tangent or a cotangent. */
   private hasDual(u: number): boolean {
     return !this.isTransposed || this.model.kin(u) !== "value";
@@ -212,7 +202,7 @@ export class Rules {
     const { model, play } = this;
     const primitive = model.primitive(play.sources[step]!);
     if (rows.length === 0) return `${primitive}: ${this.nothing(step)}.`;
-    if (rows.every((row) => play.isCopy(row, step))) return `${primitive}: ${this.copied(step, rows)}.`;
+    if (rows.every((row) => play.isCopy(row, step))) return `${primitive}: ${this.copied(step)}.`;
     const count = new Map<string, number>();
     for (const row of rows) {
       const role = model.role(row);
@@ -220,7 +210,7 @@ export class Rules {
       count.set(told, (count.get(told) ?? 0) + 1);
     }
     const words: [string, string][] = [
-      ["primal", this.isTogether(step, rows) ? "for values and tangents at once" : "for the value"],
+      ["primal", this.isTogether(rows) ? "for values and tangents at once" : "for the value"],
       ["residual", "for residuals"],
       ["recomputation", "to recompute what was not saved"],
       ["tangent", "for the tangent"],
@@ -235,10 +225,15 @@ export class Rules {
     return `${primitive}: ${parts.join(", ")}.`;
   }
 
-  /** Whether an equation that holds a program takes values and tangents, as in a JVP. */
-  private isTogether(step: number, rows: number[]): boolean {
+  /** Whether an equation for values makes tangents too, as one that holds a program does in a JVP. */
+  private isTogether(rows: number[]): boolean {
     const { model, play } = this;
-    return rows.some((row) => model.role(row) === "primal" && this.isLinear(row, play.sources[step]!));
+    return rows.some(
+      (row) =>
+        model.role(row) === "primal" &&
+        !play.isLoose[row] &&
+        model.outputs(row).some((v) => model.kin(v) !== "value"),
+    );
   }
 
   private towards(step: number): string {
@@ -250,12 +245,13 @@ export class Rules {
       : `for the cotangent of ${this.text(u)}`;
   }
 
-  private copied(step: number, rows: number[]): string {
+  private copied(step: number): string {
     const { model, play } = this;
-    if (rows.some((row) => model.rule(row).includes("no tangent reaches it")))
-      return "no tangent reaches it, so it is copied as it is";
-    const [out] = model.outputs(play.sources[step]!);
+    const source = play.sources[step]!;
+    const [out] = model.outputs(source);
     const t = this.dual(out);
+    const isReached = model.inputs(source).some((u) => u >= 0 && this.dual(u) >= 0);
+    if (t < 0 && !this.isTransposed && !isReached) return "no tangent reaches it, so it is copied as it is";
     if (t < 0) return "it is copied as it is";
     return `it is copied as it is; ${this.text(t)} is the tangent of its result too`;
   }
