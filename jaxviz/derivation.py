@@ -156,11 +156,7 @@ class Derivation:
     @property
     def gradient(self) -> str:
         """What a report is about: "gradient of `loss` in `params`", or "function `loss`" if nothing is differentiated."""
-        names, function = self.differentiated, f"`{self.primal.name}`"
-        if not names:
-            return f"function {function}"
-        few = together(f"`{name}`" for name in names) if len(names) <= 3 else f"{len(names):,} arguments"
-        return f"gradient of {function} in {few}"
+        return gradient_text(self.primal.name, self.differentiated)
 
     @property
     def derivable(self) -> Iterator[Program]:
@@ -249,6 +245,19 @@ class Derivation:
 
 _KEY = re.compile(r"^[^.\[]+|\.[^.\[]+|\[[^\]]*\]|.", re.DOTALL)
 """The parts of an argument's path, such as `params`, `['w']` and `.bias`."""
+
+
+def gradient_text(function: str, names: Sequence[str]) -> str:
+    """ "gradient of `loss` in `params`", or "function `loss`" without names.
+
+    Args:
+      function: its name.
+      names: of the arguments that it is differentiated in.
+    """
+    if not names:
+        return f"function `{function}`"
+    few = together(f"`{name}`" for name in names) if len(names) <= 3 else f"{len(names):,} arguments"
+    return f"gradient of `{function}` in {few}"
 
 
 def type_name(aval: Any) -> str:

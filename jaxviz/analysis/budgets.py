@@ -109,11 +109,15 @@ def read_share(share: Any, what: str) -> float:
     return number
 
 
+def least_size(least: int, below: int) -> str:
+    """`17.2 KiB`: what to type for no less than some bytes, and less than others."""
+    sizes = (f"{math.ceil(least / unit * 10) / 10:g} {name}" for name, unit in _SHOWN if least >= unit)
+    return next((s for s in sizes if least <= read_size(s) < below), f"{least} B")
+
+
 def least_budget(least: int, whole: int, argument: str = "budget") -> str:
     """What to type for a budget of no less than some bytes: `budget="1.7 KiB" or budget=0.53`."""
-    sizes = (f"{math.ceil(least / unit * 10) / 10:g} {name}" for name, unit in _SHOWN if least >= unit)
-    size = next((s for s in sizes if least <= read_size(s) < whole), f"{least} B")
-    ways = [f'"{size}"']
+    ways = [f'"{least_size(least, whole)}"']
     percent = math.ceil(100 * least / whole)
     share = next(n / 100 for n in (percent, percent + 1) if int(n / 100 * whole) >= least)
     if share < 1:

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxviz.derivation import Argnums, flat_arguments, placed_at, positions
+from jaxviz.derivation import Argnums, flat_arguments, gradient_text, placed_at, positions
 from jaxviz.features.compile_cost.instructions import Instruction, after_xla, before_xla
 from jaxviz.features.profile.sampling import Stack, sampled
 from jaxviz.ir import compat
@@ -147,8 +147,7 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
     if not is_loss and any(compat.is_transposed(e.source) for _, e in read_jaxpr(traced.jaxpr).walk()):
         return as_it_is(f"training step `{name}`")
     heads = dict.fromkeys(names[i].split("[")[0].split(".")[0] for i in active)
-    of = ", ".join(f"`{head}`" for head in heads if head)
-    about = f"gradient of `{name}` in {of}" if 0 < len(heads) <= 3 and of else f"gradient of `{name}`"
+    about = gradient_text(name, [head for head in heads if head]) if any(heads) else f"gradient of `{name}`"
     if is_loss:
         make = lambda: _named(jax.value_and_grad(call(), argnums=active), name)
         of_loss = lambda fun, numbers, n: jax.value_and_grad(lambda *xs: fun(*xs)[0], argnums=numbers)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.budgets import free_memory, least_budget, read_budget, read_share, read_size
+from jaxviz.analysis.budgets import free_memory, least_budget, least_size, read_budget, read_share, read_size
 from jaxviz.analysis.training_step import step_of
 from jaxviz.derivation import Argnums
 from jaxviz.features.remat.call import Call
@@ -164,9 +164,11 @@ class Planning:
             leanest = search.leanest()
             least = min(t.peak_nbytes for t in (*search.measured_trades, search.written, search.opened))
             held = search.held(leanest if leanest.trade.peak_nbytes == least else None)
+            written = search.written.peak_nbytes
+            to_type = f'. Write memory="{least_size(least, written)}"' if least < written else ""
             raise ValueError(
                 f"no plan was found for {self.call.name} that fits in {_exactly(room)}: the lowest modelled peak of {self.search.its} is "
-                f"{_exactly(least)}, {held}; as written it is {_exactly(search.written.peak_nbytes)}"
+                f"{_exactly(least)}, {held}; as written it is {_exactly(written)}{to_type}"
             )
         kept = (
             f"As written it takes {format_bytes(highest)}, and a plan never raises the peak: for a plan that uses "

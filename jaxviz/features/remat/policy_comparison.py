@@ -349,7 +349,7 @@ class PolicyComparison(Report):
             align = "<<><" + "<" * len(names)
             at_stake = lambda n: format_bytes(sum(d.at_stake for d in self.differences[n:]))
             more = lambda n: f"and {counted(len(self.differences) - n, 'more row')}, {at_stake(n)} at stake"
-            rows = self._values(self.differences)
+            rows = [(f"`{name}`", *rest) for name, *rest in self._values(self.differences)]
             yield Table((*_VALUES, *names), rows, align, "where they differ, by what is at stake", more=more)
         yield from self.notes
 

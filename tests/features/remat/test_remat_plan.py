@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 import jaxviz
 from benchmarks import models
 from benchmarks.remat import every_outcome, with_all_values
-from jaxviz.analysis.budgets import read_budget
+from jaxviz.analysis.budgets import read_budget, read_size
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.graph import Graph
 from jaxviz.features.remat.planning import Planning
@@ -450,8 +450,10 @@ def test_memory_that_nothing_fits_says_the_least_that_does():
     with pytest.raises(
         ValueError,
         match=r"no plan was found for crowded that fits in 1\.0 KiB .*: the lowest modelled peak of its gradient is .* arguments",
-    ):
+    ) as caught:
         jaxviz.plan_remat(crowded, *CROWDED, memory=1024)
+    to_type = str(caught.value).rpartition('Write memory="')[2].rstrip('"')
+    assert jaxviz.plan_remat(crowded, *CROWDED, memory=to_type).peak_nbytes <= read_size(to_type)
 
 
 @pytest.mark.large
