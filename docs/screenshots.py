@@ -188,7 +188,7 @@ class Shot:
     act: Callable[[Page], Any] = lambda page: None
     part: str = "[data-testid=explorer]"
     size: tuple[int, int] | None = None
-    ready: str = "[data-testid=residual-row]"
+    ready: str = "[data-testid=headline]"
 
 
 def keys(*names: str) -> Callable[[Page], None]:
