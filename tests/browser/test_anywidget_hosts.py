@@ -110,6 +110,8 @@ def test_a_page_that_allows_no_workers(tab, tmp_path):
     tab.page.keyboard.press("g")
     host.wait("graph-left")
     expect(tab.page.get_by_test_id("graph-left").get_by_role("treeitem").first).to_be_attached()
+    # The graph is there from the moment at which the worker is refused; the page is told of that a little later.
+    tab.page.wait_for_function("() => refused.length > 0")
     assert host.refused() == ["worker-src"]
 
 
