@@ -114,8 +114,8 @@ class CheckpointReport(Report):
         given = ", ".join(map(repr, self.names)) or "none"
         unmatched = ", ".join(map(repr, self.unmatched))
         return (
-            f"The policy {self.policy} of {self.function} ({short_location(self.location)}) lists {unmatched}, which no "
-            f"checkpoint_name in it gives; the names given there: {given}.",
+            f"The policy {self.policy} of {self.function} ({short_location(self.location)}) lists {unmatched}, which "
+            f"no checkpoint_name in it defines; names defined there: {given}.",
         )
 
     @property

@@ -202,7 +202,9 @@ def _rounding(x: Var, rounded: Var, made_by: Equation | None) -> Equation:
     context = made_by.operation.context if made_by is not None else compat.current_context()
     made = make_operation(compat.reduce_precision_p, params, (x.aval,), (x.aval,), frozenset(), context)
     source = made_by.source if made_by is not None else None
-    origin = Origin(made_by, "linearize", "rounded as it is saved, for both passes to read the same", "residual")
+    origin = Origin(
+        made_by, "linearize", "rounded when it is saved, so that both passes read the same value", "residual"
+    )
     return Equation(made, (x,), (rounded,), source, origin)
 
 

@@ -298,7 +298,7 @@ def _vmap_while(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule
     if tested.dims_out[0] is not None:
         compat.refuse_effects_when_mapped(operation.effects, "while with a mapped predicate")
         carry, to = [0] * len(carry), [0]
-        text = "while runs until every example is done: those that are done before keep their values"
+        text = "while runs until every example is done: those that are done earlier keep their values"
     else:
         rank = len(test.out_avals[0].shape)
         carry, to = [None if c is None else rank for c in carry], [None]

@@ -185,7 +185,7 @@ def curve(
         drawn.append(_text(0, y + 13, fitted(note, int(WIDTH / _COLUMN)), dim=True))
         y += _LINE
     there = ", ".join(text for text, _ in alive)
-    return _svg(caption, f", over {counted(len(steps), 'step')}: {peak}, of it {there}", y + 4, drawn)
+    return _svg(caption, f", over {counted(len(steps), 'step')}: {peak}, including {there}", y + 4, drawn)
 
 
 def _stairs(edges: Sequence[float], heights: Sequence[float]) -> str:
@@ -392,7 +392,10 @@ def flame(
     drawn += [_text(0, y + 13, "0 s", dim=True), _text(WIDTH, y + 13, format_seconds(whole), "end", dim=True)]
     parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, _, _, seconds, depth in rows if depth == 1)
     return _svg(
-        caption, f": {rows[0][0]} {format_seconds(whole)}, of it {parts or 'nothing by itself'}", y + _LINE + 2, drawn
+        caption,
+        f": {rows[0][0]} {format_seconds(whole)}{f', including {parts}' if parts else ''}",
+        y + _LINE + 2,
+        drawn,
     )
 
 

@@ -34,8 +34,8 @@ class Cotangents:
         if getattr(x.aval, "dtype", None) != getattr(y.aval, "dtype", None):
             types = " and ".join(a.aval.str_short(short_dtypes=True) for a in (x, y))
             raise TypeError(
-                f"Cotangents of one value have the types {types}, and JAX does not add those: let a backward rule give cotangents of the "
-                "type that the value has."
+                f"Cotangents of one value have the types {types}, which JAX does not add: a backward rule must return "
+                "cotangents of the type of the value."
             )
         context = compat.current_context() if equation is None else equation.operation.context
         operation = applied(compat.add_any_p, {}, (x.aval, y.aval), context)

@@ -291,8 +291,8 @@ def refused_forward(equation: Equation) -> ForwardModeError:
     """The error for forward mode through a function with a custom VJP rule, from the `custom_lin` that stands for its derivative."""
     whose = equation.origin.rule.removeprefix("custom VJP rule of ") if equation.origin is not None else "a function"
     error = ForwardModeError(
-        f"can't apply forward-mode autodiff (jvp) to a custom_vjp function. {whose} has a rule for reverse mode alone: use "
-        "jax.vjp or jax.grad, or give it its rule with jax.custom_jvp."
+        f"can't apply forward-mode autodiff (jvp) to a custom_vjp function. {whose} has only a reverse-mode rule: use "
+        "jax.vjp or jax.grad, or define its rule with jax.custom_jvp."
     )
     error.trail.append(describe_equation(equation))
     return error

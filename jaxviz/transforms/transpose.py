@@ -117,8 +117,8 @@ def _literals(atoms: Sequence[Atom]) -> Callable[[], Sequence[Any]] | None:
 def _not_linear(operation: Operation) -> EquationError:
     """What JAX's rules say of a product of two linear operands by failing an assertion, in words."""
     return EquationError(
-        f"The function is not linear: more than one operand of '{operation.primitive.name}' depends on what it is transposed in. "
-        "jax.linearize gives a linear function to transpose."
+        f"The function is not linear: more than one operand of '{operation.primitive.name}' depends on the inputs of the transpose. "
+        "jax.linearize returns a linear function that can be transposed."
     )
 
 

@@ -167,7 +167,7 @@ def test_the_refusal_names_the_function_and_the_line():
     def f(x):
         return reverse_only(x) * 2.0
 
-    with pytest.raises(jaxviz.ForwardModeError, match="reverse_only has a rule for reverse mode alone") as caught:
+    with pytest.raises(jaxviz.ForwardModeError, match="reverse_only has only a reverse-mode rule") as caught:
         jaxviz.jvp(f, (2.0,), (1.0,))
     assert f"test_api.py:{f.__code__.co_firstlineno + 1}" in str(caught.value)
 

@@ -109,7 +109,7 @@ def test_a_notebook_runs_and_its_exercises_hold(path, tmp_path, run):
     for cell in tagged(notebook, "solution"):
         assert of_cell[id(cell)].startswith("Right. "), cell.source
     for cell in tagged(notebook, "answer"):
-        assert of_cell[id(cell)].startswith(("Write your answer", "Not yet.")), cell.source
+        assert of_cell[id(cell)].startswith(("Replace the dots", "Not yet.")), cell.source
     seconds, tried = json.loads(last.splitlines()[-1])
     assert seconds < MOST_SECONDS
     assert set(tried) == solved

@@ -166,7 +166,7 @@ def test_a_loop_that_waits_for_its_slowest_example_is_recorded(monkeypatch):
     halve = lambda x: lax.while_loop(lambda c: c.sum() > 0.5, lambda c: c * 0.5, x)
     mapped = made_by(monkeypatch, halve, X)
     assert [n.text for n in mapped.notes] == [
-        "while runs until every example is done: those that are done before keep their values"
+        "while runs until every example is done: those that are done earlier keep their values"
     ]
     np.testing.assert_allclose(jaxviz.vmap(halve)(X), jax.vmap(halve)(X))
 

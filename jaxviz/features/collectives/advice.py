@@ -87,7 +87,7 @@ class Advisor:
     def _of_asked(self, cause: Cause) -> str:
         need = cause.need
         assert need is not None
-        return f"ask for the layout that it already has, {_spec(need.before.dims)}, and nothing is moved here"
+        return f"ask for the layout that it already has, {_spec(need.before.dims)}, so that nothing is moved here"
 
     def _gathered_before(self, caused: Caused, cause: Cause) -> str:
         """Advice on a value that the backward pass gathers although the forward pass has gathered it too."""

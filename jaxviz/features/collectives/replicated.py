@@ -72,7 +72,7 @@ def _made(places: Places, needs: compat.Needs, mesh: Mapping[str, int]) -> Itera
                     (v.aval for v in equation.outvars if tuple(getattr(v.aval, "shape", ())) == made.split.shape), None
                 )
                 if aval is not None and not equation.programs:
-                    why = "each device computes all of it, from no split value"
+                    why = "each device computes all of it; no split value is involved"
                     yield _row(
                         what,
                         aval,

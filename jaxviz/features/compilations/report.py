@@ -359,7 +359,7 @@ def explain_recompile(
     if not args and not kwargs:
         return report
     if jitted is None:
-        raise TypeError(f"{name} is not jitted, so that no call of it is compiled; ask about jax.jit({name})")
+        raise TypeError(f"{name} is not jitted, so its calls are not compiled; pass jax.jit({name})")
     return replace(report, asked=_asked(fun, jitted[1], args, kwargs, [c for c in own if c.is_compiled]))
 
 

@@ -178,7 +178,7 @@ class CompiledMemory(Report):
 
     @property
     def summary(self) -> str:
-        """compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB at mul (model.py:12), of it 0.8 MiB residuals, …; XLA's own 12 KiB."""
+        """compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB at mul (model.py:12): 0.8 MiB residuals, …; XLA's own 12 KiB."""
         on = f", on each of {self.n_devices:,} devices" if self.n_devices > 1 else ""
         return f"compiled {self.about} on {self.compiler.backend}{on}: {self.peak_text}: {_together(self.by_kind())}"
 

@@ -164,7 +164,7 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
     underneath = jitted_of(f)
     jitted = compat.jitted_function(underneath)
     if jitted is None:
-        raise TypeError(f"{function_name(f)} is not jitted: ask about jax.jit({function_name(f)}, donate_argnums=...)")
+        raise TypeError(f"{function_name(f)} is not jitted: pass jax.jit({function_name(f)}, donate_argnums=...)")
     fun, info = jitted
     with unwatched(), noting_arguments(f, args, kwargs):
         traced = underneath.trace(*args, **kwargs)
@@ -223,7 +223,7 @@ def _notes(leaves: Sequence[Any], given: Sequence[bool], names: Sequence[str]) -
     ]
     if on_host:
         notes.append(
-            f"{', '.join(on_host[:4])}: not on a device; JAX donates the copy that it puts on one, and your array stays."
+            f"{', '.join(on_host[:4])}: not on a device; JAX donates the copy that it puts on a device, and your array stays valid."
         )
     times = Counter(map(id, leaves))
     for x, is_donated, name in zip(leaves, given, names, strict=True):

@@ -285,7 +285,7 @@ class Switches:
     def code(self, key: str) -> str:
         """The lines to write for a setting."""
         if not key:
-            return f"# {self.derivation.primal.name} as it is written: nothing to change"
+            return f"# {self.derivation.primal.name} as written: no changes"
         setting = self.setting(key)
         found = self.trade(key)
         if isinstance(found, str):

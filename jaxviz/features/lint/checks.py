@@ -333,7 +333,7 @@ def _unused_names(subject: Subject) -> Iterator[Advice]:
         if at:
             several = len(names) > 1
             yield Advice(
-                "", f"checkpoint_name gives {', '.join(map(repr, names))} in {function}, whose policy {policy} does not list "
+                "", f"{function} defines {', '.join(map(repr, names))} with checkpoint_name, but its policy {policy} does not list "
                 f"{'them' if several else 'it'}: the value{'s are' if several else ' is'} recomputed as if there were no name.",
                 "list it in the policy, or remove checkpoint_name.", at[0][0] or subject.site.definition, 0, len(at),
             )  # fmt: skip

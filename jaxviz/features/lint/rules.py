@@ -119,7 +119,7 @@ _RULES = (
         "one-hot-kept",
         "one-hot rows are saved where their integers would do",
         """
-        `jax.nn.one_hot(ids, n)` makes a row of n numbers of each integer. A product with it saves all of them: for 2,048 tokens and a
+        `jax.nn.one_hot(ids, n)` makes a row of n numbers for each integer. A product with it saves all of them: for 2,048 tokens and a
         vocabulary of 32,000 words 250 MiB of float32, of which all but 2,048 numbers are zero. Indexing with the integers gives the same,
         and saves the integers alone.
 

@@ -211,7 +211,7 @@ class MemoryTimeline(Report):
 
     @property
     def summary(self) -> str:
-        """memory of the gradient of `loss` in `params`: peak 1.2 MiB in the backward pass at mul (model.py:12), of it 0.8 MiB residuals, …."""
+        """memory of the gradient of `loss` in `params`: peak 1.2 MiB in the backward pass at mul (model.py:12): 0.8 MiB residuals, …."""
         if not self.steps:
             return f"memory of the {self.about}: there are no equations"
         step = self.steps[self.peak]

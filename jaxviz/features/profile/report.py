@@ -420,7 +420,7 @@ def _kernels_of(numbered: _Numbered, leaves: Sequence[Any]) -> tuple[tuple[Kerne
         locations = [at for e, within in equations if (at := location_of(e, within)) is not None]
         kernels.append(Kernel(name, seconds / runs, times / runs, primitives, tuple(dict.fromkeys(locations))))
     if not kernels:
-        return (), (f"{unknown} gives no instructions of {jax.default_backend()}.",)
+        return (), (f"{unknown} recorded no instructions on {jax.default_backend()}.",)
     return tuple(sorted(kernels, key=lambda k: -k.seconds)), ()
 
 

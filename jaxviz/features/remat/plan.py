@@ -174,7 +174,7 @@ class RematPlan(Report):
           in_branches: see `apply`.
         """
         if self.after is self.before:
-            return f"# {self.function} fits as it is: nothing has to change"
+            return f"# {self.function} fits as written: no changes"
         return (self._in_branches if in_branches else self.written).text
 
     def verify(self) -> Verification:

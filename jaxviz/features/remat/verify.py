@@ -99,7 +99,7 @@ class Verification(Report):
         before, after = self.before, self.after
         if after is before:
             return (
-                f"The plan leaves `{self.function}` as it is: XLA on {self.backend} has temporaries of "
+                f"The plan does not change `{self.function}`: XLA on {self.backend} has temporaries of "
                 f"{format_bytes(before.temporaries)} and a peak of {format_bytes(before.peak_nbytes)}"
             )
         figures = (

@@ -86,9 +86,9 @@ def explain(
 def _because(reader: Reader, kind: str, location: Location) -> str:
     origin, primitive = reader.equation.origin, reader.equation.primitive
     if is_backward_rule(reader.equation) and origin is not None:
-        return f"the {origin.rule} gives it to its backward function"
+        return f"the {origin.rule} passes it to its backward function"
     if origin is not None and origin.rule.startswith("brought back"):
-        return f"the checkpoint policy has it offloaded, to be {origin.rule}"
+        return f"the checkpoint policy offloads it; it is {origin.rule}"
     source = primal_equation(reader.equation)
     at = location_of(reader.equation, reader.within)
     line = f" at {line_beside(at, location)}" if at is not None else ""

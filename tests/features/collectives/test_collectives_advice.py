@@ -80,7 +80,9 @@ def test_a_layout_that_nothing_moves_for_moves_nothing():
 
     x = on_grid(64, 64, spec=("data", "model"))
     before = jaxviz.collectives(asks(P("data", None)), x)
-    moved = advised(before, "ask for the layout that it already has, `P('data', 'model')`, and nothing is moved here")
+    moved = advised(
+        before, "ask for the layout that it already has, `P('data', 'model')`, so that nothing is moved here"
+    )
     assert moved
     after = jaxviz.collectives(asks(P("data", "model")), x)
     assert not advised(after, "moves nothing here")

@@ -108,5 +108,5 @@ def test_a_result_that_is_laid_out_otherwise():
 def test_functions_of_jaxviz_and_functions_that_are_not_jitted():
     f = jaxviz.jit(step, donate_argnums=0)
     assert jaxviz.donation(f, params(), params(), 1.0).spared == 60
-    with pytest.raises(TypeError, match=r"step is not jitted: ask about jax\.jit\(step"):
+    with pytest.raises(TypeError, match=r"step is not jitted: pass jax\.jit\(step"):
         jaxviz.donation(step, params(), params(), 1.0)

@@ -136,7 +136,7 @@ def test_nested_checkpoints_say_whose_policy_decides():
 
 def test_names_that_match_nothing_are_noted():
     report = jaxviz.policies(layers(jax.checkpoint_policies.save_only_these_names("prodct")), W, X)
-    assert "lists 'prodct', which no checkpoint_name in it gives" in " ".join(str(report).split())
+    assert "lists 'prodct', which no checkpoint_name in it defines" in " ".join(str(report).split())
 
 
 def test_the_report_is_plain_data_and_html():

@@ -165,7 +165,7 @@ def test_a_budget_that_all_fits_in_needs_no_checkpoint():
     assert plan.apply(mlp) is mlp
     assert plan.saved is None
     assert plan.summary.endswith("no changes")
-    assert plan.code() == "# mlp fits as it is: nothing has to change"
+    assert plan.code() == "# mlp fits as written: no changes"
 
 
 def test_a_budget_that_cannot_be_met_says_the_least_that_can():

@@ -52,7 +52,7 @@ def test_checkpoints_that_are_there_are_kept_where_nothing_is_better(f, bound):
     assert plan.before.peak_nbytes == jaxviz.memory(by_hand(f), WEIGHTS, BIG).peak_nbytes
     assert plan.flops <= plan.before.flops or plan.peak_nbytes < plan.before.peak_nbytes
     if plan.after is plan.before:
-        assert plan.code().endswith(" fits as it is: nothing has to change")
+        assert plan.code().endswith(" fits as written: no changes")
     else:
         assert plan.written.trade is None or plan.written.trade.peak_nbytes <= plan.before.peak_nbytes
 

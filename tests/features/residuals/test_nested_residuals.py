@@ -274,7 +274,7 @@ def test_a_name_that_matches_nothing_is_reported(maker):
     (report,) = found.checkpoints
     assert (report.unmatched, report.names) == (("hiden",), ("hidden",))
     (note,) = found.notes
-    assert "lists 'hiden', which no checkpoint_name in it gives" in note
+    assert "lists 'hiden', which no checkpoint_name in it defines" in note
     assert note in " ".join(str(found).split())
 
 
@@ -358,7 +358,7 @@ def test_what_a_backward_rule_never_reads_is_reported():
     unread = only(found, is_read=False)
     assert unread.expression == "jnp.exp(y)"
     assert unread.location.line == line_of(wasteful_fwd, "exp")
-    assert "the custom VJP rule of wasteful gives it to its backward function" in unread.reason
+    assert "the custom VJP rule of wasteful passes it to its backward function" in unread.reason
     assert found.notes == (
         f"12 B are saved that the backward program never reads: `jnp.exp(y)` (test_nested_residuals.py:{unread.location.line}).",
     )

@@ -79,7 +79,7 @@ export class MotionPane {
           "span",
           { class: "jv-play-keys" },
           act("|← start", "To the start (Home)", "motion-first", () => this.jump(0)),
-          act("⇤ change", "To the change before: a value saved or read (↑)", "motion-stop-back", stop(-1)),
+          act("⇤ change", "To the previous change: a value saved or read (↑)", "motion-stop-back", stop(-1)),
           act("← back", "One step back (←)", "motion-back", () => this.jump(this.current - 1)),
           this.playing,
           act("next →", "To the next step (→)", "motion-on", () => this.jump(this.current + 1)),
