@@ -175,5 +175,5 @@ def test_what_a_library_goes_through_at_each_call_is_no_region():
 
 def test_a_plan_that_changes_nothing_has_nothing_to_be_verified():
     found = jaxviz.plan_remat(lambda w, x: jnp.sum(x @ w), jnp.eye(8), jnp.ones((16, 8)), memory="1GiB").verify()
-    assert found.summary.startswith("The plan leaves `<lambda>` as it is: XLA on cpu has temporaries of ")
+    assert found.summary.startswith("The plan does not change `<lambda>`: XLA on cpu has temporaries of ")
     assert "→" not in found.summary

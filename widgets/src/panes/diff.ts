@@ -183,7 +183,7 @@ export class DiffPane {
     isAlike: boolean,
     make: (from: number, to: number) => HTMLElement[],
   ): HTMLElement {
-    const text = `⋯ ${plural(to - from, "line")} ${isAlike ? "alike" : "more"}`;
+    const text = `⋯ ${plural(to - from, "line")} ${isAlike ? "unchanged" : "more"}`;
     const open = () => {
       const end = Math.min(to, from + SHOWN);
       const rows = make(from, end);
