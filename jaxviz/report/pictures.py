@@ -188,6 +188,16 @@ def curve(
     return _svg(caption, f", over {counted(len(steps), 'step')}: {peak}, including {there}", y + 4, drawn)
 
 
+def as_many(texts: Sequence[str], head: str) -> str:
+    """`largest at the peak: a 12 B, b 4 B`: after a head as many of some texts as a line of a drawing has room for, the first in any case."""
+    said = head + texts[0] if texts else head
+    for text in texts[1:]:
+        if columns(f"{said}, {text}") > int(WIDTH / _COLUMN):
+            break
+        said += f", {text}"
+    return said
+
+
 def _stairs(edges: Sequence[float], heights: Sequence[float]) -> str:
     """The way from one edge to the last, at each height in turn: a step where that changes."""
     steps = [f"{y:.1f}" for y in heights]

@@ -384,6 +384,12 @@ def test_long_names_keep_to_their_room(label):
     is_sound(drawn(bars([(label, 5, "residual"), ("b", 3, "residual")], label)))
 
 
+def test_a_line_has_whole_items():
+    assert pictures.as_many(["a 12 B", "b 4 B"], "largest: ") == "largest: a 12 B, b 4 B"
+    assert pictures.as_many(["a" * 40, "b" * 40], "largest: ") == "largest: " + "a" * 40
+    assert pictures.as_many([], "largest: ") == "largest: "
+
+
 def test_names_are_cut_at_a_token():
     assert fitted("jax.nn.softmax(scores)", 15) == "jax.nn.softmax…"
     assert fitted("jax.nn.softmax(scores)", 14) == "jax.nn.…"

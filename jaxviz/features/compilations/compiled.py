@@ -19,7 +19,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table
-from jaxviz.report.tables import device_names, device_text, format_bytes, nbytes, repeated
+from jaxviz.report.tables import device_names, device_text, format_bytes, more_rows, nbytes, repeated
 from jaxviz.runtime.cache import function_name
 
 
@@ -104,16 +104,25 @@ class CompileReport(Report):
 
     def _parts(self) -> Iterator[Table]:
         several = len(self.devices) > 1
-        static = [(name, "static", "", "", "", f"= {value}") for name, value in self.static.items()]
+        size = lambda g: sum(p.nbytes for p in g)
+        groups = sorted(self._groups, key=lambda g: -size(g))
+        on_one = lambda g: (
+            format_bytes(sum(p.nbytes_per_device or 0 for p in g)) if g[0].nbytes_per_device is not None else ""
+        )
+        static = [
+            (name, "static", "", *(("", "") if several else ()), f"= {value}") for name, value in self.static.items()
+        ]
         rows = [
             (
-                alike([p.path for p in g]), repeated(len(g), g[0].type), format_bytes(sum(p.nbytes for p in g)),
-                format_bytes(sum(p.nbytes_per_device or 0 for p in g)) if several and g[0].nbytes_per_device is not None else "",
-                g[0].layout, alike([p.note for p in g]),
+                alike([p.path for p in g]), repeated(len(g), g[0].type), format_bytes(size(g)),
+                *((on_one(g), g[0].layout) if several else ()), alike([p.note for p in g]),
             )
-            for g in self._groups
+            for g in groups
         ]  # fmt: skip
-        yield Table(("name", "type", "bytes", "a device", "layout", ""), [*static, *rows], "<<>><<")
+        rest = lambda n: groups[max(0, n - len(static)) :]
+        more = lambda n: more_rows(len(rest(n)), sum(map(len, rest(n))), "value", format_bytes(sum(map(size, rest(n)))))
+        heads = ("name", "type", "bytes", *(("a device", "layout") if several else ()), "")
+        yield Table(heads, [*static, *rows], "<<>><<" if several else "<<><", more=more)
 
 
 @usual_stack

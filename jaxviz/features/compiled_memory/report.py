@@ -210,10 +210,10 @@ class CompiledMemory(Report):
     def _picture(self) -> str:
         kinds = ("argument", "constant", "result", *KINDS[3:])
         beside = self.argument_nbytes, self.constant_nbytes, self.result_nbytes
-        largest = ", ".join(f"{h.what} {_at(h.location)}{format_bytes(h.nbytes)}" for h in self.at_peak[:3])
+        largest = [f"{format_bytes(h.nbytes)} {h.what} {_at(h.location)}".rstrip() for h in self.at_peak[:3]]
         return pictures.curve(
             [(*beside, *m.nbytes[3:]) for m in self.timeline], kinds, self.turn,
-            f"bytes alive in the compiled {self.about}", self.peak_text, (f"largest at the peak: {largest}",),
+            f"bytes alive in the compiled {self.about}", self.peak_text, (pictures.as_many(largest, "largest at the peak: "),),
         )  # fmt: skip
 
     def _parts(self) -> Iterator[Part]:

@@ -229,10 +229,10 @@ class MemoryTimeline(Report):
         return next((i for i, s in enumerate(self.steps) if s.is_backward), len(self.steps))
 
     def _picture(self) -> str:
-        largest = ", ".join(f"{a.what} {_at(a.location)}{format_bytes(a.nbytes)}" for a in self.alive[:3])
+        largest = [f"{format_bytes(a.nbytes)} {a.what} {_at(a.location)}".rstrip() for a in self.alive[:3]]
         return pictures.curve(
             [s.nbytes for s in self.steps], KINDS, self.turn, f"bytes alive in the gradient of {self.function}, as modelled",
-            peak_text(self), (f"largest at the peak: {largest}",),
+            peak_text(self), (pictures.as_many(largest, "largest at the peak: "),),
         )  # fmt: skip
 
     def _parts(self) -> Iterator[Part]:
