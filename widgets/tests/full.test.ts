@@ -1,6 +1,7 @@
 // @vitest-environment jsdom
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { h, section } from "../src/ui/dom";
+import { fullButton } from "../src/ui/full";
 
 const pane = (id: string) => section({ class: "jv-pane", "data-testid": id }, [id]);
 const guard = (...inside: HTMLElement[]) => h("div", { class: "jv-guard" }, ...inside);
@@ -28,6 +29,15 @@ test("a pane is shown alone, and with the others again", () => {
   press("code");
   expect(alone()).toEqual([]);
   expect(document.querySelectorAll(".jv-holds-alone")).toHaveLength(0);
+});
+
+test("the overview and the gradient in motion are shown alone, too", () => {
+  for (const name of ["overview", "motion"]) {
+    root.append(guard(h("section", { class: `jv-${name}`, "data-testid": name }, fullButton())));
+    press(name);
+    expect(alone()).toEqual([name]);
+    press(name);
+  }
 });
 
 test("rows of the switches, which stand around values, are none of its", () => {

@@ -32,8 +32,8 @@ _USES = {
 """What a linear equation does with a residual, by primitive."""
 
 _USES_OF_OPERAND = {
-    ("select_n", 1): "takes it where no tangent passes",
-    ("select_n", 2): "takes it where no tangent passes",
+    ("select_n", 1): "fills in with it where the tangent is not selected",
+    ("select_n", 2): "fills in with it where the tangent is not selected",
     ("scatter", 0): "scatters the tangent into it",
     ("scatter", 2): "writes it into the tangent",
     ("scatter-add", 0): "adds the tangent to it",

@@ -2,6 +2,7 @@
 
 import { button, svg } from "./dom";
 
+const PANES = ".jv-pane, .jv-overview, .jv-motion";
 const PANE = "jv-alone";
 const AROUND = "jv-holds-alone";
 
@@ -15,7 +16,7 @@ export function fullButton(): HTMLElement {
   });
   return button(
     svg("svg", { viewBox: "0 0 12 12", width: 11 }, corners),
-    ({ currentTarget }) => toggle((currentTarget as Element).closest(".jv-pane, .jv-overview")!),
+    ({ currentTarget }) => toggle((currentTarget as Element).closest(PANES)!),
     {
       class: "jv-full",
       title,
@@ -49,7 +50,7 @@ function toggle(first: Element): void {
   const at = [...place.children].indexOf(own);
   const watch = new MutationObserver(() => {
     if (pane.isConnected) return;
-    const next = place.children[at]?.querySelector(".jv-pane, .jv-overview");
+    const next = place.children[at]?.querySelector(PANES);
     if (!next) return;
     pane = next;
     mark();
