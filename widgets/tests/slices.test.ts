@@ -1,8 +1,12 @@
 // @vitest-environment jsdom
 import { expect, test, vi } from "vitest";
+import { preparing } from "../src/code/listing";
+import { keptTree, treeOf } from "../src/graph/layout/hierarchy";
+import { setting } from "../src/graph/layout/scene";
 import { atOnce, inSlices, type Sliced, turn } from "../src/model/slices";
 import { guarded } from "../src/panes/pane";
 import type { Change } from "../src/state/state";
+import { layers, modelOf } from "./graphs";
 
 /** Counts, each time for some milliseconds. */
 function* counting(n: number, milliseconds: number, at: (i: number) => void = () => {}): Sliced<number> {
@@ -94,4 +98,25 @@ test("one that is to take the keys is made; of a large program one is made in it
   await turn();
   await turn();
   expect(left.make).not.toHaveBeenCalled();
+});
+
+/** How often work can be left. */
+function yields(work: Sliced<unknown>): number {
+  let n = 0;
+  while (!work.next().done) n += 1;
+  return n;
+}
+
+test("what a large program takes can be left every few hundred equations", () => {
+  const model = modelOf({ primal: layers(2000) });
+  const n = model.rows;
+  expect(n).toBeGreaterThan(10_000);
+  const tree = treeOf(model, [0]);
+  const work: [string, () => Sliced<unknown>][] = [
+    ["the tree", () => keptTree(model, [0])],
+    ["the lines, the hues and the indices", () => preparing(model, [0], false)],
+    ["the scene, folded", () => setting(tree, () => false)],
+    ["the scene, open", () => setting(tree, () => true)],
+  ];
+  for (const [name, made] of work) expect(yields(made()), name).toBeGreaterThan(n / 1000);
 });
