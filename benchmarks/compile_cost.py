@@ -251,7 +251,7 @@ def measure(unrolled: Call, scanned: Call) -> tuple[float, float, float]:
 
 def main(quick: bool = False) -> None:
     print(
-        "\nWhat a loop saves of tracing, lowering and compiling: predicted, and by writing it; seconds of CPU time, medians of five"
+        "\nSavings of a loop in tracing, lowering and compiling: predicted and actual; seconds of CPU time, medians of five"
     )
     print(f"  {'':30}{'unrolled':>10}{'predicted':>11}{'written':>10}   predicted/written")
     for name, make in list(PROGRAMS.items())[: 1 if quick else None]:

@@ -54,7 +54,7 @@ def run(quick: bool) -> None:
     measure(dict(list(programs.items())[:1]), compiled_programs.STEPS)  # imports, and XLA's first compilation
     rows = measure(programs, compiled_programs.STEPS)
     print(
-        "\nThe memory of compiled programs: CPU time beside JAX's own compilation, and the share of the temporaries that has a line"
+        "\nMemory of compiled programs: CPU time compared with JAX's own compilation, and the share of the temporaries with a line"
     )
     print(f"  {'':22}{'JAX':>9}{'with f':>9}{'Compiled':>9}   with f  Compiled")
     for name, of_jax, with_function, without, found, read in rows:

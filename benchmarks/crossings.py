@@ -102,13 +102,13 @@ def measured() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def main(quick: bool = False) -> None:
-    print("\nLines that cross in the graph, every box open: ours, Graphviz's; the widths; the time")
+    print("\nCrossing lines in the graph, with every box open: jaxviz's layout and Graphviz's; widths; time")
     for (name, stage), found in measured().items():
         if quick and stage not in GRAPHS[name][1]:
             continue
         (ours, theirs), (wide, wider), (own, other) = (found[key] for key in ("crossings", "width", "milliseconds"))
         print(
-            f"  {name + ', ' + stage:28}{found['boxes']:4} boxes {ours:6} {theirs:4}    asked for: no more"
+            f"  {name + ', ' + stage:28}{found['boxes']:4} boxes {ours:6} {theirs:4}    target: no more than Graphviz"
             f"    {wide:6.0f} {wider:6.0f} px    {own:5.0f} {other:5.0f} ms"
         )
 

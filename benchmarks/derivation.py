@@ -146,7 +146,7 @@ def growth(n_layers: int) -> tuple[int, list[float], float]:
 def main(quick: bool = False) -> None:
     repeats = 3 if quick else 7
     print(
-        "Derivation of forward, linear and backward programs; JAX: jax.vjp and its pull-back, traced over the same program"
+        "Derivation of forward, linear and backward programs; JAX: jax.vjp and its pullback, traced over the same program"
     )
     print(f"{'program':<46}{'jaxviz':>10}{'jax':>10}{'ratio':>8}")
     for name, (fun, args) in {
@@ -155,7 +155,7 @@ def main(quick: bool = False) -> None:
     }.items():  # fmt: skip
         for label, ours, theirs, ratio in speed(name, fun, args, repeats):
             print(f"{label:<46}{ours * 1e3:>7.1f} ms{theirs * 1e3:>7.1f} ms{ratio:>7.1f}x")
-    print("\nGrowth, memo table warm: CPU time, and the same with Python's garbage collector off")
+    print("\nGrowth with a warm memo table: CPU time, and CPU time with Python's garbage collector off")
     header = f"{'layers':>8}{'derived equations':>20}{'derive, µs/equation':>22}{'off':>8}{'trace, µs/equation':>21}{'off':>8}"
     print(f"{header}{'bytes/equation':>16}")
     for n_layers in (12, 50, 150) if quick else (12, 50, 150, 300):

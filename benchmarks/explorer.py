@@ -34,7 +34,7 @@ AS_LARGE_AS_CAN_BE, THEN_AWAY = 60, 9
 """How often it is zoomed in and then out: to a third of the size at which boxes are made, so that hundreds are in sight."""
 
 Row = tuple[str, str, str]
-"""What is measured, what is asked for, what was found."""
+"""The measure, the target, the result."""
 
 
 def derived(n_layers: int) -> Derivation:
@@ -85,11 +85,11 @@ def in_python(n_layers: int, repeats: int) -> list[Row]:
         del explorer, derivation
     return [
         ("equations", f"{EQUATIONS:,}", f"{n:,} in {n_layers} layers"),
-        ("Python, until it is sent", "< 1 s", f"{min(shown):.2f} s ({statistics.median(shown):.2f} median)"),
+        ("Python, until the view is sent", "< 1 s", f"{min(shown):.2f} s ({statistics.median(shown):.2f} median)"),
         ("Python, with the memory", "", f"{min(complete):.2f} s"),
         ("Python, with the comparison with JAX", "", f"{min(checked):.2f} s"),
-        ("all that is sent, an equation, gzipped", "8 bytes", f"{sum(map(len, sent)) / n:.1f} bytes"),
-        ("of that, what comes later", "", f"{len(sent[1]) / n:.1f} bytes"),
+        ("all data sent, per equation, gzipped", "8 bytes", f"{sum(map(len, sent)) / n:.1f} bytes"),
+        ("of that, sent later", "", f"{len(sent[1]) / n:.1f} bytes"),
         ("not gzipped", "", f"{sum(len(gzip.decompress(block)) for block in sent) / n:.1f} bytes"),
     ]
 
@@ -284,14 +284,14 @@ def in_browser(n_layers: int, small_layers: int, repeats: int, seconds: float) -
     usable = [o["usable"] / 1e3 for o in opened]
     return [
         (
-            "from the cell to a pane that answers a click",
+            "from running the cell to a pane that responds to clicks",
             "",
             f"{min(usable):.2f} s ({statistics.median(usable):.2f} median)",
         ),
-        ("  of which until it is shown", "", f"{best['shown'] / 1e3:.2f} s"),
-        ("  a click on an equation answers", "", f"{best['click']:.0f} ms"),
+        ("  of that, until it is shown", "", f"{best['shown'] / 1e3:.2f} s"),
+        ("  response to a click on an equation", "", f"{best['click']:.0f} ms"),
         *((f"{name}, p95 frame", "< 33 ms", f"{p95(times):.1f} ms") for name, times in frames.items()),
-        ("search answers", "< 200 ms", f"{max(searches):.0f} ms ({statistics.median(searches):.0f} median)"),
+        ("search response", "< 200 ms", f"{max(searches):.0f} ms ({statistics.median(searches):.0f} median)"),
         (f"notebook, {EXPLORERS} explorers of {SMALL:,} equations", "< 5 MB", f"{size / 1e6:.2f} MB"),
     ]
 
@@ -341,7 +341,7 @@ def main(quick: bool = False) -> None:
     rows += measured(n_layers, notebook)
     rows += in_browser(n_layers, small, 1 if quick else 3, 2.0 if quick else 4.0)
     print(f"\nThe explorer of {rows[0][2]}")
-    print(f"{'':<56}{'asked for':>14}{'measured':>30}")
+    print(f"{'':<56}{'target':>14}{'measured':>30}")
     for what, asked, found in rows:
         print(f"{what:<56}{asked:>14}{found:>30}")
 

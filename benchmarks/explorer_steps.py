@@ -16,7 +16,7 @@ LAYERS = (12, 100)
 """Of the transformers of which *what if* is opened as soon as the overview is there."""
 
 Row = tuple[str, str, str]
-"""What is measured, what is asked for, what was found."""
+"""The measure, the target, the result."""
 
 _RUN = """async ([index, ...selectors]) => {
     const { content } = jupyterapp.shell.currentWidget;
@@ -134,7 +134,7 @@ def _tasks(lab: Lab, browser: Browser) -> list[Row]:
     """The longest task while all comes, and of each thing that is done then."""
     tab = _opened(lab, browser, "large.ipynb")
     page = tab.page
-    done = [("until all is there", lambda: page.evaluate(_RUN, [1, _WHOLE, _CHECKED])), *steps(page)]
+    done = [("until everything is loaded", lambda: page.evaluate(_RUN, [1, _WHOLE, _CHECKED])), *steps(page)]
     rows = [(f"  {name}", "50 ms", f"{longest_task(browser, page, act):.0f} ms") for name, act in done]
     _closed(tab)
     return [("longest task on the page's main thread, CPU", "", ""), *rows]

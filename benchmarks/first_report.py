@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 MOST = 0.35
-"""Seconds of CPU time that are asked for, beside those of `import jax` and its trace."""
+"""The target in seconds of CPU time, in addition to `import jax` and its trace."""
 
 _WORK = """
 import resource
@@ -45,11 +45,11 @@ def main(quick: bool = False) -> None:
         for name, work in works.items():
             taken[name].append(seconds(work))
     best = {name: min(times) for name, times in taken.items()}  # others use the machine too
-    print("\nThe first report of a session, in CPU time")
+    print("\nThe first report of a session: CPU time")
     for name, time in best.items():
         added = time - best["jax alone"]
         print(
-            f"  {name:18} {time:6.3f} s  {time / best['jax alone']:5.2f} ×  {added:+6.3f} s   asked for: {MOST:+.2f} s at most"
+            f"  {name:18} {time:6.3f} s  {time / best['jax alone']:5.2f} ×  {added:+6.3f} s   target: at most {MOST:+.2f} s"
         )
     imports = {
         "jax": ("jax", "import jax"),
@@ -57,7 +57,7 @@ def main(quick: bool = False) -> None:
         "jaxviz, all for residuals": ("jaxviz", "import jaxviz; jaxviz.residuals"),
         "jaxviz, every public name": ("jaxviz", "import jaxviz; [getattr(jaxviz, name) for name in dir(jaxviz)]"),
     }
-    print("Importing, by `python -X importtime`: the modules of the package, without those of others")
+    print("Import time by `python -X importtime`: the modules of the package only")
     for name, how in imports.items():
         print(f"  {name:26} {min(import_ms(*how) for _ in range(3)):7.1f} ms")
 

@@ -53,7 +53,7 @@ def measured(gradients: dict[str, Callable[..., Any]], w: jax.Array, repeats: in
 
 def main(quick: bool = False) -> None:
     print(
-        f"\nGradient of a bounded loop, {STEPS} steps taken: time by bound, over that at the least bound (seconds to compile)"
+        f"\nGradient of a bounded loop, {STEPS} steps taken: time by bound, relative to the lowest bound (seconds to compile)"
     )
     w = 0.9 * jnp.eye(64 if quick else 256)
     first: dict[str, float] = {}

@@ -25,7 +25,7 @@ def measure(name: str, arguments: str, what: str) -> dict[str, Any]:
     """In this process: seconds of wall time and of CPU time, peak bytes, and what was found."""
     f, finite, broken = PROGRAMS[name]()
     args = jax.block_until_ready(finite if arguments == "finite" else broken)
-    find_nan = jaxviz.find_nan  # which is imported when it is first asked for
+    find_nan = jaxviz.find_nan  # imported on first use
     start, start_cpu = time.perf_counter(), time.process_time()
     found = ""
     if what == "gradient":
@@ -45,8 +45,8 @@ def in_new_process(*what: str) -> dict[str, Any]:
 
 
 def main(quick: bool = False) -> None:
-    print("\nfind_nan, beside the gradient compiled and run once")
-    print(f"asked of each: at most {MOST_TIME:.0f}x the time and {MOST_MEMORY:.1f}x the memory")
+    print("\nfind_nan, compared with compiling and running the gradient once")
+    print(f"target for each: at most {MOST_TIME:.0f}x the time and {MOST_MEMORY:.1f}x the memory")
     print(f"{'':27} {'arguments':9}  {'gradient':>9}  {'find_nan':>9}  {'time':>6}  {'(cpu)':>7}  {'memory':>7}  found")
     for name in PROGRAMS:
         for arguments in ("finite", "broken"):

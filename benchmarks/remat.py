@@ -145,7 +145,7 @@ def small_programs() -> dict[str, tuple[Callable[..., jax.Array], tuple[Any, ...
 
 def against_all_sets(shares: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)) -> None:
     print(
-        "\nPlans beside the best of all sets of values: FLOPs recomputed, at shares of the way from the least bytes to all"
+        "\nPlans compared with the best of all sets of values: FLOPs recomputed, at budgets between the fewest bytes and all"
     )
     for name, (f, args) in small_programs().items():
         whole = jaxviz.plan_remat(f, *args, budget=1.0)._graph
@@ -168,14 +168,16 @@ def against_policies(quick: bool) -> None:
         f"conv net, {layers} blocks": (conv_net_with, conv_net(layers)),
         f"LSTM, {lstm_args[1].shape[0]} steps": (lstm_with, lstm_args),
     }
-    print("\nPlans beside JAX's policies on each block: FLOPs recomputed at the policy's bytes, bytes at its FLOPs")
+    print(
+        "\nPlans compared with JAX's policies on each block: FLOPs recomputed at the policy's bytes, bytes at its FLOPs"
+    )
     for name, (make, args) in programs.items():
         plain = make(lambda block: block)
         base = flops(plain, args)
         start = time.perf_counter()
         graph = jaxviz.plan_remat(plain, *args, budget=0.9)._graph
         took = time.perf_counter() - start
-        print(f"  {name}: {held(plain, args):,} B kept without a checkpoint; planned in {took:.2f} s")
+        print(f"  {name}: {held(plain, args):,} B saved without a checkpoint; planned in {took:.2f} s")
         for policy in POLICIES:
             saves = getattr(jax.checkpoint_policies, policy)
             with_policy = make(lambda block, saves=saves: jax.checkpoint(block, policy=saves))

@@ -36,7 +36,7 @@ def against(case: Case) -> dict[str, tuple[Trade, RematPlan | None]]:
 
 
 def table(quick: bool) -> None:
-    print("\nPlans beside checkpoints that people write: modelled peak, and GFLOPs recomputed")
+    print("\nPlans compared with common checkpoints: modelled peak, and GFLOPs recomputed")
     more = total = 0
     for name, make in (SMALL if quick else CASES).items():
         case = make()
@@ -54,7 +54,7 @@ def table(quick: bool) -> None:
 
 
 def temporaries() -> None:
-    print("\nXLA's temporaries of scanned programs: as written, and with a plan of up to a third more work")
+    print("\nXLA's temporaries of scanned programs: as written, and with a plan with up to a third more work")
     for name, make in SMALL.items():
         case = make()
         if not case.is_scanned:

@@ -48,7 +48,7 @@ def measure(n_layers: int) -> dict[str, float]:
 
 
 def main(quick: bool = False) -> None:
-    print("Seconds to find, group and name what reports show, and their share of the derivation from Python")
+    print("Seconds to find, group and name the values in reports, and their share of the derivation from Python")
     for n_layers in (12, 100) if quick else (12, 100, 330):
         times = measure(n_layers)
         equations, derivation = times.pop("equations"), times["derivation"]

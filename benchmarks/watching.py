@@ -93,9 +93,9 @@ def main(quick: bool = False) -> None:
         (f"A step with {N_LEAVES} donated leaves", [*PLAIN, DONATIONS, COMPILATIONS], lambda: seconds_a_step(step, x, steps), rounds),
         ("A function that is compiled", [*PLAIN, COMPILATIONS], lambda: seconds_to_compile(1), rounds // 4),
     ):  # fmt: skip
-        print(f"\n{title}; jaxviz is imported, and nothing else unless said")
+        print(f"\n{title}; jaxviz is only imported unless stated otherwise")
         for name, (seconds, added) in in_turn(ways, work, n).items():
-            asked = f"   asked for: at most {MOST:+.0%}" if name == DONATIONS[0] else ""
+            asked = f"   target: at most {MOST:+.0%}" if name == DONATIONS[0] else ""
             print(f"  {name:22} {seconds * 1e3:8.3f} ms  {added:+7.1%}{asked}")
 
 

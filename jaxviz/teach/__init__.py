@@ -1,4 +1,4 @@
-"""Exercises that check themselves: what a notebook asks, computed from JAX when it is answered.
+"""Exercises that check answers by computing the truth with JAX.
 
 >>> from jaxviz import teach
 >>> kept = teach.saved(loss, params, x)  # a form in a notebook
@@ -31,7 +31,7 @@ if _typing.TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """The puzzles, which import the planner and more, are imported when they are first asked for."""
+    """The puzzles, which import the planner and more, are imported on first use."""
     if name == "puzzles":
         return _importlib.import_module("jaxviz.teach.puzzles")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`Exercise` and `Verdict`: a question, and what came of an answer. All kinds of exercises are these two."""
+"""`Exercise` and `Verdict`: a question, and the verdict on an answer, for all kinds of exercises."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Verdict(Data):
 
 
 def said(verdict: Verdict) -> Said:
-    """A verdict as a page without a kernel has it."""
+    """The form of a verdict for a page without a kernel."""
     points = [{"mark": p.mark, "what": printable(p.what), "why": printable(p.why)} for p in verdict.points]
     return {"isRight": verdict.is_right, "headline": verdict.headline, "points": points, "note": verdict.note}  # type: ignore[typeddict-item]
 
@@ -118,12 +118,12 @@ def _start(is_right: bool | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How an answer is given in a notebook.
+    """How the user answers in a notebook.
 
     Args:
-      kind: 'marks' for boxes to tick, 'choice' for one of several, 'line' for a number or a word, 'code' for what is written in a cell.
-      groups: what there is to tick or to choose: headings, each with its options as pairs of a key and a label; above code, headings alone.
-      placeholder: what stands in an empty line.
+      kind: 'marks' for boxes to tick, 'choice' for one of several, 'line' for a number or a word, 'code' for code in a cell.
+      groups: the options: headings, each with its options as pairs of a key and a label; for code, only headings.
+      placeholder: the placeholder of the line.
       code: that the question is about.
     """
 
@@ -148,7 +148,7 @@ class Exercise:
       truth: the right answer, with its reason; computed when it is asked for.
       form: how an answer is given in a notebook.
       hints: from the first to the last, each more telling; one may be computed when it is asked for.
-      grading: computes what a page without a kernel needs to check answers itself; None where that would take running them.
+      grading: computes what a page without a kernel needs to check answers itself; None if that requires running them.
       wrong: answers that must be found wrong. Nobody sees them; the notebooks' tests give them.
     """
 
@@ -202,7 +202,7 @@ class Exercise:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """For a page without a kernel: the question, and what there is to tick or to choose."""
+        """The question and its options, for a page without a kernel."""
         parts = [
             f"<p><b>{code_html(self.question)}</b></p>",
             *([preformatted(self.form.code)] if self.form.code else []),

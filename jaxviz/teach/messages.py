@@ -1,4 +1,4 @@
-"""What a form on a page without a kernel holds, as JSON. `python tests/page/wire_types.py` writes these types down for the page."""
+"""The JSON in a form on a page without a kernel. `python tests/page/wire_types.py` writes these types down for the page."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Said(TypedDict):
 
 
 class OfChoice(TypedDict):
-    """What to say to each of the choices, in their order."""
+    """The verdict on each choice, in order."""
 
     kind: Literal["choice"]
     verdicts: list[Said]
 
 
 class OfNumber(TypedDict):
-    """A number, and how far from it an answer may be, relative to the larger of the two."""
+    """A number and its tolerance, relative to the larger of the number and the answer."""
 
     kind: Literal["number"]
     truth: float
@@ -41,7 +41,7 @@ class OfNumber(TypedDict):
 
 
 class OfWord(TypedDict):
-    """A word, in any case of its letters; the note is for answers that are wrong."""
+    """A word, compared without case; the note is for wrong answers."""
 
     kind: Literal["word"]
     right: Said
@@ -49,7 +49,7 @@ class OfWord(TypedDict):
 
 
 class Box(TypedDict):
-    """A value that can be marked: whether the gradient keeps it, and why or why not."""
+    """A value that can be marked: whether the gradient saves it, and why or why not."""
 
     isKept: bool
     what: str
@@ -57,7 +57,7 @@ class Box(TypedDict):
 
 
 class OfMarks(TypedDict):
-    """The values that can be marked, in their order, and what is said with the right answer and with any."""
+    """The values that can be marked, in order, and the notes for the right answer and for any answer."""
 
     kind: Literal["marks"]
     boxes: list[Box]
@@ -66,7 +66,7 @@ class OfMarks(TypedDict):
 
 
 class Sheet(TypedDict):
-    """Everything that a form may have to say. Without a grading it takes no answer: its answer is code, which has to run."""
+    """Everything that a form may need to say. Without a grading it takes no answer, because its answer is code that must run."""
 
     grading: OfChoice | OfNumber | OfWord | OfMarks | None
     blank: str

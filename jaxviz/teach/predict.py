@@ -1,4 +1,4 @@
-"""`predict`: a figure or a choice, said before it is computed."""
+"""`predict`: a figure or a choice, predicted before it is computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxviz.teach.exercise import Exercise, Form, Verdict, said
 from jaxviz.teach.messages import OfChoice, OfNumber, OfWord
 
 Text = str | Callable[[], str]
-"""A sentence, or what computes it."""
+"""A sentence, or a function that computes it."""
 
 
 def predict(
@@ -43,7 +43,7 @@ def predict(
         return told if isinstance(told, str) else told()
 
     def not_yet(headline: str, why: str = "") -> Verdict:
-        """A wrong answer with its reason, or, where that would give the right one away, with the first hint."""
+        """A wrong answer with its reason, or with the first hint if the reason would give the right answer away."""
         return Verdict(False, headline, note=why or first_hint())
 
     def first_hint() -> str:

@@ -1,4 +1,4 @@
-"""`rule`: something that the learner writes, and what is checked of it."""
+"""`rule`: an answer in code, and its checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jaxviz.teach.predict import Text
 class Check:
     """One thing that is checked of what the learner wrote.
 
-    >>> teach.Check("is positive at 0", lambda f: "" if f(0.0) > 0 else f"At 0 it gives {f(0.0)}.")
+    >>> teach.Check("is positive at 0", lambda f: "" if f(0.0) > 0 else f"At 0 it returns {f(0.0)}.")
 
     Args:
       says: what should hold, such as 'gives what jnp.tanh gives'.
@@ -101,7 +101,7 @@ def _for_example(code: str) -> str:
 
 
 def is_blank(written: Any) -> bool:
-    """Whether a function, or one of several, or a part of its custom rule, still has the dots of the exercise in it."""
+    """Whether a function, one of several, or a part of its custom rule still contains the dots of the exercise."""
     if isinstance(written, (list, tuple)):
         return any(map(is_blank, written))
     parts = [getattr(written, name, None) for name in ("fun", "jvp", "fwd", "bwd")]
@@ -216,7 +216,7 @@ def is_linear(*points: tuple[Any, ...]) -> Check:
 def keeps_at_most(nbytes: int, *args: Any, argnums: Argnums = 0) -> Check:
     """The gradient of what is written keeps no more than some bytes, arguments left out.
 
-    >>> teach.rule("Write `tanh` with a rule that keeps one number.", teach.keeps_at_most(4, 0.5))
+    >>> teach.rule("Write `tanh` with a rule that saves one number.", teach.keeps_at_most(4, 0.5))
 
     Args:
       nbytes: how many.
@@ -266,7 +266,7 @@ def _short(x: Any) -> str:
 
 
 def difference(ours: Any, theirs: Any, tol: float, name: str) -> str:
-    """Where two results differ most, as a sentence, with the name of the second; '' if they do not."""
+    """A sentence on where two results differ most, with the name of the second; '' if they are equal."""
     found, wanted = tree_flatten_with_path(ours)[0], tree_flatten_with_path(theirs)[0]
     if [p for p, _ in found] != [p for p, _ in wanted]:
         if ours is None:

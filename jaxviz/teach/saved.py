@@ -1,4 +1,4 @@
-"""`saved`: which values does the gradient keep? The answer and its reasons come from the derivation."""
+"""`saved`: which values does the gradient save? The answer and its reasons come from the derivation."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _ARGUMENTS = "arguments and constants"
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """Something that the gradient may keep.
+    """A value that the gradient may save.
 
     Args:
-      kind: 'input' for an argument or a constant, 'value' for what an equation of the function computes, 'slope' for what that equation's
-        derivative rule computes beside it.
-      name: its variable in the program; of a slope, that of the value.
+      kind: 'input' for an argument or a constant, 'value' for the result of an equation of the function, 'slope' for another value that
+        the equation's derivative rule computes.
+      name: its variable in the program; for a slope, the variable of the value.
       text: such as `tanh(h)`.
-      equation: that makes it; None for an input.
+      equation: the equation that computes it; None for an input.
       atoms: its variables.
       program: that they stand in.
       location: the user's line; None for an input.
@@ -106,7 +106,7 @@ def saved(
 
 @dataclass(eq=False)
 class _Case:
-    """One derivation, its values, and which of them it keeps."""
+    """One derivation, its values, and which of them it saves."""
 
     derivation: Derivation
     names: dict[Var, str] = field(init=False)
@@ -121,20 +121,20 @@ class _Case:
         self.names = variable_names(primal)
         self.arguments = {v: n for v, n in zip(primal.invars, primal.arg_names, strict=True) if n}
         for v, n in self.names.items():
-            # A letter of the printed program may be an argument's name too.
+            # A letter of the printed program may also be the name of an argument.
             self.names[v] = n if v in self.arguments or n not in self.arguments.values() else 2 * n
         self._opaque: dict[Equation, Equation] = {}
         self._own = {e for _, e in primal.walk()}
         self._find_derivatives()
         self.values = tuple(self._values())
         self._find_kept()
-        # Where a product keeps its factors alone, a box for something else would be noise.
+        # If a product saves only its factors, a box for something else would be noise.
         self.values = tuple(
             v for v in self.values if not (v.kind == "slope" and v.primitive in _PRODUCTS) or v in self.kept
         )
 
     def _find_derivatives(self) -> None:
-        """For each equation of the function the residuals that its derivative reads."""
+        """For each equation of the function, the residuals that its derivative reads."""
         parts = self.derivation.linearized
         for e in self._own:
             for _, program in e.operation.programs if self._is_custom(e) else ():
@@ -209,14 +209,14 @@ class _Case:
             else:
                 self.kept.setdefault(value, []).append(residual)
             self.shown[residual] = self._in_words(residual, value)
-        # What only gives a value another shape is asked about where it is kept.
+        # Values that only change a shape are asked about only if they are saved.
         self.values = tuple(
             v for v in self.values
             if v.equation is None or v in self.kept or not (is_view(v.equation) or is_made_where_read(v.equation))
         )  # fmt: skip
 
     def _match_forward(self) -> None:
-        """Which variables of the forward program are the function's own: found where the copies of its equations read and make them."""
+        """Which variables of the forward program are the function's own, found from the copies of its equations."""
         primal, forward = self.derivation.primal, self.derivation.forward
         self._stands_for: dict[Atom, Var] = {}
         pairs: list[tuple[Sequence[Atom], Sequence[Atom]]] = [(primal.outvars, forward.outvars)]
@@ -229,13 +229,13 @@ class _Case:
                 if not self._is_custom(own):
                     pairs.append((own.outvars, e.outvars))
         for ours, theirs in pairs:
-            # A scan takes and gives more in the forward program, after what it took before.
+            # In the forward program, a scan has additional operands and results, after the original ones.
             for v, w in zip(ours, theirs, strict=False) if len(ours) == len(theirs) else ():
                 if isinstance(v, Var) and isinstance(w, Var):
                     self._stands_for.setdefault(w, v)
 
     def _made_by(self, source: Source, atom: Atom) -> tuple[str, Equation | None]:
-        """Whether a kept value is what an equation of the function computes, or what its rule computes beside; and that equation."""
+        """Whether a saved value is the result of an equation of the function or another value of its rule; and that equation."""
         assert source.equation is not None
         for e in (source.equation, *reversed(source.within)):
             own = self._of_function(e)
@@ -248,7 +248,7 @@ class _Case:
         return "", None
 
     def _in_words(self, residual: Residual, value: Value | None) -> str:
-        """How a kept value is computed, by the names of the function's own program where they reach."""
+        """How a saved value is computed, with the names of the function's own program where possible."""
         if value is not None and value.kind != "slope":
             return value.text
         made = self._computed(residual.producer, 0) if residual.producer is not None else None
@@ -296,7 +296,7 @@ class _Case:
         return self.verdict(set(marked))
 
     def _fitting(self, item: Any) -> list[Value]:
-        """The values that a part of an answer names, by the first way of naming that fits any."""
+        """The values that a part of an answer names, by the first kind of name that matches any."""
         if isinstance(item, Key):
             return [self.values[item]]
         if isinstance(item, int):
@@ -317,7 +317,7 @@ class _Case:
         return f"There are {', '.join(f'`{k}`' for k in known)}."
 
     def verdict(self, marked: set[Value] | None) -> Verdict:
-        """What is right, wrong and missed; the answer where nothing was marked by anybody."""
+        """What is right, wrong and missed; the answer if nothing was marked."""
         points: list[Point] = []
         for v in self.values:
             is_kept = v in self.kept
@@ -339,7 +339,7 @@ class _Case:
         return Verdict(False, f"{', '.join(parts)}.", tuple(points), self._note())
 
     def grading(self) -> OfMarks:
-        """For a page without a kernel, whose script does the same as `verdict`."""
+        """For a page without a kernel; its script does the same as `verdict`."""
         return {
             "kind": "marks", "headline": self._headline(), "note": self._note(),
             "boxes": [
@@ -401,7 +401,7 @@ class _Case:
         )
 
     def wrong(self) -> Iterable[Any]:
-        """Nothing, everything, each kept value left out, each other one added."""
+        """Nothing, everything, each saved value omitted, each other value added."""
         right = [Key(i) for i, v in enumerate(self.values) if v in self.kept]
         others = [Key(i) for i, v in enumerate(self.values) if v not in self.kept]
         if right:
@@ -413,7 +413,7 @@ class _Case:
 
 
 class Key(int):
-    """The number of a value in an exercise, which the form gives; a plain number is a line."""
+    """The number of a value in an exercise, as returned by the form; a plain number is a line."""
 
 
 _SIGNS = {
@@ -433,7 +433,7 @@ _PRODUCTS = ("mul", "dot_general", "conv_general_dilated")
 
 
 def _operation(equation: Equation) -> str:
-    """The name of a primitive, or of a function with a rule of its own."""
+    """The name of a primitive, or of a function with a custom rule."""
     if of(equation).has_custom_rule:
         return next((str(p.name) for _, p in equation.operation.programs if p.name), equation.primitive.name)
     return str(equation.primitive.name)
@@ -456,7 +456,7 @@ def _heading(location: Location | None) -> str:
 
 
 def assigned(location: Location | None, equation: Equation | None, values: Sequence[Value]) -> str:
-    """The variable of the source that a value is assigned to: the last that the statement computes; '' if there is none."""
+    """The source variable that a value is assigned to, if it is the last value of the statement; otherwise ''."""
     if location is None or equation is None:
         return ""
     here = _assignment(location.file, tuple(linecache.getlines(location.file)), location.line)

@@ -1,6 +1,6 @@
-"""Exercises on a page without a kernel, such as a saved site: forms that hold what they may have to say, and check answers in the browser.
+"""Exercises on a page without a kernel, such as a static site: forms that contain all their messages, and check answers in the browser.
 
-What they hold is encoded, so that no reader, search or screen reader meets an answer before it is asked for; it is not a secret.
+Their contents are encoded, so that no reader, search or screen reader finds an answer early; they are not secret.
 `widgets/src/main/exercise.ts` is the script of such a page.
 """
 
@@ -22,9 +22,9 @@ _NO_SCRIPT = "<noscript><p>This page needs JavaScript to check answers.</p></nos
 def static_form(exercise: Exercise) -> str:
     """An exercise as HTML that needs no kernel: a form that checks the answer, and shows hints and the answer when asked.
 
-    The page has to include the script that `static_script` returns, once.
+    The page must include the script returned by `static_script` once.
 
-    >>> size = teach.predict("How many bytes does it keep?", truth=lambda: 12, because="Three numbers of four bytes.")
+    >>> size = teach.predict("How many bytes does it save?", truth=lambda: 12, because="Three numbers of four bytes.")
     >>> page = teach.static_form(size) + f"<script>{teach.static_script()}</script>"
 
     Everything that the form may have to say is computed now, and is in the page encoded. An exercise whose answer is code shows hints and the answer
@@ -46,14 +46,14 @@ def static_form(exercise: Exercise) -> str:
 
 
 def static_fold(summary: str, content: str) -> str:
-    """HTML that is in the page encoded, and is shown when the reader opens it: a solution, for instance.
+    """HTML that is encoded in the page and shown when the reader opens it, for example a solution.
 
     >>> fold = teach.static_fold("A solution", "<pre>lambda x: x**4</pre>")
 
-    The page has to include the script that `static_script` returns, once.
+    The page must include the script returned by `static_script` once.
 
     Args:
-      summary: what the reader clicks, with code between backticks.
+      summary: the text that the reader clicks, with code in backticks.
       content: HTML.
     """
     return f'<details class="jvx" data-content="{encoded(content)}"><summary>{code_html(summary)}</summary></details>'
@@ -73,7 +73,7 @@ def static_script() -> str:
 
 
 def encoded(text: str) -> str:
-    """A text as it stands in a page where it must not be readable."""
+    """The encoding of a text that must not be readable in the page."""
     return base64.b64encode(text.encode()).decode()
 
 

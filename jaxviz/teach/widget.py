@@ -1,4 +1,4 @@
-"""The form of an exercise in a notebook: boxes, a line or a choice; buttons; and below them what came of the answer."""
+"""The form of an exercise in a notebook: boxes, a line or a choice; buttons; and below them the verdict."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jaxviz.report.tables import code_html, preformatted
 
 
 def exercise_form(exercise: Any) -> widgets.VBox:
-    """A form for an exercise: what is ticked, chosen or typed goes to `exercise.answer`, and the verdict is shown below.
+    """A form for an exercise: it passes the input to `exercise.answer`, and shows the verdict below.
 
-    All of it is reached with Tab; Space ticks and presses, Enter in a line checks what it says.
+    Tab reaches every control; Space ticks and presses, and Enter checks a line.
 
     Args:
       exercise: a `teach.Exercise`.
@@ -29,7 +29,7 @@ def exercise_form(exercise: Any) -> widgets.VBox:
     def check() -> Any:
         nonlocal is_warned
         answer = given()
-        # Nothing marked may be an answer, and may be a key pressed too soon: the first time it is not taken for one.
+        # An empty selection may be an answer or an accidental key press: the first time it does not count as an answer.
         is_missing = answer is ... or (answer == [] and not is_warned)
         is_warned = answer == []
         return exercise.blank() if is_missing else exercise.answer(answer)
@@ -56,7 +56,7 @@ def _fit(margin: str = "") -> widgets.Layout:
 
 
 _Fields = tuple[list[widgets.Widget], Callable[[], Any], widgets.Widget | None]
-"""What is shown, what gives the answer, and the line that is checked at Enter."""
+"""The controls, the function that returns the answer, and the line that Enter checks."""
 
 
 def _marks(form: Any) -> _Fields:
@@ -79,7 +79,7 @@ def _choice(form: Any) -> _Fields:
 
 
 def _line(form: Any) -> _Fields:
-    # Its value is sent at Enter and when it is left, not with each letter.
+    # Its value is sent on Enter and on blur, not with each letter.
     line = widgets.Text(placeholder=form.placeholder, continuous_update=False, layout=widgets.Layout(width="24em"))
     return [line], lambda: line.value.strip() or ..., line
 

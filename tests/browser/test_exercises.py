@@ -16,7 +16,7 @@ def f(x):
 kept = teach.saved(f, 2.0)
 kept
 """
-NUMBER = "teach.predict('How many bytes does it keep?', truth=lambda: 12, because='Three numbers of four.')"
+NUMBER = "teach.predict('How many bytes does it save?', truth=lambda: 12, because='Three numbers of four.')"
 SOLUTION = "kept.solution(['sin', 'exp', \"sin'\"])"
 
 

@@ -1,8 +1,8 @@
-"""Building one's own autodiff: a small engine, exercises that check each of its functions, and a file that keeps the learner's.
+"""Build your own autodiff: a small engine, exercises that check each of its functions, and a file that stores the learner's functions.
 
 >>> my = teach.autodiff.engine()
 >>> moving = teach.autodiff.exercise(my, "jvp")
->>> moving.answer(jvp)  # if it is right, my.jvp is the learner's from here on, in the notebooks after this one too
+>>> moving.answer(jvp)  # if it is correct, my.jvp is the learner's from then on, also in later notebooks
 """
 
 from jaxviz.teach.autodiff.exercises import EXERCISES as EXERCISES

@@ -1,4 +1,4 @@
-"""The second notebook's exercises: what can be computed now, and the way back."""
+"""The second notebook's exercises: splitting and transposing."""
 
 from __future__ import annotations
 

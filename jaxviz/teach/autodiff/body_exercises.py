@@ -1,4 +1,4 @@
-"""The exercises of the last two notebooks: all examples at once, loops and checkpoints."""
+"""The exercises of the last two notebooks: vmap, loops and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exercises on building one's own autodiff: for each function of the engine what it should do, and answers that are wrong."""
+"""The exercises on building your own autodiff: for each function of the engine, what it should do, and wrong answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxviz.teach.exercise import Exercise, Verdict
 
 @dataclass(eq=False)
 class EngineExercise(Exercise):
-    """An exercise whose right answer becomes a part of the engine."""
+    """An exercise whose correct answer becomes part of the engine."""
 
     install: Callable[[Any], str] = field(default=lambda _: "")
 
@@ -56,4 +56,4 @@ EXERCISES: dict[str, Callable[[Engine], Exercise]] = {
     "scan_jvp": body_exercises.of_scan_jvp,
     "checkpoint_jvp": body_exercises.of_checkpoint_jvp,
 }
-"""What makes each exercise, by the name of the function that it asks for."""
+"""The constructor of each exercise, by the name of its function."""

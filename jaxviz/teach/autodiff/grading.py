@@ -1,4 +1,4 @@
-"""What the exercises on building one's own autodiff share: values to try an answer on, JAX's answer, and a verdict with a point for each operation."""
+"""Shared parts of the exercises on building your own autodiff: test values, JAX's answer, and a verdict with a point for each operation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 """Inputs and params of each operation, to try a rule on."""
 
 LINEAR = {"neg": (0,), "add": (0, 1), "mul": (0, 1), "sum": (0,), "spread": (0,), "dot": (0, 1), "swap": (0,)}
-"""The operations that stand in linear programs, and the inputs in which each is linear."""
+"""The operations of linear programs, and the inputs in which each is linear."""
 
 
 def close(a: Any, b: Any, tol: float = 1e-4) -> bool:
@@ -48,7 +48,7 @@ def reference(op: str, params: dict[str, Any]) -> Callable[..., Any]:
 
 
 def functions(my: Engine) -> dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]]:
-    """By its text: a function of the engine's operations, the same in JAX, and where to take it."""
+    """By its text: a function of the engine's operations, the same function in JAX, and test points."""
     return {
         "sin(x) * x": (lambda x: my.sin(x) * x, lambda x: jnp.sin(x) * x, (np.float32(0.7),)),
         "exp(x) / (1 + y * y)": (
@@ -82,5 +82,5 @@ DOTS = "It has not been written yet."
 
 
 def but_for(solution: Callable[..., Any]) -> Callable[[str, Callable[..., Any]], Callable[..., Any]]:
-    """Gives, for an operation, the solution with another rule for that one: an answer that is wrong there alone."""
+    """Returns the solution with another rule for one operation: an answer that is wrong only there."""
     return lambda op, other: lambda o, *args: (other if o == op else solution)(o, *args)

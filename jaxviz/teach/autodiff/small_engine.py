@@ -1,7 +1,7 @@
-"""A small autodiff engine: what the notebooks on building one's own start from, and their solutions.
+"""A small autodiff engine: the starting point of the notebooks on building your own, and their solutions.
 
-`workbook.engine` runs this file in a namespace of its own, and puts the learner's functions in the place of these.
-Values are NumPy arrays of float32, or JAX's. An operation is known by its name; `bind` does it, or records that it is to be done.
+`workbook.engine` runs this file in its own namespace, and replaces these functions with the learner's.
+Values are NumPy arrays of float32, or JAX's. An operation is identified by its name; `bind` computes or records it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Program(NamedTuple):
 
 
 class Recording:
-    """The equations of one trace. The later it began, the further inside it is."""
+    """The equations of one trace. The most recent recording is the innermost."""
 
     _numbers = itertools.count()
 
@@ -61,7 +61,7 @@ class Recording:
         self.number = next(self._numbers)
 
     def read(self, x: Any) -> Any:
-        """The variable of a tracer of this recording; anything else, such as an array, is a constant to it."""
+        """The variable of a tracer of this recording; anything else, such as an array, becomes a constant."""
         return x.var if isinstance(x, Tracer) and x.recording is self else Const(x)
 
 
@@ -71,7 +71,7 @@ def read(env: dict[Any, Any], a: Any) -> Any:
 
 
 class Tracer:
-    """Stands for a value that is not there yet: whatever is done with it becomes an equation of its recording."""
+    """Stands for a value that is not known yet: every operation on it becomes an equation of its recording."""
 
     __array_ufunc__ = None  # array * tracer is left to the tracer
 
@@ -106,11 +106,11 @@ IMPLEMENTATIONS: dict[str, Any] = {
     "dot": lambda np, x, y: np.matmul(x, y),
     "swap": lambda np, x: np.swapaxes(x, -1, -2),
 }
-"""What computes each operation, with NumPy or, for values of JAX's, with jax.numpy: a list of results, or the only one."""
+"""The implementation of each operation, with NumPy or, for JAX values, with jax.numpy: returns a list of results, or a single result."""
 
 
 def compute(op: str, inputs: Any, params: dict[str, Any]) -> list[Any]:
-    """Does an operation with values, at once."""
+    """Computes an operation on values."""
     library = jnp if any(isinstance(x, jax.Array) for x in inputs) else np
     given = [library.asarray(x, np.float32) for x in inputs]
     out = IMPLEMENTATIONS[op](library, *given, **params)
@@ -118,7 +118,7 @@ def compute(op: str, inputs: Any, params: dict[str, Any]) -> list[Any]:
 
 
 def shapes_of(op: str, inputs: Any, params: dict[str, Any]) -> list[tuple[int, ...]]:
-    """The shapes that an operation's results will have. Nothing is computed."""
+    """The shapes of an operation's results, without computing them."""
     first, axis = shape(inputs[0]), params.get("axis", 0)
     match op:
         case "sum":
@@ -142,7 +142,7 @@ def shape(x: Any) -> tuple[int, ...]:
 
 
 def aligned(x: Any, y: Any) -> tuple[Any, Any]:
-    """Both with as many axes as the one that has more: a bias is spread over the rows that it is added to."""
+    """Broadcasts both to the larger number of axes: a bias is spread over the rows that it is added to."""
     while len(shape(x)) < len(shape(y)):
         x = spread(x, 0, shape(y)[-len(shape(x)) - 1])
     while len(shape(y)) < len(shape(x)):
@@ -195,13 +195,13 @@ def zeros(like: Any) -> Any:
 
 
 def innermost(inputs: Any) -> Recording | None:
-    """The recording that is furthest inside, of those that the inputs are tracers of; None if there is no tracer."""
+    """The innermost recording among those of the inputs' tracers; None if there is no tracer."""
     found = [x.recording for x in inputs if isinstance(x, Tracer)]
     return max(found, key=lambda r: r.number, default=None)
 
 
 def bind(op: str, *inputs: Any, **params: Any) -> list[Any]:
-    """Computes an operation, or, if an input is a tracer, records it; the list of its results."""
+    """Computes an operation, or records it if an input is a tracer; returns the list of its results."""
     recording = innermost(inputs)
     if recording is None:
         return compute(op, inputs, params)
@@ -220,7 +220,7 @@ def trace(f: Any, *like: Any) -> Program:
 
 
 def evaluate(program: Program, *inputs: Any) -> list[Any]:
-    """Does all of a program's operations, in order."""
+    """Evaluates a program's operations, in order."""
     env = dict(zip(program.inputs, inputs, strict=True))
     for e in program.equations:
         env.update(zip(e.outputs, bind(e.op, *(read(env, a) for a in e.inputs), **e.params), strict=True))
@@ -228,7 +228,7 @@ def evaluate(program: Program, *inputs: Any) -> list[Any]:
 
 
 def partial(op: str, i: int, dx: Any, inputs: Any, out: Any, params: dict[str, Any]) -> Any:
-    """The tangent of the result, if input number i moves by dx and the others stay; None if the result stays."""
+    """The tangent of the result if input number i moves by dx and the others are constant; None if the result does not move."""
     match op:
         case "add":
             return dx
@@ -254,11 +254,11 @@ def partial(op: str, i: int, dx: Any, inputs: Any, out: Any, params: dict[str, A
 
 
 JVP_OF: dict[str, Any] = {}
-"""For operations that hold a program, such as a loop: (inputs, tangents, params) -> (outputs, tangents)."""
+"""For operations that contain a program, such as a loop: (inputs, tangents, params) -> (outputs, tangents)."""
 
 
 def push(op: str, inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The results of an operation, and their tangents: the sum of what each input that moves brings. None is a tangent of zero."""
+    """The results of an operation and their tangents: the sum of the contributions of all inputs that move. None is a zero tangent."""
     if op in JVP_OF:
         return tuple(JVP_OF[op](inputs, tangents, params))  # type: ignore[return-value]
     (out,) = bind(op, *inputs, **params)
@@ -270,7 +270,7 @@ def push(op: str, inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[l
 
 
 def jvp(program: Program, inputs: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
-    """The program's outputs, and their tangents; None is a tangent of zero, among those given too."""
+    """The program's outputs and their tangents; None is a zero tangent, in the arguments too."""
     value, moved = dict(zip(program.inputs, inputs, strict=True)), dict(zip(program.inputs, tangents, strict=True))
     for e in program.equations:
         ins, dots = [read(value, a) for a in e.inputs], [moved.get(a) for a in e.inputs]
@@ -284,7 +284,7 @@ def jvp(program: Program, inputs: Any, tangents: Any) -> tuple[list[Any], list[A
 
 
 def split(equations: Any, unknown: Any) -> tuple[list[Equation], list[Equation]]:
-    """The equations that can be computed now, and those that wait for an unknown variable, at once or through others."""
+    """The equations that can be computed now, and those that depend on an unknown variable, directly or indirectly."""
     waiting, now, later = set(unknown), [], []
     for e in equations:
         if waiting.isdisjoint(e.inputs):
@@ -296,10 +296,10 @@ def split(equations: Any, unknown: Any) -> tuple[list[Equation], list[Equation]]
 
 
 def partial_eval(program: Program, n_known: int) -> tuple[Program, Program]:
-    """The program cut in two, at what its first n_known inputs tell.
+    """The program split in two, with its first n_known inputs known.
 
-    The first half goes from the known inputs to the residuals and the outputs that are known, the second from the residuals and the
-    other inputs to the rest; together `(*residuals, *outputs known)` and `(outputs that are not)`.
+    The first half maps the known inputs to the residuals and the known outputs, the second
+    half the residuals and the other inputs to the remaining outputs.
     """
     known, unknown = program.inputs[:n_known], program.inputs[n_known:]
     now, later = split(program.equations, unknown)
@@ -313,7 +313,7 @@ def partial_eval(program: Program, n_known: int) -> tuple[Program, Program]:
 
 
 def linearize_program(program: Program) -> tuple[Program, Program, list[int]]:
-    """inputs -> (residuals, outputs), and (residuals, tangents) -> tangents of the outputs with these numbers, which are those that move."""
+    """inputs -> (residuals, outputs), and (residuals, tangents) -> tangents of the outputs with these numbers, which are the ones that move."""
     moving: list[int] = []
 
     def both(*xs: Any) -> list[Any]:
@@ -360,7 +360,7 @@ def transposed(op: str, i: int, ct: Any, inputs: Any, shape: Any, params: dict[s
 
 
 TRANSPOSE_OF: dict[str, Any] = {}
-"""For operations that hold a program: (inputs, None where linear; their shapes; cotangents; params) -> cotangents of the linear inputs."""
+"""For operations that contain a program: (inputs, None where linear; their shapes; cotangents; params) -> cotangents of the linear inputs."""
 
 
 def pull(op: str, inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -> list[Any]:
@@ -398,7 +398,7 @@ def transpose(program: Program, inputs: Any, cts: Any) -> list[Any]:
 
 
 def value_and_grad(f: Any) -> Any:
-    """Of a function with one number as its result, in its first argument, which may be nested."""
+    """The gradient of a function with a scalar result, with respect to its first argument, which may be nested."""
 
     def both(x: Any, *others: Any) -> Any:
         leaves, tree = jax.tree.flatten(x)
@@ -425,14 +425,14 @@ def grad(f: Any) -> Any:
 
 
 def batched(op: str, inputs: Any, mapped: Any, size: int, params: dict[str, Any]) -> list[Any]:
-    """The operation for all examples at once. Those of the inputs that are mapped have the examples along axis 0, and so have the results."""
+    """The operation for all examples at once. Mapped inputs and the results have the examples along axis 0."""
     if op in ("sum", "spread"):
         return bind(op, *inputs, **{**params, "axis": params["axis"] + 1})
     return bind(op, *(x if m else spread(x, 0, size) for x, m in zip(inputs, mapped, strict=True)), **params)
 
 
 def vmap_program(program: Program, inputs: Any, mapped: Any, size: int) -> tuple[list[Any], list[bool]]:
-    """The outputs for all examples, and which of them are mapped. What does not depend on the example is computed once."""
+    """The outputs for all examples, and which of them are mapped. Values that do not depend on the example are computed once."""
     value, along = dict(zip(program.inputs, inputs, strict=True)), dict(zip(program.inputs, mapped, strict=True))
     for e in program.equations:
         ins, maps = [read(value, a) for a in e.inputs], [along.get(a, False) for a in e.inputs]
@@ -493,14 +493,14 @@ IMPLEMENTATIONS["checkpoint"] = lambda library, *inputs, body: evaluate(body, *i
 def bind_scan(
     body: Program, consts: Any, carry: Any, xs: Any, length: int, reverse: bool = False
 ) -> tuple[list[Any], list[Any]]:
-    """A loop: the carry at its end, and what each iteration gave, stacked. The body goes from (consts, carry, x) to (carry, y), each some."""
+    """A loop: the final carry, and the stacked ys of all iterations. The body goes from (consts, carry, x) to (carry, y), each some."""
     params = {"body": body, "n_const": len(consts), "n_carry": len(carry), "length": length, "reverse": reverse}
     outs = bind("scan", *consts, *carry, *xs, **params)
     return outs[: len(carry)], outs[len(carry) :]
 
 
 def scan(f: Any, carry: Any, xs: Any, consts: Any = ()) -> tuple[Any, Any]:
-    """`f(carry, x, *consts) -> (carry, y)`, over the first axis of xs; what f needs from outside is passed in consts."""
+    """`f(carry, x, *consts) -> (carry, y)`, over the first axis of xs; other inputs of f are passed in consts."""
     n = len(consts)
 
     def flat(*args: Any) -> list[Any]:
@@ -513,7 +513,7 @@ def scan(f: Any, carry: Any, xs: Any, consts: Any = ()) -> tuple[Any, Any]:
 
 
 def scan_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Two loops: one as before, which also stacks the carry that each iteration began with; and one over tangents, which reads that."""
+    """Two loops: the original one, which also stacks the carry at the start of each iteration; and one over tangents, which reads these carries."""
     body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
     consts, carry, xs = inputs[:n], inputs[n : n + m], inputs[n + m :]
     dots = [zeros(x) if d is None else d for x, d in zip(inputs, tangents, strict=True)]
@@ -540,7 +540,7 @@ def scan_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[A
 
 
 def scan_transpose(inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -> list[Any]:
-    """A loop the other way round. The cotangent of the carry is its carry; those of the constants are summed up in it."""
+    """A loop in reverse. Its carry is the cotangent of the carry, and the sums of the cotangents of the constants."""
     body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
     is_linear = [
         n <= i < n + m or x is None for i, x in enumerate(inputs)
@@ -580,7 +580,7 @@ def checkpoint(f: Any) -> Any:
 
 
 def checkpoint_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Two operations: the values, and the tangents, which begin again from the inputs."""
+    """Two operations: the values, and the tangents, which recompute the values from the inputs."""
     body, n = params["body"], len(inputs)
     dots = [zeros(x) if d is None else d for x, d in zip(inputs, tangents, strict=True)]
 
@@ -595,6 +595,6 @@ def checkpoint_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[
 JVP_OF |= {"scan": lambda *a: scan_jvp(*a), "checkpoint": lambda *a: checkpoint_jvp(*a)}
 TRANSPOSE_OF |= {
     "scan": lambda *a: scan_transpose(*a),
-    # `transpose` computes what is known before it goes backwards: here that is the recomputation.
+    # `transpose` computes known values before it goes backward: here that is the recomputation.
     "checkpoint": lambda inputs, shapes, cts, params: transpose(params["body"], inputs, cts),
 }

@@ -1,4 +1,4 @@
-"""`engine`: the small engine with the learner's functions in it, and the file in which they are kept."""
+"""`engine`: the small engine with the learner's functions, and the file that stores them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SLOTS = ("bind", "evaluate", "partial", "jvp", "split", "transposed", "transpose
 
 
 class Engine(types.ModuleType):
-    """The engine's functions, each the learner's or the notebooks' own.
+    """The engine's functions: each is either the learner's or the notebooks' own.
 
     Args:
-      path: where the learner's are kept.
+      path: the file that stores the learner's functions.
     """
 
     def __init__(self, path: str | Path = ANSWERS):
@@ -59,7 +59,7 @@ class Engine(types.ModuleType):
         return notes
 
     def install(self, name: str, function: Any) -> str:
-        """Has a right answer do the engine's work from here on, and keeps it; says what cannot be kept."""
+        """Replaces the engine's function with a correct answer, and stores it; returns a note if it cannot be stored."""
         source = _source_of(function, name)
         setattr(self, name, function)
         missing = sorted(_names_read(source) - set(self.__dict__) - set(dir(builtins))) if source else []
@@ -77,12 +77,12 @@ class Engine(types.ModuleType):
         )
 
     def original(self, name: str) -> Any:
-        """The notebooks' own function, whichever is in use."""
+        """The notebooks' own function, even if the learner's is in use."""
         return self._solutions[name]
 
     @contextlib.contextmanager
     def trying(self, name: str, function: Any) -> Iterator[None]:
-        """With an answer in the engine that may be wrong."""
+        """Temporarily uses an answer that may be wrong."""
         before = getattr(self, name)
         setattr(self, name, function)
         try:
@@ -98,19 +98,19 @@ class Engine(types.ModuleType):
 
 
 def engine(path: str | Path = ANSWERS) -> Engine:
-    """The small engine. What the learner got right, in this notebook or one before, is in it in the place of the notebooks' own.
+    """The small engine. Correct answers of the learner, from this notebook or an earlier one, replace the notebooks' own functions.
 
     >>> my = teach.autodiff.engine()
     >>> my.grad(lambda x: my.sin(x) * x)(2.0)
 
     Args:
-      path: the file in which right answers are kept.
+      path: the file that stores correct answers.
     """
     return Engine(path)
 
 
 def _source_of(function: Any, name: str) -> str:
-    """The function with what else its cell defines; '' if it has no name or no source."""
+    """The source of the function and of everything else that its cell defines; '' if it has no name or no source."""
     written = getattr(function, "__name__", "<lambda>")
     if not inspect.isfunction(function) or written == "<lambda>":
         return ""
@@ -129,7 +129,7 @@ def _source_of(function: Any, name: str) -> str:
 
 
 def _names_read(source: str) -> set[str]:
-    """The global names that a source reads and does not define itself."""
+    """The global names that a source reads but does not define."""
     tree = ast.parse(source)
     stored = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     stored |= {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}

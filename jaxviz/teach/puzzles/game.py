@@ -1,4 +1,4 @@
-"""Playing the puzzles: a form for each, what comes of an answer, and the score card."""
+"""Playing the puzzles: forms, verdicts and the score card."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ GROUPS: dict[str, tuple[Puzzle, ...]] = {
 """The puzzles by their subjects."""
 
 PUZZLES: tuple[Puzzle, ...] = tuple(p for group in GROUPS.values() for p in group)
-"""All puzzles, in the order of their numbers, which begin with 1."""
+"""All puzzles, in the order of their numbers, which start at 1."""
 
 _SAME = "computes the same values and gradients"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Scored(Verdict):
-    """What came of an answer that computes what it should, with its score.
+    """The verdict on an answer that computes the correct values, with its score.
 
     Args:
-      picture: what is measured of the answer, of par, and of the function as it is given; HTML.
-      stars: one for par, two for better, three for half of it or less.
+      picture: bars for the answer, par, and the function as given; HTML.
+      stars: one for par, two for better, three for half of par or less.
     """
 
     picture: str = ""
@@ -61,11 +61,11 @@ class Scored(Verdict):
 
 @dataclass(eq=False)
 class PuzzleExercise(Exercise):
-    """A puzzle as an exercise: an answer that reaches par is right, and the best one is kept.
+    """A puzzle as an exercise: an answer that reaches par is right, and the best one is stored.
 
     Args:
       puzzle: the puzzle.
-      path: the file in which the best answers are kept.
+      path: the file that stores the best answers.
     """
 
     puzzle: Puzzle = field(kw_only=True)
@@ -81,14 +81,14 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
 
     >>> mask = teach.puzzles.show("mask")
     >>> mask.answer(lambda w, x: jax.nn.relu(x @ w))
-    Not yet. Its gradient keeps 80.0 MiB beside the arguments; par is 16.0 MiB.
+    Not yet. Its gradient saves 80.0 MiB besides its arguments; par is 16.0 MiB.
     ...
 
     An answer first has to compute what the function computes as it is given, with its gradient, on random inputs. Then an amount is measured: right is what reaches par.
 
     Args:
       which: its number, from 1, or its name.
-      path: the file in which the best answers are kept.
+      path: the file that stores the best answers.
 
     Raises:
       ValueError: there is no such puzzle.
@@ -110,7 +110,7 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
 
 
 def ask(which: int | str) -> Exercise:
-    """A question about a puzzle's function, to be answered before anything is written.
+    """A question about a puzzle's function, to answer before writing code.
 
     >>> teach.puzzles.ask("mask").answer("1 byte")
     Not yet. It is not `1 byte`.
@@ -141,7 +141,7 @@ def find(which: int | str) -> Puzzle:
 
 
 def check(puzzle: Puzzle, answer: Any) -> Verdict:
-    """What comes of an answer to a puzzle: whether it computes what it should, and its score."""
+    """The verdict on an answer to a puzzle: whether it computes the correct values, and its score."""
     if is_blank(answer):
         return Verdict(None, BLANK)
     if not callable(answer):
@@ -212,7 +212,7 @@ def _known(puzzle: Puzzle) -> Verdict:
 
 
 def _kept(puzzle: Puzzle, answer: Any, path: Path) -> str:
-    """Keeps an answer, and says so."""
+    """Stores an answer, and says so."""
     amount = puzzle.measured(puzzle.made(answer))
     is_kept = scores.keep(puzzle.name, scores.Best(amount, puzzle.par_amount, scores.source_of(answer)), path)
     n_solved = len(scores.read(path))
@@ -222,7 +222,7 @@ def _kept(puzzle: Puzzle, answer: Any, path: Path) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Card(Report):
-    """The score card: what the best answer to each puzzle comes to, and par.
+    """The score card: the best amount for each puzzle, and par.
 
     >>> teach.puzzles.card().solved
     7
@@ -262,7 +262,7 @@ class Card(Report):
         yield Table(("", "puzzle", "measured", "par", "yours", "score"), rows, "><<>><", shown=None)
 
     def _html_parts(self) -> Iterator[Part]:
-        """In a notebook the boxes are all puzzles, and the table those that are solved."""
+        """In a notebook, the boxes show all puzzles, and the table lists the solved ones."""
         for table in self._parts():
             assert isinstance(table, Table)
             yield replace(table, rows=[row for row in table.rows if row[-1]])
@@ -303,6 +303,6 @@ def card(path: str | Path = scores.ANSWERS) -> Card:
     ...
 
     Args:
-      path: the file in which the best answers are kept.
+      path: the file that stores the best answers.
     """
     return Card(scores.read(path))

@@ -1,4 +1,4 @@
-"""What is measured of an answer to a puzzle, by the engine's own reports. Less is better."""
+"""The measures of answers to puzzles, from the reports. Less is better."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from jaxviz.teach.rule import Check
 Function = Callable[..., Any]
 
 AXIS, DEVICES = "devices", 8
-"""The axis of the puzzles on several devices, and how many there are."""
+"""The axis of the puzzles on several devices, and the number of devices."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured of a function.
+    """A measure of a function.
 
     Args:
       name: such as 'peak'.
       says: a sentence about an amount, such as 'Its gradient has a modelled peak of {}'.
       written: an amount as text.
-      of: from a function, the types of its arguments and what it is differentiated in, to the amount.
-      most: from the same, to what takes most of it, in a sentence.
+      of: maps a function, the types of its arguments and its argnums to the amount.
+      most: maps the same to a sentence on the largest contribution.
     """
 
     name: str
@@ -105,7 +105,7 @@ def _most_equations(f: Function, types: tuple[Any, ...], argnums: Argnums) -> st
 
 
 def on_devices(f: Function) -> Function:
-    """A function of one device's share, on eight devices that need not be there."""
+    """A function of one device's share, on eight abstract devices."""
     mesh = AbstractMesh((DEVICES,), (AXIS,), axis_types=(AxisType.Auto,))
     of_all = jax.shard_map(
         lambda *shares: f(*shares)[None], mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec(AXIS)
@@ -147,10 +147,10 @@ SENT = Measure("bytes sent", "Each device sends {}", format_bytes, _sent, _which
 
 
 def at_most(share: float, more_than: Function, *types: Any, argnums: Argnums = 0) -> Check:
-    """The gradient of an answer takes hardly more FLOPs than that of a function.
+    """Checks that the gradient of an answer takes few more FLOPs than the gradient of a function.
 
     Args:
-      share: how much more it may take, such as 0.1.
+      share: the allowed excess, such as 0.1.
       more_than: the function.
       *types: what both are called with.
       argnums: what both are differentiated in.

@@ -1,4 +1,4 @@
-"""Puzzles on gradients without a NaN: where, norms, masks, and a rule of one's own."""
+"""Puzzles on gradients without NaN: where, norms, masks, and a custom rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxviz.teach.rule import Check, has_right_rule
 
 
 def finite(*args: Any, argnums: Argnums = 0) -> Check:
-    """Neither the sum of the results nor its gradient has a NaN or an infinity."""
+    """Checks that neither the sum of the results nor its gradient has a NaN or an infinity."""
 
     def fails(written: Function) -> str:
         summed = functools.wraps(written)(lambda *given: jnp.sum(written(*given)))

@@ -23,15 +23,15 @@ from jaxviz.teach.puzzles.measures import Function, Measure
 from jaxviz.teach.rule import Check, difference, shown_inputs
 
 SEEDS = (0, 1, 2)
-"""Of the random arguments on which an answer is compared."""
+"""The seeds of the random arguments on which an answer is compared."""
 
 _NEAR = 0.01
-"""How far from par still is par, as a share of it."""
+"""The tolerance for par, as a share of par."""
 
 
 @dataclass(frozen=True, eq=False)
 class Puzzle:
-    """A function to rewrite, so that it computes the same and an amount becomes small.
+    """A function to rewrite so that it computes the same values with a smaller amount.
 
     >>> mask = teach.puzzles.show("mask").puzzle
     >>> mask.given_amount, mask.par_amount
@@ -40,7 +40,7 @@ class Puzzle:
     Args:
       name: such as 'mask'.
       title: such as 'Only the sign'.
-      task: in a sentence; what stands between backticks is code.
+      task: one sentence, with code in backticks.
       function: as it is given, in at most five lines.
       measure: what is counted.
       types: of the arguments that it is counted for.
@@ -85,7 +85,7 @@ class Puzzle:
 
     @cached_property
     def given_amount(self) -> int:
-        """What is measured of the function as it is given."""
+        """The measure of the function as given."""
         return self.measured(self.made(self.function))
 
     @cached_property
@@ -96,7 +96,7 @@ class Puzzle:
         return self.measure.of(function, self.types, self.argnums)
 
     def most_of(self, function: Function) -> str:
-        """What takes most of what is measured, in a sentence."""
+        """A sentence on the largest contribution to the measure."""
         return self.measure.most(function, self.types, self.argnums)
 
     @cached_property
@@ -110,7 +110,7 @@ class Puzzle:
         return [run(*args) for args in self._inputs]
 
     def difference(self, function: Function, on_points: bool = False) -> str:
-        """Where a function's values or gradients are not the right ones, in a sentence; '' if they are.
+        """A sentence on where a function's values or gradients are wrong; '' if they are correct.
 
         Args:
           function: that was made from an answer.
@@ -152,7 +152,7 @@ def _value_and_gradient(function: Function, argnums: Argnums) -> Function:
 
 
 PLANNED = "what the planner saves, with checkpoints that recompute at most 10 % of the FLOPs"
-"""What par is where the planner has found it."""
+"""The description of a par found by the planner."""
 
 
 def typed(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -164,17 +164,17 @@ def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def amount_of(function: Function) -> Callable[[Puzzle], int]:
-    """As par what is measured of a function."""
+    """Par as the measure of a known answer."""
     return lambda puzzle: puzzle.measured(function)
 
 
 def least_peak(work: float) -> Callable[[Puzzle], int]:
-    """As par the lowest peak that the planner finds for so much more work."""
+    """Par as the lowest peak that the planner finds for some extra work."""
     return lambda p: plan_remat(p.function, *p.types, argnums=p.argnums, work=work).peak_nbytes
 
 
 def fewest_kept(work: float) -> Callable[[Puzzle], int]:
-    """As par the fewest bytes that a checkpoint keeps for so much more work, as the planner chooses what it saves."""
+    """Par as the fewest bytes that the planner saves with a checkpoint for some extra work."""
 
     def found(puzzle: Puzzle) -> int:
         search = Search(derive(puzzle.function, *puzzle.types, argnums=puzzle.argnums), False)
@@ -187,7 +187,7 @@ def fewest_kept(work: float) -> Callable[[Puzzle], int]:
 
 
 def score_name(amount: int, par: int) -> str:
-    """What golfers call it: 'over par', 'par', 'birdie' for less than par, 'eagle' for half of it or less."""
+    """The golf term: 'over par', 'par', 'birdie' for less than par, 'eagle' for half of it or less."""
     if amount > par * (1 + _NEAR):
         return "over par"
     if amount >= par * (1 - _NEAR):

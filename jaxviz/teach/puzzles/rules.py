@@ -1,4 +1,4 @@
-"""Puzzles on rules of one's own, programs and devices: straight through, implicit, rolled up, one collective, few bytes."""
+"""Puzzles on custom rules, programs and devices: straight through, implicit, rolled up, one collective, few bytes."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ ROLLED = Puzzle(
 
 
 def _mapped(function: Function) -> Function:
-    """On the shares of several devices, which are side by side in an array."""
+    """Runs on the shares of several devices, concatenated in an array."""
     mapped: Function = jax.vmap(function, axis_name=AXIS)
     return mapped
 

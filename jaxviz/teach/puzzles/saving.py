@@ -1,4 +1,4 @@
-"""Puzzles on what a gradient keeps: rows of a table, softmax, narrow types, pairs, masks."""
+"""Puzzles on what a gradient saves: rows of a table, softmax, narrow types, pairs, masks."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ class Best:
     """The best answer to a puzzle.
 
     Args:
-      amount: what was measured of it.
-      par: what par was then.
-      source: of the answer; '' where it was not found.
+      amount: its measure.
+      par: par at that time.
+      source: the source of the answer; '' if it was not found.
     """
 
     amount: int
@@ -33,14 +33,14 @@ class Best:
 
 
 def read(path: str | Path = ANSWERS) -> dict[str, Best]:
-    """The best answers that are kept, by the names of the puzzles; empty where there is no file."""
+    """The stored best answers, by the names of the puzzles; empty if there is no file."""
     file = Path(path)
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     return {name: Best(int(amount), int(par), source.strip()) for name, amount, par, source in _ENTRY.findall(text)}
 
 
 def keep(name: str, best: Best, path: str | Path = ANSWERS) -> bool:
-    """Keeps an answer, unless one that is kept is as good; whether it was kept."""
+    """Stores an answer unless the stored one is as good; returns whether it was stored."""
     found = read(path)
     if name in found and found[name].amount <= best.amount:
         return False
@@ -53,7 +53,7 @@ def keep(name: str, best: Best, path: str | Path = ANSWERS) -> bool:
 
 
 def source_of(answer: Any) -> str:
-    """The source of an answer with all else that its cell defines; '' where there is none, as of a policy."""
+    """The source of an answer and of everything else that its cell defines; '' if there is none, as for a policy."""
     function = inspect.unwrap(answer)
     code = getattr(function, "__code__", None)
     if code is None or str(function.__module__).startswith("jax."):

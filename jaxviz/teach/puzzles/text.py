@@ -1,4 +1,4 @@
-"""`code_of`: the source of a puzzle's function or of a known answer, with all that belongs to it, as one would write it in a cell."""
+"""`code_of`: the source of a puzzle's function or of a known answer, with everything it needs, as written in a cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxviz.teach.puzzles.puzzle import Puzzle
 
 
 def code_of(puzzle: Puzzle, answer: Any) -> str:
-    """The source of something in a puzzle's module: what defines it, its rules, and whatever these read.
+    """The source of something in a puzzle's module: its definition, its rules, and everything that these read.
 
     Args:
       puzzle: the puzzle.
@@ -33,7 +33,7 @@ def code_of(puzzle: Puzzle, answer: Any) -> str:
     parts = [s for s in body if {*_defines(s), *_extends(s)} & (needed - ({given} - {name}))]
     lines = inspect.getsource(module).splitlines()
     text = "\n\n".join("\n".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
-    return re.sub(r"\b_(?=[A-Za-z])", "", text)  # what is private in a module is not in a cell
+    return re.sub(r"\b_(?=[A-Za-z])", "", text)  # private names of the module are not private in a cell
 
 
 def _first_line(statement: ast.stmt) -> int:

@@ -151,7 +151,10 @@ def test_a_custom_rule_has_expressions_of_its_own_and_a_reason_for_each_value():
     at = line_of(rule, "t * slope")
     assert f"the custom JVP rule of steep at line {at} multiplies the tangent by it" in reasons["jnp.sin(x)"]
     assert "because the custom JVP rule of steep uses it to choose which tangent passes" in reasons["x > 0"]
-    assert "because the custom JVP rule of steep fills in with it where the tangent is not selected" in reasons["jnp.zeros(3)"]
+    assert (
+        "because the custom JVP rule of steep fills in with it where the tangent is not selected"
+        in reasons["jnp.zeros(3)"]
+    )
 
 
 def test_only_what_is_differentiated_counts():

@@ -55,7 +55,7 @@ function attend(form: HTMLFormElement): void {
   const say = (verdict: Said) => said.replaceChildren(shown(verdict));
   const remark = (headline: string) => say({ isRight: null, headline, points: [], note: "" });
 
-  // Nothing marked may be an answer, and may be a key pressed too soon: the first time it is not taken for one.
+  // An empty selection may be an answer or an accidental key press: the first time it does not count as an answer.
   let isWarned = false;
   form.addEventListener("submit", (event) => {
     event.preventDefault();

@@ -15,13 +15,13 @@ export interface Said {
   note: string;
 }
 
-/** What to say to each of the choices, in their order. */
+/** The verdict on each choice, in order. */
 export interface OfChoice {
   kind: "choice";
   verdicts: Said[];
 }
 
-/** A number, and how far from it an answer may be, relative to the larger of the two. */
+/** A number and its tolerance, relative to the larger of the number and the answer. */
 export interface OfNumber {
   kind: "number";
   truth: number;
@@ -31,21 +31,21 @@ export interface OfNumber {
   note: string;
 }
 
-/** A word, in any case of its letters; the note is for answers that are wrong. */
+/** A word, compared without case; the note is for wrong answers. */
 export interface OfWord {
   kind: "word";
   right: Said;
   note: string;
 }
 
-/** A value that can be marked: whether the gradient keeps it, and why or why not. */
+/** A value that can be marked: whether the gradient saves it, and why or why not. */
 export interface Box {
   isKept: boolean;
   what: string;
   why: string;
 }
 
-/** The values that can be marked, in their order, and what is said with the right answer and with any. */
+/** The values that can be marked, in order, and the notes for the right answer and for any answer. */
 export interface OfMarks {
   kind: "marks";
   boxes: Box[];
@@ -53,7 +53,7 @@ export interface OfMarks {
   note: string;
 }
 
-/** Everything that a form may have to say. Without a grading it takes no answer: its answer is code, which has to run. */
+/** Everything that a form may need to say. Without a grading it takes no answer, because its answer is code that must run. */
 export interface Sheet {
   grading: OfChoice | OfNumber | OfWord | OfMarks | null;
   blank: string;
