@@ -668,4 +668,18 @@ FAULTS: tuple[Fault, ...] = (
         "found[name].amount < 0",
         "tests/test_teach_puzzles.py -k kept",
     ),
+    Fault(
+        "a hint can be read in a page before it is asked for",
+        "jaxviz/teach/static.py",
+        "{_fields(exercise.form)}</fieldset>",
+        "{_fields(exercise.form)}<p hidden>{sheet['hints']}</p></fieldset>",
+        "tests/test_teach_static.py -k nothing_of_the_answer",
+    ),
+    Fault(
+        "in a narrow page what is in motion has no height",
+        "widgets/src/styles/motion.css",
+        "height: 36em;",
+        "height: 0;",
+        "tests/browser/test_pane_sizes.py -k motion",
+    ),
 )
