@@ -12,13 +12,17 @@ const models = new WeakMap<DataView, Model>();
 /** What is being read for a view, which others wait for. */
 const underWay = new WeakMap<DataView, Promise<Model>>();
 
-/** The model of a block and of what came later: at once, unless something has to be unzipped. */
+/** Bytes that are read in no time. */
+const FEW = 500_000;
+
+/** The model of a block and of what came later: at once, unless something has to be unzipped or is large, as it is in a saved page. */
 export function modelIn(block: DataView, later: DataView | null = null): Model | Promise<Model> {
   const before = underWay.get(block);
   if (before) return before.then(() => modelIn(block, later));
   const made = models.get(block);
   if (made && (later === null || made.view.is_whole)) return made;
-  if (![block, later].some((each) => each && isZipped(each))) {
+  const isQuick = (each: DataView | null) => each === null || (!isZipped(each) && each.byteLength <= FEW);
+  if (isQuick(block) && isQuick(later)) {
     const model = atOnce(reading(block, later, made));
     models.set(block, model);
     return model;
