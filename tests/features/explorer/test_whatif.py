@@ -304,7 +304,7 @@ def test_the_code_of_a_checkpoint_around_the_function_says_what_to_differentiate
     f, args = PROGRAMS["chain"]
     switches = switches_of(f, *args)
     assert switches.code("0||").endswith("# Differentiate jax.checkpoint(chain) instead of chain.")
-    assert "nothing to change" in switches.code("")
+    assert "no changes" in switches.code("")
     every = switches.code(switches.key([0], range(len(switches.values))))
     assert "checkpoint_name(" in every
     assert "Differentiate jax.checkpoint(chain, policy=jax.checkpoint_policies.save_only_these_names(" in every
