@@ -702,6 +702,8 @@ FAULTS: tuple[Fault, ...] = (
         '    label: str = ""',
         '    label: str = field(default="", compare=False)',
         "tests/features/remat/test_policy_comparison.py -k expression",
+    ),
+    Fault(
         "a rule's second derivatives are not checked",
         "jaxviz/functions/rule_check.py",
         'if not all(x.verdict == "right" for x in checked):',
