@@ -538,6 +538,18 @@ test("what only one version has is gone through in that version", async () => {
   expect(selected()).toEqual(["0", undefined]);
 });
 
+test("what devices exchange is marked from the start where the program was compiled before", () => {
+  const row = ["all-reduce", "data", 6, "1", "backward", "f.py:2", "`w` is replicated over `data`", [4]];
+  const stages = [
+    ["primal", 3],
+    ["backward", 2],
+  ];
+  const { find } = show({ compiled: JSON.stringify({ stages, exchanges: { summary: "", rows: [row] } }) });
+  const marked = find("source-line").filter((line) => line.classList.contains("jv-exchanges"));
+  expect(marked.map((line) => line.dataset["line"])).toEqual(["2"]);
+  expect(marked[0]!.title).toContain("all-reduce over data, backward: each device sends 6 B");
+});
+
 test("without another version there is nothing to compare with", () => {
   const { find, key } = show();
   expect(find("versions")[0]!.hidden).toBe(true);

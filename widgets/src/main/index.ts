@@ -187,7 +187,6 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     if (found !== null) state.exchange(found);
     state.switches.hearCompiled();
   };
-  takeCompiled();
   // What is said of the one is heard while no pane shows it, too.
   const unwait = [
     compilation.whole.listen(takeCompiled),
@@ -235,6 +234,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     pane.update("selection");
     pane.update("filter");
   }
+  takeCompiled();
   askRest();
   // While there is a kernel to ask, so that a notebook opened without one has them.
   const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
