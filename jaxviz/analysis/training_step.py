@@ -215,13 +215,15 @@ def step_of(
       derivation: of the function.
       argnums: the arguments that this is differentiated in.
     """
-    results = derivation.primal.out_avals
-    is_loss = (
-        len(results) == 1 and results[0].shape == () and jax.numpy.issubdtype(results[0].dtype, jax.numpy.floating)
-    )
-    if is_loss or not callable(f) or derivation.primal.is_path:
+    if is_loss(derivation.primal) or not callable(f) or derivation.primal.is_path:
         return None
     return trace_training_step(f, args, kwargs, positions(f, args, argnums))
+
+
+def is_loss(program: Program) -> bool:
+    """Whether the result of a function is one real number."""
+    results = program.out_avals
+    return len(results) == 1 and results[0].shape == () and jax.numpy.issubdtype(results[0].dtype, jax.numpy.floating)
 
 
 def step_function(step: TrainingStep, loss: Program | None = None) -> Callable[..., list[Any]]:

@@ -15,6 +15,7 @@ from jaxviz.analysis.devices import input_types, spans_devices
 from jaxviz.analysis.grouping import evaluation, grouped
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
 from jaxviz.analysis.site import call_name
+from jaxviz.analysis.training_step import is_loss
 from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, positions
 from jaxviz.features.cost.counts import Cost
@@ -63,6 +64,7 @@ class CostReport(CostOfRows, Report):
       notes: remarks on the figures, a sentence each.
       has_backward: whether the function has a backward program; a while loop has none, and then only the forward pass is counted.
       inputs: the flat arguments; None if the report is about a program without arguments.
+      is_step: whether it is about a training step, which computes a gradient itself and is not differentiated.
     """
 
     derivation: Derivation
@@ -70,6 +72,12 @@ class CostReport(CostOfRows, Report):
     notes: tuple[str, ...]
     has_backward: bool
     inputs: tuple[Any, ...] | None = None
+    is_step: bool = False
+
+    @property
+    def about(self) -> str:
+        """What the report is about: "gradient of `loss` in `params`", or "training step `train`"."""
+        return f"training step `{self.function}`" if self.is_step else self.derivation.gradient
 
     @property
     def function(self) -> str:
@@ -103,14 +111,18 @@ class CostReport(CostOfRows, Report):
         total = self.total
         sent = f", {format_bytes(total.bytes_sent)} sent between devices" if total.bytes_sent else ""
         return (
-            f"cost of the {self.derivation.gradient}: {format_flops(total.flops)}, {format_count(total.transcendentals)} transcendentals, "
+            f"cost of the {self.about}: {format_flops(total.flops)}, {format_count(total.transcendentals)} transcendentals, "
             f"{format_bytes(total.bytes_read)} read, {format_bytes(total.bytes_written)} written{sent}: "
             f"{total.intensity:.1f} FLOPs a byte"
         )
 
     def _picture(self) -> str:
         rows = ((line_label(r.location), r.cost.flops, r.stage) for r in self.rows)
-        return bars(rows, f"FLOPs of the gradient of {self.function}, by line", format_flops)
+        return bars(
+            rows,
+            f"FLOPs of the {'training step' if self.is_step else 'gradient of'} {self.function}, by line",
+            format_flops,
+        )
 
     def _parts(self) -> Iterator[str | Table]:
         yield self._passes
@@ -149,7 +161,11 @@ class CostReport(CostOfRows, Report):
     def _passes(self) -> str:
         n = [sum(r.stage == stage for r in self.rows) for stage in PASSES]
         forward = f"forward {format_flops(self.forward.flops)} in {n[0]:,} equations"
-        return f"{forward}, backward {format_flops(self.backward.flops)} in {n[1]:,}" if self.has_backward else forward
+        return (
+            f"{forward}, backward {format_flops(self.backward.flops)} in {n[1]:,}"
+            if n[1] or self.has_backward
+            else forward
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -313,6 +329,8 @@ def cost(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CostReport:
     forward 1.1 MFLOP in 26 equations, backward 2.1 MFLOP in 31
     ...
 
+    For a training step, which computes a gradient itself and returns more than one number, it is the cost of the step as it is.
+
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments, as for `derive`.
@@ -325,7 +343,27 @@ def cost(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CostReport:
     if isinstance(f, (Derivation, Program)) or not callable(f):
         return _report(d, None)
     leaves, _, _, is_input = flat_arguments(args, kwargs, positions(f, args, argnums))
-    return _report(d, tuple(x for x, given in zip(leaves, is_input, strict=True) if given))
+    inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
+    if not is_loss(d.primal) and any(compat.is_transposed(e.source) for _, e in d.primal.walk()):
+        return _report_of_step(derive(f, *args, argnums=(), **kwargs), inputs)
+    return _report(d, inputs)
+
+
+def _report_of_step(d: Derivation, inputs: tuple[Any, ...]) -> CostReport:
+    definition, naming = defined_at(d.primal), Naming(d.primal)
+    is_backward = lambda p: any(compat.is_transposed(e.source) for e in (p.equation, *p.within))
+    rows = tuple(
+        Row(
+            "backward" if is_backward(p) else "forward",
+            p,
+            naming.location(p.equation, p.within) or definition,
+            _place(p),
+        )
+        for e in d.forward.equations
+        for p in parts(e)
+    )
+    notes = (*unopened_note(find_unopened([d.primal], opened=RUNS)), *_notes(d, rows))
+    return CostReport(d, rows, notes, False, inputs, is_step=True)
 
 
 def _report(d: Derivation, inputs: tuple[Any, ...] | None) -> CostReport:

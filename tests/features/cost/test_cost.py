@@ -386,6 +386,26 @@ def test_special_functions_are_counted_as_jax_lowers_them():
         assert COUNTS[fun.__name__] is counts._as_lowered
 
 
+def test_a_training_step_is_counted_as_it_is():
+    def loss(w, x):
+        return jnp.sum(jnp.tanh(x @ w))
+
+    def train(w, x):
+        value, gradient = jax.value_and_grad(loss)(w, x)
+        return w - 0.1 * gradient, value
+
+    args = jnp.eye(4), jnp.ones((8, 4))
+    step, gradient = jaxviz.cost(train, *args), jaxviz.cost(loss, *args)
+    assert step.summary.startswith("cost of the training step `train`: ")
+    assert jaxviz.cost(jax.jit(train), *args).total == step.total
+    assert step.total.flops == pytest.approx(gradient.total.flops + 2 * args[0].size, rel=0.02)
+    assert step.backward.flops > 0
+    # XLA does not multiply by the cotangent of a sum, which is ones.
+    assert step.total.flops - step.xla(optimized=False).flops == args[1].size
+    # a loss that takes a gradient itself is differentiated
+    assert "gradient of" in jaxviz.cost(lambda w, x: jnp.sum(jax.grad(loss)(w, x)), *args).summary
+
+
 # --- measured ---------------------------------------------------------------------------------------------------------
 
 
