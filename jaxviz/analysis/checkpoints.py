@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import inspect
 import math
 import re
@@ -24,7 +25,7 @@ from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Checkpoint, Decision, Equation, Program, Var
 from jaxviz.report.pictures import bars
-from jaxviz.report.report import Report, Table, attributes
+from jaxviz.report.report import MOST_ROWS, Report, Table, attributes
 from jaxviz.report.tables import format_bytes, line_label, listed, more_rows, nbytes, repeated, short_location
 
 Fate = OneOf["saved", "offloaded", "recomputed", "already an input", "not needed"]
@@ -139,9 +140,9 @@ class CheckpointReport(Report):
         yield from self.notes
 
     def values_table(self, caption: str = "") -> Table:
-        """The values, those of one expression in repeated layers together: what is kept first, then the largest.
+        """The values, one row for those of one expression in repeated layers: the saved ones first, then by size.
 
-        Of what is not kept all operations of an expression are one row for each type.
+        The rows that a notebook can show are the largest. Of the values that are not saved, all operations of an expression are one row for each type.
 
         Args:
           caption: a line above it.
@@ -149,7 +150,8 @@ class CheckpointReport(Report):
         groups = grouped(self.values, lambda v: (v.fate, v.repeats, v.type, v.nbytes, v.location))
         size = lambda group: sum(v.nbytes for v in group)
         rank = lambda fate: _FIRST.index(fate) if fate in _FIRST else 3 if fate == "not needed" else 2
-        groups.sort(key=lambda g: (rank(g[0].fate), -size(g)))
+        shown = set(map(id, heapq.nlargest(MOST_ROWS, groups, key=size)))
+        groups.sort(key=lambda g: (id(g) not in shown, rank(g[0].fate), -size(g)))
         rows = [
             (
                 g[0].fate, repeated(len(g), g[0].type), format_bytes(size(g)), short_location(g[0].location), _called(g),

@@ -12,7 +12,7 @@ from jaxviz.report.tables import code_html, folded, html_table, preformatted, te
 SHOWN = 20
 """How many rows a report shows of what it has many of: the largest."""
 
-_MOST = 40
+MOST_ROWS = 40
 """The most rows that a notebook gets of a table, those behind "show all" with them."""
 
 
@@ -46,7 +46,7 @@ class Table:
     def to_html(self) -> str:
         if not self.rows:
             return _paragraph(self.caption) if self.caption else ""
-        rows = self.rows[:_MOST]
+        rows = self.rows[:MOST_ROWS]
         numeric = [a == ">" for a in self.align]
         shown = html_table(self.caption, self.heads, rows[: self.shown], numeric)
         if self.shown is not None and len(rows) > self.shown:

@@ -69,6 +69,17 @@ def test_forty_rows_hold_nearly_all_of_the_bytes():
         assert sum(sizes[:40]) >= 0.95 * sum(sizes)
 
 
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20}
+
+
+def test_the_rows_of_a_checkpoint_around_all_layers_are_the_largest():
+    f, args = models.transformer(MANY)
+    (group,) = jaxviz.policies(jax.checkpoint(f), *args).groups
+    sizes = [float(number) * UNITS[unit] for _, _, text, *_ in group.table().rows for number, unit in [text.split()]]
+    assert len(sizes) > 40
+    assert min(sizes[:40]) >= max(sizes[40:])
+
+
 @pytest.mark.slow
 @pytest.mark.values
 @pytest.mark.parametrize("name", COMPILED)
