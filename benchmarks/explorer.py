@@ -323,7 +323,7 @@ def notebook_bytes(lab: Lab, browser: Browser) -> int:
     page.evaluate(RUN_CELL, 0)
     page.evaluate(RUN_CELL, 1)
     page.wait_for_function(KERNEL_IDLE, timeout=120_000)
-    page.wait_for_selector("[data-testid=residual-row]", state="attached", timeout=60_000)
+    page.wait_for_selector("[data-testid=kept-row]", state="attached", timeout=60_000)
     page.wait_for_timeout(3000)
     page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
     page.wait_for_timeout(3000)
