@@ -110,7 +110,7 @@ def read_share(share: Any, what: str) -> float:
 
 
 def least_size(least: int, below: int) -> str:
-    """`17.2 KiB`: what to type for no less than some bytes, and less than others."""
+    """`17.2 KiB`: a short size to type that is at least some bytes, and less than others."""
     sizes = (f"{math.ceil(least / unit * 10) / 10:g} {name}" for name, unit in _SHOWN if least >= unit)
     return next((s for s in sizes if least <= read_size(s) < below), f"{least} B")
 

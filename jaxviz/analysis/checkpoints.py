@@ -57,7 +57,7 @@ class Decided:
 
     @property
     def repeats(self) -> Hashable:
-        """What values have in common that are one row."""
+        """The key by which values are grouped into rows."""
         if self.equation is None:
             return pattern(self.label)
         at = self.location
@@ -67,11 +67,11 @@ class Decided:
 
 
 _FIRST = ("saved", "offloaded")
-"""What a table has first, each value by itself."""
+"""The first columns of the table, with each value separately."""
 
 
 def _called(group: Sequence[Decided]) -> str:
-    """What values of one row are called, as code; of several operations of an expression it says which."""
+    """The name of the values of a row, as code; for several operations of an expression, with the operations."""
     labels = dict.fromkeys(v.label for v in group)
     if group[0].equation is None or len(labels) == 1:
         return f"`{alike([*labels])}`"
@@ -140,12 +140,12 @@ class CheckpointReport(Report):
         yield from self.notes
 
     def values_table(self, caption: str = "") -> Table:
-        """The values, one row for those of one expression in repeated layers: the saved ones first, then by size.
+        """The values, grouped by expression over repeated layers: saved ones first, then by size.
 
-        The rows that a notebook can show are the largest. Of the values that are not saved, all operations of an expression are one row for each type.
+        The rows that a notebook can show are the largest. For values that are not saved, all operations of an expression are one row per type.
 
         Args:
-          caption: a line above it.
+          caption: the line above the table.
         """
         groups = grouped(self.values, lambda v: (v.fate, v.repeats, v.type, v.nbytes, v.location))
         size = lambda group: sum(v.nbytes for v in group)

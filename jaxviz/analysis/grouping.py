@@ -116,16 +116,16 @@ def pattern(path: str) -> str:
 
 
 _INDEX = re.compile(r"(?<=\[)\d+(?=\])|(?<=\bresult )\d+\b")
-"""An index, or the number of a result."""
+"""Matches an index or the number of a result."""
 
 _SUFFIX = re.compile(r"(?<=[^\W_])_\d+\b")
-"""The number at the end of a name, such as that of a module."""
+"""Matches the number at the end of a name, such as a module's."""
 
 _WORDS = re.compile(r"\w+|\W")
 
 
 def alike(names: Sequence[str]) -> str:
-    """One name for several that differ in numbers: `params['layers'][0…11]['q']`; of others the first is named.
+    """One name for several that differ only in numbers: `params['layers'][0…11]['q']`; otherwise the first name, `and others`.
 
     >>> alike(["block/linear_1", "block_1/linear_1", "block_2/linear_1"])
     'block…block_2/linear_1'
@@ -139,7 +139,7 @@ def alike(names: Sequence[str]) -> str:
 
 
 def _range(words: Sequence[str]) -> str:
-    """`0…11` for numbers, `Dense_0…2` for names with numbers, `block…block_2` where the first has none."""
+    """`0…11` for numbers, `Dense_0…2` for names with numbers, `block…block_2` if the first has none."""
     if len(set(words)) == 1:
         return words[0]
     least, most = min(words, key=_number), max(words, key=_number)
@@ -150,7 +150,7 @@ def _range(words: Sequence[str]) -> str:
 
 
 def _number(word: str) -> int:
-    """Of a name, an index or the number of a result; 0 for a name without one."""
+    """The number in a name, an index or a result; 0 for a name without one."""
     found = _SUFFIX.search(word)
     return int(word) if word.isdigit() else int(found[0][1:]) if found else 0
 

@@ -134,7 +134,7 @@ def describe_equation(
     """`sin (equation 12, model.py:41)`: how error messages name an equation.
 
     Args:
-      place: how its place is written; by default with the path of the file.
+      place: formats its location; by default with the path of the file.
     """
     from jaxviz.ir.origin import locate
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 _at_work: dict[int, int] = {}
-"""By number, in which thread what can be stopped is done."""
+"""The thread of each stoppable work, by number."""
 _numbers = itertools.count()
 _lock = threading.Lock()
 
@@ -35,7 +35,7 @@ def stoppable() -> Iterator[str]:
 
 
 def stop(number: int) -> None:
-    """Has an interrupt raised in the thread in which the work of that number is done; nothing where none is."""
+    """Raises an interrupt in the thread that does the work with that number; does nothing if there is none."""
     with _lock:
         thread = _at_work.pop(number, None)
         if thread is not None:

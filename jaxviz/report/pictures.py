@@ -199,7 +199,7 @@ def as_many(texts: Sequence[str], head: str) -> str:
 
 
 def _stairs(edges: Sequence[float], heights: Sequence[float]) -> str:
-    """The way from one edge to the last, at each height in turn: a step where that changes."""
+    """The path from the first edge to the last at the given heights, with a step at each change."""
     steps = [f"{y:.1f}" for y in heights]
     last = len(steps) - 1
     return "".join(
@@ -378,12 +378,12 @@ def flame(
     names: Mapping[str, str],
     caption: str,
 ) -> str:
-    """Bars that lie below what they are a part of; '' where there is nothing to draw.
+    """Bars below the bars that contain them; '' if there is nothing to draw.
 
     Args:
-      rows: for each its name, its kind, where it begins and how long it is in seconds, and its depth. The first is the whole.
-      colours: of the kinds, light enough for dark text.
-      names: of the kinds in the legend, which has no others.
+      rows: the name, kind, start and duration in seconds, and depth of each bar. The first is the whole.
+      colours: the colours of the kinds, light enough for dark text.
+      names: the names of the kinds in the legend.
       caption: what is shown.
     """
     if not rows or not rows[0][3]:
@@ -410,7 +410,7 @@ def flame(
 
 
 _DARK = "#222222"
-"""The ink of what is written on a light surface."""
+"""The colour of text on a light surface."""
 
 
 def columns(text: str) -> int:
@@ -427,7 +427,7 @@ _PARTS = re.compile(r"[^\W_]+|\W|_")
 
 
 def fitted(text: str, room: int, from_left: bool = False) -> str:
-    """A text in so many columns: of a longer one what fits, up to the end of a name or a sign; of one long name, up to the end of a part.
+    """A text shortened to a number of columns, at the end of a name or an operator; a single long name at the end of a part.
 
     >>> fitted("jax.nn.softmax(scores)", 15)
     'jax.nn.softmax…'
@@ -472,7 +472,7 @@ _FAMILY = "var(--jp-code-font-family, ui-monospace, &quot;DejaVu Sans Mono&quot;
 
 
 _HALO = 'stroke="var(--jp-layout-color0, Canvas)" stroke-width="4" paint-order="stroke"'
-"""Around what may stand on a line: a rim of the page's own colour."""
+"""An outline in the page's colour, for text that may overlap a line."""
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", dim: bool = False, ink: str = "currentColor") -> str:

@@ -82,7 +82,7 @@ class ResidualDifference:
     """Residuals of one type, made by one expression, of which the versions save different numbers.
 
     Args:
-      what: the expression that makes them, such as `jnp.cos(x)`; the path of an argument.
+      what: the expression that computes them, such as `jnp.cos(x)`; the path of an argument.
       type: their type.
       location: the user's line, in the version that has them (in the second, if both do).
       before, after: how many residuals each version saves.
@@ -98,7 +98,7 @@ class ResidualDifference:
 
     @property
     def change(self) -> int:
-        """Bytes that the second version keeps more."""
+        """The additional bytes that the second version saves."""
         return (self.after - self.before) * self.nbytes
 
 

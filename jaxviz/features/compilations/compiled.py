@@ -173,7 +173,7 @@ def report_compiled(
 
 
 def result_paths(traced: Any) -> list[str]:
-    """`result[0]['w']` for each result of a call that `jax.jit` has traced."""
+    """`result[0]['w']` for each result of a call traced by `jax.jit`."""
     return [f"result{jax.tree_util.keystr(p)}" for p, _ in jax.tree_util.tree_leaves_with_path(traced.out_info)]
 
 

@@ -105,7 +105,7 @@ class Timings(Report):
 
 
 def _written(row: Timing) -> str:
-    """The expression that an equation is of, as code."""
+    """The expression of an equation, as code."""
     text = shortened_expression(expression_at(row.location), ROOM_IN_SENTENCE)
     return f"`{text}`" if text else ""
 

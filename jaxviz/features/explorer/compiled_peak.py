@@ -57,7 +57,7 @@ def compiled_peak(lowering: Lowering) -> CompiledPeak:
 
 
 def compiled_line(key: str, peak: CompiledPeak) -> CompiledLine:
-    """The bytes of a setting of the switches over time, whatever holds them."""
+    """The bytes of a setting of the switches over time, of all kinds together."""
     total = [sum(of) for of in zip(*peak["bytes"], strict=True)]
     return CompiledLine(key=key, turn=peak["turn"], total=total, error="")
 

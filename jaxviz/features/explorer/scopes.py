@@ -256,9 +256,9 @@ def _are_alike(first: set[int], second: set[int]) -> bool:
 
 
 def _evaluations(items: Sequence[Item], depth: int) -> int:
-    """How often a scope is written out whose items have these first parts in common: as often as most of what is in it.
+    """The repetitions of a scope whose items share these first parts: as many as most of its contents have.
 
-    Most of the functions in it, or most of all that is in it, whichever says less: a function may be called twice each time, and of one product the
+    The most common count of the functions in it, or of all its contents, whichever is lower: a function may be called twice each time, and of one product the
     backward pass computes two.
     """
     parts = grouped(items, _keys(items, depth))

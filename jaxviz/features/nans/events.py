@@ -46,7 +46,7 @@ def events_of(births: Sequence[Birth], values: Values, hidden: bool, names: Name
     """What happened at each, given what `read_and_made` asks for.
 
     Args:
-      names: what is searched has.
+      names: the names in the searched programs.
       hidden: whether what is not finite in the forward pass may show in the gradient alone.
     """
     events: dict[Birth, Event] = {}
@@ -102,7 +102,7 @@ def described(
 
 
 def _value_name(names: Names, level: Level, a: Atom) -> str:
-    """The expression that made a value, or the path of an argument; '' where neither is known."""
+    """The expression that computes a value, or the path of an argument; '' if neither is known."""
     place = level.makers.get(a)
     if place is None:
         return names.arguments.get(a, "")

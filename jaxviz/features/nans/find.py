@@ -87,7 +87,7 @@ class _Subject:
 
     @cached_property
     def called(self) -> Names:
-        """What its equations and values are called."""
+        """The names of its equations and values."""
         d, program = self.derivation, self.program
         naming = Naming(d.primal, d.forward) if self.has_gradient else Naming(program)
         return Names(naming, dict(zip(program.invars, self.names, strict=True)))

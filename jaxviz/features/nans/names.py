@@ -1,4 +1,4 @@
-"""What the equations and the values of a search are called: by the expressions that were written for them."""
+"""The names of the equations and the values of a search: the user's expressions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jaxviz.ir.syntax import Atom, Equation
 
 @dataclass(frozen=True)
 class Names:
-    """The names in what is searched.
+    """The names in the searched programs.
 
     Args:
-      naming: those of the function and of its derivation.
+      naming: the names of the function and of its derivation.
       arguments: the paths of its inputs.
     """
 
@@ -25,13 +25,13 @@ class Names:
     arguments: Mapping[Atom, str]
 
     def equation(self, level: Level, e: Equation, is_derivative: bool, place: int = 0, room: int = ROOM) -> str:
-        """`jnp.log(x)`, or `mul in the derivative of jnp.sqrt(x)`; '' where no expression is found.
+        """`jnp.log(x)`, or `mul in the derivative of jnp.sqrt(x)`; '' if no expression is found.
 
         Args:
-          level: the program that it stands in.
-          is_derivative: whether it is part of the derivative of what the user called.
-          place: which of its results it is about.
-          room: how long the expression may be.
+          level: the program that contains it.
+          is_derivative: whether it belongs to the derivative of the user's operation.
+          place: the index of the result.
+          room: the maximum length of the expression.
         """
         name = self.naming.name(e, [outer for outer, _ in level.path], place, room)
         _, of_derivative, called = name.partition(_OF)

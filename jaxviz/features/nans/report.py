@@ -346,7 +346,7 @@ class NanReport(Report):
 
 
 def _made_by(event: Event) -> str:
-    """The expression and the equation, and what it belongs to."""
+    """The expression, the equation, and what it belongs to."""
     if event.expression:
         return (
             f"`{event.expression}`: {event.equation}{_OF_CUSTOM_RULE if event.operation.startswith('custom_') else ''}"
@@ -375,7 +375,7 @@ def _cells(p: Passed) -> tuple[str, ...]:
 
 
 _SOURCE = 60
-"""How much of a line of source stands in a line of text."""
+"""The maximum length of a source line in a line of text."""
 
 
 def _line(p: Passed) -> str:

@@ -30,7 +30,7 @@ KINDS = {
     "xla": "XLA",
     "other": "else",
 }
-"""What made a bar, as a legend says it; the phases say what they are themselves."""
+"""The names of the kinds of bars in a legend, except the phases, which are named by themselves."""
 
 Path = tuple[tuple[str, str], ...]
 """Name and kind of each bar, from the bottom up."""
@@ -113,7 +113,7 @@ def speedscope(flame: Flame, name: str) -> dict[str, Any]:
 
 
 def drawn_bars(flame: Flame) -> list[tuple[Flame, float, int]]:
-    """The bars of a picture, each with its left end in seconds and its depth."""
+    """The bars of a picture, each with its start in seconds and its depth."""
     return list(flame.placed(least=_LEAST * flame.seconds))
 
 

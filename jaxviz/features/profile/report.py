@@ -87,7 +87,7 @@ class Kernel:
 
     @property
     def base(self) -> str:
-        """`multiply_add_fusion` of `multiply_add_fusion.12`, which XLA numbers."""
+        """`multiply_add_fusion` for `multiply_add_fusion.12`, without XLA's number."""
         return re.sub(r"(\.\d+)+$", "", self.name)
 
     @property
@@ -189,7 +189,7 @@ class Profile(Report):
         yield Listed((*self.notes, *(self.loop.texts if self.loop is not None else ())))
 
     def _on_the_device(self) -> Table:
-        """What the device ran; what several layers come to is one row."""
+        """The kernels of the device; kernels of repeated layers are one row."""
         total = sum(k.seconds for k in self.kernels) or 1.0
         groups = grouped(self.kernels, lambda k: (k.base, k.equations, k.locations))
         seconds = lambda group: sum(k.seconds for k in group)

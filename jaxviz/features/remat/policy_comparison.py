@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NAME = 36
-"""How long the name of a value may be in a table of text, where the policies need room beside it."""
+"""The maximum length of a value's name in a text table, which leaves room for the policies."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ class Key:
       expression: the operation that makes them.
       type: of each.
       nbytes: of each.
-      label: the user's expression for them, where one is found.
+      label: the user's expression for them, if one is found.
     """
 
     location: Location | None

@@ -126,7 +126,7 @@ def _draw_module(axes: Axes, name: str, size: int, groups: Sequence[ResidualGrou
 
 
 def _labels(g: ResidualGroup, columns: int, rows: int) -> list[str]:
-    """What is written on a box, in the room there is; a long name is cut after a token, a type or a size that does not fit is left out."""
+    """The text of a box within its room: a long name is cut after a token, and a type or a size that does not fit is omitted."""
     is_path = g.kind == "argument"
     name = re.search(r"\w+(?=\W*$)" if is_path else r"^[^ (]+", g.label)  # 'up' of params['up'], 'mul' of mul(a, b)
     label = g.label if columns >= min(12, len(g.label)) or name is None else name[0]
@@ -148,7 +148,7 @@ def _room(width: float, size: float) -> int:
 
 
 def _end_of(path: str, room: int) -> str:
-    """`…/Dense_1` for the path of a module: its end is what tells it from its siblings."""
+    """`…/Dense_1` for the path of a module, since its end distinguishes it from its siblings."""
     end, cut = path, ""
     while len(cut + end) > room and "/" in end:
         end, cut = end.partition("/")[2], "…/"

@@ -1,4 +1,4 @@
-/** Copying from a code pane: equations, lines or all of it as JAX prints them. */
+/** Copying from a code pane: equations, lines or the whole program as JAX prints them. */
 
 import type { Extension } from "@codemirror/state";
 import { EditorView, keymap } from "@codemirror/view";

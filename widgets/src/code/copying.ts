@@ -1,4 +1,4 @@
-/** Text to the clipboard, or to a sheet from which it can be selected where there is none. */
+/** Copies text to the clipboard, or shows it in a sheet for selection if there is no clipboard. */
 
 import { focused } from "../main/focus";
 import { button, h } from "../ui/dom";

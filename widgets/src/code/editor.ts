@@ -1,4 +1,4 @@
-/** Texts that are read, in an editor: lines of which only those in sight are decorated. */
+/** Read-only texts in an editor that decorates only the visible lines. */
 
 import { Text as Doc, EditorState, type Extension, RangeSetBuilder, StateEffect } from "@codemirror/state";
 import {

@@ -1,4 +1,4 @@
-/** Folding: lines that are folded away under the one that holds them, and what stands in their place. */
+/** Folding: lines that are folded under their parent line, and the summary that replaces them. */
 
 import { type EditorState, type Extension, StateEffect, StateField, type Text } from "@codemirror/state";
 import { Decoration, type DecorationSet, EditorView, WidgetType } from "@codemirror/view";

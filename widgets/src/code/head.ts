@@ -1,4 +1,4 @@
-/** What stands in the head of a code pane: the roles of its equations, and what can be done with its text. */
+/** The header of a code pane: the roles of its equations, and actions on its text. */
 
 import { ROLE_LETTERS } from "../model/roles";
 import type { Change, State } from "../state/state";

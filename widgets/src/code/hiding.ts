@@ -1,4 +1,4 @@
-/** Lines that are left out of a text, since the role of their equations is hidden. */
+/** Lines that are omitted from a text because the role of their equations is hidden. */
 
 import { RangeSetBuilder, StateEffect, StateField } from "@codemirror/state";
 import { Decoration, type DecorationSet, EditorView, WidgetType } from "@codemirror/view";

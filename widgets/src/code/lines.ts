@@ -1,4 +1,4 @@
-/** The lines of some stages, where the equations and variables are in them, and which are left out. */
+/** The lines of some stages, the positions of equations and variables in them, and the omitted lines. */
 
 import type { Model } from "../model/model";
 import type { Token } from "./linetext";

@@ -1,4 +1,4 @@
-/** How the lines of a code pane look: what is lit, dimmed or played, the hues of variables, and the letters of roles. */
+/** The look of the lines of a code pane: highlights, dimming and playback, the hues of variables, and the letters of roles. */
 
 import type { EditorState } from "@codemirror/state";
 import { nameClass } from "../model/rule";

@@ -1,4 +1,4 @@
-/** Linked scrolling: scrolling one of two texts brings the other to the place that it is linked to. */
+/** Linked scrolling: scrolling one of two texts moves the other to the linked place. */
 
 import type { EditorView } from "@codemirror/view";
 import { push } from "../model/groups";

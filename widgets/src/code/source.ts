@@ -1,4 +1,4 @@
-/** The user's source, with what the gradient does on each line in columns, and below a line the equations that it came to. */
+/** The user's source, with columns for what the gradient does on each line, and the equations of a line below it. */
 
 import {
   ABOUT,

@@ -1,4 +1,4 @@
-/** The user's source, a line below the other, each with a gutter. */
+/** The user's source, line by line, each line with a gutter. */
 
 import { push } from "../model/groups";
 import type { Span } from "../model/records";

@@ -1,4 +1,4 @@
-/** What a line of the source came to: its equations in the forward and the backward program, in rows below it. */
+/** The equations of a source line in the forward and the backward program, in rows below it. */
 
 import { equationsOfLine, type Figures, keptBesides, type LineEquations, NONE } from "../model/figures";
 import { litAs, type State } from "../state/state";

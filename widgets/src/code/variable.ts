@@ -1,4 +1,4 @@
-/** What is said of a variable: its type, its size, where it is made and what reads it. */
+/** The description of a variable: its type, its size, where it is defined and what reads it. */
 
 import type { State } from "../state/state";
 import { button, h } from "../ui/dom";

@@ -1,4 +1,4 @@
-/** Variables in a code pane: going from one to where it is made and to what reads it, and the card that says what it is. */
+/** Variables in a code pane: jumping to their definition and uses, and the card that describes them. */
 
 import { type Extension, StateEffect, StateField } from "@codemirror/state";
 import { EditorView, keymap, showTooltip, type Tooltip, tooltips } from "@codemirror/view";

@@ -1,4 +1,4 @@
-/** Lines from where residuals are kept to where they are taken, across two graphs beside each other. */
+/** Lines from where residuals are saved to where they are read, across two graphs side by side. */
 
 import type { Side, State } from "../state/state";
 import { formatBytes } from "../ui/format";

@@ -1,4 +1,4 @@
-/** What part of the graph is in sight, and how it moves. */
+/** The visible part of the graph, and how it moves. */
 
 import { inSight } from "./draw/minimap";
 import { type Box, between, fitted, opening, type View, zoomed } from "./draw/view";

@@ -1,4 +1,4 @@
-/** How the boxes of the graph are coloured, and the legend that says so. */
+/** The colours of the boxes of the graph, and their legend. */
 
 import { ROLE_LETTERS } from "../model/roles";
 import { h } from "../ui/dom";

@@ -1,4 +1,4 @@
-/** What the keys do in the graph. */
+/** The keys of the graph. */
 
 import type { Drawing } from "./draw/drawing";
 import { STAGE, type Tree } from "./layout/hierarchy";

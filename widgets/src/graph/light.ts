@@ -1,4 +1,4 @@
-/** What of the graph stands in the light: the selection, what led to it and came of it, and what is focused on. */
+/** The highlighted part of the graph: the selection, its ancestors and descendants, and the focus. */
 
 import type { Lit, Selection } from "../state/state";
 import type { Box } from "./draw/view";

@@ -1,4 +1,4 @@
-/** The graph as a tree for those who hear it: the box that keys act on, what is around it and beside it. It holds the keys, too. */
+/** The graph as a tree for screen readers: the box that keys act on, and its neighbours. It also handles the keys. */
 
 import { h } from "../ui/dom";
 import { kindOf, STAGE, type Tree } from "./layout/hierarchy";

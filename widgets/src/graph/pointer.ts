@@ -1,4 +1,4 @@
-/** What the pointer does in the graph: it pans and zooms, selects, opens and closes, and what is under it says what it is. */
+/** The pointer in the graph: pans and zooms, selects, opens and closes, and shows tips. */
 
 import { drag, h } from "../ui/dom";
 import type { Camera } from "./camera";

@@ -1,4 +1,4 @@
-/** What a search in the graph found, and where one is among it. */
+/** The results of a search in the graph, and the current one. */
 
 import type { Model } from "../model/model";
 import { plural } from "../ui/format";

@@ -1,4 +1,4 @@
-/** What is said of a box, an edge or a stub of the graph under the pointer. */
+/** The tip of a box, an edge or a stub of the graph under the pointer. */
 
 import { h } from "../ui/dom";
 import { formatBytes, formatFlops, plural } from "../ui/format";

@@ -1,4 +1,4 @@
-/** Asking the kernel, or the page that stands in for it, for code by name. */
+/** Requests code by name from the kernel, or from the saved page. */
 
 import type { WidgetModel } from "./model";
 

@@ -1,4 +1,4 @@
-/** Other widgets of a notebook, such as the one without a view that holds the code (`jaxviz/page/bundle.py`), and whether the kernel is there. */
+/** Other widgets of a notebook, such as the one without a view that holds the code (`jaxviz/page/bundle.py`), and whether the kernel is alive. */
 
 import type { Kernel, WidgetModel } from "./model";
 

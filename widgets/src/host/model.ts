@@ -1,4 +1,4 @@
-/** What a notebook gives to each widget, as anywidget says; hosts leave out what is marked so. */
+/** What a notebook provides to each widget, as defined by anywidget; some hosts omit the optional parts. */
 
 /** JupyterLab's connection to a kernel; of other hosts, what they have of it. */
 export interface Kernel {

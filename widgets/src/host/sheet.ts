@@ -1,4 +1,4 @@
-/** Style sheets, which are texts in the modules. */
+/** Style sheets, which are strings in the modules. */
 
 import { h } from "../ui/dom";
 

@@ -1,4 +1,4 @@
-/** What the kernel makes when it is first asked for: the programs, the table of the switches, the compiled program, the memory. */
+/** Data that the kernel computes on first request: the programs, the table of the switches, the compiled program, the memory. */
 
 import type { Progress as Said } from "../wire/explorer.generated";
 import { interruptOf, isGone } from "./held";

@@ -1,4 +1,4 @@
-/** The keyboard focus: who pressed something in the explorer goes on in it. */
+/** The keyboard focus: after a key press in the explorer, the focus stays in it. */
 
 /** What has the focus in the tree of an element, which may be a shadow tree. */
 export function focused(within: HTMLElement): Element | null {

@@ -1,4 +1,4 @@
-/** What every widget stands in, and its sheet of keys. */
+/** The frame of every widget, and its sheet of keys. */
 
 import type { Host } from "../host/model";
 import { button, h } from "../ui/dom";

@@ -1,4 +1,4 @@
-/** The explorer as an anywidget module: reads the payload, lays the panes out, links them. */
+/** The explorer as an anywidget module: reads the payload, creates the panes and links them. */
 
 import { textView } from "../code/editor";
 import { isQuick, preparing } from "../code/listing";

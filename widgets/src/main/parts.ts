@@ -1,4 +1,4 @@
-/** The panes whose code is a part of its own, loaded when they are first shown. */
+/** The panes whose code is a separate part, loaded when they are first shown. */
 
 import { textView } from "../code/editor";
 import { keptTree } from "../graph/layout/hierarchy";

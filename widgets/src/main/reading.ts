@@ -1,4 +1,4 @@
-/** From the blocks that Python sent to a model, which all views of a page share. */
+/** Makes a model from the blocks that Python sent; all views of a page share it. */
 
 import { isZipped, unzipped } from "../host/zip";
 import { Model } from "../model/model";

@@ -1,4 +1,4 @@
-/** What stands in the place of what the kernel is still to make: what it is at, for how long, and a way not to wait for it. */
+/** The placeholder for data that the kernel is computing: the progress, the time, and a button to stop waiting. */
 
 import type { Progress, Work } from "../host/work";
 import { button, h } from "../ui/dom";

@@ -1,4 +1,4 @@
-/** Two lists side by side: what is in both stands in one row, and what only one of them has beside it, or beside nothing. */
+/** Two lists side by side: common items share a row; items of only one list are beside items of the other, or alone. */
 
 /** A row: the places of what stands at the left and at the right, or -1 where nothing does; and whether these are the same. */
 export interface DiffRow {

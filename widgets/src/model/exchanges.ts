@@ -1,4 +1,4 @@
-/** What the compiled program exchanges between devices, and the equations that it does so for. */
+/** The communication of the compiled program between devices, and the equations that need it. */
 
 import { formatBytes } from "../ui/format";
 import type { Compiled } from "../wire/explorer.generated";

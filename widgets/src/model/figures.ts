@@ -1,4 +1,4 @@
-/** What a gradient does on each line of the source: the bytes that it keeps, and its FLOPs. The sums are Python's. */
+/** The figures of a gradient on each line of the source: residual bytes and FLOPs. The sums are Python's. */
 
 import { formatBytes, formatFlops } from "../ui/format";
 import { push } from "./groups";

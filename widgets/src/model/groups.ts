@@ -1,4 +1,4 @@
-/** What repeats is one row: the values of one expression in repeated layers, calls and iterations, as Python numbers them. */
+/** Groups of repeated values, which are one row: the values of one expression in repeated layers, calls and iterations, as numbered by Python. */
 
 /** Adds to the list of a key. */
 export function push<K, T>(map: Map<K, T[]>, key: K, value: T): void {

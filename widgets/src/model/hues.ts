@@ -1,4 +1,4 @@
-/** The hue that a variable is written in: one for each value, which its tangents and cotangents have too. */
+/** The hues of variables: one for each value, shared by its tangents and cotangents. */
 
 import type { Model } from "./model";
 import type { Sliced } from "./slices";

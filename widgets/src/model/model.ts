@@ -1,4 +1,4 @@
-/** Reading the columns: equations, variables, residuals, and who came from whom. */
+/** Reads the columns: equations, variables, residuals, and their lineage. */
 
 import { formatBytes, formatParts } from "../ui/format";
 import { type Column, type ColumnName, HANDED, KINS, ROLES, type View } from "../wire/schema";

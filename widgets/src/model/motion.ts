@@ -1,4 +1,4 @@
-/** A gradient in motion: at each step what runs, what it saves, what it takes from what was saved, and what is in memory. */
+/** A gradient in motion: for each step, what runs, what it saves, which saved values it reads, and what is in memory. */
 
 import { push } from "./groups";
 import type { Model } from "./model";

@@ -1,4 +1,4 @@
-/** What a gradient runs and keeps, on one axis of time: scopes, the kept expressions, and where each step stands. */
+/** What a gradient runs and saves over time: scopes, saved expressions, and the position of each step. */
 
 import { SCOPES, type ScopeKind } from "../wire/schema";
 import { push } from "./groups";

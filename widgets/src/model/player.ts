@@ -1,4 +1,4 @@
-/** The steps of a transform: each equation that it visits, with the equations that it added for it. */
+/** The steps of a transform: each equation that it visits, with the equations that it adds for it. */
 
 import type { Model } from "./model";
 import type { Rule, Rules } from "./rule";

@@ -1,4 +1,4 @@
-/** What the columns hold of residuals, donations, layouts and memory, one object for each. */
+/** Records of residuals, donations, layouts and memory, read from the columns. */
 
 import { KINDS, MEMORY_KINDS } from "../wire/schema";
 import { push } from "./groups";

@@ -1,4 +1,4 @@
-/** A step as a small program: what each variable is to the equation that the step is of. */
+/** A step as a small program: the relation of each variable to the step's equation. */
 
 import { plural } from "../ui/format";
 import type { Model } from "./model";

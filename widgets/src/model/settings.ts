@@ -1,4 +1,4 @@
-/** Settings of the switches: which checkpoints there are and what they save, as sets and as the texts that Python knows them by. */
+/** Settings of the switches: the checkpoints and what they save, as sets and as the keys that Python uses. */
 
 import type { SwitchTable } from "../wire/explorer.generated";
 import { grouped, push } from "./groups";

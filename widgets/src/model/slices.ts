@@ -1,4 +1,4 @@
-/** Work in slices, between which the page has its turn: it draws, and answers who points, clicks and types. */
+/** Work in slices, so that the page can draw and respond to input in between. */
 
 /** Work that may be left wherever it yields, which is every few hundred items. */
 export type Sliced<T> = Generator<void, T, void>;

@@ -1,4 +1,4 @@
-/** What stands in the table of the switches: groups of values, what their switches lead to, and in which order. */
+/** The rows of the table of switches: groups of values, the settings that their switches lead to, and their order. */
 
 import { formatRepeated } from "../ui/format";
 import { sortedBy } from "../ui/sorting";

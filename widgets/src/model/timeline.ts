@@ -1,4 +1,4 @@
-/** Memory over time: who is alive at a step, the totals by kind, and what of them fits into pixels. */
+/** Memory over time: the values alive at a step, the totals by kind, and their reduction to pixels. */
 
 import type { MemoryKind } from "../wire/schema";
 import { patternOf, push, sumOf } from "./groups";

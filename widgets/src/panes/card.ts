@@ -1,4 +1,4 @@
-/** What the player tells of a step: its equation, the rule, and the equations that it added. */
+/** The player's description of a step: its equation, the rule, and the equations that it added. */
 
 import { coloured } from "../code/python";
 import type { Model } from "../model/model";

@@ -1,4 +1,4 @@
-/** The largest of what is kept, a card each: the expression, where it is, why it is kept, and what would help. */
+/** Cards for the largest saved expressions: the expression, its location, why it is saved, and what would help. */
 
 import { type Kept, overviewOf } from "../model/overview";
 import type { Change, State } from "../state/state";

@@ -1,4 +1,4 @@
-/** What differs between two versions of a function: how much of everything, and which residuals. */
+/** The differences between two versions of a function: totals and residuals. */
 
 import type { Change, State } from "../state/state";
 import { button, h, section } from "../ui/dom";

@@ -1,4 +1,4 @@
-/** A timeline as a drawing: areas stacked by kind, sizes at the left, the peak, the turn between the passes, and what is lit. */
+/** The chart of a timeline: areas stacked by kind, sizes on the left, the peak, the turn between the passes, and highlights. */
 
 import { columnOf, columnsOf, STACKED, type Totals, ticks } from "../model/timeline";
 import { svg } from "../ui/dom";

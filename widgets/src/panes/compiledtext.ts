@@ -1,4 +1,4 @@
-/** What a gradient compiles to: the texts that Python made, and which lines of them stand for which equations. */
+/** The compiled program: the texts from Python, and the links between their lines and equations. */
 
 import { rowsOfStages } from "../model/exchanges";
 import { push } from "../model/groups";

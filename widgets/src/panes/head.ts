@@ -1,4 +1,4 @@
-/** What the two main panes have in common. */
+/** The common parts of the two main panes. */
 
 import type { Side, State } from "../state/state";
 import { button, h } from "../ui/dom";

@@ -1,4 +1,4 @@
-/** The inspector: one equation, or one residual, in full; of two versions that in which it was selected. */
+/** The inspector: one equation or residual in full; with two versions, from the one where it was selected. */
 
 import { donationText } from "../code/listing";
 import { usesText } from "../code/variable";

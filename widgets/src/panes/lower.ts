@@ -1,4 +1,4 @@
-/** A table, of the residuals or of the switches, and the memory pane: one below the other, or one at a time in little room. */
+/** A table of residuals or of switches, and the memory pane: one below the other, or one at a time if there is little room. */
 
 import type { Change, Lower, State } from "../state/state";
 import { button, h, whenThere } from "../ui/dom";

@@ -1,4 +1,4 @@
-/** The memory pane: modelled bytes alive over the equations, forward then backward, stacked by what they are there for. */
+/** The memory pane: modelled bytes alive over the equations, forward then backward, stacked by purpose. */
 
 import { Waiting } from "../main/waiting";
 import { alike, sumOf } from "../model/groups";

@@ -1,4 +1,4 @@
-/** A gradient in motion: what runs now, what is saved and taken out again, and the memory that grows and falls with it. */
+/** A gradient in motion: what runs now, what is saved and read again, and the memory over time. */
 
 import { Waiting } from "../main/waiting";
 import { type Motion, motionOf, type Shelf } from "../model/motion";

@@ -1,4 +1,4 @@
-/** The first view: the gradient on one axis, forward then backward: what runs, what is kept for how long, and the memory. */
+/** The first view: the gradient over time, forward then backward: what runs, what is saved and for how long, and the memory. */
 
 import { Waiting } from "../main/waiting";
 import {

@@ -1,4 +1,4 @@
-/** The curves of the overview: what is in memory over the work, by kind, and of one kept expression. */
+/** The curves of the overview: the memory over the work, by kind, and of one saved expression. */
 
 import { mostIn, stepsOfColumns } from "../model/overview";
 import { STACKED, type Totals } from "../model/timeline";

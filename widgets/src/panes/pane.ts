@@ -1,4 +1,4 @@
-/** A pane keeps its own errors to itself. */
+/** Panes: an error in one pane does not affect the others. */
 
 import { turn } from "../model/slices";
 import type { Change } from "../state/state";

@@ -1,4 +1,4 @@
-/** What stands in the buttons of what is played step by step. */
+/** The labels of playback buttons. */
 
 import { h } from "../ui/dom";
 

@@ -1,4 +1,4 @@
-/** The rewrite player: the program before at the left, the rule of a step in the middle, the programs made of it at the right. */
+/** The rewrite player: the original program on the left, the rule of a step in the middle, the resulting programs on the right. */
 
 import { Player, type Transform, transformsOf } from "../model/player";
 import { type Rules, rulesOf, ruling } from "../model/rule";

@@ -1,4 +1,4 @@
-/** The residual table: what the gradient keeps, sortable and filtered, each with its reason. */
+/** The residual table: the saved values, sortable and filtered, each with its reason. */
 
 import { alike, grouped, most, mostAlike, sumOf } from "../model/groups";
 import type { Model } from "../model/model";

@@ -1,4 +1,4 @@
-/** The search: a field, and below it what was found in the source, the equations, the values and the scopes. */
+/** The search: a field, and below it the matches in the source, the equations, the values and the scopes. */
 
 import { type AllFound, type Found, find, KINDS_FOUND, type KindFound } from "../model/find";
 import type { State } from "../state/state";

@@ -1,4 +1,4 @@
-/** What the switches as set come to, in words. */
+/** The figures of the current switches, in words. */
 
 import type { Switches } from "../model/switches";
 import { formatBytes, formatFlops } from "../ui/format";

@@ -1,4 +1,4 @@
-/** The switches: where there are checkpoints, what they save, and what each switch would do, as Python has worked it out. */
+/** The switches: the checkpoints, what they save, and the effect of each switch, as computed by Python. */
 
 import { showSheet } from "../code/copying";
 import { coloured } from "../code/python";

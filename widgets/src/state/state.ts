@@ -1,4 +1,4 @@
-/** What the explorer shows at the moment. Never sent to Python, but for the selected equation and the stages. */
+/** The state of the explorer. Only the selected equation and the stages are sent to Python. */
 
 import { NO_WORK, type Work } from "../host/work";
 import type { Matches } from "../model/changes";

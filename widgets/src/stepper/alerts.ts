@@ -1,4 +1,4 @@
-/** What went wrong, in a line beside the field where it was typed. */
+/** Error messages beside the field that caused them. */
 
 import { h } from "../ui/dom";
 

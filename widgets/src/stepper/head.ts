@@ -1,4 +1,4 @@
-/** What stands above the panes: the stages with the time line, the moves, and the enclosing programs. */
+/** The header above the panes: the stages with the time line, the moves, and the enclosing programs. */
 
 import { focused } from "../main/focus";
 import { elapsed } from "../main/waiting";

@@ -1,4 +1,4 @@
-/** The program that is shown, an equation a line, in the editor that the explorer's code stands in. */
+/** The shown program, one equation per line, in the explorer's editor. */
 
 import type { Look, Piece, Text, TextView } from "../code/editor";
 import { LineText, type Token } from "../code/linetext";

@@ -1,4 +1,4 @@
-/** The stepper's talk with its kernel: what is asked for, whether it is at it, and whether it is there at all. */
+/** The stepper's communication with its kernel: requests, progress, and whether the kernel is alive. */
 
 import { interruptOf, isGone } from "../host/held";
 import type { WidgetModel } from "../host/model";

@@ -1,4 +1,4 @@
-/** The values at a stop: what the last equation gave, what it read, and what was asked for by name. */
+/** The values at a stop: results and operands of the last equation, and values requested by name. */
 
 import { button, h, section, svg } from "../ui/dom";
 import { formatBytes, formatCount } from "../ui/format";

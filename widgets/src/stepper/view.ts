@@ -1,4 +1,4 @@
-/** What is looked at: the programs, the stop, and which program is shown, which may be another than the one that the run is in. */
+/** The view: the programs, the stop, and the shown program, which may differ from the one that is running. */
 
 import type { Programs, Row, StepLevel, StepProgram, Stop } from "../wire/stepper.generated";
 

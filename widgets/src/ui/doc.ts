@@ -1,4 +1,4 @@
-/** Text that is laid out in lines of a width, as JAX's printer does it: Wadler, "A prettier printer". */
+/** Text laid out in lines of a given width, like JAX's printer: Wadler, "A prettier printer". */
 
 export type Doc =
   | string

@@ -1,4 +1,4 @@
-/** Which residuals a person asks for. */
+/** The filter of the residuals. */
 
 import type { Model } from "../model/model";
 import type { Residual } from "../model/records";

@@ -1,4 +1,4 @@
-/** Numbers as people read them. */
+/** Formats numbers for people. */
 
 /** `1.5 KiB`, `12 B`. */
 export function formatBytes(n: number): string {

@@ -1,4 +1,4 @@
-/** A pane by itself: on all of the screen where the page allows that, else in all of the explorer. */
+/** A maximised pane: on the full screen if the page allows it, otherwise over the whole explorer. */
 
 import { button, svg } from "./dom";
 

@@ -1,4 +1,4 @@
-/** Sentences as Python writes them. */
+/** Sentences from Python, with markup. */
 
 import { h } from "./dom";
 

@@ -1,4 +1,4 @@
-/** The rows of a long table, of which only those in sight, and some around them, are in the document. */
+/** The rows of a long table; only the visible ones, and some around them, are in the document. */
 
 import { h } from "./dom";
 

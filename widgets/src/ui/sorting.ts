@@ -1,4 +1,4 @@
-/** Tables that are sorted by a column. */
+/** Tables sorted by a column. */
 
 import { button, h } from "./dom";
 

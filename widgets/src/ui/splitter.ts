@@ -1,4 +1,4 @@
-/** A bar between two panes that is dragged, or moved with the arrow keys, to resize them. */
+/** A bar between two panes; drag it, or move it with the arrow keys, to resize them. */
 
 import { drag, h } from "./dom";
 

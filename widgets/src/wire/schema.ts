@@ -1,4 +1,4 @@
-/** Reads the wire format; its types, and what each column means, are written from Python's. */
+/** Reads the wire format; its types and the descriptions of its columns are generated from Python. */
 
 import { atOnce, type Sliced } from "../model/slices";
 import { type Column, type ColumnName, MAGIC, VERSION, type View } from "./schema.generated";

@@ -1,4 +1,4 @@
-/** A scene and where it stands, with what it takes to find what is in sight of it, or under the pointer. */
+/** A scene with positions, and an index to find what is visible or under the pointer. */
 
 import { pointsAlong } from "../layout/curves";
 import { STAGE, type Tree } from "../layout/hierarchy";

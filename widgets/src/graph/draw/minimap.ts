@@ -1,4 +1,4 @@
-/** The small map: all of the drawing, and the part in sight. */
+/** The minimap: the whole drawing, and the visible part. */
 
 import { OPEN } from "../layout/shape";
 import type { Drawing } from "./drawing";

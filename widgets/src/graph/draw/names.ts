@@ -1,4 +1,4 @@
-/** What boxes are called where they are drawn too small for that: at a size that is read, as far as the names do not cover each other. */
+/** The names of boxes that are drawn too small for their text: at a readable size, where they do not overlap. */
 
 import { SIZES, shortened } from "../layout/stubs";
 import type { Palette } from "./palette";

@@ -1,4 +1,4 @@
-/** Draws a scene on a canvas: only what is in sight, and of that only what is large enough to be seen. */
+/** Draws a scene on a canvas: only the parts that are visible and large enough to be seen. */
 
 import { ROLE_LETTERS } from "../../model/roles";
 import type { Lit } from "../../state/state";

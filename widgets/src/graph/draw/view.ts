@@ -1,4 +1,4 @@
-/** The part of the drawing that is in sight: `screen = world * scale + offset`. */
+/** The visible part of the drawing: `screen = world * scale + offset`. */
 
 export interface View {
   scale: number;

@@ -1,4 +1,4 @@
-/** Asks for layouts: small ones are there at once; large ones, and those by Graphviz, come from a worker, so that the page goes on. */
+/** Requests layouts: small ones are computed immediately; large ones, and Graphviz's, come from a worker, so that the page stays responsive. */
 
 import type { Dot } from "./graphviz";
 import { placeAll } from "./place";

@@ -1,4 +1,4 @@
-/** The layout by Graphviz: what is asked of `dot`, open boxes as clusters, and what it answers. */
+/** The layout by Graphviz: the input of `dot`, with open boxes as clusters, and its output. */
 
 import { GAP, RANK_GAP } from "./layered";
 import { CLOSED, HEADER, IN, OPEN, OUT, PAD, type Positions, type Shape } from "./shape";

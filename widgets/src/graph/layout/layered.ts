@@ -1,4 +1,4 @@
-/** Where the things of a part stand, given the order of each row: edges as straight as may be. */
+/** The positions of the items of a part, given the order of each row, with edges as straight as possible. */
 
 import type { Part, Rows } from "./rows";
 import { IN, OPEN, OUT, type Shape } from "./shape";

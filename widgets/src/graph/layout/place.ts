@@ -1,4 +1,4 @@
-/** The layout of all that is visible: each open box by itself, innermost first. Pure, so that it runs in a worker too. */
+/** The layout of everything visible: each open box separately, innermost first. Pure, so it also runs in a worker. */
 
 import { type Frames, GAP, type Placed, placePart, RANK_GAP } from "./layered";
 import { order } from "./order";

@@ -1,4 +1,4 @@
-/** Which of two layouts is the better one to read. */
+/** Which of two layouts is easier to read. */
 
 import { pointsAlong } from "./curves";
 import { type Dot, placeByDot } from "./graphviz";

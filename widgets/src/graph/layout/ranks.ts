@@ -1,4 +1,4 @@
-/** In which rank of its level each box stands. */
+/** The rank of each box in its level. */
 
 /** The boxes of a level, numbered so that edges lead from lower numbers to higher ones. */
 export interface Level {

@@ -1,4 +1,4 @@
-/** What of a tree is visible, given which boxes are open: boxes, ports, edges with their bytes, stubs for inputs and ports for residuals. */
+/** The visible part of a tree, given the open boxes: boxes, ports, edges with their bytes, stubs for inputs and ports for residuals. */
 
 import type { Model } from "../../model/model";
 import { atOnce, type Sliced } from "../../model/slices";

@@ -1,4 +1,4 @@
-/** What is laid out, and what a layout is. */
+/** The types of scenes and layouts. */
 
 /** A box that is closed, or an equation that holds nothing. */
 export const CLOSED = 0;

@@ -1,4 +1,4 @@
-/** What stands at a box in place of a long line: stubs at its sides, and ports for residuals in a row. */
+/** Replacements of long lines: stubs at the sides of a box, and ports for residuals in a row. */
 
 export type StubKind = "input" | "constant" | "literal" | "carry" | "residual" | "result";
 

@@ -1,4 +1,4 @@
-/** Ways through a scene: along its edges, from box to box and through the ports of open ones. */
+/** Paths through a scene: along its edges, from box to box and through the ports of open boxes. */
 
 import { type Lists, lists } from "./ranks";
 import type { Scene } from "./scene";

@@ -1,4 +1,4 @@
-/** Graphviz, as WebAssembly: 0.6 MB, which a notebook asks the kernel for and a saved page has only where it was asked to. */
+/** Graphviz, as WebAssembly: 0.6 MB, which a notebook requests from the kernel and a saved page includes only on request. */
 
 import { Graphviz } from "@hpcc-js/wasm-graphviz";
 import type { Dot } from "../../graph/layout/graphviz";

@@ -1,4 +1,4 @@
-/** The stepper, which is another widget than the explorer. */
+/** The stepper, which is a separate widget. */
 
 export { fillStepper } from "../../stepper/index";
 export { default as sheet } from "../../styles/stepper.css";
