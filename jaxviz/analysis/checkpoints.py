@@ -67,7 +67,7 @@ class Decided:
 
 
 _FIRST = ("saved", "offloaded")
-"""The first columns of the table, with each value separately."""
+"""The decisions listed first; each of their values is a separate row."""
 
 
 def _called(group: Sequence[Decided]) -> str:

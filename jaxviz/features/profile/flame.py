@@ -28,7 +28,7 @@ KINDS = {
     "jax": "jax",
     "derivation": "derivation",
     "xla": "XLA",
-    "other": "else",
+    "other": "other",
 }
 """The names of the kinds of bars in a legend, except the phases, which are named by themselves."""
 
