@@ -203,7 +203,7 @@ class Comparison(Report):
 
     @property
     def summary(self) -> str:
-        """gradient of `loss` in `w` and that of `loss2`: 3 equations of the first and 5 of the second are not in the other; …."""
+        """gradient of `loss` in `w` and that of `loss2`: 3 equations only in the first, 5 only in the second; …."""
         first, second = self.before, self.after
         same_name, same = first.primal.name == second.primal.name, first.differentiated == second.differentiated
         other = f"that of `{second.primal.name}`" if same and first.differentiated else second.gradient
@@ -211,7 +211,7 @@ class Comparison(Report):
         if self.is_same:
             return f"{names} are the same program"
         a = self.alignments["primal"]
-        said = f"{len(a.removed):,} of the first's equations and {len(a.added):,} of the second's are not in the other"
+        said = f"{counted(len(a.removed), 'equation')} only in the first, {len(a.added):,} only in the second"
         if not a.removed and not a.added:
             said = "the same equations" + ("; their gradients differ" if a.is_equal else ", with different results")
         changes = [f"{f.name} {_change(f)}" for f in self.figures if f.unit != "equations" and f.change]

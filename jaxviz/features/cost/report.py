@@ -107,13 +107,13 @@ class CostReport(CostOfRows, Report):
 
     @property
     def summary(self) -> str:
-        """cost of the gradient of `loss` in `params`: 3.2 MFLOP, 41.0 k transcendentals, 2.1 MiB read, 0.9 MiB written: 1.0 FLOPs a byte."""
+        """cost of the gradient of `loss` in `params`: 3.2 MFLOP, 41.0 k transcendentals, 2.1 MiB read, 0.9 MiB written: 1.0 FLOPs per byte."""
         total = self.total
         sent = f", {format_bytes(total.bytes_sent)} sent between devices" if total.bytes_sent else ""
         return (
             f"cost of the {self.about}: {format_flops(total.flops)}, {format_count(total.transcendentals)} transcendentals, "
             f"{format_bytes(total.bytes_read)} read, {format_bytes(total.bytes_written)} written{sent}: "
-            f"{total.intensity:.1f} FLOPs a byte"
+            f"{total.intensity:.1f} FLOPs per byte"
         )
 
     def _picture(self) -> str:
@@ -325,7 +325,7 @@ def cost(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CostReport:
     It runs and compiles nothing; `CostReport.xla` and `.compare` compile, and `.measure` runs.
 
     >>> print(jaxviz.cost(loss, params, x))
-    cost of the gradient of `loss` in `params`: 3.2 MFLOP, 41.0 k transcendentals, 2.1 MiB read, 0.9 MiB written: 1.0 FLOPs a byte
+    cost of the gradient of `loss` in `params`: 3.2 MFLOP, 41.0 k transcendentals, 2.1 MiB read, 0.9 MiB written: 1.0 FLOPs per byte
     forward 1.1 MFLOP in 26 equations, backward 2.1 MFLOP in 31
     ...
 

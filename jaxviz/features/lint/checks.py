@@ -140,7 +140,7 @@ def _recompute(c: Candidate, kept: Kept, residuals: tuple[Residual, ...]) -> Adv
     operations = listed([_made_by(a, kept) for a in _largest_first(gone, kept)], 4)
     text = f"{_sizes(gone, kept)} of {f'`{call}` on ' * bool(call)}{lines} are saved ({operations}), and could be recomputed from "
     if instead:
-        text += f"{_sizes(instead, kept)}, saved in their place: {listed(_sources(_largest_first(instead, kept), kept), 4)}."
+        text += f"{_sizes(instead, kept)}, saved instead: {listed(_sources(_largest_first(instead, kept), kept), 4)}."
     else:
         text += "values that are saved anyway."
     if c.saving.unread:
@@ -188,7 +188,7 @@ def _is_of(library: str) -> Callable[[str], bool]:
 def _part(run: Sequence[Equation]) -> str:
     """The user's expression that some equations of one line are made for, or the first and the last of them."""
     first, last = map(_expression, (run[0], run[-1]))
-    return f"`{first}`" if first == last else f"what lies from `{first}` to `{last}`"
+    return f"`{first}`" if first == last else f"the code from `{first}` to `{last}`"
 
 
 def _expression(equation: Equation) -> str:
