@@ -266,7 +266,7 @@ export class Rail {
       h("span", { class: "jv-added" }, `+${formatCount(added)}`),
       compared ? " before ∥ after" : " since before",
     );
-    this.versions.title = `${plural(gone, "equation")} of the previous version and ${formatCount(added)} of this one are not in the other; show both side by side (C)`;
+    this.versions.title = `${plural(gone, "equation")} only in the previous version, ${formatCount(added)} only in this one; show both side by side (C)`;
     this.versions.setAttribute("aria-pressed", String(compared));
     this.versions.classList.toggle("is-shown", compared);
   }
