@@ -102,7 +102,7 @@ for name, c in [("jvp, 50 times", each * 50), ("linearize once", in_turn), ("vma
     print(f"{name:15} {c.flops:11,} FLOPs {c.transcendentals:7,} exp")
 
 # %% [markdown]
-# It shares the primal work as `linearize` does, and keeps no residuals, since primal and tangent work still take turns. But it holds fifty
+# It shares the primal work as `linearize` does, and saves no residuals, since primal and tangent work still take turns. But it holds fifty
 # tangents at each moment, where one after the other needs one. `jax.jacfwd` is this, with a direction for each input.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
@@ -324,9 +324,9 @@ assert jax.jvp(hot_points, (u,), (v,))[1].dtype == jax.dtypes.float0
 # %% [markdown]
 # ## What to remember
 #
-# - All directions known beforehand: `vmap` of `jvp`. It shares the primal work, and keeps nothing; but all tangents are there at once.
+# - All directions known beforehand: `vmap` of `jvp`. It shares the primal work, and saves nothing; but all tangents are there at once.
 # - An argument that does not move is left out of the differentiation, and its tangent is no work at all. Zeros that you pass are computed with.
 # - A derivative that goes through an integer or a boolean is lost, without a warning.
 #
-# Next: who decides what goes into the forward program and what has to be kept, in
+# Next: who decides what goes into the forward program and what must be saved, in
 # [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).

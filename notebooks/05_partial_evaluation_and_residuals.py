@@ -175,11 +175,11 @@ print(jaxviz.residuals(quartic, a).table())
 _some = jnp.array([0.0, 0.5, -3.0, 2.0])
 
 frugal = teach.rule(
-    "Write `my_quartic(x)`, the same function, whose gradient keeps one array beside `x`, or none.",
+    "Write `my_quartic(x)`, the same function, whose gradient saves at most one array besides `x`.",
     teach.computes(quartic, (_some,)),
     teach.gradient_of(quartic, (_some,)),
     teach.keeps_at_most(16, _some),
-    hints=("Each product keeps its factors. How few products, or other operations, make a fourth power?",),
+    hints=("Each product saves its factors. How few products, or other operations, make a fourth power?",),
     wrong=(quartic, lambda x: jnp.abs(x) ** 3 * x, lambda x: jnp.square(jnp.square(x)), lambda x: jnp.exp(4 * jnp.log(x))),
 )
 frugal
@@ -290,7 +290,7 @@ plt.bar(range(len(lengths)), square, label="n × n")
 plt.bar(range(len(lengths)), rest, bottom=square, label="all else")
 plt.xticks(range(len(lengths)), lengths)
 plt.xlabel("positions")
-plt.ylabel("KiB kept")
+plt.ylabel("KiB saved")
 plt.legend(frameon=False);
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
@@ -385,7 +385,7 @@ cut = teach.rule(
     ),
     teach.Check(
         "one number crosses for each x",
-        lambda pair: "" if _bytes_crossing(pair) <= 16 else f"For four numbers of 4 bytes it keeps {_bytes_crossing(pair)} bytes.",
+        lambda pair: "" if _bytes_crossing(pair) <= 16 else f"For four numbers of 4 bytes it saves {_bytes_crossing(pair)} bytes.",
     ),
     hints=(
         "The slope of g at x is 2x / (1 + x²).",
@@ -440,7 +440,7 @@ assert sum(r.aval.shape == (4,) for r in of_g) == 2
 #
 # - Linearizing cuts a function in two. The first half does all that depends on the inputs; the second is linear in the tangents.
 # - Residuals are what crosses: the values that derivatives read. Sums need none, products their factors, and other operations what their rules
-#   multiply by, divide by or select with. The same function, written with other operations, keeps other values.
+#   multiply by, divide by or select with. The same function, written with other operations, saves other values.
 # - Some are values of your function, some are arguments, which take no further memory, and some are computed by a rule. -
 # The arguments that you differentiate matter too.
 #

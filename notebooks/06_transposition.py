@@ -488,7 +488,7 @@ explorer.selected = f"forward:{primitives(explorer.derivation.forward).index('ex
 explorer
 
 # %% [markdown]
-# No slice of the scene is kept, and neither is the scene: the derivative of a linear operation reads its constants, and no value. So an imaging
+# No slice of the scene is saved, and neither is the scene: the derivative of a linear operation reads its constants, and no value. So an imaging
 # model, a Fourier transform or a large sum costs a gradient no memory besides those; nonlinear operations do.
 
 # %% tags=["check"] jupyter={"source_hidden": true}

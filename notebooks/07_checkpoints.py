@@ -141,10 +141,10 @@ def _in_pairs(params, noisy, clean):
 
 
 pairs = teach.rule(
-    "Write `my_loss`: the same loss, with at least one checkpoint, whose gradient keeps at most 64 KiB beside the arguments, and more than nothing.",
+    "Write `my_loss`: the same loss, with at least one checkpoint, whose gradient saves at most 64 KiB besides its arguments, and more than nothing.",
     teach.keeps_at_most(64 * 1024, *args),
     teach.Check(
-        "keeps something", lambda f: "" if jaxviz.residuals(f, *args).nbytes_without_arguments else "It keeps nothing: all four blocks are in one checkpoint."
+        "saves something", lambda f: "" if jaxviz.residuals(f, *args).nbytes_without_arguments else "It saves nothing: all four blocks are in one checkpoint."
     ),
     teach.Check("has the value and the gradient of `loss`", _differs),
     hints=("Four blocks carry three arrays of 32 KiB from one to the next. Which of them can be left out?", "Put two blocks into a function, and a checkpoint around that."),
@@ -247,7 +247,7 @@ again = teach.predict(
     ["neither", f"only {WIDEN}", f"only {NARROW}", "both"],
     truth=_again,
     because={
-        "neither": "Nothing from inside of the block was kept, and the derivative of `gelu` needs `wide`.",
+        "neither": "Nothing inside the block was saved, and the derivative of `gelu` needs `wide`.",
         f"only {WIDEN}": f"The derivatives of `gelu` and of the second product read what follows from `wide`. The result of `{NARROW}` is read "
         "by no derivative, only by a sum, so JAX drops it: dead code.",
         f"only {NARROW}": "Who would read its result? It goes into a sum, and the derivative of a sum needs no value.",
@@ -275,11 +275,11 @@ def _products(written):
 
 
 cheap = teach.rule(
-    "Write `my_block(p, x)`: `block`, so that the gradient of the loss keeps less than half of what it kept, and recomputes no product of matrices.",
+    "Write `my_block(p, x)`: `block`, so that the gradient of the loss saves less than half of what it saved, and recomputes no product of matrices.",
     teach.computes(block, (params[0], noisy)),
     teach.keeps_at_most(kept.nbytes_without_arguments // 2, *args).of(in_blocks),
     teach.Check("recomputes no product of matrices", _products),
-    hints=("Most of what is kept is inside of one call.", "A checkpoint takes a function: `jax.checkpoint(jax.nn.gelu)`."),
+    hints=("Most of the residuals are inside one call.", "A checkpoint takes a function: `jax.checkpoint(jax.nn.gelu)`."),
     wrong=(block, jax.checkpoint(block), lambda p, x: x + jax.nn.relu(x @ p["widen"]) @ p["narrow"]),
 )
 cheap
@@ -321,7 +321,7 @@ def timeline(name):
 
 
 place = teach.predict(
-    "Around the whole loss, the gradient keeps nothing but arguments. Which of the four has the lowest peak of memory, over both passes?",
+    "Around the whole loss, the gradient saves nothing but arguments. Which of the four has the lowest peak of memory, over both passes?",
     list(places),
     truth=lambda: min(places, key=lambda name: timeline(name).peak_nbytes),
     because={

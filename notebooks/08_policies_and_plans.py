@@ -115,7 +115,7 @@ for names in (["before gelu"], ["after gelu"], ["before gelu", "after gelu"]):
 
 # %% [markdown]
 # "I keep the activation, so its product need not be recomputed" holds for one of the names and not for the other, at the same
-# price in bytes. A name keeps one value, and not what derivatives make of the values before it: `gelu`'s derivative reads `wide`.
+# price in bytes. A name saves one value, and not what derivatives compute from the values before it: `gelu`'s derivative reads `wide`.
 #
 # And with a typo, `saving("befor gelu")`?
 
@@ -133,11 +133,11 @@ slip = teach.predict(
     truth=_slip,
     because={
         "nothing_saveable": "No value has that name, so nothing is kept. The gradient is right, and slower than it was meant to be.",
-        "everything_saveable": "The policy keeps only what has one of its names.",
+        "everything_saveable": "The policy saves only values with one of its names.",
         "the right name": "A name is a string to JAX; it looks for no other that is like it.",
         "an error": "A policy is asked about one equation at a time, and never learns that none had the name. JAX goes on without a word.",
     },
-    hints=("The policy is asked of each equation: has it one of these names?", "What is kept where no equation has one?"),
+    hints=("The policy is asked about each equation: does it have one of these names?", "What is saved if no equation has one?"),
 )
 slip
 
@@ -176,13 +176,13 @@ def _wide_only(prim, *types, **params):
 
 
 policy = teach.rule(
-    "Write `my_policy(prim, *types, **params)`, which keeps the product `x @ p['widen']` in each block, and nothing else.",
+    "Write `my_policy(prim, *types, **params)`, which saves the product `x @ p['widen']` in each block, and nothing else.",
     teach.keeps_at_most(4 * 128 * 1024 + 128 * 1024, *args).of(_with),
     teach.Check(
         "no product is recomputed, but for what the derivatives do not read",
         lambda written: f"It recomputes {len(found)}: the policy says no to them." if (found := products_again(_with(written), *args)) else "",
     ),
-    teach.Check("says no to the other product", lambda written: "It keeps `gelu(wide) @ p['narrow']`, too, if somebody asks for it."
+    teach.Check("says no to the other product", lambda written: "It would also save `gelu(wide) @ p['narrow']`."
                 * bool(written(_narrow.primitive, *(v.aval for v in _narrow.invars), **_narrow.params))),
     hints=(
         "`prim.name` is 'dot_general' for a product of matrices.",
@@ -213,7 +213,7 @@ policy.solution(_wide_only)
 # %% [markdown]
 # ## Place checkpoints yourself
 #
-# The gradient may keep 640 KiB beside its arguments, less than a quarter of what it keeps now, and no product of matrices may be recomputed.
+# The gradient may save 640 KiB besides its arguments, less than a quarter of what it saves now, and no product of matrices may be recomputed.
 #
 # Change `my_loss` and whatever it calls; there is more than one answer.
 
@@ -235,12 +235,12 @@ def _differs(written):
 
 
 budget = teach.rule(
-    "Write `my_loss`: the same loss, whose gradient keeps at most 640 KiB beside the arguments and recomputes no product of matrices.",
+    "Write `my_loss`: the same loss, whose gradient saves at most 640 KiB besides its arguments and recomputes no matrix product.",
     teach.keeps_at_most(640 * 1024, *args),
     teach.Check("its backward pass recomputes no product of matrices", _products),
     teach.Check("has the value and the gradient of `loss`", _differs),
     hints=(
-        "Which value must be kept so that `gelu` can be differentiated without its product? It is 128 KiB in each block.",
+        "Which value must be saved so that `gelu` can be differentiated without its product? It is 128 KiB in each block.",
         "Put `jax.checkpoint(..., policy=...)` around each block. Two policies that you met above will do.",
         "`jax.checkpoint(block, policy=jax.checkpoint_policies.dots_saveable)`",
     ),
@@ -272,7 +272,7 @@ assert 640 * 1024 < kept.nbytes_without_arguments / 4
 # ## Let the planner place them
 #
 # `jaxviz.plan_remat` looks for the fewest FLOPs within a budget of residuals, arguments included. Between your answer and a checkpoint
-# around each block no policy of JAX's stands; the planner keeps one block's values and not another's.
+# around each block, JAX has no other policy; the planner can save a value in one block and not in another.
 
 # %%
 plan = jaxviz.plan_remat(loss, *args, budget="560 KiB")
@@ -291,7 +291,7 @@ print("equal gradients:", same_gradient(planned))
 print("kept:", kib(kept.nbytes), "->", kib(jaxviz.residuals(planned, *args).nbytes))
 
 # %% [markdown]
-# `plan.code()` is for your source. There a name stands in a loop over the blocks, and keeps the value in each of them or in none: its
+# `plan.code()` is for your source. There a name is in a loop over the blocks, and saves the value in all of them or in none: its
 # first comment tells what that comes to.
 
 # %%
@@ -401,8 +401,8 @@ assert jax.default_backend() != "cpu" or _undone() in ("only the scan", "both")
 # ## What to remember
 #
 # - Save what is expensive to recompute: products, by `dots_saveable` or by name, before the nonlinearity and not behind it. A name
-#   that is misspelt keeps nothing, and raises nothing.
-# - The planner weighs every value by its bytes and its FLOPs; a name in a loop keeps its value in each block or in none.
+#   that is misspelt saves nothing, and raises no error.
+# - The planner weighs every value by its bytes and its FLOPs; a name in a loop saves its value in all blocks or in none.
 # - The saved bytes, the modelled peak and XLA's memory are three different figures. Look at the last one too: where XLA undoes a checkpoint, a scan
 #   makes it hold.
 #

@@ -141,7 +141,7 @@ def _copies():
 
 
 copies = teach.predict(
-    "The body computes `v = sin(w)`, and the derivative of `y @ v` reads `v`. How often is `v` kept for the backward pass?",
+    "The body computes `v = sin(w)`, and the derivative of `y @ v` reads `v`. How often is `v` saved for the backward pass?",
     ["not at all", "once", "8 times"],
     truth=_copies,
     because={
@@ -441,7 +441,7 @@ def _other_gradient(solve):
 
 def _sets_aside_too_much(solve):
     n = _gradient_of(solve).memory_analysis().temp_size_in_bytes / 2**20
-    why = "What was not kept is recomputed, dummies and all, before the backward pass begins."
+    why = "Values that were not saved are recomputed, including dummies, before the backward pass begins."
     return "" if n < 40 else f"XLA sets {n:.0f} MiB aside. {why}"
 
 
@@ -450,7 +450,7 @@ def _around_everything(w, y):
 
 
 lean = teach.rule(
-    "Write the bounded solver so that its gradient keeps no dummies: at most one state for each of the 512 iterations.",
+    "Write the bounded solver so that its gradient saves no dummies: at most one state for each of the 512 iterations.",
     teach.computes(final_state, (w, y)).of(jax.jit),
     teach.keeps_at_most(17 * 2**20, w, y),
     teach.Check("the gradient of the loss is as before", _other_gradient),

@@ -55,7 +55,7 @@ def mlp(p, x):
 
 
 # %% [markdown]
-# The loss gives each part a scope, so that what it keeps can be summed by part.
+# The loss gives each part a scope, so that its residuals can be summed by part.
 
 # %%
 def loss_with(attention):
@@ -216,7 +216,7 @@ def _off(written):
 _a, _b = (_kept_for(1, n) for n in (128, 256))
 
 formula = teach.rule(
-    "Write `my_bytes(batch, time)`: what the gradient keeps beside the arguments, within 15 %, in plain Python arithmetic. You may take two figures from the curves.",
+    "Write `my_bytes(batch, time)`: the bytes that the gradient saves besides its arguments, within 15 %, in plain Python arithmetic. You may take two figures from the curves.",
     teach.Check("is within 15 % for three sizes", _off),
     hints=(
         "It is batch × (a · time² + b · time). Two lengths give two equations for a and b.",
@@ -248,7 +248,7 @@ formula.solution(estimate)
 # %% [markdown]
 # ## Which rules save them
 #
-# In one layer, the values with time × time numbers, and why each is kept:
+# In one layer, the values with time × time numbers, and why each is saved:
 
 # %%
 for r in kept:
@@ -271,7 +271,7 @@ ROLES = {
 _of_layer = [r for r in kept if r.scope == "layer 0/attention" and r.aval.shape[-2:] == (128, 128)]
 
 unread = teach.predict(
-    "Which of these is kept, and read by no equation of the backward pass?",
+    "Which of these is saved, but read by no equation of the backward pass?",
     list(ROLES),
     truth=lambda: next(name for name, fits in ROLES.items() if any(fits(r) and not r.is_read for r in _of_layer)),
     because={
@@ -317,7 +317,7 @@ def _squares(f):
 
 def _not_halved(written):
     ratio = _squares(loss_with(lambda p, x: attention(p, x, written))) / _squares(loss)
-    return "" if ratio <= 0.51 else f"What is kept of time × time, but for the mask, is {ratio:.0%} of what it was."
+    return "" if ratio <= 0.51 else f"Without the mask, the saved values of time × time are {ratio:.0%} of the original."
 
 
 def _far_off(written):
@@ -334,7 +334,7 @@ halved = teach.rule(
     "Write `my_weigh(scores, causal)`: the weights of `weigh` to two digits, with half of the bytes of time × time kept.",
     teach.Check("gives the weights, to two digits", _far_off),
     teach.Check("half of the bytes are kept", _not_halved),
-    hints=("Which dtype has 16 bits, and the range of float32?", "Where is the cast: before what is kept, or after?"),
+    hints=("Which dtype has 16 bits, and the range of float32?", "Where is the cast: before the saved values, or after?"),
     wrong=(weigh, lambda scores, causal: weigh(scores, causal).astype(jnp.bfloat16), lambda scores, causal: jnp.zeros(scores.shape, jnp.bfloat16)),
 )
 halved
