@@ -5,7 +5,9 @@ import { keptTree, treeOf } from "../src/graph/layout/hierarchy";
 import { setting } from "../src/graph/layout/scene";
 import { atOnce, inSlices, type Sliced, turn } from "../src/model/slices";
 import { guarded } from "../src/panes/pane";
+import { folded, preparing as preparingRows } from "../src/panes/residuals";
 import type { Change } from "../src/state/state";
+import { model as fixture } from "./fixture";
 import { layers, modelOf } from "./graphs";
 
 /** Counts, each time for some milliseconds. */
@@ -119,4 +121,15 @@ test("what a large program takes can be left every few hundred equations", () =>
     ["the scene, open", () => setting(tree, () => true)],
   ];
   for (const [name, made] of work) expect(yields(made()), name).toBeGreaterThan(n / 1000);
+});
+
+test("rows that are prepared are those of whole groups; a group of which a part is found has its own sum", () => {
+  const { residuals } = fixture({ residual_group: [0, 0] });
+  const prepared = fixture({ residual_group: [0, 0] });
+  atOnce(preparingRows(prepared));
+  const said = (of: readonly (typeof residuals)[number][]) =>
+    folded(of).map(({ residual: r, members }) => [r.label, r.reason, r.type, r.nbytes, members.length]);
+  expect(said(prepared.residuals)).toEqual(said(residuals));
+  expect(said(prepared.residuals)[0]!.at(-1)).toBe(2);
+  for (const i of [0, 1]) expect(said([prepared.residuals[i]!])).toEqual(said([residuals[i]!]));
 });
