@@ -281,7 +281,7 @@ def test_a_call_that_is_asked_about():
     assert jaxviz.explain_recompile(f, x).answer == "A call with these arguments has been compiled: 1."
     assert "would be compiled: x: f32[3] → f32[2]" in jaxviz.explain_recompile(f, x[:2]).answer
     assert f._cache_size() == 1
-    with pytest.raises(TypeError, match=r"ask about jax\.jit\(sin\)"):
+    with pytest.raises(TypeError, match=r"pass jax\.jit\(sin\)"):
         jaxviz.explain_recompile(jnp.sin.__wrapped__ if hasattr(jnp.sin, "__wrapped__") else np.sin, x)
 
 

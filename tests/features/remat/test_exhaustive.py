@@ -265,7 +265,7 @@ def test_the_whole_trade_and_how_near_a_plan_is_to_the_best_are_said_without_a_b
     search = plan._search
     assert search.bound.gap(plan.after, search.plain_flops) <= 0.05
     text = str(plan)
-    (caption,) = (line for line in text.splitlines() if line.startswith("What other plans come to"))
+    (caption,) = (line for line in text.splitlines() if line.startswith("Other plans; use "))
     rows = text.split(caption)[1].split("\n\n")[0].splitlines()[3:]
     peaks = [read_size(row.split("B")[0] + "B", "a peak") for row in rows]
     assert peaks == sorted(peaks, reverse=True)
