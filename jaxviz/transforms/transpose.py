@@ -95,7 +95,8 @@ def _default_rule(
         primitive, write_params(operation), operation.in_avals, operation.out_avals, linear, nonzero_cts,
         operation.context, log,
     )  # fmt: skip
-    program = trace_rule(rule, avals, operation) if values is None else trace_rule_on_values(rule, avals, values)
+    # The operation is not passed on: its results may have the types of their cotangents here, which are not those of the primitive.
+    program = trace_rule(rule, avals) if values is None else trace_rule_on_values(rule, avals, values)
     return TransposeRule(
         Template(scopes_alone(program), ["cotangent"] * len(program.equations), keeps_lines=True),
         tuple(nonzeros_out),

@@ -6,6 +6,7 @@ import pytest
 from jax import lax
 
 import jaxviz
+from jaxviz.ir import compat, convert
 
 EYE = jnp.eye(3)
 
@@ -47,3 +48,36 @@ def test_a_gradient_is_weak_where_that_of_jax_is(inside, reader):
     f = lambda x: READ_BY[reader](INSIDE[inside](x))
     assert jax.eval_shape(jaxviz.grad(f), 0.7) == jax.eval_shape(jax.grad(f), 0.7)
     assert jaxviz.derive(f, 0.7).check()
+
+
+@jax.custom_jvp
+def step_function(x):
+    return jnp.where(x > 0, 1.0, 0.0)
+
+
+step_function.defjvps(lambda t, _, x: t / (1.0 + jnp.abs(x)) ** 2)
+
+
+def neurons(w, currents):
+    """What the scan stacks is weakly typed, and so is the cotangent of a product of strong values in its body."""
+
+    def step(v, current):
+        v = 0.9 * v + w @ current
+        spike = step_function(v - 0.5)
+        return v * (1.0 - spike), spike
+
+    v, spikes = lax.scan(step, jnp.zeros(3), currents)
+    return spikes.sum(0) + v
+
+
+def test_the_type_of_a_cotangent_is_not_taken_for_that_of_the_operation():
+    """Rules that bind an operation take its types from a table, which an operation that was typed by its cotangent must not get into."""
+    jaxviz.clear_caches()
+    derivation = jaxviz.derive(neurons, jnp.ones((3, 3)), jnp.ones((6, 3)), argnums=(0, 1))
+    assert derivation.check().agrees
+    assert derivation.backward.equations
+    plain = [op for op in convert._applied.values() if not op.programs and not op.effects]
+    assert "mul" in {op.primitive.name for op in plain}
+    for op in plain:
+        given = convert.write_params(op)
+        assert compat.plain_result_types(op.primitive, given, op.in_avals, op.context) == op.out_avals
