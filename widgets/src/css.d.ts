@@ -1,5 +1,5 @@
 declare module "*.css" {
-  /** The sheet as text. */
+  /** The stylesheet's text. */
   const text: string;
   export default text;
 }

@@ -1,4 +1,4 @@
-/** Copying from a code pane: equations, lines or the whole program as JAX prints them. */
+/** Copies equations, lines or the whole program from a code pane, as JAX prints them. */
 
 import type { Extension } from "@codemirror/state";
 import { EditorView, keymap } from "@codemirror/view";
@@ -24,7 +24,7 @@ export class Copies {
           const { from, to, empty } = view.state.selection.main;
           const { number: first } = view.state.doc.lineAt(from);
           const { number: last } = view.state.doc.lineAt(to);
-          // A part of a line is copied as it stands.
+          // A selection within a line is copied verbatim.
           if (empty || first === last || !event.clipboardData) return false;
           event.clipboardData.setData("text/plain", this.textOf(first - 1, last - 1));
           event.preventDefault();
@@ -36,12 +36,12 @@ export class Copies {
     ];
   }
 
-  /** The whole of what is shown to the clipboard. */
+  /** Copies everything the pane shows. */
   copyAll(): void {
     this.copy(this.whole, this.lines.ofRow.size);
   }
 
-  /** The selected equations of this pane to the clipboard. */
+  /** Copies the selected equations. */
   private copySelected(): boolean {
     const rows = [...this.state.selection.rows].filter((row) => this.lines.ofRow.has(row));
     if (rows.length === 0) return false;
@@ -58,7 +58,7 @@ export class Copies {
     void copyText(text, this.root, (how) => this.tell(how === "copied" ? said : how));
   }
 
-  /** Some lines as JAX prints them: their equations, or the program if they are all of it. */
+  /** Lines as JAX prints them: their equations, or the whole program if they cover it. */
   private textOf(from: number, to: number): string {
     const { all } = this.lines;
     if (from === 0 && to === all.length - 1) return this.whole;
@@ -67,7 +67,7 @@ export class Copies {
       const { kind, row, foldTo } = all[i]!;
       if (kind !== "equation" || this.lines.isHidden(i)) continue;
       rows.push(row);
-      // What an equation holds is printed with it.
+      // The equation's text includes its nested programs.
       i = Math.max(i, foldTo);
     }
     if (rows.length > 0) return equationsText(this.state.model, rows);

@@ -1,9 +1,9 @@
-/** Copies text to the clipboard, or shows it in a sheet for selection if there is no clipboard. */
+/** Copies text to the clipboard, or shows it in a sheet to select by hand if there is no clipboard. */
 
 import { focused } from "../main/focus";
 import { button, h } from "../ui/dom";
 
-/** Copies a text; `tell` hears what came of it. A sheet shows the text where the clipboard cannot be had. */
+/** Copies `text` and reports the outcome to `tell`. Without clipboard access, a sheet shows the text. */
 export async function copyText(
   text: string,
   within: HTMLElement,
@@ -22,7 +22,7 @@ export async function copyText(
   }
 }
 
-/** What a sheet shows: its text in parts, and what is said below it. */
+/** The content of a sheet: its text in parts, and a note below it. */
 interface Sheet {
   id: string;
   label: string;
@@ -30,7 +30,7 @@ interface Sheet {
   note: HTMLElement;
 }
 
-/** Shows a text in a sheet over what is there; gives back where it stands. What had the focus gets it back. */
+/** Opens a sheet on top of the pane and returns the element with its text. Closing it restores the focus. */
 export function showSheet({ id, label, text, note }: Sheet, within: HTMLElement): HTMLElement {
   const before = focused(within) as HTMLElement | null;
   const close = () => {

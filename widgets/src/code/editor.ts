@@ -1,4 +1,4 @@
-/** Read-only texts in an editor that decorates only the visible lines. */
+/** A read-only text view that decorates only the visible lines. */
 
 import { Text as Doc, EditorState, type Extension, RangeSetBuilder, StateEffect } from "@codemirror/state";
 import {
@@ -16,57 +16,57 @@ import { listingOf } from "./scrolling";
 
 /** How a line looks. */
 export interface Look {
-  /** Of its element; `data-letter` stands in the margin. */
+  /** Attributes of the line's element; the margin shows `data-letter`. */
   attributes: Record<string, string>;
-  /** Classes of its parts, in order. */
+  /** Classes of ranges in the line, in order. */
   marks: readonly { from: number; to: number; name: string; title?: string | undefined }[];
   before?: Piece | undefined;
-  /** What is written behind it. */
+  /** Text shown after the line. */
   behind?: string;
 }
 
-/** An element in a line that is not part of its text; one of the same key is left as it is. */
+/** A widget within a line; one with an unchanged key is not rendered again. */
 export interface Piece {
   key: string;
   make(view: EditorView): HTMLElement;
 }
 
 export interface TextOptions {
-  /** What it is, for those who do not see it. */
+  /** The accessible name. */
   label: string;
-  /** By which tests find it. */
+  /** The `data-testid`. */
   id?: string;
   lines: readonly string[];
   /** The equations of each line. */
   rows: readonly (readonly number[])[];
-  /** How each line looks at the moment; null for one that is not shown. */
+  /** The appearance of each line; null for a hidden line. */
   looks(editor: EditorState): (line: number) => Look | null;
-  /** A click at a place of a line, and two. */
+  /** A click at a position in a line, and a double click. */
   choose(line: number, column: number): void;
   chooseTwice?(line: number, column: number): void;
-  /** To the next equation, or the previous. */
+  /** Selects the next or the previous equation. */
   step(by: 1 | -1): boolean;
-  /** What other keys do; says whether it does anything. */
+  /** Handles any other key; returns whether it did. */
   press?(event: KeyboardEvent): boolean;
-  /** Whether lines that are longer than the pane is wide are wrapped. */
+  /** Whether long lines wrap. */
   wraps?: boolean;
-  /** What only this text has. */
+  /** Extensions for this text only. */
   extensions?: readonly Extension[];
 }
 
 export interface Text {
   readonly view: EditorView;
   readonly listing: Listing;
-  /** Has what is in sight looked at again. */
+  /** Recomputes the appearance of the visible lines. */
   relight(): void;
   scrollTo(line: number, y: "start" | "center", more?: readonly StateEffect<unknown>[]): void;
-  /** Scrolls to a line that is out of sight, or has less than so many pixels below it; or if there is more to be done. */
+  /** Scrolls to a line unless it is visible with `below` pixels under it; applies the effects `more` in any case. */
   reveal(line: number, below: number, more?: readonly StateEffect<unknown>[]): void;
 }
 
 const again = StateEffect.define<null>();
 
-/** The characters between a line that is scrolled to and the left edge. */
+/** The horizontal scroll margin, in pixels. */
 const AT_LEFT = 200;
 
 class PieceWidget extends WidgetType {
@@ -90,7 +90,7 @@ const textBehind = (text: string): Piece => ({
 
 const marks = new Map<string, Decoration>();
 
-/** A mark of a class, the same one each time, but for those that have a tooltip. */
+/** A mark with a class; marks without a tooltip are cached. */
 function markOf(name: string, title: string | undefined): Decoration {
   if (title !== undefined) return Decoration.mark({ class: name, attributes: { title } });
   let made = marks.get(name);
@@ -101,7 +101,7 @@ function markOf(name: string, title: string | undefined): Decoration {
   return made;
 }
 
-/** A text in the tree that its widget is shown in. */
+/** A text view inside the document or shadow root `root`. */
 export function textView(root: HTMLElement, options: TextOptions): Text {
   const view = editor(root, options);
   const scrollTo: Text["scrollTo"] = (line, y, more = []) => {
@@ -129,15 +129,15 @@ export function textView(root: HTMLElement, options: TextOptions): Text {
 export type TextView = typeof textView;
 
 /**
- * The position of what the pointer is on. A marked piece of text says it itself: where that is by its coordinates goes by the heights of
- * lines, which are those of before while a pane takes its room.
+ * The document position under the pointer. Marked ranges are looked up in the DOM: coordinates are mapped with line heights, which are
+ * stale while a pane resizes.
  */
 export function positionUnder(event: MouseEvent, view: EditorView): number | null {
   const mark = event.target instanceof Element ? event.target.closest(".cm-line span") : null;
   return mark ? view.posAtDOM(mark) : view.posAtCoords({ x: event.clientX, y: event.clientY });
 }
 
-/** It looks right in a shadow tree too, where marimo shows widgets: its style sheet goes into the tree that it stands in. */
+/** Its styles go into `root`, so that it also works in a shadow tree, as in marimo. */
 function editor(root: HTMLElement, options: TextOptions): EditorView {
   const view = new EditorView({
     state: EditorState.create({
@@ -190,10 +190,10 @@ function extensions({
         return false;
       },
       click: (event, view) => {
-        // Who drags over text selects that, and who clicks twice a word.
+        // A drag selects text, and a double click a word.
         const from = pressed?.event;
         const dragged = from && Math.hypot(event.clientX - from.clientX, event.clientY - from.clientY) > 3;
-        // What was pressed counts: a text that was just scrolled may write its lines anew before the button is released.
+        // Use the position at pointerdown: lines of a text that has just scrolled may be rendered again before the button is released.
         const position = pressed ? pressed.position : positionUnder(event, view);
         pressed = null;
         if (!dragged && event.detail <= 1 && !event.shiftKey) at(position, view, choose);
@@ -214,13 +214,13 @@ function extensions({
   ];
 }
 
-/** Colours for what is in sight only: a program may have a hundred thousand lines. */
+/** Decorates only the visible lines: a program may have a hundred thousand. */
 function lights(looks: TextOptions["looks"]): Extension {
   const build = (view: EditorView): DecorationSet => {
     const builder = new RangeSetBuilder<Decoration>();
     const { doc } = view.state;
     const look = looks(view.state);
-    // What is left out, or the middle of a very long line, ends one range in sight and starts the next.
+    // A folded range, or the elided middle of a very long line, splits the visible ranges.
     let next = 1;
     for (const { from, to } of view.visibleRanges) {
       const last = doc.lineAt(to).number;

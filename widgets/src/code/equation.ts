@@ -1,4 +1,4 @@
-/** A line of a program as elements, in the colours of the code panes. */
+/** A line of a program as DOM elements, with the colours of the code panes. */
 
 import type { State } from "../state/state";
 import { h } from "../ui/dom";

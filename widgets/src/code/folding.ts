@@ -1,4 +1,4 @@
-/** Folding: lines that are folded under their parent line, and the summary that replaces them. */
+/** Folding: lines collapsed under a parent line, and the summary shown in their place. */
 
 import { type EditorState, type Extension, StateEffect, StateField, type Text } from "@codemirror/state";
 import { Decoration, type DecorationSet, EditorView, WidgetType } from "@codemirror/view";
@@ -12,14 +12,14 @@ interface Folds {
 
 export class Folding {
   readonly extension: Extension;
-  /** The line under which each line folds, or -1. */
+  /** The parent line of each line, or -1. */
   readonly parents: Int32Array;
   private readonly field: StateField<Folds>;
   private readonly change = StateEffect.define<{ lines: readonly number[]; open: boolean }>();
 
   /**
-   * @param lines each with the last line of what folds under it, or -1.
-   * @param say what is folded under a line, in short.
+   * @param lines the last line that folds under each line, or -1.
+   * @param say a short summary of what is folded under a line.
    */
   constructor(
     private readonly lines: readonly { readonly foldTo: number }[],
@@ -40,17 +40,17 @@ export class Folding {
     this.extension = this.field;
   }
 
-  /** Folds lines that something folds under, or unfolds them. */
+  /** Folds or unfolds the given foldable lines. */
   fold(lines: readonly number[], open: boolean): StateEffect<unknown> {
     return this.change.of({ lines, open });
   }
 
-  /** All that something folds under. */
+  /** All foldable lines. */
   get all(): number[] {
     return this.lines.flatMap(({ foldTo }, i) => (foldTo >= 0 ? [i] : []));
   }
 
-  /** Unfolds what a line is folded away under, if it is. */
+  /** Unfolds whatever hides a line. */
   unfoldAround(line: number, state: EditorState): StateEffect<unknown>[] {
     const folded: number[] = [];
     for (let i = this.parents[line]!; i >= 0; i = this.parents[i]!)
@@ -62,13 +62,13 @@ export class Folding {
     return state.field(this.field).lines.has(line);
   }
 
-  /** Whether a line is folded away. */
+  /** Whether a fold hides a line. */
   isAway(line: number, state: EditorState): boolean {
     for (let i = this.parents[line]!; i >= 0; i = this.parents[i]!) if (this.isFolded(i, state)) return true;
     return false;
   }
 
-  /** In front of a line that something folds under: what folds and unfolds it. */
+  /** The fold arrow before a foldable line. */
   arrow(line: number, state: EditorState): Piece | undefined {
     if (this.lines[line]!.foldTo < 0) return undefined;
     const isFolded = this.isFolded(line, state);
@@ -104,7 +104,7 @@ export class Folding {
   }
 }
 
-/** In the place of what is folded away: what that is. */
+/** The placeholder for folded lines, with their summary. */
 class Placeholder extends WidgetType {
   constructor(
     private readonly folding: Folding,

@@ -1,4 +1,4 @@
-/** The header of a code pane: the roles of its equations, and actions on its text. */
+/** The header of a code pane: role filters, and actions on its text. */
 
 import { ROLE_LETTERS } from "../model/roles";
 import type { Change, State } from "../state/state";
@@ -8,7 +8,7 @@ import { ROLES } from "../wire/schema";
 
 export { ROLE_LETTERS };
 
-/** A chip for each role that there is, which dims its equations, hides them, and shows them again. */
+/** A chip for each role present; clicking it dims the role's equations, then hides them, then shows them again. */
 export class RoleChips {
   readonly element = h("span", { class: "jv-chips", role: "group", "aria-label": "roles of equations" });
   private readonly chips = new Map<string, HTMLButtonElement>();
@@ -23,7 +23,7 @@ export class RoleChips {
       counts.set(role, (counts.get(role) ?? 0) + 1);
     }
     this.counts = counts;
-    // With one role there is nothing to tell apart.
+    // With a single role there is nothing to filter.
     if (counts.size < 2) return;
     for (const role of ROLES) {
       const n = counts.get(role);
@@ -54,7 +54,7 @@ export class RoleChips {
       const what = `${plural(this.counts.get(role) ?? 0, `${role} equation`)}, ${how}`;
       chip.classList.toggle("is-dimmed", how === "dimmed");
       chip.classList.toggle("is-hidden", how === "hidden");
-      // Begins with what is to be seen, so that it can be said to a computer that listens.
+      // The accessible name starts with the visible text, so that speech input can address the chip.
       chip.setAttribute(
         "aria-label",
         `${role} ${formatCount(this.counts.get(role) ?? 0)}, ${how}; ${next} them`,

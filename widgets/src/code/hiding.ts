@@ -1,4 +1,4 @@
-/** Lines that are omitted from a text because the role of their equations is hidden. */
+/** Leaves out lines whose equations have a hidden role. */
 
 import { RangeSetBuilder, StateEffect, StateField } from "@codemirror/state";
 import { Decoration, type DecorationSet, EditorView, WidgetType } from "@codemirror/view";
@@ -14,7 +14,7 @@ export const hiddenLines = StateField.define<DecorationSet>({
   provide: (field) => EditorView.decorations.from(field),
 });
 
-/** In the place of hidden equations: a thin line that says how many. */
+/** Replaces hidden equations by a thin line with their number. */
 class Hidden extends WidgetType {
   constructor(
     readonly n: number,
@@ -35,7 +35,7 @@ class Hidden extends WidgetType {
   }
 }
 
-/** Leaves lines out of an editor. */
+/** Hides line ranges in an editor. */
 export function hide(view: EditorView, leftOut: readonly LeftOut[], isLit: (row: number) => boolean): void {
   const { doc } = view.state;
   const builder = new RangeSetBuilder<Decoration>();

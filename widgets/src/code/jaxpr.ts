@@ -3,7 +3,7 @@
 import type { Model } from "../model/model";
 import { brk, concat, type Doc, group, join, laidOut, nest } from "../ui/doc";
 
-/** A nested program of more equations than this is printed first, and named, as one that stands in several places is. */
+/** A nested program with more equations than this is named and printed first, like one that is used several times. */
 const LONG_PROGRAM = 10;
 
 /** A stage as JAX prints it: `{ lambda ; a:f32[3]. let b:f32[3] = sin a in (b,) }`. */
@@ -12,14 +12,14 @@ export function jaxprText(model: Model, stage: number): string {
   return end > first ? laidOut(new Printer(model).toplevel(first)) : "";
 }
 
-/** Some equations as JAX prints them, one below the other, with the programs that they hold in place. */
+/** Equations as JAX prints them, one per line, with their nested programs inline. */
 export function equationsText(model: Model, rows: readonly number[]): string {
   const printer = new Printer(model);
   return rows.map((row) => laidOut(printer.equation(row))).join("\n");
 }
 
 class Printer {
-  /** What is printed first, by the name that it is given; a program stands for all that are the same. */
+  /** The names of programs that are printed first, by `key`. */
   private readonly names = new Map<string, string>();
 
   constructor(private readonly model: Model) {}
@@ -30,7 +30,7 @@ class Printer {
     return concat(...parts, this.skeleton(program));
   }
 
-  /** The programs that are printed first, in the order in which JAX comes upon them: outermost first. */
+  /** The programs that are printed first, in the order in which JAX visits them: outermost first. */
   private shared(top: number): [string, number][] {
     const { model } = this;
     const found = new Map<string, { program: number; times: number; name: string }>();
@@ -61,7 +61,7 @@ class Printer {
     return shared;
   }
 
-  /** The same for programs that show the same equations. */
+  /** A key that programs with the same equations share. */
   private key(program: number): string {
     const rows = this.model.rowsOf(program);
     return rows.length === 0 ? `program ${program}` : rows.map((row) => this.model.first(row)).join();

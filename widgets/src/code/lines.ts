@@ -1,17 +1,17 @@
-/** The lines of some stages, the positions of equations and variables in them, and the omitted lines. */
+/** The lines of some stages, with the positions of equations and variables, and the lines that are left out. */
 
 import type { Model } from "../model/model";
 import type { Token } from "./linetext";
 import { type Line, listing } from "./listing";
 
-/** Lines that follow each other and are left out, with the equations in them. */
+/** A range of consecutive lines that are left out, with their equations. */
 export interface LeftOut {
   from: number;
   to: number;
   rows: readonly number[];
 }
 
-/** A variable where it stands in a line. */
+/** An occurrence of a variable. */
 export interface Found {
   variable: number;
   isBinder: boolean;
@@ -38,7 +38,7 @@ export class Lines {
     this.hidden = new Uint8Array(this.all.length);
   }
 
-  /** Where each variable is bound. */
+  /** The line that binds each variable. */
   get bindings(): ReadonlyMap<number, number> {
     if (this.bound === null) {
       this.bound = new Map();
@@ -57,7 +57,7 @@ export class Lines {
     return this.hidden[line] === 1;
   }
 
-  /** Leaves out the equations that are not kept; what holds others that are stays. */
+  /** Leaves out equations that fail `isKept`, unless an equation nested in them passes. */
   keep(isKept: (row: number) => boolean): LeftOut[] {
     const n = this.all.length;
     this.hidden = new Uint8Array(n);
@@ -80,13 +80,13 @@ export class Lines {
     return found;
   }
 
-  /** The equations of a line and of what folds under it. */
+  /** The equations on a line and in everything that folds under it. */
   rowsUnder(line: number): number[] {
     const lines = this.all.slice(line, Math.max(line, this.all[line]!.foldTo) + 1);
     return lines.flatMap(({ kind, row }) => (kind === "equation" ? [row] : []));
   }
 
-  /** The variable at a place, if there is one in sight. */
+  /** The variable at a position, if the line is visible. */
   variableAt(line: number, column: number): Found | null {
     const token = this.all[line]?.tokens.find(
       (t): t is Token & { variable: number } =>

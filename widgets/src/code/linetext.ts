@@ -1,4 +1,4 @@
-/** A line of a program as text, in the notation of jaxprs, with the parts of it that are coloured. */
+/** A line of a program in jaxpr notation, split into tokens for colouring. */
 
 export type TokenKind =
   | "variable"
@@ -19,27 +19,27 @@ export interface Token {
   kind: TokenKind;
   /** The variable that it names. */
   variable?: number;
-  /** Whether the variable is bound here: made, or an input. */
+  /** Whether it binds the variable: as an input or an equation's output. */
   isBinder?: boolean;
-  /** What it stands for in short. */
+  /** The tooltip. */
   title?: string;
-  /** A class of its own. */
+  /** An additional class. */
   name?: string;
 }
 
-/** Longer params are cut, so that the operands behind them stay in sight; the title has them whole. */
+/** Longer params are shortened, so that the operands stay visible; the tooltip has them in full. */
 const LONG_PARAMS = 28;
 
 export class LineText {
   readonly tokens: Token[] = [];
 
-  /** @param isPlain whether the text alone is asked for, without its parts. */
+  /** @param isPlain whether only the text is needed, without tokens. */
   constructor(
     private written = "",
     private readonly isPlain = false,
   ) {}
 
-  /** All of it, on one line. */
+  /** The text on one line. */
   get text(): string {
     return this.written.replace(/[\n\r\u2028\u2029]/g, " ");
   }
@@ -50,7 +50,7 @@ export class LineText {
     if (kind && !this.isPlain) this.tokens.push({ from, to: this.written.length, kind, ...more });
   }
 
-  /** Params in brackets: whole, or as many as fit. The first is always there where it says along which axes. */
+  /** Params in brackets, as many as fit. The first is always included if it names axes. */
   params(params: readonly string[], isFull: boolean, hasAxis = false): void {
     if (params.length === 0) return;
     const all = params.join(" ");
@@ -63,7 +63,7 @@ export class LineText {
     this.add(`${text.slice(axis.length)}]`, "param", more);
   }
 
-  /** The part that stands at a column. */
+  /** The token at a column. */
   at(column: number): Token | undefined {
     return this.tokens.find(({ from, to }) => from <= column && column < to);
   }

@@ -1,4 +1,4 @@
-/** A stage as lines of text, in the notation of jaxprs, with the parts of each line that are coloured. */
+/** A stage as lines of text in jaxpr notation, with the tokens of each line. */
 
 import { keptTree, REPEAT, type Tree } from "../graph/layout/hierarchy";
 import type { Model } from "../model/model";
@@ -12,48 +12,48 @@ export type LineKind = "heading" | "binders" | "equation" | "label" | "results" 
 export interface Line {
   kind: LineKind;
   text: string;
-  /** Of an equation they are made anew each time: of many thousands those in sight are looked at. */
+  /** Computed on access for equations: only the visible ones are needed. */
   readonly tokens: readonly Token[];
-  /** The equation that it shows or is part of, or -1. */
+  /** The equation on this line, or -1. */
   row: number;
-  /** The program that it is part of, or -1. */
+  /** The program that the line belongs to, or -1. */
   program: number;
   depth: number;
-  /** The last line of what folds under this one, or -1. */
+  /** The last line that folds under this one, or -1. */
   foldTo: number;
 }
 
-/** In a stage of more equations than this, what repeats stands under headings. */
+/** Stages with more equations than this show repeated layers under headings. */
 const MANY_EQUATIONS = 80;
 
-/** More inputs than this stand on lines of their own, folded at first. */
+/** With more inputs than this, each has its own line, initially folded. */
 const MANY_INPUTS = 4;
 const MANY_RESULTS = 12;
 
-/** What becomes of a donated operand, in a sentence. */
+/** What becomes of a donated operand. */
 export function donationText({ result, reason }: Donation): string {
   return result < 0 ? `donated, but ${reason}` : `donated: result ${result} reuses its memory`;
 }
 
-/** Listings that are kept of a model: who looks at a question after the other comes back to stages. */
+/** Cached listings per model, for switching back and forth between stages. */
 const KEPT = 4;
 const listings = new WeakMap<Model, Map<string, readonly Line[]>>();
 
-/** Equations that are listed while nobody waits for a frame, and between two places at which the work may be left. */
+/** Below this many equations a stage is listed synchronously; above it, work yields every SLICE equations. */
 const AT_ONCE = 1000;
 const SLICE = 100;
 
-/** Whether stages are listed in no time. */
+/** Whether listing these stages is fast enough to do synchronously. */
 export function isQuick(model: Model, stages: readonly number[]): boolean {
   const sizes = stages.map((i) => model.view.stages[i]!.equations).map(([from, to]) => to - from);
   return sizes.reduce((sum, n) => sum + n, 0) <= AT_ONCE;
 }
 
-/** The lines of some stages, one below the other; more than one are given headings. */
+/** The lines of some stages, in order; several stages get headings. */
 export const listing = (model: Model, stages: readonly number[], fullParams = false): readonly Line[] =>
   atOnce(writing(model, stages, fullParams));
 
-/** All that it takes to show them and to select in them, in slices. */
+/** Prepares in slices everything that displaying a stage and selecting in it needs. */
 export function* preparing(model: Model, stages: readonly number[], fullParams: boolean): Sliced<void> {
   yield* writing(model, stages, fullParams);
   yield* model.colouring();
@@ -83,15 +83,15 @@ function* written(model: Model, stages: readonly number[], fullParams: boolean):
   return lines;
 }
 
-/** One equation, without the programs that it holds. */
+/** One equation, without its nested programs. */
 export function equationLine(model: Model, row: number): Line {
   return new Writer(model, null, [], false).head(row, 0);
 }
 
-/** Primitives named in what is said of a folded program. */
+/** How many primitives the summary of a folded program names. */
 const NAMED = 3;
 
-/** `1,000 × 14 equations · sin, mul, add, … · 3 residuals`: what is folded under a line, in short. */
+/** The summary of what is folded under a line: `1,000 × 14 equations · sin, mul, add, … · 3 residuals`. */
 export function foldText(model: Model, lines: readonly Line[], i: number): string {
   const { kind, row, foldTo } = lines[i]!;
   if (row < 0 && kind !== "group") return plural(foldTo - i, "line");
@@ -126,7 +126,7 @@ export function foldText(model: Model, lines: readonly Line[], i: number): strin
 class Writer {
   constructor(
     private readonly model: Model,
-    /** Of the boxes that the graph has, too; null where there are no headings for what repeats. */
+    /** The graph's tree; null if repeats get no headings. */
     private readonly tree: Tree | null,
     private readonly lines: Line[],
     private readonly fullParams: boolean,
@@ -139,7 +139,7 @@ class Writer {
     line.end();
   }
 
-  /** A program, whose equations are in a box of the tree. */
+  /** A program, whose equations are the children of `box`. */
   *program(program: number, depth: number, owner = -1, box = -1): Sliced<void> {
     const donations = owner < 0 ? [] : this.model.donationsOf(owner);
     this.binders(program, depth, donations);
@@ -149,7 +149,7 @@ class Writer {
     this.results(program, depth, donations);
   }
 
-  /** The equations in boxes: those that repeat under a heading, `block × 12`, and under one of its own each time and each part of it. */
+  /** The equations in boxes. A repeat gets a heading, `block × 12`, as does each copy and each group within it. */
   private *boxes(tree: Tree, boxes: readonly number[], depth: number, isRepeated: boolean): Sliced<void> {
     for (const box of boxes) {
       const inside = tree.children[box]!;
@@ -231,7 +231,7 @@ class Writer {
     if (nested.length > 0) head.foldTo = this.lines.length - 1;
   }
 
-  /** The equation by itself, without the programs that it holds. */
+  /** The equation without its nested programs. */
   head(row: number, depth: number): Line {
     return this.part(row, depth).end();
   }
@@ -295,7 +295,7 @@ class Part extends LineText {
     else this.typed(a, "literal");
   }
 
-  /** ` (a, b)`, each with the donated input whose memory it takes. */
+  /** ` (a, b)`, each preceded by the donated input whose memory it reuses. */
   atoms(atoms: number[], donations: Donation[]): void {
     this.add(" (");
     atoms.forEach((a, i) => {

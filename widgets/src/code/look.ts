@@ -1,4 +1,4 @@
-/** The look of the lines of a code pane: highlights, dimming and playback, the hues of variables, and the letters of roles. */
+/** The appearance of lines in a code pane: highlights, dimming and playback, variable hues, and role letters. */
 
 import type { EditorState } from "@codemirror/state";
 import { nameClass } from "../model/rule";
@@ -11,7 +11,7 @@ import type { Token } from "./linetext";
 import type { Line } from "./listing";
 import { hueClass } from "./variable";
 
-/** The variables that are pointed at, and those that belong to them. */
+/** The values under the pointer, and their families of tangents and cotangents. */
 interface Pointed {
   values: ReadonlySet<number>;
   families: ReadonlySet<number>;
@@ -26,7 +26,7 @@ export class Looks {
     private readonly folding: Folding,
   ) {}
 
-  /** How each line looks now. */
+  /** The current appearance of each line. */
   now(editor: EditorState): (line: number) => Look | null {
     const { model } = this.state;
     const variables = [...this.state.pointed].filter((v) => v >= 0);
@@ -70,14 +70,14 @@ export class Looks {
     return { attributes, marks, before: this.folding.arrow(i, editor) };
   }
 
-  /** A heading is selected where all under it is. */
+  /** A heading is selected if everything under it is. */
   private litHeading(i: number): "" | "is-selected" {
     const { rows } = this.state.selection;
     if (rows.size < 2 || this.lines.all[i]!.kind !== "group") return "";
     return this.lines.rowsUnder(i).every((row) => rows.has(row)) ? "is-selected" : "";
   }
 
-  /** Whether a line is folded over an equation that is lit. */
+  /** Whether a folded line hides a highlighted equation. */
   private hidesLit(i: number, editor: EditorState): boolean {
     if (!this.folding.isFolded(i, editor)) return false;
     const { foldTo } = this.lines.all[i]!;
@@ -91,7 +91,7 @@ export class Looks {
     return low < litLines.length && litLines[low]! <= foldTo;
   }
 
-  /** The lines that are lit, in order; found once for a selection. */
+  /** The highlighted lines, sorted; cached per selection. */
   private get litLines(): readonly number[] {
     const { selection } = this.state;
     if (this.lit?.selection !== selection) {
@@ -103,7 +103,7 @@ export class Looks {
     return this.lit.lines;
   }
 
-  /** Of a part of a line: its kind; of a variable, how it stands to what is pointed at or played too. */
+  /** The class of a token: its kind, and for a variable its relation to the pointer and to playback. */
   private nameOf(token: Token, line: Line, pointed: Pointed): string {
     const { kind, variable: v } = token;
     if (v === undefined) return `jv-${kind}`;
@@ -118,7 +118,7 @@ export class Looks {
       .join(" ");
   }
 
-  /** How a line stands to the step that is played; one that is no equation goes with the equation before it. */
+  /** The playback state of a line; a line without an equation follows the equation before it. */
   private played(index: number): string {
     for (let i = index; i >= 0; i--) {
       const { row } = this.lines.all[i]!;

@@ -1,4 +1,4 @@
-/** The code pane: a stage as a jaxpr, read-only, foldable, with the selection and its lineage lit. */
+/** The code pane: a stage as a read-only, foldable jaxpr, with the selection and its lineage highlighted. */
 
 import type { Extension } from "@codemirror/state";
 import { EditorView, keymap } from "@codemirror/view";
@@ -16,10 +16,10 @@ import { foldText } from "./listing";
 import { Looks } from "./look";
 import { Variables } from "./variables";
 
-/** Milliseconds for which it is said that something was copied. */
+/** How long a confirmation such as "copied" is shown, in milliseconds. */
 const TOLD = 2500;
 
-/** A listing of more lines than this starts with its nested programs folded. */
+/** Listings with more lines than this start with their nested programs folded. */
 const MANY_LINES = 80;
 
 export class CodePane {
@@ -32,7 +32,7 @@ export class CodePane {
   private readonly chips: RoleChips;
   private readonly body = h("div", { class: "jv-code-body" });
   private readonly told = h("span", { class: "jv-told", role: "status" });
-  /** None where no stage could be derived. */
+  /** Null if the stage could not be derived. */
   readonly listing: Listing | null;
   private telling: ReturnType<typeof setTimeout> | undefined;
   private colours: HTMLButtonElement | null = null;
@@ -157,7 +157,7 @@ export class CodePane {
     ];
   }
 
-  /** After the selection changed: lights it, and brings its first line into sight. */
+  /** Highlights the selection and scrolls to its first line. */
   update(change: Change): void {
     if (change === "side") markSide(this.element, this.state, this.side);
     else if (change === "lower" || change === "switches") return;
@@ -183,12 +183,12 @@ export class CodePane {
 
   private bringIntoSight(line: number): void {
     if (line < 0 || line === Infinity) return;
-    // While steps are played there is always some of what comes next in sight.
+    // During playback, keep some of the upcoming lines visible.
     const below = this.state.player ? Math.min(90, this.view.scrollDOM.clientHeight / 4) : 0;
     this.text.reveal(line, below, this.folding.unfoldAround(line, this.view.state));
   }
 
-  /** The line of the selected equation, or the heading of those selected; -1 where none of them is here. */
+  /** The line of the selected equation, or of the selected heading; -1 if neither is in this pane. */
   private get line(): number {
     const { rows } = this.state.selection;
     const { all, ofRow } = this.lines;
@@ -199,7 +199,7 @@ export class CodePane {
     return line;
   }
 
-  /** The line of the selection; failing that, the nearest that is lit. */
+  /** The line of the selection, or else the nearest highlighted line. */
   private lineToShow(): number {
     const { player } = this.state;
     const { ofRow } = this.lines;
@@ -217,7 +217,7 @@ export class CodePane {
     return -1;
   }
 
-  /** Inputs beyond a few are folded; nested programs only where there is more than a screen of equations. */
+  /** Long lists of inputs start folded; nested programs only if the equations fill more than a screen. */
   private foldAtFirst(): void {
     const { all } = this.lines;
     const isLong = all.length > MANY_LINES;
@@ -225,13 +225,13 @@ export class CodePane {
     if (folded.length > 0) this.view.dispatch({ effects: this.folding.fold(folded, false) });
   }
 
-  /** Folds every program that an equation holds, and long lists of inputs, or unfolds them. */
+  /** Folds or unfolds all nested programs and long lists of inputs. */
   private foldAll(open: boolean): boolean {
     this.view.dispatch({ effects: this.folding.fold(this.folding.all, open) });
     return true;
   }
 
-  /** Folds what is under the selected line, or unfolds it. */
+  /** Folds or unfolds the selected line. */
   private fold(open: boolean): boolean {
     const i = this.line;
     if (i < 0) return false;
@@ -245,7 +245,7 @@ export class CodePane {
     hide(this.view, leftOut, (row) => litAs(selection, row) !== "");
   }
 
-  /** Says something for a moment; or to those alone who do not see the pane. */
+  /** Shows a message for a moment; a quiet one is only for screen readers. */
   private tell(text: string, isQuiet = false): void {
     clearTimeout(this.telling);
     this.told.textContent = text;
@@ -253,7 +253,7 @@ export class CodePane {
     this.telling = setTimeout(() => this.told.replaceChildren(), TOLD);
   }
 
-  /** Selects the next equation or heading in sight of this pane, or the previous. */
+  /** Selects the next or previous visible equation or heading. */
   step(by: 1 | -1): boolean {
     const { all } = this.lines;
     const start = this.lineToShow();

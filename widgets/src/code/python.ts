@@ -1,4 +1,4 @@
-/** Python, coloured. */
+/** Syntax colouring for Python. */
 
 import { h } from "../ui/dom";
 
@@ -11,8 +11,8 @@ const PYTHON = new RegExp(
 const KINDS = ["jv-comment", "jv-string", "jv-keyword", "jv-literal"];
 
 /**
- * A line of Python, or a part of it, with its comments, strings, keywords and numbers coloured; a string over several lines is not. What a
- * part is depends on the line that it stands in: `@w` is a decorator at its beginning alone.
+ * Colours comments, strings, keywords and numbers in part of a line of Python, but no multi-line strings. The whole line is needed because,
+ * for example, `@w` is a decorator only at its start.
  */
 export function coloured(text: string, from = 0, to = text.length): (Node | string)[] {
   const parts: (Node | string)[] = [];

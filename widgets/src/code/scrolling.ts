@@ -1,4 +1,4 @@
-/** Linked scrolling: scrolling one of two texts moves the other to the linked place. */
+/** Linked scrolling: scrolling one of two panes moves the other to the corresponding place. */
 
 import type { EditorView } from "@codemirror/view";
 import { push } from "../model/groups";
@@ -6,7 +6,7 @@ import type { Model } from "../model/model";
 import type { Listing, Pane } from "../panes/pane";
 import { litAs, type Side, type State } from "../state/state";
 
-/** What an editor shows, as a text that scrolls along. */
+/** The listing of an editor, for linked scrolling. */
 export function listingOf(view: EditorView, rows: readonly (readonly number[])[]): Listing {
   return {
     scroller: view.scrollDOM,
@@ -17,7 +17,7 @@ export function listingOf(view: EditorView, rows: readonly (readonly number[])[]
   };
 }
 
-/** Where the lines of a text are that stand for an equation, and for what else came from the same one of the user's. */
+/** The lines that show an equation, or an equation with the same origin in the user's program. */
 export class Places {
   private readonly ofRow = new Map<number, number[]>();
   private readonly ofRoot = new Map<number, number[]>();
@@ -32,7 +32,7 @@ export class Places {
     });
   }
 
-  /** The lines of some equations: their own, or those that are of one origin with them. */
+  /** The lines of some equations, or else the lines of equations with the same origin. */
   lines(rows: readonly number[]): readonly number[] {
     const own = rows.flatMap((row) => this.ofRow.get(this.model.first(row)) ?? []);
     return own.length > 0 ? own : rows.flatMap((row) => this.ofRoot.get(this.root(row)) ?? []);
@@ -45,15 +45,15 @@ export class Places {
   }
 }
 
-/** How far a text is scrolled, from 0 to 1: so far down its window stands the line that the other is brought to. */
+/** How far a pane is scrolled, from 0 to 1. The line at this fraction of its window is the one to match. */
 function fraction({ scrollTop, scrollHeight, clientHeight }: HTMLElement): number {
   return scrollHeight > clientHeight ? scrollTop / (scrollHeight - clientHeight) : 0;
 }
 
-/** How far from the line looked at one with a counterpart may be. */
+/** How many lines away to look for one with a counterpart. */
 const FAR = 400;
 
-/** Where to scroll a text, so that the counterpart of what another one shows stands at the same height; null if it has none. */
+/** The scroll position of `to` at which the counterpart of what `from` shows is at the same height; null if there is none. */
 export function target(from: Listing, to: Listing, places: Places, state: State): number | null {
   const { scrollTop, clientHeight } = from.scroller;
   const middle = from.lineAt(scrollTop + fraction(from.scroller) * clientHeight);
@@ -63,7 +63,7 @@ export function target(from: Listing, to: Listing, places: Places, state: State)
     for (const line of distance === 0 ? [start] : [start + distance, start - distance]) {
       const found = places.lines(from.rows[line] ?? []);
       if (found.length === 0) continue;
-      // Of several, the one that moves least.
+      // Of several lines, the one that needs the least scrolling.
       const tops = found.map((there) => to.topOf(there) - (from.topOf(line) - scrollTop));
       const moves = tops.map((top) => Math.abs(top - to.scroller.scrollTop));
       const most = to.scroller.scrollHeight - to.scroller.clientHeight;
@@ -72,7 +72,7 @@ export function target(from: Listing, to: Listing, places: Places, state: State)
   return null;
 }
 
-/** A line in sight that is selected, or -1. */
+/** A visible selected line, or -1. */
 function selectedLine(listing: Listing, state: State): number {
   if (state.selection.rows.size === 0) return -1;
   const { scrollTop, clientHeight } = listing.scroller;
@@ -84,7 +84,7 @@ function selectedLine(listing: Listing, state: State): number {
 
 const EVENTS = ["wheel", "pointerdown", "touchstart", "keydown"] as const;
 
-/** Links the panes of an element; gives back what undoes it. Only the pane that the user acts on moves the other one. */
+/** Links the panes of an element and returns a function to unlink them. Only the pane that the user scrolls moves the other. */
 export function linkScrolling(
   element: HTMLElement,
   state: State,
@@ -121,7 +121,7 @@ export function linkScrolling(
     }
   };
   const onScroll = (event: Event) => {
-    // What is scrolled by this, or to bring a selection into sight, moves nothing else.
+    // Ignore scrolling caused by this function or by revealing a selection.
     if (driver !== null && sideOf(event) === driver && frame === 0) frame = requestAnimationFrame(follow);
   };
   for (const name of EVENTS) element.addEventListener(name, onAct, { capture: true, passive: true });

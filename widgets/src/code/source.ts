@@ -1,4 +1,4 @@
-/** The user's source, with columns for what the gradient does on each line, and the equations of a line below it. */
+/** The user's source, with columns for the gradient's figures per line, and the equations of an expanded line. */
 
 import {
   ABOUT,
@@ -19,7 +19,7 @@ export class SourcePane {
   readonly element: HTMLElement;
   private readonly source: SourceView;
   private readonly under = new Map<string, UnderLine>();
-  /** The lines for which devices exchange values. */
+  /** The lines that cause communication between devices. */
   private exchanged: ReadonlySet<string>;
 
   constructor(private readonly state: State) {
@@ -67,7 +67,7 @@ export class SourcePane {
     this.source.point(aimed && `${aimed.file}:${aimed.line}`);
   }
 
-  /** Says of lines what devices exchange for them. */
+  /** Describes the communication of each line in its tooltip. */
   private describe(): ReadonlySet<string> {
     const { model, exchanges } = this.state;
     const said = new Map<string, Set<string>>();
@@ -84,12 +84,12 @@ export class SourcePane {
     return new Set(said.keys());
   }
 
-  /** The columns that there are. */
+  /** The columns to show. */
   private get figures(): readonly Figure[] {
     return this.state.model.lines.there;
   }
 
-  /** A click selects a line, and where the source has the room unfolds it too, or folds it again; beside it is what does that alone. */
+  /** A click selects a line and, if there is room, expands or collapses it; the arrow beside it only does the latter. */
   private choose(file: number, line: number, part: Element): void {
     const isArrow = part.closest(".jv-unfold") !== null;
     if (!isArrow) this.state.selectLine(file, line);
@@ -109,7 +109,7 @@ export class SourcePane {
     return made.element;
   }
 
-  /** What the columns are; where there is room for one of them, which that is. */
+  /** Explains the columns; where only one fits, chooses it. */
   private about(): HTMLElement {
     const isCounted = this.figures.some((figure) => figure !== "kept");
     const text = `bytes saved for the backward pass${isCounted ? ", and FLOPs" : ""}; click a line for its equations`;
@@ -136,7 +136,7 @@ export class SourcePane {
     );
   }
 
-  /** The names of the columns, with their sums. */
+  /** The column headings, with totals. */
   private heads(): HTMLElement {
     const { total } = this.state.model.lines;
     const head = (figure: Figure) =>
@@ -168,7 +168,7 @@ export class SourcePane {
   }
 }
 
-/** The cells of the columns, each with a bar as long as its share of the most that a line has. */
+/** The cells of a line, each with a bar relative to the largest value of its column. */
 function cells(shown: readonly Figure[], figures: Figures, most: Figures): HTMLElement {
   const cell = (figure: Figure) => {
     const n = figures[figure];
@@ -183,7 +183,7 @@ function cells(shown: readonly Figure[], figures: Figures, most: Figures): HTMLE
   return h("span", { class: "jv-amounts" }, ...shown.map(cell));
 }
 
-/** What Python was told each time it looked at a value on a line: `was True`, `was True ×3`. */
+/** The outcomes of a branch on a traced value on this line: `was True`, `was True ×3`. */
 function branchMarks(branches: BranchPoint[]): HTMLElement[] {
   const times = new Map<string, number>();
   for (const { value } of branches) times.set(value, (times.get(value) ?? 0) + 1);

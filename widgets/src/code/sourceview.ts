@@ -1,4 +1,4 @@
-/** The user's source, line by line, each line with a gutter. */
+/** The user's source, line by line, with a gutter. */
 
 import { push } from "../model/groups";
 import type { Span } from "../model/records";
@@ -12,7 +12,7 @@ interface File {
   excerpts: Excerpt[];
 }
 
-/** A part of a line, and the class that it gets. */
+/** A range of a line, with its class. */
 interface Part {
   name: string;
   from: number;
@@ -22,22 +22,22 @@ interface Part {
 export interface SourceOptions {
   id: string;
   files: readonly File[];
-  /** What stands beside the title, and what above the lines. */
+  /** Shown next to the title, and above the lines. */
   about: HTMLElement | string;
   heads?: HTMLElement | undefined;
-  /** What is said where there are no lines. */
+  /** Shown if there are no lines. */
   none: string;
-  /** What stands before a line and behind it. */
+  /** Shown before and after a line. */
   line(file: number, line: number): { gutter: HTMLElement; title?: string; behind?: HTMLElement[] };
-  /** What is under a line; null where nothing is. */
+  /** Renders the expanded content of a line; null if it has none. */
   under?: ((file: number, line: number) => (() => HTMLElement) | null) | undefined;
-  /** A click on a part of a line, or Enter. */
+  /** A click on part of a line, or Enter. */
   choose(file: number, line: number, part: Element): void;
-  /** What other keys do; says whether it does anything. */
+  /** Handles any other key; returns whether it did. */
   press?(event: KeyboardEvent, file: number, line: number): boolean;
 }
 
-/** What the keys go through: lines, and what is unfolded below them. */
+/** The elements that the arrow keys move through. */
 const ROWS = ".jv-src, .jv-under-row";
 
 export class SourceView {
@@ -45,12 +45,12 @@ export class SourceView {
   readonly scroller = h("div", { class: "jv-scroll jv-source-body" });
   /** By `file:line`. */
   private readonly lines = new Map<string, HTMLElement>();
-  /** What stands in each line, and the element that has it. */
+  /** The text of each line and its element. */
   private readonly texts = new Map<string, { text: string; code: HTMLElement }>();
-  /** What is unfolded below lines, by the same. */
+  /** The expanded content of lines, by `file:line`. */
   private readonly unfolded = new Map<string, HTMLElement>();
   private aimed: HTMLElement | undefined;
-  /** The lines with a part that is marked. */
+  /** The lines with marked ranges. */
   private marked = new Map<string, Part[]>();
 
   constructor(private readonly options: SourceOptions) {
@@ -78,7 +78,7 @@ export class SourceView {
     );
   }
 
-  /** Gives each line the classes that are told of it, and brings the first with one of some into sight: of the first, failing that the second. */
+  /** Sets the classes of each line, and scrolls to the first line with one of the classes `inSight`, in order of preference. */
   light(how: (key: string) => string, inSight: readonly string[]): void {
     for (const [key, element] of this.lines) {
       element.className = `jv-src ${how(key)}${this.unfolded.has(key) ? " is-unfolded" : ""}`;
@@ -92,7 +92,7 @@ export class SourceView {
     }
   }
 
-  /** Marks the line that is pointed at from elsewhere, which is brought into sight. */
+  /** Highlights the line that is hovered elsewhere and scrolls to it. */
   point(key: string | null): void {
     const line = key === null ? undefined : this.lines.get(key);
     if (line === this.aimed) return;
@@ -102,7 +102,7 @@ export class SourceView {
     if (line) reveal(this.scroller, line);
   }
 
-  /** Unfolds what is under a line, or folds it again; says whether there is anything. */
+  /** Expands or collapses a line; returns whether it has any content. */
   unfold(file: number, line: number, isOpen = !this.unfolded.has(`${file}:${line}`)): boolean {
     const key = `${file}:${line}`;
     const make = this.options.under?.(file, line);
@@ -121,7 +121,7 @@ export class SourceView {
     return true;
   }
 
-  /** Scrolls to as much of what is under a line as there is room for, with the line itself in sight. */
+  /** Scrolls as far as needed to show the content of a line, but keeps the line visible. */
   private showUnder(line: HTMLElement, under: HTMLElement): void {
     const { top, bottom } = this.scroller.getBoundingClientRect();
     const heads = this.options.heads?.offsetHeight ?? 0;
@@ -130,13 +130,13 @@ export class SourceView {
     if (below > 0) this.scroller.scrollTop += Math.max(0, Math.min(below, above));
   }
 
-  /** Says of a line what stands beside it. */
+  /** Sets the tooltip of a line. */
   describe(key: string, title: string): void {
     const line = this.lines.get(key);
     if (line) line.title = title;
   }
 
-  /** Marks expressions, by the class that each gets, and no others. */
+  /** Marks the given expressions, by class, and clears all other marks. */
   mark(expressions: Record<string, readonly Span[]>): void {
     const parts = new Map<string, Part[]>();
     for (const [name, spans] of Object.entries(expressions))
@@ -155,7 +155,7 @@ export class SourceView {
     this.marked = parts;
   }
 
-  /** The keys of a row below a line: those of lines; and Left goes back up to its own, and folds. */
+  /** Keys in an expanded row: as for lines, except that Left returns to the line and collapses it. */
   onUnderKey(event: KeyboardEvent, file: number, line: number, choose: () => void): void {
     if (event.key === "ArrowLeft") {
       event.preventDefault();
@@ -168,7 +168,7 @@ export class SourceView {
     } else onRowKey(event, this.scroller, ROWS, choose);
   }
 
-  /** Left and Right fold and unfold a line. */
+  /** Left and Right collapse and expand a line. */
   private folds(event: KeyboardEvent, file: number, line: number): boolean {
     if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return false;
     const isOpen = event.key === "ArrowRight";
@@ -216,10 +216,10 @@ export class SourceView {
   }
 }
 
-/** Characters by which the rest of a line that is wrapped is indented at most. */
+/** The largest hanging indent of a wrapped line, in characters. */
 const MOST_INDENTED = 8;
 
-/** A line of Python with some of its parts marked, which may overlap. */
+/** A line of Python with marked ranges, which may overlap. */
 function withMarks(text: string, parts: readonly Part[]): (Node | string)[] {
   const ends = new Set([0, text.length, ...parts.flatMap(({ from, to }) => [from, to])]);
   const cuts = [...ends].sort((a, b) => a - b);

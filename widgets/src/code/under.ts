@@ -1,4 +1,4 @@
-/** The equations of a source line in the forward and the backward program, in rows below it. */
+/** The rows under an expanded source line: its equations in the forward and the backward program. */
 
 import { equationsOfLine, type Figures, keptBesides, type LineEquations, NONE } from "../model/figures";
 import { litAs, type State } from "../state/state";
@@ -8,13 +8,13 @@ import { lineParts } from "./equation";
 import { ROLE_LETTERS } from "./head";
 import { equationLine } from "./listing";
 
-/** So many rows are shown at first, and with each press of a button more. */
+/** How many rows are shown at first, and added by each click. */
 const SHOWN = 60;
 
-/** What a value is that no equation of the line computes, by its kind. */
+/** Descriptions of saved values that no equation of the line computes. */
 const BESIDES: Readonly<Record<string, string>> = { constant: "a constant", literal: "a number in the code" };
 
-/** Which rows of a block stand for which equations. */
+/** A row, with its equations. */
 type Row = { element: HTMLElement; rows: readonly number[] };
 
 export class UnderLine {
@@ -22,8 +22,8 @@ export class UnderLine {
   private readonly rows: Row[] = [];
 
   /**
-   * @param cells makes what stands in the columns of figures.
-   * @param press is told of keys, with what choosing the row does.
+   * @param cells renders the columns of figures.
+   * @param press handles keys, given the action that chooses the row.
    */
   constructor(
     private readonly state: State,
@@ -42,10 +42,10 @@ export class UnderLine {
     this.light();
   }
 
-  /** Lights the selection, and what is related to it. */
+  /** Highlights the selection and its relatives. */
   light(): void {
     const { selection } = this.state;
-    // All of it came from a line that is selected.
+    // If the whole line is selected, so is everything here.
     const isWhole = selection.line >= 0;
     for (const { element, rows } of this.rows) {
       const lit = isWhole ? "" : (rows.map((row) => litAs(selection, row)).find((how) => how !== "") ?? "");
@@ -82,7 +82,7 @@ export class UnderLine {
     add(0);
   }
 
-  /** What is saved for the line and computed by no equation above. */
+  /** Values saved for the line that none of its equations computes. */
   private besides(file: number, line: number): void {
     const found = keptBesides(this.state.model, file, line);
     if (found.size === 0) return;

@@ -1,4 +1,4 @@
-/** The description of a variable: its type, its size, where it is defined and what reads it. */
+/** Describes a variable: its type, size, definition and uses. */
 
 import type { State } from "../state/state";
 import { button, h } from "../ui/dom";
@@ -6,10 +6,10 @@ import { plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import { donationText } from "./listing";
 
-/** Uses listed before the rest is only counted. */
+/** How many uses are listed. */
 const SHOWN = 6;
 
-/** A card that hangs at a variable; its equations are buttons that lead there. */
+/** The card of a variable, with links to its equations. */
 export function variableCard(state: State, v: number, program = -1): HTMLElement {
   const { model } = state;
   const { name, type } = model.variable(v);
@@ -79,14 +79,14 @@ export function usesText({ model }: State, v: number, program = -1): string {
   return parts.length > 0 ? parts.join(", and ") : "no use";
 }
 
-/** The class of the hue of a variable, or empty while there are none. */
+/** The hue class of a variable, or empty if hues are off. */
 export function hueClass({ model, coloured }: State, v: number): string {
   if (!coloured || v < 0 || model.atomText(v) === "_") return "";
   const kin = model.kin(v);
   return `jv-hue-${model.hue(v)}${kin === "value" ? "" : ` jv-of-${kin}`}`;
 }
 
-/** `argument params['w']`, `residual sin(x)` with why it is kept, or which input of which program it is. */
+/** `argument params['w']`, or `residual sin(x)` with the reason, or which input of which program it is. */
 function inputText({ model }: State, v: number): (HTMLElement | string)[] {
   const { label } = model.variable(v);
   const program = model.boundBy(v);

@@ -1,4 +1,4 @@
-/** Variables in a code pane: jumping to their definition and uses, and the card that describes them. */
+/** Variables in a code pane: go to definition, go to uses, and the card on hover. */
 
 import { type Extension, StateEffect, StateField } from "@codemirror/state";
 import { EditorView, keymap, showTooltip, type Tooltip, tooltips } from "@codemirror/view";
@@ -7,13 +7,13 @@ import { positionUnder } from "./editor";
 import type { Found, Lines } from "./lines";
 import { usesText, variableCard } from "./variable";
 
-/** Milliseconds for which the pointer rests on a variable before something is said of it, and before that is taken away. */
+/** The delays before the card opens and closes, in milliseconds. */
 const REST = 250;
 const LINGER = 200;
 
 const setTip = StateEffect.define<Tooltip | null>();
 
-/** What is said of the variable under the pointer. */
+/** The card of the hovered variable. */
 const tip = StateField.define<Tooltip | null>({
   create: () => null,
   update: (shown, { effects }) => {
@@ -36,7 +36,7 @@ export class Variables {
   ) {
     this.extension = [
       tip,
-      // Inside the explorer, where its colours hold, and not cut off at the edge of the pane.
+      // Inside the explorer, whose colours apply there, and not clipped by the pane.
       tooltips({ parent: root, position: "absolute", tooltipSpace: () => root.getBoundingClientRect() }),
       EditorView.domEventHandlers({
         mousemove: (event, view) => {
@@ -67,13 +67,13 @@ export class Variables {
     clearTimeout(this.resting);
   }
 
-  /** A click: on a use of a variable, to where that is made; else on the equation. */
+  /** A click on a use of a variable goes to its definition; elsewhere it selects the equation. */
   choose(line: number, column: number): void {
     const { model } = this.state;
     const { row, program } = this.lines.all[line]!;
     const found = this.lines.variableAt(line, column);
     const v = found?.variable ?? -1;
-    // Outside equations there are inputs and results, which may be donated ones of a jit.
+    // Outside equations, these are inputs and results of a program, possibly donated to a jit.
     const donated = row < 0 ? model.donationsWith(v)[0] : undefined;
     if (donated) this.state.selectRow(donated.row);
     else if (v >= 0 && !found!.isBinder && !this.state.player)
@@ -84,7 +84,7 @@ export class Variables {
     }
   }
 
-  /** Says what the variable is that was gone to; gives back the line that binds it, if no equation makes it. */
+  /** Announces the current variable; returns the line that binds it if it is a program's input. */
   stand(says: (text: string) => void): number {
     const { variable, model } = this.state;
     const line = variable < 0 ? -1 : (this.lines.bindings.get(variable) ?? -1);
@@ -102,7 +102,7 @@ export class Variables {
     if (view.state.field(tip)) view.dispatch({ effects: setTip.of(null) });
   }
 
-  /** Puts the keys on the next variable of the selected equation, or the previous. */
+  /** Moves to the next or previous variable of the selected equation. */
   private step(by: 1 | -1): boolean {
     if (this.state.player) return false;
     const line = this.lines.ofRow.get(this.state.row) ?? this.lines.bindings.get(this.state.variable) ?? -1;
@@ -116,13 +116,13 @@ export class Variables {
     return true;
   }
 
-  /** The variable that keys act on: the one they stand on, or else what the selected equation makes. */
+  /** The variable for keyboard commands: the current one, or else the first output of the selected equation. */
   private get variable(): number {
     const { row, variable, model } = this.state;
     return variable >= 0 || row < 0 ? variable : (model.outputs(row)[0] ?? -1);
   }
 
-  /** The program that keys act in: that of the selected equation. */
+  /** The program of the selected equation. */
   private get program(): number {
     return this.state.row < 0 ? -1 : this.state.model.program(this.state.row);
   }
@@ -134,7 +134,7 @@ export class Variables {
     return true;
   }
 
-  /** Goes to the next equation that reads the variable, or the one before. */
+  /** Goes to the next or previous equation that reads the variable. */
   private goToUse(by: 1 | -1): boolean {
     if (this.state.player) return false;
     const { variable, state } = this;
@@ -160,7 +160,7 @@ export class Variables {
     if ((found?.variable ?? -1) === this.state.hover) return;
     clearTimeout(this.resting);
     this.state.pointAt(found?.variable ?? -1);
-    // The card stays for a moment, so that the pointer can go to it.
+    // Leave time to move the pointer onto the card.
     if (found === null) this.resting = setTimeout(() => this.closeCard(), LINGER);
     else {
       this.closeCard();

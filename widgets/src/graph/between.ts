@@ -7,7 +7,7 @@ import type { Palette } from "./draw/palette";
 import type { View } from "./draw/view";
 import { rowOf, SIZES, type Stub } from "./layout/stubs";
 
-/** One of the two graphs, as far as lines need to know it. */
+/** What the lines need to know of one of the two graphs. */
 export interface Shown {
   readonly drawing: Drawing | null;
   readonly canvas: HTMLCanvasElement;
@@ -15,27 +15,27 @@ export interface Shown {
   readonly colouring: Palette;
 }
 
-/** A port, or a row of them, in the pixels of its graph. */
+/** The end of a line: a port, or a row of ports, in pixels of its graph. */
 interface End {
   left: number;
   right: number;
   y: number;
 }
 
-/** Residuals that lead from one box to another one. */
+/** The residuals that lead from one box to another. */
 export interface Tie {
   residuals: readonly number[];
   from: End;
   to: End;
 }
 
-/** Widths of the lines, and how many of them say what they are. */
+/** The widths of lines, and how many get a label. */
 const [THIN, THICK] = [1, 6];
 const SAID = 6;
-/** How high their text is, and how wide a letter of it. */
+/** The line height and letter width of the labels. */
 const [LINE, LETTER] = [15, 6.1];
 
-/** The ports of a graph by the residuals that they are of, each with the row that it is in. */
+/** The port of each residual in a graph, with the row that it is in. */
 function portsOf({ drawing, view }: Shown, which: "kept" | "taken"): Map<number, { port: End; row: End }> {
   const found = new Map<number, { port: End; row: End }>();
   if (drawing === null) return found;
@@ -55,7 +55,7 @@ function portsOf({ drawing, view }: Shown, which: "kept" | "taken"): Map<number,
   return found;
 }
 
-/** What leads from one graph to another one, a line for each two boxes; the most bytes first. */
+/** The lines from one graph to the other, one per pair of boxes, sorted by bytes in descending order. */
 export function tiesOf(forward: Shown, backward: Shown, bytes: (residual: number) => number): Tie[] {
   const [kept, taken] = [portsOf(forward, "kept"), portsOf(backward, "taken")];
   const found = new Map<End, Map<End, number[]>>();
@@ -105,7 +105,7 @@ export class Between {
     this.canvas.remove();
   }
 
-  /** Draws the lines; there are none unless both panes are graphs, side by side. */
+  /** Draws the lines, if both panes are graphs, side by side. */
   draw(): void {
     const [left, right] = [this.panes.get("left"), this.panes.get("right")];
     const around = left?.canvas.closest<HTMLElement>(".jv-codes");
@@ -152,18 +152,18 @@ export class Between {
   }
 }
 
-/** A point of a graph in the frame around both, at the edge of the graph where it is out of sight; and whether it is in sight. */
+/** A point of a graph in the coordinates of the frame around both, clamped to the visible part of its graph; and whether it is visible. */
 function within(x: number, y: number, box: DOMRect, frame: DOMRect): [[number, number], boolean] {
   const [cx, cy] = [Math.min(box.width, Math.max(0, x)), Math.min(box.height, Math.max(0, y))];
   return [[cx + box.left - frame.left, cy + box.top - frame.top], cx === x && cy === y];
 }
 
-/** The middle of a line. */
+/** The midpoint of a line. */
 function middle(start: [number, number], end: [number, number]): [number, number] {
   return [(start[0] + end[0]) / 2, (start[1] + end[1]) / 2];
 }
 
-/** Writes what lines are in their middle, as far as these texts do not cover each other. */
+/** Labels lines at their midpoints, skipping labels that would overlap. */
 function say(ctx: CanvasRenderingContext2D, texts: [string, number, number][], palette: Palette): void {
   ctx.font = `600 10px ${palette.mono}`;
   ctx.textAlign = "center";

@@ -1,20 +1,20 @@
-/** The visible part of the graph, and how it moves. */
+/** The visible part of the graph, and the motion of the viewport. */
 
 import { inSight } from "./draw/minimap";
 import { type Box, between, fitted, opening, type View, zoomed } from "./draw/view";
 import type { Positions } from "./layout/shape";
 
 const MOVE = 180;
-/** A box is shown no smaller than this when it is gone to. */
+/** The least scale at which a box is shown when one goes to it. */
 const READ = 0.6;
 
 export class Camera {
   view: View = { scale: 1, x: 0, y: 0 };
-  /** The width and the height of the canvas, and the pixels of the device in one of them. */
+  /** The width and height of the canvas, and the device pixel ratio. */
   size: readonly [number, number, number] = [0, 0, 1];
-  /** Whether somebody has moved since all of it was first shown. */
+  /** Whether the user has moved the view since it was opened. */
   isMoved = false;
-  /** Whether it shows all of the drawing because somebody asked for that. */
+  /** Whether the user asked to see the whole drawing. */
   isFitted = false;
   private isGone = false;
 
@@ -28,23 +28,23 @@ export class Camera {
     return this.size[0] > 0;
   }
 
-  /** The part of the world in sight. */
+  /** The visible part of the world. */
   get part(): Box {
     return inSight(this.view, this.size[0], this.size[1]);
   }
 
-  /** The point of the world at a point of the canvas. */
+  /** Converts a point of the canvas to world coordinates. */
   world(x: number, y: number): [number, number] {
     return [(x - this.view.x) / this.view.scale, (y - this.view.y) / this.view.scale];
   }
 
-  /** What is first seen of a drawing: all of it, or it from a box on. */
+  /** The initial view: the whole drawing, or if it is too large, the part that starts at a box. */
   open(width: number, height: number, from?: Box): void {
     this.view = opening({ x: 0, y: 0, width, height }, this.size[0], this.size[1], from);
     this.isMoved = this.isFitted = false;
   }
 
-  /** Another size, with what is in the middle in the middle. */
+  /** Resizes the canvas and keeps the centre. */
   resize(size: readonly [number, number, number]): void {
     const [width, height] = this.size;
     this.size = size;
@@ -60,7 +60,7 @@ export class Camera {
     this.set({ ...this.view, x: this.view.x + dx, y: this.view.y + dy });
   }
 
-  /** Puts a point of the world into the middle. */
+  /** Centres a point of the world. */
   lookAt(x: number, y: number): void {
     const { scale } = this.view;
     this.set({ scale, x: this.size[0] / 2 - x * scale, y: this.size[1] / 2 - y * scale });
@@ -70,12 +70,12 @@ export class Camera {
     this.go(fitted({ x: 0, y: 0, width, height }, this.size[0], this.size[1]), true);
   }
 
-  /** The same at once. */
+  /** Fits the drawing without animation. */
   fitNow(width: number, height: number): void {
     this.view = fitted({ x: 0, y: 0, width, height }, this.size[0], this.size[1]);
   }
 
-  /** Shows some boxes as large as they can be. */
+  /** Zooms in on some boxes. */
   zoomTo({ x, y, width, height }: Positions, boxes: readonly number[]): void {
     const left = Math.min(...boxes.map((b) => x[b]!));
     const top = Math.min(...boxes.map((b) => y[b]!));
@@ -86,9 +86,8 @@ export class Camera {
   }
 
   /**
-   * Moves as little as is needed for a box to be in sight, and read.
-   *
-   * @param isCentred puts it into the middle instead.
+   * Moves as little as is needed to make a box visible and readable.
+   * @param isCentred centres it instead.
    */
   reveal(at: Positions, box: number, isCentred: boolean): void {
     if (box < 0 || !this.isSized) return;
@@ -117,7 +116,7 @@ export class Camera {
     this.changed();
   }
 
-  /** Moves there; at once for those who want no motion. */
+  /** Animates to a view; jumps if reduced motion is preferred. */
   private go(view: View, isFit = false): void {
     const from = this.view;
     if (!globalThis.matchMedia?.("(prefers-reduced-motion: no-preference)").matches) {

@@ -1,4 +1,4 @@
-/** The colours of the boxes of the graph, and their legend. */
+/** The colours of the graph's boxes, and their legend. */
 
 import { ROLE_LETTERS } from "../model/roles";
 import { h } from "../ui/dom";
@@ -33,7 +33,7 @@ export class Colours implements Colouring {
     this.changed();
   }
 
-  /** After the layout changed. */
+  /** Updates the scale for a new layout. */
   show(scene: Scene): void {
     this.scene = scene;
     this.measure();
@@ -47,7 +47,7 @@ export class Colours implements Colouring {
     return this.shares === null ? null : this.shares[box]!;
   }
 
-  /** FLOPs, or bytes made, of all that a node holds. */
+  /** FLOPs, or bytes of output, of everything in a node. */
   amount(node: number, by: By): number {
     const key = `${by} ${node}`;
     let amount = this.known.get(key);
@@ -102,7 +102,7 @@ export class Colours implements Colouring {
   }
 }
 
-/** The roles that equations of some stages have. */
+/** The roles that occur in some stages. */
 function rolesIn({ model, stages }: Tree): Set<string | undefined> {
   const there = new Set<number>();
   const roles = model.column("equation_role");

@@ -1,26 +1,26 @@
-/** The keys of the graph. */
+/** Keyboard commands of the graph. */
 
 import type { Drawing } from "./draw/drawing";
 import { STAGE, type Tree } from "./layout/hierarchy";
 import { beside, type Ways } from "./layout/walk";
 
-/** What there is to be done. */
+/** The actions of the graph. */
 export interface Keyed {
   zoom(factor: number): void;
   fit(): void;
   zoomToSelection(): void;
   nextFocus(): void;
-  /** Shows all again; says whether anything was dimmed. */
+  /** Ends dimming; returns whether anything was dimmed. */
   endFocus(): boolean;
   openAll(isOpen: boolean): void;
   search(): void;
   nextHit(by: 1 | -1): void;
   toggle(): void;
-  /** Moves by an arrow, `Home` or `End`; with Shift out of a box and into it. */
+  /** Moves by an arrow key, `Home` or `End`; with Shift, out of a box or into it. */
   move(key: string): void;
 }
 
-/** Does what a key stands for; says whether it stands for anything. */
+/** Runs the command of a key; returns whether it has one. */
 export function actOnKey(event: KeyboardEvent, graph: Keyed): boolean {
   if (event.ctrlKey || event.metaKey || event.altKey) return false;
   const { key } = event;
@@ -42,7 +42,7 @@ export function actOnKey(event: KeyboardEvent, graph: Keyed): boolean {
   return true;
 }
 
-/** The node that a key leads to from another one, or -1. */
+/** The node that an arrow key leads to, or -1. */
 export function neighbour(
   tree: Tree,
   { scene, at }: Drawing,
@@ -70,7 +70,7 @@ export function neighbour(
     .next(box, along)
     .sort((a, b) => Math.abs(middle(a) - middle(box)) - Math.abs(middle(b) - middle(box)));
   if (near[0] !== undefined) return scene.node[near[0]]!;
-  // Where no edge leads on: the next in the order of the program.
+  // Without an edge, the next node in program order.
   const siblings = tree.children[tree.parent[node]!]!;
   return siblings[siblings.indexOf(node) + along] ?? -1;
 }

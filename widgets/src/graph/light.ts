@@ -1,4 +1,4 @@
-/** The highlighted part of the graph: the selection, its ancestors and descendants, and the focus. */
+/** What the graph highlights: the selection, its ancestors and descendants, and the focus. */
 
 import type { Lit, Selection } from "../state/state";
 import type { Box } from "./draw/view";
@@ -10,7 +10,7 @@ import type { Focus } from "./tools";
 
 type IsOpen = (node: number) => boolean;
 
-/** The box in which a row is visible: its own, or the outermost closed one around it; or -1. */
+/** The box that shows a row: its own, or the outermost closed box that contains it; or -1. */
 export function boxOfRow(tree: Tree, scene: Scene, row: number, isOpen: IsOpen): number {
   const node = tree.ofRow[row]!;
   if (node < 0) return -1;
@@ -19,7 +19,7 @@ export function boxOfRow(tree: Tree, scene: Scene, row: number, isOpen: IsOpen):
   return scene.boxOf[found]!;
 }
 
-/** How boxes are lit; `current` is the node that keys act on, or -1. */
+/** How each box is highlighted; `current` is the node with keyboard focus, or -1. */
 export function litBoxes(
   tree: Tree,
   scene: Scene,
@@ -28,7 +28,7 @@ export function litBoxes(
   isOpen: IsOpen,
 ): Map<number, Lit> {
   const at = current < 0 ? -1 : scene.boxOf[current]!;
-  // Of an open group that is selected the outline says so.
+  // A selected open group is shown by its outline.
   const isGroup = current >= 0 && tree.row[current]! < 0 && isOpen(current);
   const isInGroup = (box: number) => isGroup && isWithin(scene.shape.parent, box, at);
   const lit = new Map<number, Lit>();
@@ -47,7 +47,7 @@ export function litBoxes(
   return lit;
 }
 
-/** The box to show of those that are lit: the uppermost of what concerns the selection most; -1 where one is in sight. */
+/** The highlighted box to scroll to: the topmost of those most closely related to the selection; -1 if one is visible. */
 export function nearestLit({ x, y }: Positions, lit: ReadonlyMap<number, Lit>, part: Box): number {
   for (const how of ["is-selected", "is-descendant", "is-ancestor", "is-related"] as const) {
     let first = -1;
@@ -62,7 +62,7 @@ export function nearestLit({ x, y }: Positions, lit: ReadonlyMap<number, Lit>, p
   return -1;
 }
 
-/** What leads to a box and from it, or one of the two. */
+/** The boxes that lead to a box, those reachable from it, or both. */
 export function inFocus(
   { shape: { parent, kind } }: Scene,
   ways: Ways,

@@ -1,10 +1,10 @@
-/** The graph as a tree for screen readers: the box that keys act on, and its neighbours. It also handles the keys. */
+/** The graph as a tree for screen readers: the current box and its neighbours. It also handles the keys. */
 
 import { h } from "../ui/dom";
 import { kindOf, STAGE, type Tree } from "./layout/hierarchy";
 import { labels } from "./layout/scene";
 
-/** So many boxes before and after the current one are in the tree. */
+/** How many boxes before and after the current one are in the tree. */
 const NEAR = 10;
 
 let made = 0;
@@ -30,7 +30,7 @@ export class Outline {
     if (root !== undefined) this.fill(root, -1, () => false);
   }
 
-  /** Puts a box and its neighbours into the tree, and says which it is. */
+  /** Puts a box and its neighbours into the tree, and makes the box the active item. */
   show(node: number, isOpen: (node: number) => boolean): void {
     const parent = this.tree.parent[node]!;
     if (parent >= 0) this.fill(parent, node, isOpen);

@@ -1,4 +1,4 @@
-/** The graph pane: stages as boxes in boxes, laid out level by level and drawn on a canvas. */
+/** The graph pane: stages as nested boxes, laid out level by level and drawn on a canvas. */
 
 import { atOnce, inSlices } from "../model/slices";
 import { aboutStages, headButtons, markSide } from "../panes/head";
@@ -24,7 +24,7 @@ import { Pointer } from "./pointer";
 import { Search } from "./search";
 import { type Focus, Tools } from "./tools";
 
-/** Graphviz, of the source of its module. */
+/** Graphviz, from its module's source. */
 function graphvizOf(source: string): Graphviz {
   const dot = async () => {
     const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
@@ -33,12 +33,12 @@ function graphvizOf(source: string): Graphviz {
   return { source, dot };
 }
 
-/** Of a graph of so many boxes, open or not, what is visible is worked out at once. */
+/** Up to this many boxes, open or not, the scene is computed synchronously. */
 const AT_ONCE = 1000;
-/** Of more that are visible it is said that they take a while. */
+/** Above this many visible boxes, a message says that the layout takes a while. */
 const SLOW = 3000;
 
-/** A box of more equations is not selected as a whole. */
+/** Boxes with more equations than this are not selected as a whole. */
 const MANY_ROWS = 2000;
 
 const NOTHING: Marks = {
@@ -59,7 +59,7 @@ export class GraphPane {
   private readonly open: Set<number>;
   private ways: Ways | null = null;
   private marks: Marks = NOTHING;
-  /** The node that keys act on, or -1. */
+  /** The node that keyboard commands apply to, or -1. */
   private current = -1;
   private focusing: Focus = "";
   private palette: Palette | null = null;
@@ -80,7 +80,7 @@ export class GraphPane {
 
   constructor(
     private readonly state: State,
-    /** Of the stages that are shown. */
+    /** The tree of the stages shown. */
     readonly tree: Tree,
     private readonly side: Side,
     root: HTMLElement,
@@ -161,7 +161,7 @@ export class GraphPane {
     if (change === "exchanges") this.light();
   }
 
-  /** Selects the next equation, or the previous, in the order of the program. */
+  /** Selects the next or previous equation in program order. */
   step(by: 1 | -1): boolean {
     this.move(by === 1 ? "ArrowDown" : "ArrowUp");
     return true;
@@ -169,7 +169,7 @@ export class GraphPane {
 
   // --- layout ---
 
-  /** Works out what is visible and where it stands; `then` is called when that is drawn next. */
+  /** Computes what is visible and its layout; calls `then` when that is drawn. */
   private layOut(then: () => void): void {
     this.asked += 1;
     const request = this.asked;
@@ -184,7 +184,7 @@ export class GraphPane {
     else void inSlices(scene, isWanted).then((made) => this.placeIn(made, isWanted, then));
   }
 
-  /** Works out where what is visible stands. */
+  /** Lays out a scene. */
   private placeIn(scene: Scene, isWanted: () => boolean, then: () => void): void {
     place(
       scene.shape,
@@ -219,7 +219,7 @@ export class GraphPane {
     return this.camera.view;
   }
 
-  /** What is said of the equations for which devices exchange values. */
+  /** What devices exchange, by equation. */
   get exchanges(): ReadonlyMap<number, readonly string[]> {
     return this.state.exchanges;
   }
@@ -232,7 +232,7 @@ export class GraphPane {
     return node < 0 ? -1 : (this.scene?.boxOf[node] ?? -1);
   }
 
-  /** Opens a box, or closes it; it stays where it is on the screen. */
+  /** Opens or closes a box, keeping its place on the screen. */
   toggle(node = this.current): void {
     if (node < 0 || !this.tree.canOpen(node) || this.tree.kind[node] === STAGE) return;
     if (this.open.has(node)) this.open.delete(node);
@@ -240,7 +240,7 @@ export class GraphPane {
     this.keeping(node, () => this.announce(node));
   }
 
-  /** Opens a box with all that is in it, or closes that; all of the graph where there is no current box. */
+  /** Opens or closes a box with everything in it; the whole graph if there is no current box. */
   openAll(isOpen: boolean): void {
     const { tree, current } = this;
     const todo = current >= 0 ? [current] : [...tree.roots];
@@ -255,7 +255,7 @@ export class GraphPane {
     else this.layOut(() => this.fit());
   }
 
-  /** Lays out anew; a node stays where it is on the screen. */
+  /** Lays out again, keeping the place of a node on the screen. */
   private keeping(node: number, then: () => void): void {
     const before = this.corner(node);
     this.layOut(() => {
@@ -264,7 +264,7 @@ export class GraphPane {
     });
   }
 
-  /** Moves what is in sight so that a node is where it was. */
+  /** Moves the viewport such that a node is where it was. */
   private holdOn(node: number, before: [number, number] | null): void {
     const after = this.corner(node);
     if (before && after) this.camera.pan(before[0] - after[0], before[1] - after[1]);
@@ -274,14 +274,14 @@ export class GraphPane {
     const box = this.box(node);
     if (box < 0 || !this.drawing) return null;
     const { at, scene } = this.drawing;
-    // Of a box that opens the middle of the upper edge stays.
+    // For an open box, keep the middle of its upper edge.
     const x =
       at.x[box]! + at.width[box]! / 2 + (scene.shape.kind[box] === OPEN ? 0 : scene.shape.anchor[box]!);
     const { view } = this.camera;
     return [x * view.scale + view.x, at.y[box]! * view.scale + view.y];
   }
 
-  /** Makes a node visible: opens what is around it. */
+  /** Opens the boxes around a node, to make it visible. */
   private uncover(node: number, then: () => void): void {
     const { tree, open } = this;
     const closed = [...tree.around(node)].filter((n) => tree.kind[n] !== STAGE && !open.has(n));
@@ -304,7 +304,7 @@ export class GraphPane {
     this.canvas.style.width = `${width}px`;
     this.canvas.style.height = `${height}px`;
     if (isFirst) this.drawMap();
-    // What nobody has moved is shown anew, as is what shows all; else the middle stays.
+    // Refit a view that was never moved or that shows everything; otherwise keep the centre.
     if (this.drawing && this.camera.isFitted) this.camera.fitNow(this.drawing.width, this.drawing.height);
     else if (isFirst || !this.camera.isMoved) this.showFirst();
     this.request();
@@ -415,7 +415,7 @@ export class GraphPane {
     }
   }
 
-  /** Marks the boxes that hold what is lit. */
+  /** Highlights the boxes that contain the selection and its relatives. */
   private light(): void {
     if (!this.scene) return;
     const isOpen = (node: number) => this.open.has(node);
@@ -501,7 +501,7 @@ export class GraphPane {
     );
   }
 
-  /** From one end of a residual to the other: in the pane that shows it, or in this one. */
+  /** Goes to the other end of a residual, in the pane that shows it. */
   toOtherEnd(residual: number, node: number): void {
     const { state, tree } = this;
     const { model } = state;

@@ -1,4 +1,4 @@
-/** The pointer in the graph: pans and zooms, selects, opens and closes, and shows tips. */
+/** The pointer in the graph: panning, zooming, selecting, opening and closing boxes, tooltips. */
 
 import { drag, h } from "../ui/dom";
 import type { Camera } from "./camera";
@@ -12,18 +12,18 @@ import { boxTip, edgeTip, stubsTip } from "./tip";
 
 const REST = 120;
 
-/** The graph, as the pointer sees it. */
+/** What the pointer needs of the graph. */
 export interface Pointed {
   readonly tree: Tree;
   readonly camera: Camera;
   readonly colours: Colours;
   readonly exchanges: ReadonlyMap<number, readonly string[]>;
   readonly drawing: Drawing | null;
-  /** Takes the keys. */
+  /** Focuses the graph. */
   focus(): void;
   select(node: number): void;
   toggle(node: number): void;
-  /** From one end of a residual to the other. */
+  /** Goes from one end of a residual to the other. */
   toOtherEnd(residual: number, node: number): void;
   hover(box: number, edge: number): void;
 }
@@ -148,7 +148,7 @@ export class Pointer {
     this.graph.hover(-1, -1);
   }
 
-  /** Shows something beside a point of the screen, or nothing. */
+  /** Shows a tooltip near a point of the screen, or hides it. */
   private say(content: HTMLElement | null, x: number, y: number): void {
     const { tip } = this;
     tip.replaceChildren(...(content ? [content] : []));

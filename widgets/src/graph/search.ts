@@ -14,7 +14,7 @@ export class Search {
     private readonly say: (text: string, error?: string) => void,
   ) {}
 
-  /** Finds the equations that a text asks for, and says how many, or what is wrong with it. */
+  /** Finds the equations that match, and reports their number or a syntax error. */
   find(text: string): void {
     this.at = -1;
     try {
@@ -27,7 +27,7 @@ export class Search {
     }
   }
 
-  /** The equation found next, or the one before; or -1 where there is none. */
+  /** The next or previous match, or -1. */
   next(by: 1 | -1): number {
     const n = this.rows.length;
     if (n === 0) return -1;

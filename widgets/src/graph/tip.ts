@@ -1,4 +1,4 @@
-/** The tip of a box, an edge or a stub of the graph under the pointer. */
+/** The tooltip of a box, an edge or a stub. */
 
 import { h } from "../ui/dom";
 import { formatBytes, formatFlops, plural } from "../ui/format";
@@ -64,7 +64,7 @@ export function boxTip(
   );
 }
 
-/** Communication between devices for some equations. */
+/** What devices exchange for these equations. */
 function exchanged(
   rows: readonly number[],
   exchanges: ReadonlyMap<number, readonly string[]>,
@@ -116,7 +116,7 @@ export function edgeTip(tree: Tree, scene: Scene, edge: number): HTMLElement {
   );
 }
 
-/** One value in full, or the names of several. */
+/** The details of one value, or the names of several. */
 export function stubsTip(tree: Tree, stubs: readonly Stub[]): HTMLElement {
   const [stub, more] = stubs;
   if (stub !== undefined && more === undefined) return stubTip(tree, stub);

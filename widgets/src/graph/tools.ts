@@ -1,11 +1,11 @@
-/** The row of tools above the graph: search, colours, zoom, focus. */
+/** The toolbar of the graph: search, colours, zoom, focus. */
 
 import { button, h } from "../ui/dom";
 import type { By, Colours } from "./colours";
 import type { Layouter } from "./layout/client";
 import { SYNTAX } from "./layout/query";
 
-/** What stays in the light: all, what leads to the current box and from it, or one of the two. */
+/** What is not dimmed: everything, what leads to and from the current box, or only one of these. */
 export type Focus = "" | "both" | "up" | "down";
 
 export interface Actions {
@@ -15,7 +15,7 @@ export interface Actions {
   focus(): void;
   find(text: string): void;
   nextHit(by: 1 | -1): void;
-  /** Gives the keys back to the graph. */
+  /** Returns the focus to the graph. */
   leave(): void;
   layOutBy(by: Layouter): void;
   colours: Colours;
@@ -28,7 +28,7 @@ const FOCUS: Record<Focus, [string, string]> = {
   down: ["↓ descendants", "Focus on descendants; next: off (F)"],
 };
 
-/** A few words to choose from. */
+/** A choice among a few words. */
 function choice<T extends string>(
   what: string,
   title: string,
@@ -107,7 +107,7 @@ export class Tools {
     this.input.select();
   }
 
-  /** Says what a search found, or why it could not be made. */
+  /** Shows the result of a search, or its error. */
   found(text: string, error = ""): void {
     this.count.textContent = text;
     this.count.title = error;
@@ -125,7 +125,7 @@ export class Tools {
   }
 
   private onKey(event: KeyboardEvent): void {
-    // Typing is for the field alone.
+    // The graph's shortcuts do not apply while typing.
     if (event.key !== "Tab") event.stopPropagation();
     if (event.key === "Enter") {
       clearTimeout(this.typing);

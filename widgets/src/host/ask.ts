@@ -1,4 +1,4 @@
-/** Requests code by name from the kernel, or from the saved page. */
+/** Requests a part of the page's code from the kernel, or from the saved page. */
 
 import type { WidgetModel } from "./model";
 
@@ -8,9 +8,8 @@ interface Answer {
 }
 
 /**
- * The gzipped source of a part.
- *
- * @throws where it is answered that there is none, or nothing is answered in time: there is no kernel, or it is busy.
+ * The gzipped source of a part. @throws if the part does not exist, or if there is no answer in time because there is no kernel or it is
+ * busy.
  */
 export function askFor(model: WidgetModel, name: string, milliseconds: number): Promise<DataView> {
   return new Promise((resolve, reject) => {

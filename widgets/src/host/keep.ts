@@ -1,8 +1,8 @@
 /**
- * Has JupyterLab save explorers and steppers with the notebook that shows them, whose own setting for that is off at first.
+ * Makes JupyterLab save explorers and steppers with their notebook; its own setting for widget state is off by default.
  *
- * What is written is what its widget manager would write with the setting on, but of these alone, and of what they refer to or stand in.
- * With the setting on it writes all widgets that a kernel is behind, and so deletes what was saved before, which is then put back.
+ * It writes what the widget manager would write with the setting on, but only for our widgets and those that they refer to or are contained
+ * in. With the setting on, JupyterLab writes every widget with a live kernel and drops the rest, so widgets saved before are restored.
  */
 
 import type { WidgetModel } from "./model";
@@ -18,7 +18,7 @@ interface Cell {
   outputs?: { toJSON(): { data?: Record<string, unknown> }[] };
 }
 
-/** What JupyterLab's manager has beside what all have. */
+/** What only JupyterLab's widget manager has. */
 interface Manager {
   get_state_sync(options: { drop_defaults: boolean }): Saved;
   context: {
@@ -34,7 +34,7 @@ interface Manager {
 
 const known = new WeakSet<object>();
 
-/** From now on a save of the notebook that this widget is in has it. */
+/** Includes this widget in every later save of its notebook. */
 export function keepState({ widget_manager }: WidgetModel): void {
   const manager = widget_manager as Partial<Manager> | undefined;
   if (!isOfNotebook(manager) || known.has(manager)) return;
@@ -58,12 +58,11 @@ function isOfNotebook(manager: Partial<Manager> | undefined): manager is Manager
 }
 
 /**
- * What a notebook is to have of its widgets: what it had, without those of ours that it shows no more, and those that it shows.
- *
- * @param now all widgets that a kernel is behind.
- * @param before what the notebook has, which may be of others and by the setting.
- * @param shown the widgets that outputs show.
- * @param earlier what the notebook had when it was opened, or last saved.
+ * The widget state to save: the state so far, without our widgets that are no longer displayed, plus those that are.
+ * @param now all widgets with a live kernel.
+ * @param before the notebook's current state, which may include other widgets.
+ * @param shown the widgets that outputs display.
+ * @param earlier the notebook's state when it was opened or last saved.
  */
 export function merged(
   now: Saved,
@@ -85,7 +84,7 @@ export function merged(
   return Object.keys(state).length > 0 ? { ...now, state } : null;
 }
 
-/** A widget and all that it refers to, or has among its outputs. */
+/** A widget and all widgets that it refers to or displays in its outputs. */
 function reached(all: Saved["state"], id: string): Set<string> {
   const found = new Set<string>();
   const visit = (id: string) => {

@@ -1,8 +1,8 @@
 /**
- * What each explorer and each stepper has for a module: a few lines that find the code, which a notebook holds once, and hand over to it.
+ * The module of each explorer and stepper: a few lines that find the code, which a notebook stores once, and hand over to it.
  *
- * The code is a widget without a view (`jaxviz/page/bundle.py`), saved with the notebook as they are. Where a host has no
- * widgets but the ones it shows, the kernel is asked. All of a page share one instance of the module.
+ * The code is in a widget without a view (`jaxviz/page/bundle.py`) that is saved with the notebook. Hosts that provide only displayed
+ * widgets make the loader ask the kernel instead. All widgets of a page share one instance of the module.
  */
 
 import { askFor } from "./ask";
@@ -14,7 +14,7 @@ interface Main {
   default: { initialize(model: WidgetModel): void; render(host: Host): unknown };
 }
 
-/** The widget that holds the code may be made a moment after the first that is shown. */
+/** The widget with the code may be created slightly after the first one that is displayed. */
 const TRIES = 40;
 const BETWEEN = 50;
 const PATIENCE = 30_000;
@@ -24,7 +24,7 @@ async function waitFor(model: WidgetModel): Promise<Uint8Array<ArrayBuffer>> {
     try {
       return await held(model, MAIN);
     } catch (error) {
-      // A host that shows single widgets has none to wait for.
+      // A host without a widget manager will never have it.
       if (i === TRIES || !model.widget_manager?.get_model) throw error;
       await new Promise((done) => setTimeout(done, BETWEEN));
     }
@@ -48,7 +48,7 @@ function load(model: WidgetModel): Promise<unknown> {
   return code;
 }
 
-/** The code is fetched while Python is at work on what it is to show. */
+/** Starts loading the code while Python is still preparing the data. */
 function initialize({ model }: { model: WidgetModel }): void {
   load(model)
     .then((main) => (main as Main).default.initialize(model))

@@ -1,6 +1,6 @@
-/** What a notebook provides to each widget, as defined by anywidget; some hosts omit the optional parts. */
+/** What hosts provide to each widget, as defined by anywidget; the optional parts may be missing. */
 
-/** JupyterLab's connection to a kernel; of other hosts, what they have of it. */
+/** JupyterLab's connection to a kernel; other hosts may have only some of it. */
 export interface Kernel {
   status?: string;
   interrupt?(): Promise<void>;
@@ -12,7 +12,7 @@ export interface Kernel {
 }
 
 interface Notebook {
-  /** JupyterLab's has it; null where there is none any more. */
+  /** Only in JupyterLab; null after the kernel has shut down. */
   kernel?: Kernel | null;
   get_model?(id: string): Promise<Pick<WidgetModel, "get" | "comm_live"> | undefined>;
 }
@@ -24,7 +24,7 @@ export interface WidgetModel {
   send?(content: unknown): void;
   on(event: string, callback: (content: never, buffers: never) => void): void;
   off(event: string, callback?: (content: never, buffers: never) => void): void;
-  /** Whether a kernel is behind it, where the host knows. */
+  /** Whether it has a live kernel, if the host knows. */
   comm_live?: boolean;
   widget_manager?: Notebook;
 }

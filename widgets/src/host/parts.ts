@@ -1,15 +1,15 @@
 /**
- * Heavier parts of the page, loaded when they are first used.
+ * Larger parts of the page, loaded on first use.
  *
- * A part is a module of its own, `src/parts/NAME.ts`; `build.mjs` builds each of them into `jaxviz/static/parts/NAME.js`, and the Python
- * package ships what is there. Nothing in the main module may import it, but for its types. One that takes less than 64 KB gzipped is held by
- * the widget that holds the main module, so that a notebook has it without a kernel; a larger one is sent by the kernel. A saved page holds
- * the parts, gzipped, in blocks that are read when they are asked for; Graphviz only where it is asked to. Where there is no kernel and the part is nowhere else, the
- * promise is rejected, with a message for people, and whoever asked does without.
+ * A part is a separate module, `src/host/parts/NAME.ts`. `build.mjs` builds each into `jaxviz/static/parts/NAME.js`, and the Python package
+ * ships them. The main module may import only types from it. A part of less than 64 KB gzipped is stored in the widget with the main
+ * module, so that a notebook has it without a kernel; a larger one is sent by the kernel. A saved page contains the parts, gzipped, and
+ * reads them on demand; Graphviz only on request. If a part is not available, the promise is rejected with a readable message, and the
+ * caller does without it.
  *
- *     const { layout } = await loadPart<typeof import("./parts/graphviz")>(model, "graphviz");
+ *     const { loadDot } = await loadPart<typeof import("./parts/graphviz")>(model, "graphviz");
  *
- * One that compiles WebAssembly needs `'wasm-unsafe-eval'` in the policy of saved pages, `jaxviz/page/html.py`.
+ * A part that compiles WebAssembly needs `'wasm-unsafe-eval'` in the policy of saved pages, `jaxviz/page/html.py`.
  */
 
 import { askFor } from "./ask";
@@ -17,12 +17,12 @@ import { held } from "./held";
 import type { WidgetModel } from "./model";
 import { moduleOf } from "./zip";
 
-/** How long a kernel may take: it answers when the cell that runs is done. */
+/** How long to wait for the kernel, which answers after the running cell. */
 const PATIENCE = 10_000;
 
 const loaded = new Map<string, Promise<unknown>>();
 
-/** A part by name; what has been loaded once is not asked for again, and what failed is. */
+/** Loads a part; successful loads are cached, failed ones are tried again. */
 export function loadPart<T>(
   model: WidgetModel,
   name: string,

@@ -1,10 +1,10 @@
-/** Style sheets, which are strings in the modules. */
+/** Stylesheets, which are strings in the modules. */
 
 import { h } from "../ui/dom";
 
 const styled = new WeakMap<Node, Set<string>>();
 
-/** Puts a style sheet where it holds for an element: once into the document, or into the shadow tree that a host shows it in. */
+/** Adds a stylesheet to the document or shadow root of an element, once. */
 export function addSheet(el: HTMLElement, text: string): void {
   const tree = el.getRootNode();
   const place = tree instanceof ShadowRoot ? tree : document.head;

@@ -1,4 +1,4 @@
-/** The only caller of the widget model's get and set. */
+/** The only code that calls the widget model's get and set. */
 
 import type { SwitchSource } from "../model/switches";
 import type { State } from "../state/state";
@@ -8,21 +8,21 @@ import { type Work, workOf } from "./work";
 
 export const payloadOf = (model: WidgetModel): DataView | null => blockOf(model.get("payload"));
 
-/** What came later of a large program; null where the payload is all, or while there is none. */
+/** The data that arrives later for a large program; null if the payload is complete or before it arrives. */
 export const laterOf = (model: WidgetModel): DataView | null => blockOf(model.get("rest"));
 
-/** The view of the version before, and what differs; null where there is none. */
+/** The view of the previous version, with the differences; null if there is none. */
 export const beforeOf = (model: WidgetModel): DataView | null => blockOf(model.get("before"));
 
 const blocks = new WeakMap<object, DataView>();
 
-/** The bytes of a trait, in whatever form a host has them, and the same object for the same bytes; null for none. */
+/** The bytes of a trait, in whichever form the host provides them; the same object for the same bytes; null for none. */
 export function blockOf(value: unknown): DataView | null {
   if (typeof value !== "object" || value === null) return null;
   const before = blocks.get(value);
   if (before) return before;
   let block: DataView;
-  // What comes from another frame is no instance of this frame's classes.
+  // Objects from another frame are not instances of this frame's classes.
   if (ArrayBuffer.isView(value)) block = new DataView(value.buffer, value.byteOffset, value.byteLength);
   else if (Object.prototype.toString.call(value) === "[object ArrayBuffer]")
     block = new DataView(value as ArrayBuffer);
@@ -37,7 +37,7 @@ export function changesOf(model: WidgetModel): Changes | null {
   return text === "" ? null : (JSON.parse(text) as Changes);
 }
 
-/** Calls back when Python sends another view. */
+/** Calls back when Python sends a new view. */
 export function onPayload(model: WidgetModel, callback: () => void): () => void {
   for (const name of ["payload", "rest", "failure"]) model.on(`change:${name}`, callback);
   return () => {
@@ -45,31 +45,31 @@ export function onPayload(model: WidgetModel, callback: () => void): () => void 
   };
 }
 
-/** What went wrong in Python before there was anything to show, or empty. */
+/** The error if Python could not prepare the view, or empty. */
 export function failureOf(model: WidgetModel): string {
   return String(model.get("failure") ?? "");
 }
 
-/** Milliseconds until the programs are late, which take long at times. */
+/** How long deriving the programs may take before it counts as late, in milliseconds. */
 const LONG = 20_000;
 
-/** The view, which Python makes when it is first asked. */
+/** The view, which Python derives on first request. */
 export const viewOf = (model: WidgetModel): Work =>
   workOf(model, "fill", ["payload", "failure"], { patience: LONG });
 
-/** What Python left out of the view of a large program, so that the rest is there sooner; it comes by itself. */
+/** The part of a large view that Python omits at first, to be faster; it arrives without a request. */
 export const restOf = (model: WidgetModel): Work =>
   workOf(model, "rest", ["rest", "payload"], { patience: LONG });
 
 export const whatIfOf = (model: WidgetModel): Work => workOf(model, "what if", ["what_if"]);
 
-/** The comparison with JAX, where the payload has none. */
+/** The comparison with JAX, if it is not in the payload. */
 export const checkOf = (model: WidgetModel): Work => workOf(model, "check", ["check"]);
 
-/** What would lower the peak, in words. */
+/** Advice on how to lower the peak. */
 export const adviceOf = (model: WidgetModel): Work => workOf(model, "advice", ["advice"]);
 
-/** The switches: what there is to switch, and what settings come to. */
+/** The switches, and the effects of their settings. */
 export function switchesOf(model: WidgetModel): SwitchSource {
   let next: unknown = null;
   const json = (name: string) => {
@@ -92,7 +92,7 @@ export function switchesOf(model: WidgetModel): SwitchSource {
   };
 }
 
-/** The compiled program: of all, or of one block in the place of all that are the same; and what is there before XLA is done. */
+/** The compiled program: the whole, or one of several equal blocks; and what is available before XLA is done. */
 export interface Compilation {
   whole: Work;
   block: Work;
@@ -105,7 +105,7 @@ export const compiledOf = (model: WidgetModel): Compilation => ({
   lowered: () => String(model.get("lowered") ?? ""),
 });
 
-/** Keeps the selected equation, as `stage:number`, the stages in each pane, and the filter the same on both sides. */
+/** Synchronizes the selected equation, as `stage:number`, the stages in each pane, and the filter. */
 export function syncState(model: WidgetModel, state: State): () => void {
   let busy = false;
   const put = (values: Record<string, string | boolean>) => {
@@ -165,12 +165,12 @@ export function syncState(model: WidgetModel, state: State): () => void {
     ["change:compared", onCompared],
     ["change:switches", onSwitches],
   ];
-  // Which stages are shown is told to Python together with whether they are compared, which is not known yet.
+  // Whether stages are compared is not known yet, so it is sent together with which stages are shown.
   const isCompared = model.get("compared") === true;
   onStages();
   onFilter();
   state.compare(isCompared);
-  // Which is first so that what else is told does not lead away from it.
+  // Set this first, so that the other settings do not leave the overview.
   const isOverview = model.get("overview") === true;
   const isMotion = model.get("motion") === true;
   onSelected();
@@ -184,7 +184,7 @@ export function syncState(model: WidgetModel, state: State): () => void {
   };
 }
 
-/** `forward+linear` as numbers of stages. */
+/** Converts `forward+linear` to stage numbers. */
 function numbersOf(stages: readonly string[], keys: string): number[] {
   return keys
     .split("+")

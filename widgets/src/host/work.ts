@@ -1,47 +1,47 @@
-/** Data that the kernel computes on first request: the programs, the table of the switches, the compiled program, the memory. */
+/** Data that the kernel computes on request: programs, switches, the compiled program, memory. */
 
 import type { Progress as Said } from "../wire/explorer.generated";
 import { interruptOf, isGone } from "./held";
 import type { WidgetModel } from "./model";
 
-/** How far the kernel is. */
+/** The progress of the kernel. */
 export interface Progress {
   /**
-   * `late`: nothing has come of it, and the kernel has not said that it is at it. `gone`: there is no kernel any more.
-   * `left`: it is not waited for any more, and the kernel goes on. `stopped`: the kernel has been interrupted.
+   * `late`: no result, and the kernel has not said that it is working. `gone`: there is no kernel any more. `left`: the page no longer
+   * waits, but the kernel continues. `stopped`: the kernel was interrupted.
    */
   state: "none" | "asked" | "late" | "gone" | "working" | "stopping" | "left" | "stopped";
-  /** When it was asked for, in milliseconds as `performance.now()` counts. */
+  /** The time of the request, as `performance.now()`. */
   since: number;
-  /** What is counted, such as plans, and how many of them are done; `total` is 0 where that is not known. */
+  /** The unit that is counted, such as plans, and how many are done; `total` is 0 if unknown. */
   what: string;
   done: number;
   total: number;
 }
 
 export interface Work {
-  /** The text that has been made, or empty. */
+  /** The resulting text, or empty. */
   read(): string;
-  /** Has it made, unless the kernel is at it already. */
+  /** Requests it, unless the kernel is already working on it. */
   ask(): void;
-  /** Calls back when it is there, and when it is known how far it is. */
+  /** Calls back when the result arrives and when there is progress. */
   listen(callback: () => void): () => void;
   readonly progress: Progress;
-  /** Whether the kernel can be interrupted at it from here, which not every host lets a page do. */
+  /** Whether the kernel can be interrupted from the page, which not every host allows. */
   readonly canStop: boolean;
-  /** Stops the work, or else the waiting for it. */
+  /** Stops the work, or at least waiting for it. */
   cancel(): void;
 }
 
-/** Milliseconds until it is late. */
+/** How long before work counts as late, in milliseconds. */
 export const PATIENCE = 8000;
 
-/** Between looks at whether anybody is there. */
+/** How often to check that the kernel is alive. */
 const LOOKS = 1000;
 
 const NONE: Progress = { state: "none", since: 0, what: "", done: 0, total: 0 };
 
-/** Where there is nothing to ask for. */
+/** A placeholder when there is nothing to request. */
 export const NO_WORK: Work = {
   read: () => "",
   ask: () => {},
@@ -52,10 +52,9 @@ export const NO_WORK: Work = {
 };
 
 /**
- * Work that is asked for by a message of one word, or by what has more to say.
- *
- * @param traits what is made of it is found in the first; it is there, or is known to have failed, when one of them is set.
- * @param content what is sent in place of the word, which is what the kernel calls the work then.
+ * Work requested by a message: a word, or an object with more content.
+ * @param traits the first holds the result; the work has ended when any of them is set.
+ * @param content the message to send instead of the word, which names the work to the kernel.
  */
 export function workOf(
   model: WidgetModel,
@@ -65,9 +64,9 @@ export function workOf(
 ): Work {
   const callbacks = new Set<() => void>();
   let progress = NONE;
-  /** Whether the kernel has said that it is at it, and not that it is over. */
+  /** Whether the kernel is working on it. */
   let isBegun = false;
-  /** The code that stops it, where an interrupt does not. */
+  /** The code that stops it, if an interrupt does not. */
   let stop = "";
   let clock: ReturnType<typeof setInterval> | undefined;
 
@@ -132,7 +131,7 @@ export function workOf(
       try {
         model.send?.(content());
       } catch (error) {
-        // There is no kernel any more, as is soon seen.
+        // If there is no kernel any more, the next check notices.
         console.warn(error);
       }
     },
@@ -151,7 +150,7 @@ export function workOf(
       };
     },
     cancel() {
-      // Only what the kernel is known to be at: it might else be a cell that is interrupted.
+      // Only if the kernel is known to be working on it: otherwise a cell could be interrupted.
       const interrupt = progress.state === "working" ? interruptOf(model, stop) : null;
       tell({ ...progress, state: interrupt ? "stopping" : "left" });
       interrupt?.().catch(() => {

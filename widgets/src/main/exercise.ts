@@ -1,6 +1,6 @@
 /**
- * Exercises on a page without a kernel. `jaxviz/teach/static.py` writes the forms; here their answers are checked, and what they hold is
- * shown when it is asked for. A classic script of its own: a page may be opened as a file, where modules are not loaded.
+ * Exercises on a page without a kernel. `jaxviz/teach/static.py` writes the forms; this checks the answers and shows hidden content on
+ * request. It is a classic script, since a page opened from a file cannot load modules.
  */
 
 import { type Given, graded } from "../model/grading";
@@ -14,7 +14,7 @@ export function decoded(text: string): string {
   return new TextDecoder().decode(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)));
 }
 
-/** A sentence, with what stands between backticks as code. */
+/** A sentence, with text between backticks as code. */
 function words(text: string): (Node | string)[] {
   const parts = text.split("`");
   return parts.length % 2 ? parts.map((part, i) => (i % 2 ? h("code", {}, part) : part)) : [text];
@@ -37,11 +37,11 @@ function shown({ isRight, headline, points, note }: Said): HTMLElement {
     start && h("strong", {}, start),
     ...words(headline),
     rows.length > 0 && h("table", {}, h("tbody", {}, ...rows)),
-    note && (note.includes("\n") ? h("pre", {}, note) : h("div", {}, ...words(note))), // what has lines of its own is code
+    note && (note.includes("\n") ? h("pre", {}, note) : h("div", {}, ...words(note))), // multiple lines are code
   );
 }
 
-/** What is ticked, chosen or typed; null where the line is empty or nothing is chosen. */
+/** The selected or typed answer; null if there is none. */
 function given(form: HTMLFormElement): Given | null {
   const fields = Array.from(form.querySelectorAll("input"));
   const ticked = fields.flatMap((field, i) => (field.checked ? [i] : []));
@@ -55,7 +55,7 @@ function attend(form: HTMLFormElement): void {
   const say = (verdict: Said) => said.replaceChildren(shown(verdict));
   const remark = (headline: string) => say({ isRight: null, headline, points: [], note: "" });
 
-  // An empty selection may be an answer or an accidental key press: the first time it does not count as an answer.
+  // No selection may be an answer or an accident, so the first time it does not count.
   let isWarned = false;
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -81,7 +81,7 @@ function attend(form: HTMLFormElement): void {
 function unfold(fold: HTMLDetailsElement): void {
   const fill = () => {
     const content = h("div");
-    content.innerHTML = decoded(fold.dataset["content"]!); // of the page itself
+    content.innerHTML = decoded(fold.dataset["content"]!); // trusted: part of the page
     fold.append(content);
   };
   fold.addEventListener("toggle", fill, { once: true });

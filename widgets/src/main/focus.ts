@@ -1,14 +1,14 @@
-/** The keyboard focus: after a key press in the explorer, the focus stays in it. */
+/** Keeps the keyboard focus in the explorer after a key press. */
 
-/** What has the focus in the tree of an element, which may be a shadow tree. */
+/** The focused element in the document or shadow root of an element. */
 export function focused(within: HTMLElement): Element | null {
   const tree = within.getRootNode();
   return tree instanceof ShadowRoot ? tree.activeElement : document.activeElement;
 }
 
 /**
- * Takes the focus where a click or a key has done away with what had it, or hidden it; else the next key would be one of the notebook's.
- * Gives back what stops it.
+ * Takes the focus when a click or key has removed or hidden the focused element; otherwise the next key would go to the notebook. Returns a
+ * function to stop.
  */
 export function keepFocus(root: HTMLElement): () => void {
   let last: HTMLElement | null = null;

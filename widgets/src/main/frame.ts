@@ -1,10 +1,10 @@
-/** The frame of every widget, and its sheet of keys. */
+/** The frame of every widget, and its keyboard help. */
 
 import type { Host } from "../host/model";
 import { button, h } from "../ui/dom";
 import { keepFocus } from "./focus";
 
-/** The element of a widget, in the page; and what takes it apart. */
+/** The root element of a widget, attached to the page, and a function to remove it. */
 export function frame({ model, el }: Host, name: string, height: number): [HTMLElement, () => void] {
   const root = h("div", {
     class: `jaxviz jv-${name}`,
@@ -19,18 +19,18 @@ export function frame({ model, el }: Host, name: string, height: number): [HTMLE
   return [root, keepFocus(root)];
 }
 
-/** A text in the place of what is to be shown. */
+/** A message in place of the content. */
 export function note(text: string, id?: string): HTMLElement {
   return h("p", { class: "jv-message", role: "status", "data-testid": id }, text);
 }
 
-/** A part of the help: a title, and what words or signs mean, each with a class that it is shown in. */
+/** A section of the help: a title, and the meanings of words or signs, each shown with a class. */
 export type Meanings = readonly [
   title: string,
   readonly (readonly [sign: string, what: string, className?: string])[],
 ];
 
-/** What is shown means this, and what the keys do, in a sheet that scrolls; and what opens and closes it. */
+/** The help sheet, with the meanings and the keyboard shortcuts; and a function to open and close it. */
 export function keySheet(
   keys: readonly (readonly [string, string])[],
   id: string,
@@ -71,10 +71,9 @@ export function keySheet(
 }
 
 /**
- * Listens for keys; gives back what ends that.
- *
- * @param act does what a key stands for, and says whether it stands for anything.
- * @param actWithControl does so for one that is pressed with Ctrl, or on a Mac with Cmd.
+ * Handles keyboard shortcuts; returns a function to stop.
+ * @param act handles a key and returns whether it did.
+ * @param actWithControl does so for a key pressed with Ctrl, or Cmd on a Mac.
  */
 export function onKeys(
   root: HTMLElement,
@@ -82,7 +81,7 @@ export function onKeys(
   actWithControl: (event: KeyboardEvent) => boolean = () => false,
 ): () => void {
   const listener = (event: KeyboardEvent) => {
-    // JupyterLab listens for keys on the whole page: `b` would put a cell below.
+    // JupyterLab has global shortcuts: `b` would insert a cell.
     event.stopPropagation();
     if (event.altKey || event.defaultPrevented) return;
     if ((event.ctrlKey || event.metaKey ? actWithControl : act)(event)) event.preventDefault();

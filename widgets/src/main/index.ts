@@ -1,4 +1,4 @@
-/** The explorer as an anywidget module: reads the payload, creates the panes and links them. */
+/** The explorer as an anywidget module: reads the payload, creates the panes and connects them. */
 
 import { textView } from "../code/editor";
 import { isQuick, preparing } from "../code/listing";
@@ -50,13 +50,13 @@ import { isLarge, Parts } from "./parts";
 import { modelIn } from "./reading";
 import { Waiting } from "./waiting";
 
-/** Equations of the function up to which its switches are asked for before they are looked at. */
+/** Up to this many equations, the switches are requested before they are shown. */
 const AT_ONCE = 500;
 
-/** In an explorer that is narrower, in pixels, panes stand below each other, but for two stages; and in one that is slim these too. */
+/** In an explorer narrower than NARROW, panes are stacked, except two stages; below SLIM, those too. In pixels. */
 const [NARROW, SLIM] = [760, 600];
 
-/** Equations of the function up to which its switches, and what would lower its peak, are worked out before they are looked at. */
+/** Up to this many equations, the switches and the advice on the peak are computed before they are shown. */
 const ADVISED = 3000;
 
 function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
@@ -89,7 +89,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const between = splitter(codes, "column", "--jv-right");
   const code = new Map<Side, { key: string; pane: Pane; of: State }>();
   const showCodes = () => {
-    // What is hidden is made when it is seen.
+    // Hidden panes are created when they become visible.
     if (["overview", "motion", "lines", "diff"].includes(state.view)) return;
     for (const side of ["left", "right"] as const) {
       const shown = shownAt(state, side);
@@ -115,7 +115,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       else codes.append(pane.element);
       code.set(side, { key, pane, of: shown.state });
       pane.update("selection");
-      // Keys go on working: whoever pressed one stays in the pane that it changed.
+      // Keep the focus in the pane that a key press has replaced.
       if (hadFocus) {
         const keyed = pane.element.querySelector<HTMLElement>(".cm-content, .jv-graph-tree");
         (keyed ?? root).focus({ preventScroll: true });
@@ -154,7 +154,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       state.arrange(state.view === "overview" ? "kept" : "overview");
       return true;
     }
-    // What is meant stands in the panes.
+    // These keys are the overview's.
     if (state.view === "overview" && ["f", "m", "r", "ArrowDown", "ArrowUp"].includes(event.key))
       state.show({});
     if (event.key === "/") rail.focus?.();
@@ -175,10 +175,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   });
   const stop = syncState(widget, state);
   const askRest = () => askLater(widget, state);
-  // Who comes to see two versions sees first what differs.
+  // A comparison opens with the list of changes.
   if (state.compared) state.showLower("changes");
   let compiled = "";
-  /** What other panes show of the compiled program. */
+  /** Passes what other panes show of the compiled program. */
   const takeCompiled = () => {
     const text = compilation.whole.read();
     if (text === compiled) return;
@@ -187,7 +187,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     if (found !== null) state.exchange(found);
     state.switches.hearCompiled();
   };
-  // What is said of the one is heard while no pane shows it, too.
+  // Also listened to while no pane shows it.
   const unwait = [
     compilation.whole.listen(takeCompiled),
     compilation.block.listen(() => {}),
@@ -236,7 +236,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   }
   takeCompiled();
   askRest();
-  // While there is a kernel to ask, so that a notebook opened without one has them.
+  // Request these while there is a kernel, so that the notebook has them when it is opened without one.
   const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
   if (end - first <= AT_ONCE) state.switches.ask();
   return () => {
@@ -254,7 +254,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   };
 }
 
-/** Asks for the rest, once what there is to see first is on the screen; what takes longest comes last. */
+/** Requests the rest once the first panes are drawn, slowest last. */
 function askLater(widget: WidgetModel, state: State): void {
   const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
   const { advice, check, switches, model } = state;
@@ -268,7 +268,7 @@ function askLater(widget: WidgetModel, state: State): void {
   }, 300);
 }
 
-/** What stands at a side: stages of this version, or those of the version before at the left of the same of this one. */
+/** What a side shows: stages of this version, or on the left the same stage of the previous version. */
 function shownAt(state: State, side: Side): { state: State; stages: readonly number[] } {
   const { other } = state;
   if (!state.compared || other === null) return { state, stages: state.shown[side] };
@@ -279,7 +279,7 @@ function shownAt(state: State, side: Side): { state: State; stages: readonly num
   return { state: other.state, stages: there.filter((i) => i >= 0) };
 }
 
-/** Stages as code, at once where that takes no time. */
+/** Stages as code, synchronously if that is fast. */
 function codePane(state: State, stages: readonly number[], side: Side, root: HTMLElement): Pane {
   const make = () => new CodePane(state, stages, side, root);
   const { model, fullParams } = state;
@@ -290,7 +290,7 @@ function codePane(state: State, stages: readonly number[], side: Side, root: HTM
   });
 }
 
-/** The table of the residuals; what its rows say takes long where there are many thousands. */
+/** The residuals pane, which is slow to prepare for many thousands of residuals. */
 function residualsPane(state: State, isSeen: () => boolean): Pane {
   const make = () => new ResidualsPane(state);
   if (!isLarge(state.model)) return guarded("residuals", make, { isSeen });
@@ -303,7 +303,7 @@ function residualsPane(state: State, isSeen: () => boolean): Pane {
 
 const translated = new WeakMap<Listing, Listing>();
 
-/** Another version's listing, its equations as those of this one. */
+/** The other version's listing, with its equations mapped to those of this one. */
 function inTermsOf(listing: Listing, { other }: State): Listing {
   const made = translated.get(listing);
   if (made) return made;
@@ -316,7 +316,7 @@ function inTermsOf(listing: Listing, { other }: State): Listing {
   return found;
 }
 
-/** What is selected in one version is selected in the other, where it has it, and inspected where it was selected; gives back what undoes that. */
+/** Synchronizes the selection of two versions; the inspector follows the one where the user selected. Returns a function to stop. */
 function selectInBoth(
   state: State,
   other: Other,
@@ -352,11 +352,11 @@ function selectInBoth(
   };
 }
 
-/** Ctrl + Z takes back what a click on a switch did, and Ctrl + Shift + Z or Ctrl + Y does it again; says whether there was anything to do. */
+/** Ctrl+Z undoes a change of the switches, and Ctrl+Shift+Z or Ctrl+Y redoes it; returns whether there was one. */
 function undoOrRedo(event: KeyboardEvent, switches: Switches): boolean {
   const key = event.key.toLowerCase();
   const isRedo = key === "y" || (key === "z" && event.shiftKey);
-  // What is typed has an undo of its own.
+  // Text fields have their own undo.
   if ((key !== "z" && !isRedo) || (event.target as Element).closest("input, textarea")) return false;
   if (isRedo ? !switches.canRedo : !switches.canUndo) return false;
   if (isRedo) switches.redo();
@@ -364,7 +364,7 @@ function undoOrRedo(event: KeyboardEvent, switches: Switches): boolean {
   return true;
 }
 
-/** Does what a key stands for; says whether it stands for anything. */
+/** Handles a key; returns whether it did. */
 function actOn(
   event: KeyboardEvent,
   state: State,
@@ -385,7 +385,7 @@ function actOn(
   else if (event.key.toLowerCase() === "c" && state.other) state.compare(!state.compared);
   else if (event.key.toLowerCase() === "p") state.toggleParams();
   else if (event.key.toLowerCase() === "v") state.toggleColours();
-  // A pane that scrolls keeps its arrows.
+  // A scrolling pane handles its own arrow keys.
   else if ((event.target as Element).closest(".jv-scroll")) return false;
   else if (event.key === "ArrowDown") return step(1);
   else if (event.key === "ArrowUp") return step(-1);
@@ -393,7 +393,7 @@ function actOn(
   return true;
 }
 
-/** Shows what the widget is of: an explorer, or a stepper, whose code is a part. */
+/** Renders the widget: an explorer, or a stepper, whose code is a separate part. */
 function render(host: Host): () => void {
   return host.model.get("_shows") === "stepper" ? renderStepper(host) : renderExplorer(host);
 }
@@ -406,7 +406,7 @@ function renderStepper(host: Host): () => void {
     addSheet(host.el, sheet);
     try {
       const part = await loadPart<typeof import("../host/parts/stepper")>(host.model, "stepper");
-      addSheet(host.el, sheet); // which may by now be in a shadow tree
+      addSheet(host.el, sheet); // by now it may be in a shadow tree
       addSheet(host.el, part.sheet);
       unmount = await part.fillStepper(root, host.model, textView);
       if (isGone) unmount();
@@ -445,7 +445,7 @@ function renderExplorer(host: Host): () => void {
     console.error(error);
     say("failed", `The explorer could not be shown: ${reasonOf(error)}`);
   };
-  /** The blocks that are shown: of the programs, and of the version before beside them. */
+  /** The blocks currently shown: of the programs and of the previous version. */
   let shown: [DataView | null, DataView | null] = [null, null];
   const present = ([own, other]: Model[], payload: DataView, earlier: DataView | null) => {
     if (state && shown[0] === payload && shown[1] === earlier) {
@@ -453,7 +453,7 @@ function renderExplorer(host: Host): () => void {
       return;
     }
     clear();
-    addSheet(el, sheet); // which may by now be in a shadow tree
+    addSheet(el, sheet); // by now it may be in a shadow tree
     state = new State(own!, switchesOf(model), restOf(model), adviceOf(model), checkOf(model));
     setBeside(state, other, changesOf(model));
     shown = [payload, earlier];
@@ -497,7 +497,7 @@ function renderExplorer(host: Host): () => void {
   };
 }
 
-/** Sets the version before beside a state, if there is one. */
+/** Attaches the previous version to a state, if there is one. */
 function setBeside(state: State, model: Model | undefined, changes: Changes | null): void {
   if (model === undefined || changes === null) return;
   const before = new State(model);
@@ -506,6 +506,6 @@ function setBeside(state: State, model: Model | undefined, changes: Changes | nu
   before.other = { state, matches: match(false), mark: "is-removed" };
 }
 
-/** What shows it, and what a page asks of it for itself. */
+/** For pages that load parts themselves. */
 export { loadPart };
 export default { initialize: keepState, render };

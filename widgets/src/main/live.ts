@@ -1,7 +1,7 @@
 /**
- * The plot of a watch, which follows it as it runs: `jaxviz/features/probes/widget.py`. A module of its own, small enough to be in each widget.
+ * The live plot of a watch: `jaxviz/features/probes/widget.py`. A separate module, small enough to include in each widget.
  *
- * Python sends all that is drawn as one trait, some times a second; so a page that comes later, and a notebook that was saved, have it too.
+ * Python sends the whole plot as one trait, several times per second, so a page that connects later, or a saved notebook, has it as well.
  */
 
 import type { Host } from "../host/model";
@@ -16,7 +16,7 @@ const TOP = 10;
 const BELOW = 22;
 const HEIGHT = 170;
 
-/** Round numbers from low to high, some `n` of them. */
+/** About `n` round numbers from low to high. */
 export function ticks(low: number, high: number, n: number): number[] {
   const rough = (high - low) / Math.max(1, n);
   if (!(rough > 0) || !Number.isFinite(rough)) return [low];
@@ -27,14 +27,14 @@ export function ticks(low: number, high: number, n: number): number[] {
   return found;
 }
 
-/** `0.001`, `12`, `3.4e-7`: short, and no longer than it must be. */
+/** A short label: `0.001`, `12`, `3.4e-7`. */
 export function label(value: number): string {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(1).replace(".0e", "e");
   return String(Number(value.toPrecision(4)));
 }
 
-/** From the least to the greatest of what is drawn; null where nothing is. On a logarithmic axis only what is positive is drawn. */
+/** The least and the greatest value drawn; null if there is none. A logarithmic axis has only positive values. */
 export function range(lines: readonly LiveLine[], isLog: boolean): [number, number] | null {
   let [low, high] = [Infinity, -Infinity];
   for (const { y } of lines)
@@ -49,7 +49,7 @@ export function range(lines: readonly LiveLine[], isLog: boolean): [number, numb
   return [low - margin, high + margin];
 }
 
-/** What a screen reader is told of a panel. */
+/** The description of a panel for screen readers. */
 export function described(lines: readonly LiveLine[], title: string): string {
   return `${title}: ${lines.map((line) => `${line.name} ${line.last}`).join(", ")}`;
 }
@@ -85,7 +85,7 @@ class Panel {
     this.canvas.height = Math.round(HEIGHT * this.pixels);
     context.scale(this.pixels, this.pixels);
     const styles = getComputedStyle(this.element);
-    // A custom property gives its text, such as `light-dark(...)`; a colour gives what that comes to.
+    // A custom property returns its text, such as `light-dark(...)`; `color` returns the computed value.
     const colour = (name: string) => {
       this.sample.style.color = `var(${name})`;
       return getComputedStyle(this.sample).color;
@@ -125,7 +125,7 @@ class Panel {
       this.drawLine(context, line, x, y, isLog, colour(`--jvl-hue-${hueOf(line.name)}`), bottom);
   }
 
-  /** A line, broken where a value is not finite; there stands a mark on the ground. */
+  /** A line with gaps and marks where values are not finite. */
   private drawLine(
     context: CanvasRenderingContext2D,
     line: LiveLine,
@@ -208,7 +208,7 @@ function render({ model, el }: Host): () => void {
     legend,
     note,
   );
-  // Keys belong to the checkbox, and not to the notebook around it.
+  // Keys on the checkbox must not reach the notebook.
   root.addEventListener("keydown", (event) => event.stopPropagation());
   el.replaceChildren(root);
   const theme = new MutationObserver(draw);

@@ -16,7 +16,7 @@ import type { Other, Side, State } from "../state/state";
 import { h } from "../ui/dom";
 import type { Changes } from "../wire/explorer.generated";
 
-/** Equations, counted over all stages, up to which a pane is made in no time. */
+/** Panes for at most this many equations, over all stages, are created synchronously. */
 const MANY = 10_000;
 export const isLarge = (model: Model): boolean => model.rows > MANY;
 
@@ -27,14 +27,14 @@ export class Parts {
     private readonly state: State,
   ) {}
 
-  /** A part, with its style sheet where it holds for the explorer. */
+  /** Loads a part and adds its stylesheet. */
   private async load<T extends object>(name: string): Promise<T> {
     const part = await loadPart<T>(this.widget, name);
     if ("sheet" in part) addSheet(this.root, part.sheet as string);
     return part;
   }
 
-  /** The rewrite player, whose code is loaded when it is first opened; `codeOf` shows a stage as code. */
+  /** The rewrite player; `codeOf` shows a stage as code. */
   player(codeOf: (stage: number, side: Side) => Pane): Pane & { toggle(): void } {
     const { root, state } = this;
     const element = h("div", { class: "jv-guard" });
@@ -67,7 +67,7 @@ export class Parts {
     };
   }
 
-  /** What differs between two versions, of the part that has their diff. */
+  /** The changes between two versions; in the same part as the diff. */
   changes(changes: Changes): Pane {
     return later("changes", async () => {
       const { ChangesPane } = await this.load<typeof import("../host/parts/diff")>("diff");
@@ -85,7 +85,7 @@ export class Parts {
     return later("diff", load, () => state.view === "diff");
   }
 
-  /** The gradient in motion. */
+  /** The animation of a gradient. */
   motion(): Pane {
     const { state } = this;
     const load = async (isWanted: () => boolean) => {
@@ -116,7 +116,7 @@ export class Parts {
     });
   }
 
-  /** The stage that they compile to. */
+  /** The compiled stage. */
   compiled(compilation: Compilation, side: Side): Pane {
     return later("compiled", async () => {
       const { CompiledPane } = await this.load<typeof import("../host/parts/compiled")>("compiled");

@@ -1,4 +1,4 @@
-/** Makes a model from the blocks that Python sent; all views of a page share it. */
+/** Creates models from Python's data; all views on a page share them. */
 
 import { isZipped, unzipped } from "../host/zip";
 import { Model } from "../model/model";
@@ -6,16 +6,18 @@ import { preparing } from "../model/overview";
 import { atOnce, inSlices, type Sliced } from "../model/slices";
 import { decoding } from "../wire/schema";
 
-/** What each block holds, so that another view of it, in another cell, reads nothing again. */
+/** The model of each block, so that another view of it need not decode it again. */
 const models = new WeakMap<DataView, Model>();
 
-/** What is being read for a view, which others wait for. */
+/** Models that are being decoded. */
 const underWay = new WeakMap<DataView, Promise<Model>>();
 
-/** Bytes that are read in no time. */
+/** Blocks of at most this many bytes are decoded synchronously. */
 const FEW = 500_000;
 
-/** The model of a block and of what came later: at once, unless something has to be unzipped or is large, as it is in a saved page. */
+/**
+ * The model of a block and of the data that arrives later; a promise only if it has to be decompressed, as in a saved page, or is large.
+ */
 export function modelIn(block: DataView, later: DataView | null = null): Model | Promise<Model> {
   const before = underWay.get(block);
   if (before) return before.then(() => modelIn(block, later));

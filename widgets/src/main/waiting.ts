@@ -1,17 +1,17 @@
-/** The placeholder for data that the kernel is computing: the progress, the time, and a button to stop waiting. */
+/** The placeholder for data that the kernel is computing: progress, time, and a button to stop waiting. */
 
 import type { Progress, Work } from "../host/work";
 import { button, h } from "../ui/dom";
 import { plural } from "../ui/format";
 
-/** Milliseconds that are waited without a word. */
+/** How long before anything is shown, in milliseconds. */
 const AT_ONCE = 1000;
 
 export const NO_ANSWER =
   "No answer from the kernel yet. If it is busy, this continues when it is free; if it has shut down, run the cell again.";
 export const GONE = "The kernel that made this has shut down. Run the cell again to see it.";
 
-/** What is said in place of what is made. */
+/** The message for each state. */
 const WORDS: Partial<Record<Progress["state"], string>> = {
   late: NO_ANSWER,
   gone: GONE,
@@ -20,20 +20,19 @@ const WORDS: Partial<Record<Progress["state"], string>> = {
   stopped: "Stopped.",
 };
 
-/** What asks once more. */
+/** The label of the button to retry. */
 const AGAIN: Partial<Record<Progress["state"], string>> = {
   late: "Try again",
   gone: "Try again",
   stopped: "Start again",
 };
 
-/** Why there is nothing yet; empty while it is waited for. */
+/** Why there is no result; empty while it is awaited. */
 export const whyNot = ({ state }: Progress): string => (AGAIN[state] ? WORDS[state]! : "");
 
 /**
- * What is said of work that is under way.
- *
- * @param what is made, such as `Computing the memory over time…`.
+ * The progress of work.
+ * @param what the activity, such as `Computing the memory over time…`.
  */
 export class Waiting {
   readonly element = h("div", { class: "jv-waiting" });
@@ -60,7 +59,7 @@ export class Waiting {
     clearInterval(this.timer);
   }
 
-  /** To be called when the work tells of itself; time is kept here. */
+  /** Called when the work reports progress; the elapsed time updates by itself. */
   update(): void {
     const { state, since, what, done, total } = this.work.progress;
     const passed = performance.now() - since;
@@ -89,7 +88,7 @@ export class Waiting {
   }
 }
 
-/** Writes a text where it is not there yet, so that it is not read out again. */
+/** Sets a text only if it changes, so that screen readers do not repeat it. */
 function say(element: HTMLElement, text: string): void {
   if (element.textContent !== text) element.textContent = text;
 }

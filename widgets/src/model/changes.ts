@@ -1,17 +1,17 @@
-/** Two versions of a function: which equations are in both, and which in one only. */
+/** Matches two versions of a function: which equations are in both, and which in only one. */
 
 import type { Changes } from "../wire/explorer.generated";
 import type { Model } from "./model";
 
-/** Nothing: a row that only one version has, or of a stage that only one has. */
+/** No counterpart: the row or its stage is in only one version. */
 const NONE = -1;
 
-/** What became of each row of one version in the other. */
+/** The counterpart of each row of one version in the other. */
 export class Matches {
   private readonly partner: Int32Array;
-  /** Rows that stand in a stage that both versions have. */
+  /** Rows in a stage that both versions have. */
   private readonly isCompared: Uint8Array;
-  /** Of each stage, by key, how many equations the other version has not. */
+  /** For each stage, by key, how many equations are not in the other version. */
   readonly counts: ReadonlyMap<string, number>;
 
   constructor(changes: Changes, before: Model, after: Model, isAfter: boolean) {
@@ -35,12 +35,12 @@ export class Matches {
     this.counts = counts;
   }
 
-  /** The row that is the same in the other version, or -1. */
+  /** The same row in the other version, or -1. */
   of(row: number): number {
     return this.partner[row] ?? NONE;
   }
 
-  /** Whether the other version has a stage like this one, but no equation that is the same. */
+  /** Whether the other version has the row's stage, but not the row. */
   isOnlyHere(row: number): boolean {
     return this.isCompared[row] === 1 && this.partner[row] === NONE;
   }

@@ -1,23 +1,22 @@
-/** Two lists side by side: common items share a row; items of only one list are beside items of the other, or alone. */
+/** Aligns two lists: common items share a row; others are next to each other or alone. */
 
-/** A row: the places of what stands at the left and at the right, or -1 where nothing does; and whether these are the same. */
+/** A row: the indices of its left and right item, or -1; and whether they are the same. */
 export interface DiffRow {
   left: number;
   right: number;
   isSame: boolean;
 }
 
-/** So many rows around what differs are shown of those that do not. */
+/** How many unchanged rows are shown around changes. */
 const AROUND = 3;
 
-/** Lists of more items than this, multiplied, are compared at their ends only. */
+/** If the product of their lengths is greater, lists are compared only at their ends. */
 const MOST_COMPARED = 4_000_000;
 
 /**
- * The rows of two lists.
- *
- * @param partner for each item of the first list its place in the second, or -1.
- * @param n how many items the second has.
+ * Aligns two lists.
+ * @param partner for each item of the first list, its index in the second, or -1.
+ * @param n the length of the second list.
  */
 export function aligned(partner: ArrayLike<number>, n: number): DiffRow[] {
   const rows: DiffRow[] = [];
@@ -34,9 +33,9 @@ export function aligned(partner: ArrayLike<number>, n: number): DiffRow[] {
   return rows;
 }
 
-/** The most items whose partners are in the same order. */
+/** The longest increasing subsequence of partners. */
 function ascending(partner: ArrayLike<number>): number[] {
-  // Of each length the chain that ends lowest; and before which item each stands in its chain.
+  // For each length, the chain with the smallest end; and each item's predecessor in its chain.
   const ends: number[] = [];
   const before = new Int32Array(partner.length).fill(-1);
   for (let i = 0; i < partner.length; i++) {
@@ -56,7 +55,7 @@ function ascending(partner: ArrayLike<number>): number[] {
   return found.reverse();
 }
 
-/** For each line of one text the same one of another, as many as there are in one order; or -1. */
+/** For each line of one text, the matching line of another, by the longest common subsequence; or -1. */
 export function sameLines(first: readonly string[], second: readonly string[]): Int32Array {
   const partner = new Int32Array(first.length).fill(-1);
   let start = 0;
@@ -68,7 +67,7 @@ export function sameLines(first: readonly string[], second: readonly string[]): 
   while (end > start && other > start && first[end - 1] === second[other - 1]) partner[--end] = --other;
   const [n, m] = [end - start, other - start];
   if (n * m === 0 || n * m > MOST_COMPARED) return partner;
-  // How long the longest common subsequence of what follows is.
+  // The length of the longest common subsequence of the remaining lines.
   const width = m + 1;
   const longest = new Uint16Array((n + 1) * width);
   for (let i = n - 1; i >= 0; i--)
@@ -84,7 +83,7 @@ export function sameLines(first: readonly string[], second: readonly string[]): 
   return partner;
 }
 
-/** Stretches of rows, by their first and the one after their last; those that are alike and far from any that is not are folded. */
+/** A range of rows; unchanged ranges far from any change are folded. */
 export interface Stretch {
   from: number;
   to: number;
@@ -104,7 +103,7 @@ export function stretches(n: number, isAlike: (row: number) => boolean): Stretch
     const alike = isAlike(i);
     while (i < n && isAlike(i) === alike) i++;
     const [head, tail] = [from === 0 ? 0 : AROUND, i === n ? 0 : AROUND];
-    // To fold a row or two saves none.
+    // Folding one or two rows saves nothing.
     if (!alike || i - from <= head + tail + 2) add(from, i, false);
     else {
       add(from, from + head, false);

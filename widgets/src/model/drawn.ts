@@ -1,4 +1,4 @@
-/** The memory over time of a setting of the switches, as Python has it. */
+/** The memory over time for a setting of the switches, as sent by Python. */
 
 import type { DrawnMemory } from "../wire/explorer.generated";
 import { MEMORY_KINDS } from "../wire/schema";

@@ -1,10 +1,10 @@
-/** The communication of the compiled program between devices, and the equations that need it. */
+/** The compiled program's communication between devices, with the equations that need it. */
 
 import { formatBytes } from "../ui/format";
 import type { Compiled } from "../wire/explorer.generated";
 import type { Model } from "./model";
 
-/** The rows of equations that are numbered over stages. */
+/** Converts pairs of stage and number to rows. */
 export function rowsOfStages(model: Model, stages: readonly [string, number][]): number[] {
   return stages.flatMap(([key, n]) => {
     const first = model.view.stages.find((stage) => stage.key === key)?.equations[0] ?? 0;
@@ -12,7 +12,7 @@ export function rowsOfStages(model: Model, stages: readonly [string, number][]):
   });
 }
 
-/** For each collective of the compiled program the equations that it is for. */
+/** The equations that need each collective of the compiled program. */
 export function exchangingRows(model: Model, { exchanges, stages }: Compiled): number[][] {
   if (exchanges === null) return [];
   const rowOf = rowsOfStages(model, stages);
@@ -20,9 +20,8 @@ export function exchangingRows(model: Model, { exchanges, stages }: Compiled): n
 }
 
 /**
- * The equations for which devices exchange values, and those that they came from, with what is said of them; null where there are none.
- *
- * @param compiled as Python sends it. It is long, and is read only where it has something of the kind.
+ * What devices exchange for each equation, including the equations it came from; null if nothing.
+ * @param compiled the JSON text from Python. It is long, and parsed only if it contains exchanges.
  */
 export function exchangesIn(model: Model, compiled: string): Map<number, readonly string[]> | null {
   if (compiled === "" || compiled.includes('"exchanges":null')) return null;

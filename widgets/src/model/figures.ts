@@ -1,4 +1,4 @@
-/** The figures of a gradient on each line of the source: residual bytes and FLOPs. The sums are Python's. */
+/** The gradient's figures on each line of the source: residual bytes and FLOPs, summed in Python. */
 
 import { formatBytes, formatFlops } from "../ui/format";
 import { push } from "./groups";
@@ -9,7 +9,7 @@ export const FIGURES = ["kept", "forward", "backward", "recomputed"] as const;
 export type Figure = (typeof FIGURES)[number];
 export type Figures = Readonly<Record<Figure, number>>;
 
-/** How a figure is called. */
+/** The name of each figure. */
 export const CALLED: Readonly<Record<Figure, string>> = {
   kept: "saved",
   forward: "forward",
@@ -17,7 +17,7 @@ export const CALLED: Readonly<Record<Figure, string>> = {
   recomputed: "recomputed",
 };
 
-/** What a figure is of, in a sentence that names no line. */
+/** The description of each figure. */
 export const ABOUT: Readonly<Record<Figure, string>> = {
   kept: "bytes saved for the backward pass, without arguments",
   forward: "FLOPs of the forward pass, all iterations together",
@@ -30,7 +30,7 @@ export function formatFigure(figure: Figure, n: number): string {
   return figure === "kept" ? formatBytes(n) : formatFlops(n);
 }
 
-/** The same in a column whose head names FLOPs, with the units below each other: `48.0 KiB`, `1.2 M`, `147  `. */
+/** The same for a column with FLOPs in its heading, with aligned units: `48.0 KiB`, `1.2 M`, `147  `. */
 export function alignedFigure(figure: Figure, n: number): string {
   const [number, unit = ""] = formatFigure(figure, n).split(" ");
   return figure === "kept"
@@ -39,10 +39,10 @@ export function alignedFigure(figure: Figure, n: number): string {
 }
 
 export class LineFigures {
-  /** Of all lines together, and the most of one. */
+  /** The sum over all lines, and the maximum. */
   readonly total: Figures;
   readonly most: Figures;
-  /** Those that any line has. */
+  /** The figures that are not zero on every line. */
   readonly there: readonly Figure[];
   private readonly ofLine = new Map<string, Figures>();
 
@@ -71,16 +71,16 @@ export class LineFigures {
   }
 }
 
-/** Equations of one pass that one expression led to in repeated layers, calls and iterations, and that do the same, as one. */
+/** Equations of one pass that come from the same expression in repeated layers, calls and iterations, and are alike. */
 export interface LineEquations {
   stage: number;
   rows: readonly number[];
-  /** How many of those listed hold the program that it stands in. */
+  /** How many of the listed equations contain its program. */
   depth: number;
   figures: Figures;
 }
 
-/** What stands on a line: the equations of the forward and of the backward program, or where there is neither those of the function. */
+/** The equations of a line: in the forward and backward programs, or if there are none, in the function. */
 export function equationsOfLine(model: Model, file: number, line: number): LineEquations[] {
   const rows = model.rowsOfLine(file, line);
   const keys = model.view.stages.map(({ key }) => key);
@@ -94,7 +94,7 @@ export function equationsOfLine(model: Model, file: number, line: number): LineE
       depth += Number(here.has(owner));
     return depth;
   };
-  /** What it keeps that counts for this line: what a scan keeps, and what it computes once before the loop, counts for those of its body. */
+  /** The bytes it saves for this line. A scan's stacked residuals and values computed before the loop count for its body's equations. */
   const keptOf = (row: number) => {
     const made = (model.residualsOfRow.get(row) ?? []).map((index) => model.residuals[index]!);
     const isOfLine = (r: Residual) => r.place?.file === file && r.place.line === line;
@@ -118,7 +118,7 @@ export function equationsOfLine(model: Model, file: number, line: number): LineE
   });
 }
 
-/** What is kept on a line's account that none of its equations makes, by kind: constants, literals, and what a cond has from its branches. */
+/** Values saved for a line that none of its equations computes, by kind: constants, literals, and values from a cond's branches. */
 export function keptBesides(model: Model, file: number, line: number): Map<string, Residual[]> {
   const here = new Set(model.rowsOfLine(file, line));
   const found = new Map<string, Residual[]>();
@@ -128,7 +128,7 @@ export function keptBesides(model: Model, file: number, line: number): Map<strin
   return found;
 }
 
-/** The lines that have equations to show, as `file:line`. */
+/** The lines with equations, as `file:line`. */
 export function linesWithEquations(model: Model): Set<string> {
   const [files, lines] = [model.column("location_file"), model.column("location_line")];
   const found = new Set<string>();
@@ -140,5 +140,5 @@ export function linesWithEquations(model: Model): Set<string> {
 const record = (of: (figure: Figure, i: number) => number): Figures =>
   Object.fromEntries(FIGURES.map((figure, i) => [figure, of(figure, i)])) as unknown as Figures;
 
-/** Of a line on which nothing is done. */
+/** A line without figures. */
 export const NONE: Figures = record(() => 0);

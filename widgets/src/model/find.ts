@@ -1,4 +1,4 @@
-/** One search through the source, the equations, the values and the scopes of a view. */
+/** Searches source, equations, values and scopes. */
 
 import { search } from "../graph/layout/query";
 import { formatBytes, plural } from "../ui/format";
@@ -8,12 +8,12 @@ import type { Model } from "./model";
 export const KINDS_FOUND = ["source", "equations", "values", "scopes"] as const;
 export type KindFound = (typeof KINDS_FOUND)[number];
 
-/** What was found: what it is called, what is said of it, and what it stands for. */
+/** A result: its name, a description, and what it refers to. */
 export interface Found {
   title: string;
   about: string;
   line?: { file: number; line: number };
-  /** Equations; or the variable that is made by none of them. */
+  /** Its equations; or the variable, if no equation computes it. */
   rows?: readonly number[];
   variable?: number;
   residuals?: readonly number[];
@@ -21,7 +21,10 @@ export interface Found {
 
 export type AllFound = Readonly<Record<KindFound, readonly Found[]>>;
 
-/** What a text finds. What an equation is asked for may be written as in the search of the graph; throws an Error that says what is wrong with it. */
+/**
+ * The results for a text. Conditions on equations are written as in the graph's search; throws an Error that explains what is wrong with
+ * them.
+ */
 export function find(model: Model, text: string): AllFound {
   const words = text.trim().replace(/\s+/g, " ");
   if (words === "") return { source: [], equations: [], values: [], scopes: [] };
@@ -45,7 +48,7 @@ function lines(model: Model, words: string): Found[] {
   );
 }
 
-/** Those of one stage that one expression led to in repeated layers are one. */
+/** Equations, where those of one expression in repeated layers are one result. */
 function equations(model: Model, words: string): Found[] {
   const { stages } = model.view;
   const rows = search(
@@ -64,7 +67,7 @@ function equations(model: Model, words: string): Found[] {
   });
 }
 
-/** The residuals by what they are called, those of one expression as one. */
+/** Residuals by name, where those of one expression are one result. */
 function kept(model: Model, words: string): Found[] {
   const called = model.residuals.filter(
     (r) => r.name.toLowerCase() === words || r.label.toLowerCase().includes(words),
@@ -79,7 +82,7 @@ function kept(model: Model, words: string): Found[] {
   });
 }
 
-/** The variables of that name, and inputs and cotangents by what they are called; those that differ in numbers are one. */
+/** Variables by name, and inputs and cotangents by label; labels that differ only in numbers are one result. */
 function variables(model: Model, words: string): Found[] {
   const { strings, stages } = model.view;
   const wanted = strings.indexOf(words);
@@ -114,7 +117,7 @@ function variables(model: Model, words: string): Found[] {
   });
 }
 
-/** Functions, modules and named scopes, by name: what the equations of both passes in them are. */
+/** Functions, modules and named scopes by name, with their equations in both passes. */
 function scopes(model: Model, words: string): Found[] {
   const { strings, stages } = model.view;
   const keys = stages.map(({ key }) => key);

@@ -1,10 +1,12 @@
-/** Checks answers on a page without a kernel, as `jaxviz/teach` does in one: `predict.py` numbers, words and choices, `saved.py` marks. */
+/**
+ * Checks answers on a page without a kernel. It mirrors `jaxviz/teach`: `predict.py` for numbers, words and choices, `saved.py` for marks.
+ */
 
 import type { OfChoice, OfMarks, OfNumber, OfWord, Said, SaidPoint } from "../wire/exercise.generated";
 
 export type Grading = OfChoice | OfNumber | OfWord | OfMarks;
 
-/** What a form gives: the places of the boxes that are ticked, the place of the choice, or the text of the line. */
+/** The answer in a form: the indices of ticked boxes, the index of a choice, or a text. */
 export type Given = readonly number[] | number | string;
 
 const SIZE = /^(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*([kmgt]i?b|b)?$/i;
@@ -35,7 +37,7 @@ const notYet = (headline: string, note = "", points: SaidPoint[] = []): Said => 
   note,
 });
 
-/** A number, with or without commas between its digits, or a size such as `12 KiB`; null where it is neither. */
+/** A number, with or without thousands separators, or a size such as `12 KiB`; null otherwise. */
 export function number(text: string): number | null {
   const [, sign, size] = /^(-?)\s*(.*)$/s.exec(text.replaceAll(",", "").trim())!;
   const found = SIZE.exec(size!);

@@ -1,13 +1,13 @@
-/** Groups of repeated values, which are one row: the values of one expression in repeated layers, calls and iterations, as numbered by Python. */
+/** Groups repeated values into one row: the values of one expression in repeated layers, calls and iterations, as numbered by Python. */
 
-/** Adds to the list of a key. */
+/** Appends to the list of a key. */
 export function push<K, T>(map: Map<K, T[]>, key: K, value: T): void {
   const list = map.get(key);
   if (list) list.push(value);
   else map.set(key, [value]);
 }
 
-/** The items of each group, each group where its first item is. */
+/** The items of each group, ordered by first item. */
 export function grouped<T, K>(items: readonly T[], groupOf: (item: T) => K): T[][] {
   const groups = new Map<K, T[]>();
   for (const item of items) push(groups, groupOf(item), item);
@@ -19,14 +19,14 @@ export const sumOf = <T>(items: readonly T[], size: (item: T) => number): number
 
 /** An index, or the number of a result. */
 const INDEX = /(?<=\[)\d+(?=\])|(?<=\bresult )\d+\b/g;
-/** The number at the end of a name, such as that of a module. */
+/** A number at the end of a name, as in the name of a module. */
 const SUFFIX = /(?<=[\p{L}\p{N}])_\d+(?![\p{L}\p{N}_])/gu;
 const WORDS = /[\p{L}\p{N}_]+|[^\p{L}\p{N}_]/gu;
 
-/** A name or a sentence but for numbers; a name without one is the first of those with one. */
+/** A name or sentence without its numbers. */
 export const patternOf = (text: string): string => text.replace(SUFFIX, "").replace(INDEX, "#");
 
-/** One name for several that differ in numbers, as Python's `alike` gives it: `params['layers'][0…11]['q']`. */
+/** One name for several that differ in numbers, like Python's `alike`: `params['layers'][0…11]['q']`. */
 export function alike(names: readonly string[]): string {
   const different = [...new Set(names)];
   const first = different[0]!;
@@ -36,7 +36,7 @@ export function alike(names: readonly string[]): string {
   return words[0]!.map((_, i) => rangeOf(words.map((of) => of[i]!))).join("");
 }
 
-/** `0…11` for numbers, `Dense_0…2` for names with numbers, `block…block_2` where the first has none. */
+/** `0…11` for numbers, `Dense_0…2` for numbered names, `block…block_2` if the first has no number. */
 function rangeOf(words: readonly string[]): string {
   if (words.every((word) => word === words[0])) return words[0]!;
   const sorted = [...words].sort((a, b) => numberOf(a) - numberOf(b));
@@ -46,16 +46,16 @@ function rangeOf(words: readonly string[]): string {
   return `${base}_${numberOf(least)}…${numberOf(most)}`;
 }
 
-/** Of a name, or an index; 0 for a name without one. */
+/** The number in a name or index; 0 if there is none. */
 const numberOf = (word: string): number =>
   Number(/^\d+$/.test(word) ? word : (/_(\d+)$/.exec(word)?.[1] ?? 0));
 
-/** Of several sentences those that say the same but for numbers, the most that do. */
+/** The largest set of sentences that are equal except for numbers. */
 export function most(sentences: readonly string[]): string[] {
   return grouped(sentences, patternOf).reduce((a, b) => (b.length > a.length ? b : a));
 }
 
-/** One sentence for several, as Python's `most_alike` gives it: what most of them say, and how many say something else. */
+/** One sentence for several, like Python's `most_alike`: the most common one, and how many differ. */
 export function mostAlike(sentences: readonly string[]): string {
   const same = most(sentences);
   const others = sentences.length - same.length;

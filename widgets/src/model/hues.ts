@@ -1,18 +1,18 @@
-/** The hues of variables: one for each value, shared by its tangents and cotangents. */
+/** The hues of variables: one per value, shared with its tangents and cotangents. */
 
 import type { Model } from "./model";
 import type { Sliced } from "./slices";
 
-/** Hues there are: `--jv-hue-0` and so on. */
+/** The number of hues: `--jv-hue-0` and so on. */
 export const HUES = 8;
 
-/** Equations between two places at which the work may be left. */
+/** Equations processed between two yields. */
 const SLICE = 500;
 
 export class Hues {
   /** By value. */
   private readonly hues: Int8Array;
-  /** The value that had each hue last. */
+  /** The last value with each hue. */
   private readonly last = new Int32Array(HUES).fill(-1);
   private turn = 0;
 
@@ -20,11 +20,11 @@ export class Hues {
     this.hues = new Int8Array(model.column("variable_name").length).fill(-1);
   }
 
-  /** Gives each value its hue. */
+  /** Assigns all hues. */
   *giveAll(): Sliced<void> {
     const { model } = this;
     const [outputs, made] = [model.column("equation_outputs"), model.column("output_vars")];
-    // The stages stand in order, so the function's own values have the same hues whatever was made of it.
+    // In the order of the stages, so that the function's values keep their hues whatever is derived.
     for (const { programs, equations } of model.view.stages) {
       for (let p = programs[0]; p < programs[1]; p++) for (const v of model.binders(p)) this.give(v);
       for (let row = equations[0]; row < equations[1]; row++) {
@@ -38,7 +38,7 @@ export class Hues {
     return this.hues[this.model.value(variable)]!;
   }
 
-  /** Another hue than those of the values beside it, and than those given last; that of the value it belongs to. */
+  /** Assigns the hue of the value that the variable belongs to, or else one that differs from adjacent and recent values. */
   private give(variable: number, row = -1): void {
     const { model, hues, last } = this;
     const value = model.value(variable);

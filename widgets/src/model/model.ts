@@ -1,4 +1,4 @@
-/** Reads the columns: equations, variables, residuals, and their lineage. */
+/** Reads the columns: equations, variables, residuals and lineage. */
 
 import { formatBytes, formatParts } from "../ui/format";
 import { type Column, type ColumnName, HANDED, KINS, ROLES, type View } from "../wire/schema";
@@ -24,31 +24,33 @@ export interface Variable {
   label: string;
 }
 
-/** Whether a variable is a value of the function, or what a tangent or a cotangent of one is. */
+/** Whether a variable is a value of the function, or a tangent or cotangent of one. */
 export type Kin = "value" | "tangent" | "cotangent";
 
-/** An input of a program, and the operand that it gets: as it is, as a carry, or a slice of in each iteration. */
+/** An input of a program and its operand: passed as it is, as a carry, or as a slice in each iteration. */
 export interface Handed {
   binder: number;
   operand: number;
   how: string;
 }
 
-/** For each row where those made from it begin among all, and for each that is the first to show an equation the others that do. */
+/**
+ * The rows derived from each row, as offsets into `children`; and for the first row that shows an equation, the other rows that show it.
+ */
 interface Kinship {
   starts: Int32Array;
   children: Int32Array;
   twins: ReadonlyMap<number, number[]>;
 }
 
-/** A view with the look-ups that panes need. Rows are equations, numbered over all stages. */
+/** A view with the lookups that panes need. Rows are equations, numbered over all stages. */
 export class Model {
   readonly rows: number;
-  /** The equations that name axes, and whether the places along them exchange values. */
+  /** The equations that name axes, and whether they communicate along them. */
   readonly axes: ReadonlyMap<number, boolean>;
   readonly layouts: ReadonlyMap<number, Layout>;
   readonly donations: readonly Donation[];
-  /** What has a variable that stands in a `shard_map`. */
+  /** Which devices have a variable inside a `shard_map`. */
   private readonly places: ReadonlyMap<number, string>;
   private readonly donationsOfVariable = new Map<number, Donation[]>();
   private kept: readonly Residual[] | null = null;
@@ -83,14 +85,14 @@ export class Model {
     return this.shown;
   }
 
-  // Made when first asked for: of a large program each takes as long as a frame, or longer.
+  // Computed on first access: for a large program each takes at least a frame.
 
   get residuals(): readonly Residual[] {
     this.kept ??= readResiduals(this);
     return this.kept;
   }
 
-  /** For each residual's producer row, and each consumer row, the residuals concerned. */
+  /** The residuals of each producer row and each consumer row. */
   get residualsOfRow(): ReadonlyMap<number, readonly number[]> {
     if (this.keptOfRow === null) {
       this.keptOfRow = new Map();
@@ -106,13 +108,13 @@ export class Model {
     return this.kinship;
   }
 
-  /** What the gradient does on each line. */
+  /** The gradient's figures per line. */
   get lines(): LineFigures {
     this.summed ??= new LineFigures(this);
     return this.summed;
   }
 
-  /** Takes the same view with what was left out of it. */
+  /** Replaces the view by the complete one. */
   complete(view: View): void {
     this.shown = view;
     this.modelled = null;
@@ -144,7 +146,7 @@ export class Model {
     const text = this.text("equation_params", row);
     return text === "" ? [] : text.split("\n");
   }
-  /** The params that JAX prints, in its order: `name=value`, or of a program that it holds the name. */
+  /** The params in the order in which JAX prints them: `name=value`, or the name alone for a nested program. */
   printed(row: number): string[] {
     const text = this.text("equation_printed", row);
     return text === "" ? [] : text.split("\n");
@@ -155,11 +157,11 @@ export class Model {
   rule(row: number): string {
     return this.text("equation_rule", row);
   }
-  /** What made the equations that it came from, in programs that are not shown: the latest first. */
+  /** The transformations that produced the equation's origins in stages that are not shown, latest first. */
   earlier(row: number): string[] {
     return this.text("equation_earlier", row).split("\n").filter(Boolean);
   }
-  /** What a checkpoint policy decided of its results, or nothing. */
+  /** What a checkpoint policy decided about its results, or empty. */
   decision(row: number): string {
     return this.text("equation_decision", row);
   }
@@ -175,23 +177,23 @@ export class Model {
   place(row: number): Place | null {
     return this.location(this.column("equation_location")[row]!);
   }
-  /** The functions called on the way to it and its scopes, outermost first, joined by `/`. */
+  /** The functions and named scopes that contain it, outermost first, joined by `/`. */
   scope(row: number): string {
     return this.text("equation_scope", row);
   }
-  /** A number that it has in common with those that the same expression led to. */
+  /** A number shared by the equations of one expression. */
   group(row: number): number {
     return this.column("equation_group")[row]!;
   }
-  /** FLOPs of it and of what it holds. */
+  /** FLOPs, including nested programs. */
   flops(row: number): number {
     return this.column("equation_flops")[row]!;
   }
-  /** FLOPs of it alone, all the times that it runs together. */
+  /** FLOPs without nested programs, times the number of runs. */
   work(row: number): number {
     return this.column("equation_work")[row]!;
   }
-  /** Bytes that one value of an atom takes. */
+  /** The size of an atom in bytes. */
   bytes(atom: number): number {
     const type = this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!;
     return this.column("type_nbytes")[type]!;
@@ -202,7 +204,7 @@ export class Model {
   nested(row: number): number[] {
     return this.nestedPrograms.get(row) ?? [];
   }
-  /** The rows that stand in a program itself. */
+  /** The rows of a program, without nested programs. */
   rowsOf(program: number): readonly number[] {
     if (this.programRows === null) {
       this.programRows = [];
@@ -218,7 +220,7 @@ export class Model {
   stage(row: number): number {
     return this.column("program_stage")[this.program(row)]!;
   }
-  /** The row that holds the program a row stands in, or -1. */
+  /** The row whose equation contains this row's program, or -1. */
   owner(row: number): number {
     return this.column("program_owner")[this.program(row)]!;
   }
@@ -228,11 +230,11 @@ export class Model {
     return twin < 0 ? row : twin;
   }
 
-  /** What becomes of the donated operands of a row. */
+  /** The donated operands of a row. */
   donationsOf(row: number): Donation[] {
     return this.donations.filter((d) => d.row === row);
   }
-  /** The donations that a variable is part of, as an input or as the result that reuses its memory. */
+  /** The donations that involve a variable, as an input or as the result that reuses its memory. */
   donationsWith(variable: number): readonly Donation[] {
     return this.donationsOfVariable.get(variable) ?? [];
   }
@@ -259,7 +261,7 @@ export class Model {
       label: this.text("variable_label", v),
     };
   }
-  /** A variable's name, or a literal's value. */
+  /** The name of a variable, or the value of a literal. */
   atomText(atom: number): string {
     return atom >= 0 ? this.text("variable_name", atom) : this.text("literal_text", ~atom);
   }
@@ -269,7 +271,7 @@ export class Model {
       this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!,
     );
   }
-  /** `1.0 MiB`, `1.0 MiB · 128.0 KiB a device` for what its type lays out, `16 B a device` for what stands in a shard_map. */
+  /** `1.0 MiB`; `1.0 MiB · 128.0 KiB a device` for a sharded type; `16 B a device` inside a shard_map. */
   sizeText(atom: number): string {
     const type = this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!;
     const nbytes = this.column("type_nbytes")[type]!;
@@ -293,7 +295,7 @@ export class Model {
   placeText(place: Place | null): string {
     return place === null ? "" : `${this.view.files[place.file]?.label ?? "?"}:${place.line}`;
   }
-  /** The user's expression at a place, on one line, or the whole line where that is not known; empty where it is not embedded. */
+  /** The user's expression at a place, on one line, or the whole line if it is not known; empty if the source is not included. */
   sourceText(place: Place | null): string {
     if (place === null) return "";
     const { startLine, start, endLine, end, line } = place;
@@ -319,14 +321,14 @@ export class Model {
     return this.column("equation_origin")[row]!;
   }
 
-  /** The rows made directly from a row. */
+  /** The rows derived directly from a row. */
   became(row: number): number[] {
     const first = this.first(row);
     const { starts, children } = this.related;
     return Array.from(children.subarray(starts[first]!, starts[first + 1]!));
   }
 
-  /** Every row that the given ones came from, without themselves. */
+  /** All rows that the given ones derive from, without themselves. */
   ancestors(rows: Iterable<number>): Set<number> {
     const found = new Set<number>();
     for (const start of rows)
@@ -335,7 +337,7 @@ export class Model {
     return found;
   }
 
-  /** Every row that was made from the given ones, without themselves. */
+  /** All rows derived from the given ones, without themselves. */
   descendants(rows: Iterable<number>): Set<number> {
     const found = new Set<number>();
     const todo = [...rows];
@@ -348,7 +350,7 @@ export class Model {
     return found;
   }
 
-  /** The rows whose equation stands on a source line. */
+  /** The rows whose equation is on a source line. */
   rowsOfLine(file: number, line: number): number[] {
     const files = this.column("location_file");
     const lines = this.column("location_line");
@@ -360,15 +362,15 @@ export class Model {
     return rows;
   }
 
-  /** The row itself, and the others that show the same equation. */
+  /** A row, and the other rows that show the same equation. */
   alike(row: number): number[] {
     const first = this.first(row);
     return [first, ...(this.related.twins.get(first) ?? [])];
   }
 
   /**
-   * Where a variable is made: an equation, or -1 for an input. A program that is called several times is shown each time, with
-   * the same variables: which of those is meant says `program`.
+   * The row that defines a variable, or -1 for an input. A program that is called several times is shown each time, with the same
+   * variables: `program` selects which.
    */
   definition(variable: number, program = -1): number {
     this.readUses();
@@ -377,7 +379,7 @@ export class Model {
     return this.alike(row).find((same) => this.program(same) === program) ?? row;
   }
 
-  /** The equations that read a variable; those of one program, where it is one that is called several times. */
+  /** The rows that read a variable; only those in `program`, if it is one of several occurrences. */
   uses(variable: number, program = -1): readonly number[] {
     this.readUses();
     const rows = Array.from(
@@ -387,13 +389,13 @@ export class Model {
     return here.length > 0 ? here : rows;
   }
 
-  /** The programs that give a variable back as a result. */
+  /** The programs that return a variable. */
   returnedBy(variable: number): readonly number[] {
     this.readUses();
     return this.returners!.get(variable) ?? [];
   }
 
-  /** The program whose input or constant a variable is, or -1. */
+  /** The program of which a variable is an input or constant, or -1. */
   boundBy(variable: number): number {
     this.readUses();
     return this.bindings![variable]!;
@@ -401,26 +403,26 @@ export class Model {
 
   // --- values, tangents and cotangents ---
 
-  /** The first variable that is the same value, in whatever stage. */
+  /** The first variable with the same value, in any stage. */
   value(variable: number): number {
     return this.column("variable_value")[variable]!;
   }
-  /** Whether a variable is a value, or a tangent or a cotangent, or what leads to one. */
+  /** Whether a variable is a value, a tangent or a cotangent; intermediate results count as what they lead to. */
   kin(variable: number): Kin {
     return (["value", "tangent", "cotangent", "tangent", "cotangent", "value"] as const)[
       this.kinIndex(variable)
     ]!;
   }
-  /** The variable whose tangent or cotangent it is or leads to, or the result of what its rule is the rule of; or -1. */
+  /** The variable whose tangent or cotangent it is or leads to, or for variables of a rule, the result of the equation; or -1. */
   belongsTo(variable: number): number {
     return this.column("variable_of")[variable]!;
   }
-  /** Whether a variable is the same value as another, or that of one call of a program that is called several times. */
+  /** Whether a variable has the same value as another, possibly in one of several calls of a program. */
   isSame(variable: number, other: number): boolean {
     const isOfCall = KINS[this.kinIndex(variable)] === "copy" && this.belongsTo(variable) >= 0;
     return this.value(isOfCall ? this.belongsTo(variable) : variable) === this.value(other);
   }
-  /** The value of the function that a variable is, or belongs to. */
+  /** The value of the function that a variable is or belongs to. */
   family(variable: number): number {
     let v = variable;
     while (this.belongsTo(v) >= 0) v = this.belongsTo(v);
@@ -429,13 +431,12 @@ export class Model {
   kinIndex(variable: number): number {
     return this.column("variable_kin")[variable]!;
   }
-  /** The hue of a variable. */
   hue(variable: number): number {
     if (this.coloured === null) atOnce(this.colouring());
     return this.coloured!.of(variable);
   }
 
-  /** Has what a selection asks for made, in slices. */
+  /** Prepares in slices what selecting needs. */
   *indexing(): Sliced<void> {
     this.readUses();
     yield;
@@ -445,7 +446,7 @@ export class Model {
     yield;
   }
 
-  /** Finds the hues, in slices, where they have not been found. */
+  /** Assigns hues in slices, if that is not done. */
   *colouring(): Sliced<void> {
     if (this.coloured !== null) return;
     const hues = new Hues(this);
@@ -453,7 +454,7 @@ export class Model {
     this.coloured = hues;
   }
 
-  /** How each input of a program is handed its value by the equation that holds it; nothing for one that it does not run itself. */
+  /** How the enclosing equation passes each input of a program; empty if the equation does not run it itself. */
   handed(program: number): Handed[] {
     const start = this.column("program_binders")[program]!;
     const row = this.column("program_owner")[program]!;
@@ -465,24 +466,24 @@ export class Model {
     });
   }
 
-  /** The number of an equation within its stage, as Python counts. */
+  /** The number of an equation within its stage, as in Python. */
   number(row: number): number {
     return row - this.view.stages[this.stage(row)]!.equations[0];
   }
 
-  /** `c = mul a b`: an equation in short. */
+  /** A short form of an equation: `c = mul a b`. */
   summary(row: number): string {
     const names = (atoms: number[]) => atoms.map((a) => this.atomText(a)).join(" ");
     const inputs = names(this.inputs(row));
     return `${names(this.outputs(row))} = ${this.primitive(row)}${inputs ? ` ${inputs}` : ""}`;
   }
 
-  /** `backward:12`: how Python names a row. */
+  /** `backward:12`: Python's name of a row. */
   name(row: number): string {
     return `${this.view.stages[this.stage(row)]!.key}:${this.number(row)}`;
   }
 
-  /** The row that Python names, or -1. */
+  /** The row with this name in Python, or -1. */
   rowNamed(name: string): number {
     const [key, number] = name.split(":");
     const stage = this.view.stages.find((s) => s.key === key);
@@ -491,7 +492,7 @@ export class Model {
     return row < stage.equations[1] ? row : -1;
   }
 
-  /** The modelled memory. */
+  /** The memory over time, as modelled. */
   get timeline(): Timeline {
     return this.modelled ?? atOnce(this.timing());
   }
@@ -504,7 +505,7 @@ export class Model {
 
   private readUses(): void {
     if (this.definitions) return;
-    // Of every equation there is, so without a list for each.
+    // For all equations at once, so without a list for each.
     const n = this.column("variable_name").length;
     this.definitions = new Int32Array(n).fill(-1);
     const [outputs, outputVars] = [this.column("equation_outputs"), this.column("output_vars")];

@@ -1,4 +1,4 @@
-/** A gradient in motion: for each step, what runs, what it saves, which saved values it reads, and what is in memory. */
+/** The animation of a gradient: for each step, what runs, what it saves, which saved values it reads, and what is in memory. */
 
 import { push } from "./groups";
 import type { Model } from "./model";
@@ -7,25 +7,25 @@ import type { Place } from "./records";
 import { atOnce, type Sliced } from "./slices";
 import { type Buffer, type Timeline, type Totals, totalsOf } from "./timeline";
 
-/** Kept expressions that have a shelf; the rest share one more. */
+/** How many saved expressions have their own shelf; the rest share one. */
 const MOST = 8;
 
 export type ShelfKind = "kept" | "again" | "temporary" | "cotangent";
 
-/** Values that belong together, and what of them is in memory at each step. */
+/** A group of values, with the bytes in memory at each step. */
 export interface Shelf {
   kind: ShelfKind;
   label: string;
-  /** Why they are kept; empty where that needs no reason. */
+  /** Why they are saved; empty if no reason is needed. */
   reason: string;
   place: Place | null;
   residuals: readonly number[];
   alive: Float64Array;
-  /** The most that is in memory at once. */
+  /** The most bytes in memory at any step. */
   most: number;
 }
 
-/** What happens at a step: shelves, by number. */
+/** What happens at a step; shelves by index. */
 export interface Happening {
   saves: number[];
   reads: number[];
@@ -36,7 +36,7 @@ const NOTHING: Happening = { saves: [], reads: [], frees: [] };
 
 const made = new WeakMap<Timeline, Motion>();
 
-/** The motion of a gradient whose memory is known; worked out once. */
+/** The motion of a gradient whose memory is known; cached. */
 export const motionOf = (model: Model): Motion => atOnce(moving(model));
 
 /** The same, in slices. */
@@ -51,7 +51,7 @@ export class Motion {
   readonly timeline: Timeline;
   readonly totals: Totals;
   readonly shelves: Shelf[] = [];
-  /** The steps at which something is saved, or read. */
+  /** The steps that save or read something. */
   stops: readonly number[] = [];
   private readonly happenings = new Map<number, Happening>();
 
@@ -60,7 +60,7 @@ export class Motion {
     this.totals = totalsOf(this.timeline);
   }
 
-  /** Finds the shelves, and what happens. */
+  /** Computes the shelves and what happens at each step. */
   *find(): Sliced<void> {
     for (const shelf of this.makeShelves()) {
       if (shelf !== null) this.shelves.push(shelf);
@@ -87,19 +87,19 @@ export class Motion {
     return this.timeline.steps[step]?.isBackward ?? false;
   }
 
-  /** Whether the backward pass computes there what the forward pass has computed, for a checkpoint. */
+  /** Whether a step of the backward pass recomputes values of a checkpoint. */
   isAgain(step: number): boolean {
     const row = this.timeline.steps[step]?.row ?? -1;
     return row >= 0 && this.model.role(row) === "recomputation";
   }
 
-  /** The first stop after a step, or the last before it; the ends where there is none. */
+  /** The next or previous stop, or the end of the animation. */
   stopFrom(step: number, by: 1 | -1): number {
     if (by > 0) return this.stops.find((s) => s > step) ?? this.length - 1;
     return this.stops.filter((s) => s < step).at(-1) ?? 0;
   }
 
-  /** One after the other; null for one that would be empty. */
+  /** The shelves in order; null for an empty one. */
   private *makeShelves(): Generator<Shelf | null> {
     const { model, timeline } = this;
     const { kept } = overviewOf(model);

@@ -7,30 +7,30 @@ import type { Place } from "./records";
 import type { Sliced } from "./slices";
 import { type Buffer, type Timeline, totalsOf } from "./timeline";
 
-/** What widths stand for. */
+/** What the widths show. */
 export type Measure = "flops" | "equations";
 
-/** The values that one expression of the user's keeps. */
+/** The saved values of one expression in the source. */
 export interface Kept {
   index: number;
   label: string;
   place: Place | null;
   nbytes: number;
-  /** How often it is evaluated, and how many values it keeps each time. */
+  /** How often it is evaluated, and how many values each evaluation saves. */
   times: number;
   values: number;
   reason: string;
   residuals: number[];
 }
 
-/** A function, a module, a named scope, a loop or a line that a pass runs. */
+/** A function, module, named scope, loop or line that a pass runs. */
 export interface Scope {
   index: number;
   parent: number;
   isBackward: boolean;
   name: string;
   kind: ScopeKind;
-  /** How often it runs each time that the scope around it does. */
+  /** How often it runs per run of the enclosing scope. */
   count: number;
   place: Place | null;
   flops: number;
@@ -38,7 +38,7 @@ export interface Scope {
   children: Scope[];
 }
 
-/** A scope as a box: where it begins and ends, as shares of the axis, and how many are around it. */
+/** A scope as a box: its start and end as fractions of the axis, and its depth. */
 export interface Box {
   scope: Scope;
   from: number;
@@ -49,7 +49,7 @@ export interface Box {
 export class Overview {
   readonly kept: readonly Kept[];
   readonly scopes: readonly Scope[];
-  /** The scopes in no other, of the forward pass, then of the backward one. */
+  /** The outermost scopes, first of the forward pass, then of the backward pass. */
   readonly top: readonly Scope[];
   private readonly scopeOfRow = new Map<number, number>();
 
@@ -62,18 +62,18 @@ export class Overview {
       for (const row of model.slice("scope_rows", "row_of_scope", index)) this.scopeOfRow.set(row, index);
   }
 
-  /** Whether there is a picture: the gradient has steps. */
+  /** Whether there is something to draw. */
   get isDrawn(): boolean {
     return this.top.length > 0;
   }
 
-  /** The equations in a scope, those in the scopes inside of it included. */
+  /** The equations in a scope and its nested scopes. */
   rowsOf(scope: Scope): number[] {
     const own = this.model.slice("scope_rows", "row_of_scope", scope.index);
     return [...own, ...scope.children.flatMap((child) => this.rowsOf(child))];
   }
 
-  /** The scopes that an equation is in, innermost first. */
+  /** The scopes of an equation, innermost first. */
   around(row: number): Scope[] {
     const found: Scope[] = [];
     for (let i = this.scopeOfRow.get(row) ?? -1; i >= 0; i = this.scopes[i]!.parent)
@@ -81,7 +81,7 @@ export class Overview {
     return found;
   }
 
-  /** All boxes, each as wide as its share; what is in a repeated one is one repetition of it, stretched. */
+  /** All boxes, with widths proportional to their amounts; a repeated scope shows one repetition, stretched. */
   boxes(measure: Measure): Box[] {
     const boxes: Box[] = [];
     const lay = (scopes: readonly Scope[], from: number, to: number, depth: number, of: number) => {
@@ -97,14 +97,14 @@ export class Overview {
     return boxes;
   }
 
-  /** All of both passes, or of one. */
+  /** The total of both passes, or of one. */
   sum(measure: Measure, isBackward?: boolean): number {
     return this.top
       .filter((scope) => isBackward === undefined || scope.isBackward === isBackward)
       .reduce((total, scope) => total + scope[measure], 0);
   }
 
-  /** What a box is called: its name; of a line its text. */
+  /** The title of a box: its name, or the text of its line. */
   titleOf(scope: Scope): string {
     const title = scope.name || this.untitled(scope);
     return scope.count > 1 ? `${title} × ${scope.count.toLocaleString("en-US")}` : title;
@@ -123,7 +123,7 @@ export class Overview {
 
 const made = new WeakMap<object, Overview>();
 
-/** The overview of a model, which is read once for what it holds. */
+/** The overview of a model; cached. */
 export function overviewOf(model: Model): Overview {
   const known = made.get(model.view);
   if (known !== undefined) return known;
@@ -132,7 +132,7 @@ export function overviewOf(model: Model): Overview {
   return overview;
 }
 
-/** Works out what is drawn of a model that is whole, in slices. */
+/** Prepares in slices what is drawn of a complete model. */
 export function* preparing(model: Model): Sliced<void> {
   const timeline = yield* model.timing();
   totalsOf(timeline);
@@ -141,7 +141,7 @@ export function* preparing(model: Model): Sliced<void> {
   yield;
 }
 
-/** The text of a line, or which it is where its source is not there. */
+/** The text of a line, or its number if the source is not included. */
 export function lineOf(model: Model, place: Place | null): string {
   if (place === null) return "";
   for (const { first, lines } of model.view.files[place.file]?.excerpts ?? []) {
@@ -151,7 +151,7 @@ export function lineOf(model: Model, place: Place | null): string {
   return model.placeText(place);
 }
 
-/** Where each step begins on the axis, and after the last where that ends: shares of it. */
+/** Where each step starts on the axis, and the end, as fractions. */
 export function edgesOf(model: Model, { steps }: Timeline, measure: Measure): Float64Array {
   const equations = model.column("step_equations");
   const edges = new Float64Array(steps.length + 1);
@@ -162,7 +162,7 @@ export function edgesOf(model: Model, { steps }: Timeline, measure: Measure): Fl
   return whole > 0 ? edges.map((edge) => edge / whole) : edges.map((_, i) => i / steps.length);
 }
 
-/** For each of so many columns of one width the first and the last step that it shows a part of. */
+/** The first and last step that each column shows, at least in part. */
 export function stepsOfColumns(
   edges: Float64Array,
   columns: number,
@@ -177,13 +177,13 @@ export function stepsOfColumns(
     first[c] = step;
     let end = step;
     while (end < n - 1 && edges[end + 1]! < to) end++;
-    // What takes no room at the end of the axis is seen in its last column.
+    // Steps of zero width at the end belong to the last column.
     last[c] = c === columns - 1 ? n - 1 : end;
   }
   return { first, last };
 }
 
-/** The bytes of a kept expression that are in memory at each step. */
+/** The bytes of a saved expression in memory at each step. */
 export function aliveOf(kept: Kept, { steps, buffers }: Timeline): Float64Array {
   const mine = new Set(kept.residuals);
   return bytesOf(
@@ -192,7 +192,7 @@ export function aliveOf(kept: Kept, { steps, buffers }: Timeline): Float64Array 
   );
 }
 
-/** The bytes of some values that are in memory at each of so many steps. */
+/** The bytes of some values in memory at each of `n` steps. */
 export function bytesOf(buffers: readonly Buffer[], n: number): Float64Array {
   const alive = new Float64Array(n + 1);
   for (const { nbytes, born, last } of buffers) {
@@ -203,7 +203,7 @@ export function bytesOf(buffers: readonly Buffer[], n: number): Float64Array {
   return alive.subarray(0, n);
 }
 
-/** The most of some numbers in each column. */
+/** The maximum in each column. */
 export function mostIn(
   values: Float64Array,
   { first, last }: ReturnType<typeof stepsOfColumns>,

@@ -1,10 +1,10 @@
-/** The steps of a transform: each equation that it visits, with the equations that it adds for it. */
+/** The steps of a transform: each equation that it visits, with the equations that it emits for it. */
 
 import type { Model } from "./model";
 import type { Rule, Rules } from "./rule";
 import type { Sliced } from "./slices";
 
-/** A transform that can be played: from one stage to the stages that it makes of it. */
+/** A transform that can be played, from its source stage to its target stages. */
 export interface Transform {
   key: "jvp" | "linearize" | "transpose";
   label: string;
@@ -18,7 +18,7 @@ const TRANSFORMS: [Transform["key"], string, string[]][] = [
   ["transpose", "linear", ["backward"]],
 ];
 
-/** Those whose stages are all there and that have a step: an equation that they take. */
+/** The transforms for which all stages are available and the source has equations. */
 export function transformsOf(model: Model): Transform[] {
   const { stages } = model.view;
   const find = (key: string) => stages.findIndex((s) => s.key === key && !s.error);
@@ -35,13 +35,13 @@ export function transformsOf(model: Model): Transform[] {
 /** A transform at one of its steps. */
 export class Player {
   readonly rule: Rule;
-  /** The equation, and those that it added. */
+  /** The equation, and those emitted for it. */
   readonly shown: readonly number[];
 
   constructor(
     readonly rules: Rules,
     readonly step: number,
-    /** Whether steps that add no equation are passed over. */
+    /** Whether to skip steps that emit no equation. */
     readonly onlyAdding = false,
   ) {
     this.rule = rules.at(step);
@@ -61,10 +61,10 @@ export class Player {
   }
 }
 
-/** How an equation stands to a step, for the listings: a class name, or empty. */
+/** The state of an equation at a step, as a class name in listings; or empty. */
 export type Standing = "" | "is-played" | "is-written" | "is-later";
 
-/** Equations, or steps, between two places at which the work may be left. */
+/** Equations or steps processed between two yields. */
 const SLICE = 200;
 
 /** The steps of a transform, in slices. */
@@ -75,22 +75,21 @@ export function* playing(model: Model, transform: Transform): Sliced<Play> {
 }
 
 /**
- * All steps of one transform, in the order in which it visits the equations: for a transposition the last one first, but
- * what is recomputed before all else. A program that an equation holds follows it. Each equation of the target stages
- * is in one step.
+ * The steps of one transform in the order in which it visits the equations: a transposition goes backwards, but does recomputation first.
+ * The equations of a nested program follow the enclosing equation. Each equation of the target stages belongs to one step.
  */
 export class Play {
-  /** For each step its equation; for several that are one step the last of them. */
+  /** The equation of each step; for joint steps, the last of their equations. */
   sources = new Int32Array();
-  /** The step of each row, of the source and of the targets, or -1. */
+  /** The step of each row of the source and targets, or -1. */
   readonly stepOf: Int32Array;
-  /** 1 for what came from no equation of the source: it is shown with the step in which it appears. */
+  /** 1 for rows that come from no equation of the source; they are shown with the step at which they occur. */
   readonly isLoose: Uint8Array;
-  /** 1 for each step that adds more than a copy of its equation. */
+  /** 1 for steps that emit more than a copy of their equation. */
   adds = new Uint8Array();
   private starts = new Int32Array();
   private items = new Int32Array();
-  /** What is told of with another equation, since their rows cannot be told apart. */
+  /** Equations that share a step, since their derived rows cannot be told apart. */
   private readonly joined = new Map<number, number>();
 
   constructor(
@@ -101,7 +100,7 @@ export class Play {
     this.stepOf = new Int32Array(model.rows).fill(-1);
   }
 
-  /** Finds the steps. */
+  /** Computes the steps. */
   *find(): Sliced<void> {
     const { model, transform } = this;
     const cameFrom = yield* this.match();
@@ -142,26 +141,26 @@ export class Play {
     return this.sources.length;
   }
 
-  /** The equations that a step added, as they stand in the targets. */
+  /** The rows that a step emits, in the order of the targets. */
   rows(step: number): number[] {
     return Array.from(this.items.subarray(this.starts[step]!, this.starts[step + 1]!));
   }
 
-  /** Those of them that stand in no other of them. */
+  /** The rows among them that are not nested in others. */
   outerRows(step: number): number[] {
     const rows = this.rows(step);
     const own = new Set(rows);
     return rows.filter((row) => !own.has(this.model.owner(row)));
   }
 
-  /** The equations of the source that a step is of: one, unless what came of several cannot be told apart. */
+  /** The source equations of a step: one, unless their derived rows cannot be told apart. */
   equations(step: number): number[] {
     const last = this.sources[step]!;
     const others = [...this.joined].filter(([row, into]) => into === last && row !== last);
     return [...others.map(([row]) => row), last];
   }
 
-  /** The next step before or after one, of all or of those that add equations; -1 if there is none. */
+  /** The next or previous step, optionally only steps that emit equations; -1 if there is none. */
   next(step: number, by: 1 | -1, onlyAdding: boolean): number {
     for (let i = step + by; i >= 0 && i < this.length; i += by) if (!onlyAdding || this.adds[i]) return i;
     return -1;
@@ -173,7 +172,7 @@ export class Play {
     return own === step ? "is-written" : own > step ? "is-later" : "";
   }
 
-  /** Whether a row is the equation it came from once more. */
+  /** Whether a row is a copy of its source equation. */
   isCopy(row: number, step: number): boolean {
     const { model } = this;
     if (model.role(row) !== "primal" || this.isLoose[row]) return false;
@@ -197,7 +196,7 @@ export class Play {
     }
   }
 
-  /** For each row of the targets the equation of the source that it came from, or -1. */
+  /** For each row of the targets, the source equation that it came from, or -1. */
   private *match(): Sliced<Int32Array> {
     const { model } = this;
     const found = new Int32Array(model.rows).fill(-1);
@@ -210,7 +209,7 @@ export class Play {
       const within = owner < 0 ? -1 : found[owner]!;
       let same: number[] = [];
       for (let r = row; r >= 0 && same.length === 0; r = model.origin(r)) same = inSource(r);
-      // A program that is called twice is shown twice: the call decides, or else the order.
+      // A program that is called twice is shown twice: decide by the call, or else by order.
       found[row] =
         same.find((s) => model.owner(s) === within) ??
         same.find((s) => s >= last) ??
@@ -226,8 +225,8 @@ export class Play {
   }
 
   /**
-   * What came through a program that is not shown, such as the JVP of a checkpointed function's body: it goes with the
-   * equations of the held program that came from the same equation of the function, or else with their holder.
+   * For a row whose origin is in a program that is not shown, such as the JVP of a checkpointed body: the equation of the nested program
+   * with the same root, or else the enclosing equation.
    */
   private beside(row: number, within: number): number {
     if (within < 0) return -1;
@@ -242,7 +241,7 @@ export class Play {
 
   private readonly held = new Map<number, Map<number, number[]>>();
 
-  /** The equations that one holds, but for what is recomputed, by the equation of the function that they came from. */
+  /** The equations of a nested program by their root in the function, without recomputation. */
   private heldRows(holder: number): Map<number, number[]> {
     const known = this.held.get(holder);
     if (known) return known;
@@ -264,7 +263,7 @@ export class Play {
     return owner === holder;
   }
 
-  /** The equation of the function that a row goes back to, or -1. */
+  /** The equation of the function that a row derives from, or -1. */
   private root(row: number): number {
     let r = this.model.origin(row);
     if (r < 0) return -1;
@@ -272,7 +271,7 @@ export class Play {
     return this.model.first(r);
   }
 
-  /** Gives what came from no equation to the step before which it stands; what ends a program, to the step before. */
+  /** Assigns rows without a source equation to the step of the next row in their program, or at its end, of the previous one. */
   private place(found: Int32Array): void {
     const { model } = this;
     const rows = [...this.targetRows()];
@@ -290,7 +289,7 @@ export class Play {
     for (const row of rows) fill(row);
   }
 
-  /** The equations in the order in which they are visited. One that nothing came of is left out if it stands in a program of such. */
+  /** The source equations in visiting order. Equations of a nested program from which nothing was derived are left out. */
   private *visits(touched: Uint8Array, cameFrom: Int32Array): Generator<number> {
     const { model, transform } = this;
     const [from] = this.range(transform.source);

@@ -1,4 +1,4 @@
-/** Records of residuals, donations, layouts and memory, read from the columns. */
+/** Records of residuals, donations, layouts and memory, decoded from the columns. */
 
 import { KINDS, MEMORY_KINDS } from "../wire/schema";
 import { push } from "./groups";
@@ -8,7 +8,7 @@ import type { Buffer, Timeline } from "./timeline";
 
 /** How a `shard_map` lays out its operands and results. */
 export interface Layout {
-  /** What runs its program: `device`, or such as `place along i`. */
+  /** Where its program runs: `device`, or for example `place along i`. */
   place: string;
   operands: string[];
   results: string[];
@@ -17,16 +17,16 @@ export interface Layout {
 /** A donated operand of a `jit`. */
 export interface Donation {
   row: number;
-  /** The input of its program that it is. */
+  /** The input of the jitted program. */
   variable: number;
   operand: number;
-  /** The place of the result that reuses its memory, and what that is inside; -1 and null if none does. */
+  /** The index of the result that reuses its memory, and the variable inside the program; -1 and null if none does. */
   result: number;
   taker: number | null;
   reason: string;
 }
 
-/** Text of a file: lines from 1, or 0 where it is not known, and characters from 0. */
+/** A range of text: lines count from 1, or 0 if unknown, and columns from 0. */
 export interface Span {
   file: number;
   startLine: number;
@@ -44,19 +44,19 @@ export interface Place extends Span {
 export interface Residual {
   index: number;
   name: string;
-  /** What it is called: the user's expression for it, where one is found. */
+  /** The user's expression, if it is known, or another name. */
   label: string;
-  /** The same for those that are one expression's values in repeated layers, calls and iterations. */
+  /** A number shared by one expression's values in repeated layers, calls and iterations. */
   group: number;
   type: string;
   nbytes: number;
-  /** Bytes of it on one device, or -1. */
+  /** Bytes on one device, or -1. */
   perDevice: number;
-  /** Bytes of it that are a dummy if a cond takes another branch. */
+  /** Bytes that are dummies if a cond takes another branch. */
   dummy: number;
   kind: string;
   place: Place | null;
-  /** The named scopes, and the path of the module, that it is made in. */
+  /** The named scopes and module that contain it. */
   scope: string;
   module: string;
   rule: string;
@@ -82,7 +82,7 @@ export function readResiduals(model: Model): Residual[] {
     scope: model.text("residual_scope", i),
     module: model.text("residual_module", i),
     rule: model.text("residual_rule", i),
-    // Of thousands few are read.
+    // Lazy: there may be thousands, and few are read.
     get reason() {
       return reasonOf(model, i);
     },
@@ -92,7 +92,7 @@ export function readResiduals(model: Model): Residual[] {
   }));
 }
 
-/** The sentence, with the names in their places. */
+/** The sentence, with the names inserted. */
 function reasonOf(model: Model, i: number): string {
   const pattern = model.text("residual_reason", i);
   const names = model.slice("residual_names", "reason_names", i);

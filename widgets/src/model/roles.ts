@@ -1,6 +1,6 @@
 /** The roles of equations. */
 
-/** What stands for a role where there is no room for its name: not by colour alone. */
+/** The letter for a role where its name does not fit; colour alone is not enough. */
 export const ROLE_LETTERS: Readonly<Record<string, string>> = {
   primal: "",
   tangent: "T",

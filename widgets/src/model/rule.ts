@@ -1,4 +1,4 @@
-/** A step as a small program: the relation of each variable to the step's equation. */
+/** A step as a small program: how each variable relates to the step's equation. */
 
 import { plural } from "../ui/format";
 import type { Model } from "./model";
@@ -7,17 +7,17 @@ import { atOnce, type Sliced } from "./slices";
 
 export type Kind = "source" | "value" | "tangent" | "cotangent" | "so far" | "residual" | "local";
 
-/** What a variable is in a step. */
+/** The meaning of a variable in a step. */
 export interface Name {
   variable: number;
   kind: Kind;
-  /** The variable of the source that it is the value, the tangent or the cotangent of, or -1. */
+  /** The source variable of which it is the value, tangent or cotangent, or -1. */
   of: number;
-  /** A number for each identity, or -1 for what has its meaning in the rule alone. */
+  /** The colour of its source variable, or -1 for a variable local to the rule. */
   colour: number;
 }
 
-/** What a rule adds to one stage. */
+/** What a rule emits into one stage. */
 export interface Part {
   stage: number;
   takes: Name[];
@@ -26,24 +26,24 @@ export interface Part {
 }
 
 export interface Rule {
-  /** What it is called: `jvp rule of sin`. */
+  /** The title: `jvp rule of sin`. */
   title: string;
   parts: Part[];
   names: ReadonlyMap<number, Name>;
-  /** What it is, in a sentence. */
+  /** An explanation in a sentence. */
   sentence: string;
 }
 
-/** What a variable is to one that it belongs to: an index into the kins of the view. */
+/** The relation of a variable to the one it belongs to; `kin` is an index into `KINS`. */
 interface Bond {
   of: number;
   kin: number;
 }
 
-/** The kins of what is all of a tangent or a cotangent, or one call's value; the others lead to it. */
+/** The kins that are a complete tangent or cotangent, or the value of one call; the others are intermediate results. */
 const WHOLE = new Set([1, 2, 5]);
 
-/** Equations between two places at which the work may be left. */
+/** Equations processed between two yields. */
 const SLICE = 500;
 
 /** The steps of a transform and their rules. */
@@ -56,11 +56,11 @@ export function* ruling(model: Model, transform: Transform): Sliced<Rules> {
   return rules;
 }
 
-/** The rules of a play: who is whose value, tangent and cotangent, as the transforms say. */
+/** The rules of a play: which variables are values, tangents and cotangents of which, as recorded by the transforms. */
 export class Rules {
   private readonly model: Model;
   private readonly isTransposed: boolean;
-  /** For a value of the source its tangent, or its cotangent. */
+  /** The tangent or cotangent of each source value. */
   private readonly duals = new Map<number, number>();
   /** What a value belongs to. */
   private readonly bonds = new Map<number, Bond[]>();
@@ -73,7 +73,7 @@ export class Rules {
     this.isTransposed = play.transform.key === "transpose";
   }
 
-  /** Reads what the transforms say. */
+  /** Reads what the transforms recorded. */
   *read(): Sliced<void> {
     const { model, play } = this;
     const [ofs, kins] = [model.column("others_of"), model.column("others_kin")];
@@ -106,7 +106,7 @@ export class Rules {
     return this.bonds.get(value) ?? (of < 0 ? [] : [{ of: model.value(of), kin: model.kinIndex(v) }]);
   }
 
-  /** The rule of a step, its variables told apart. */
+  /** The rule of a step, with its variables named. */
   at(step: number): Rule {
     const { model, play } = this;
     const rows = play.outerRows(step);
@@ -126,7 +126,7 @@ export class Rules {
     return { title, parts, names, sentence: this.sentence(step, rows) };
   }
 
-  /** Whether the forward program saves a variable of it for the linear one. */
+  /** Whether the forward program saves a variable for the linear program. */
   isSaved(v: number): boolean {
     return this.saved.has(this.model.value(v));
   }
@@ -158,7 +158,7 @@ export class Rules {
       const source = bySource.get(value);
       const bonds = this.bondsOf(v);
       const whole = bonds.filter(({ of, kin }) => WHOLE.has(kin) && bySource.has(of));
-      // What a transposition is given is first of all the cotangent of a result.
+      // Prefer the cotangent of a result, the input of the transposition.
       const bond = whole.find(({ of }) => made.has(of)) ?? whole[0];
       const isInside = defined.has(v) && read.has(v);
       const part = isInside ? undefined : bonds.find(({ of, kin }) => kin === 4 && bySource.has(of));
@@ -178,7 +178,7 @@ export class Rules {
     return names;
   }
 
-  /** Whether a variable of the linear or the backward program is one that it gets from the forward program. */
+  /** Whether a variable of the linear or backward program is an input from the forward program. */
   private isResidual(v: number): boolean {
     const { model } = this;
     const program = model.boundBy(v);
@@ -195,8 +195,6 @@ export class Rules {
   private dual(u: number | undefined): number {
     return u === undefined ? -1 : (this.duals.get(this.model.value(u)) ?? -1);
   }
-
-  // --- in words ---
 
   private sentence(step: number, rows: number[]): string {
     const { model, play } = this;
@@ -225,7 +223,7 @@ export class Rules {
     return `${primitive}: ${parts.join(", ")}.`;
   }
 
-  /** Whether an equation for values makes tangents too, as one that holds a program does in a JVP. */
+  /** Whether an equation computes both values and tangents, as one with a nested program does in a JVP. */
   private isTogether(rows: number[]): boolean {
     const { model, play } = this;
     return rows.some(
@@ -264,7 +262,7 @@ export class Rules {
       return "it is opened; the next steps are inside it";
     const c = this.isTransposed ? this.dual(model.outputs(source)[0]) : -1;
     const to = [...new Set(model.inputs(source))].filter((u) => u >= 0 && this.dual(u) >= 0);
-    // A rule that adds nothing can but hand on the cotangent of its result.
+    // A rule that emits nothing can only pass on the cotangent of its result.
     if (c < 0 || to.length === 0 || model.outputs(source).length > 1) return "it adds no equation";
     return `no equation; the cotangent ${this.text(c)} goes to ${to.map((u) => this.text(u)).join(" and to ")} as it is`;
   }
@@ -274,17 +272,17 @@ export class Rules {
   }
 }
 
-/** How many colours there are; beyond that they come again, and the names tell apart. */
+/** The number of colours; with more variables they repeat, and only the names tell them apart. */
 const COLOURS = 7;
 
-/** The classes that give a variable its colour, and its line: whole for a value, dotted for a tangent or a cotangent. */
+/** The classes for a variable's colour and underline: solid for a value, dotted for a tangent or cotangent. */
 export function nameClass(name: Name | undefined): string {
   if (name === undefined) return "";
   const colour = name.colour < 0 ? "jv-id-none" : `jv-id-${name.colour % COLOURS}`;
   return `jv-id ${colour} is-${name.kind.replace(" ", "-")}`;
 }
 
-/** The variables that some equations make, and those that they read of others. */
+/** The variables that some equations define, and those that they read from elsewhere. */
 function scope(model: Model, rows: number[]): { defined: Set<number>; free: Set<number> } {
   const defined = new Set(rows.flatMap((row) => model.outputs(row)));
   const free = new Set(rows.flatMap((row) => model.inputs(row)).filter((a) => a >= 0 && !defined.has(a)));

@@ -1,11 +1,10 @@
-/** Settings of the switches: the checkpoints and what they save, as sets and as the keys that Python uses. */
+/** Settings of the switches: which regions are checkpointed and what they save, as sets and as Python's keys. */
 
 import type { SwitchTable } from "../wire/explorer.generated";
 import { grouped, push } from "./groups";
 
 /**
- * Checkpoints around some regions, and the values that are to be saved, of which those count that the regions hold; and those of them that are
- * to be offloaded to the host.
+ * Checkpoints around some regions, the values to save, and which of these to offload to the host. Values outside the regions are ignored.
  */
 export interface Setting {
   regions: ReadonlySet<number>;
@@ -13,14 +12,14 @@ export interface Setting {
   offloaded: ReadonlySet<number>;
 }
 
-/** No checkpoint at all. */
+/** No checkpoints. */
 export const NOTHING: Setting = { regions: new Set(), saved: new Set(), offloaded: new Set() };
 
-/** What becomes of a value in a checkpoint. */
+/** What happens to a value in a checkpoint. */
 export type Fate = "recomputed" | "saved" | "offloaded";
 
 export class Settings {
-  /** The values of each region, in their order. */
+  /** The values of each region, in order. */
   readonly valuesOf: readonly (readonly number[])[];
   /** The values of each group. */
   readonly membersOf: readonly (readonly number[])[];
@@ -35,7 +34,7 @@ export class Settings {
     this.membersOf = table.groups.map((_, group) => members.get(group) ?? []);
   }
 
-  /** What the checkpoints around some regions can save: a region in another one saves what that one does. */
+  /** The values that the checkpoints around some regions can save; only the outermost regions count. */
   held(regions: ReadonlySet<number>): ReadonlySet<number> {
     const id = [...regions].sort((a, b) => a - b).join();
     const known = this.known.get(id);
@@ -46,7 +45,7 @@ export class Settings {
     return held;
   }
 
-  /** The text of a setting, the same for those that do the same. */
+  /** The canonical key of a setting. */
   key({ regions, saved, offloaded }: Setting): string {
     const held = this.held(regions);
     const byGroup = grouped([...held], (value) => this.table.values.group[value]!);
@@ -77,7 +76,7 @@ export class Settings {
     return { regions: chosen, saved: read(lists[0], lists[1]), offloaded: read(lists[2], lists[3]) };
   }
 
-  /** A setting with the checkpoint around one region switched, and those that give way to it: they share a part with it. */
+  /** A setting with one region's checkpoint toggled, without checkpoints that partly overlap with it. */
   flipped(setting: Setting, region: number): { setting: Setting; gone: number[] } {
     const regions = new Set(setting.regions);
     if (regions.delete(region)) return { setting: { ...setting, regions }, gone: [] };
@@ -86,7 +85,7 @@ export class Settings {
     return { setting: { ...setting, regions }, gone };
   }
 
-  /** A setting in which this becomes of some values. */
+  /** A setting with the given fate for some values. */
   with(setting: Setting, values: readonly number[], fate: Fate): Setting {
     const saved = new Set(setting.saved);
     const offloaded = new Set(setting.offloaded);
@@ -100,8 +99,8 @@ export class Settings {
   }
 
   /**
-   * A setting in which some values are recomputed, with a checkpoint that holds them if there is none yet, which saves all else; null where no
-   * checkpoint can hold them.
+   * A setting in which some values are recomputed. If no checkpoint contains them, one is added that saves everything else; null if none
+   * can.
    */
   without(
     setting: Setting,

@@ -1,12 +1,12 @@
 /** Work in slices, so that the page can draw and respond to input in between. */
 
-/** Work that may be left wherever it yields, which is every few hundred items. */
+/** Work that can be interrupted wherever it yields, which is every few hundred items. */
 export type Sliced<T> = Generator<void, T, void>;
 
-/** Milliseconds of work between two turns of the page: less than a frame, with what a frame itself takes. */
+/** How long a slice runs, in milliseconds: less than a frame, which itself takes some time. */
 const SLICE = 10;
 
-/** All of it, now. */
+/** Runs all of it now. */
 export function atOnce<T>(work: Sliced<T>): T {
   for (;;) {
     const step = work.next();
@@ -14,7 +14,7 @@ export function atOnce<T>(work: Sliced<T>): T {
   }
 }
 
-/** All of it, as the page has time from its next turn on; what is not wanted any more is left, and the promise stays open. */
+/** Runs the work in slices, starting in the next task. If it is no longer wanted it stops, and the promise never settles. */
 export async function inSlices<T>(work: Sliced<T>, isWanted: () => boolean = () => true): Promise<T> {
   for (;;) {
     await turn();
@@ -30,7 +30,7 @@ export async function inSlices<T>(work: Sliced<T>, isWanted: () => boolean = () 
 const waiting: (() => void)[] = [];
 let channel: MessageChannel | undefined;
 
-/** The next turn, after what the page has to do; a timer would wait some milliseconds more. */
+/** The next task; a timer would wait a few milliseconds longer. */
 export function turn(): Promise<void> {
   if (channel === undefined) {
     channel = new MessageChannel();

@@ -1,7 +1,7 @@
 /**
- * The switches of a function as set, and what is known of this setting and of others. The panes that show them share one of these.
+ * The current setting of a function's switches, and what is known of it and other settings; shared by all panes.
  *
- * What a setting comes to is worked out in Python, one after the other as they are wanted, so that the kernel never is at it for long.
+ * Python computes the effects of settings one at a time, on request, so that the kernel is never busy for long.
  */
 
 import { NO_WORK, type Work } from "../host/work";
@@ -19,18 +19,18 @@ import { timelineOf } from "./drawn";
 import { type Fate, type Setting, Settings } from "./settings";
 import type { Timeline } from "./timeline";
 
-/** Where the switches come from, and what they come to. */
+/** The source of the switches and of their effects. */
 export interface SwitchSource {
   table: Work;
-  /** Settings that are worked out; `request` is what is asked for next. */
+  /** The evaluation of settings; `request` is the next one. */
   tries: Work;
-  /** Whether it is known from the start that there is no kernel. */
+  /** Whether there is known to be no kernel. */
   isAlone: boolean;
   request(what: Omit<SwitchRequest, "work">): void;
   tried(): TriedSettings | null;
   drawn(): DrawnMemory | null;
   written(): WrittenCode | null;
-  /** The memory over time as compiled, of the setting that it was last asked for. */
+  /** The compiled memory over time of the last requested setting. */
   line(): CompiledLine | null;
 }
 
@@ -45,21 +45,21 @@ export const NO_SWITCHES: SwitchSource = {
   line: () => null,
 };
 
-/** The key of the function as it is written. */
+/** The key of the function as written. */
 export const AS_WRITTEN = "";
 
 const NOT_KNOWN = "The result of that was not computed while there was a kernel.";
 
 export class Switches {
-  /** What can be switched; null until it is there. */
+  /** What can be switched; null until it arrives. */
   settings: Settings | null = null;
-  /** Why there are none, or none yet; or empty. */
+  /** Why there are none, or empty. */
   error = "";
-  /** What is set; null while the function is as it is written. */
+  /** The current setting; null for the function as written. */
   chosen: Setting | null = null;
-  /** Whether they have been asked for and are not there yet. */
+  /** Whether they were requested but have not arrived. */
   isUnderWay = false;
-  /** What the last click moved beside its own switch; or empty. */
+  /** What else the last click changed, or empty. */
   said = "";
   private past: string[] = [];
   private ahead: string[] = [];
@@ -70,7 +70,7 @@ export class Switches {
   private codeWanted = "";
   private isPlanWanted = false;
   private lineWanted: string | null = null;
-  /** The memory over time as XLA compiles what is set; null where it has not been asked for, or the switches have changed since. */
+  /** The memory over time as compiled by XLA; null if it was not requested or the switches have changed since. */
   line: CompiledLine | null = null;
   private readonly stops: (() => void)[];
   private waiting: (() => void)[] = [];
@@ -82,7 +82,7 @@ export class Switches {
   ) {
     this.stops = [
       from.table.listen(() => {
-        // What nobody has looked at is read when somebody does.
+        // Otherwise it is read when somebody needs it.
         if (this.isUnderWay && from.table.read() !== "") this.read();
         else if (this.isUnderWay) {
           this.error = whyNot(from.table.progress);
@@ -94,7 +94,7 @@ export class Switches {
     this.takeLine();
   }
 
-  /** Takes the memory over time as compiled, where the function has been compiled for another pane's sake. */
+  /** Takes over the compiled memory over time if another pane had the function compiled. */
   hearCompiled(): void {
     const before = this.line;
     this.takeLine();
@@ -105,7 +105,7 @@ export class Switches {
     return this.from.table;
   }
 
-  /** How far the kernel is with the settings that are wanted. */
+  /** The progress of the evaluation of settings. */
   get tries(): Work {
     return this.from.tries;
   }
@@ -114,7 +114,7 @@ export class Switches {
     for (const stop of this.stops) stop();
   }
 
-  /** Has them made, if they are not there, and then does something with them. */
+  /** Requests the switches if they are missing, and then calls back. */
   ask(then: () => void = () => {}): void {
     if (this.settings !== null) {
       then();
@@ -130,22 +130,22 @@ export class Switches {
     return this.settings?.table ?? null;
   }
 
-  /** The setting as a text; empty for the function as it is written. */
+  /** The key of the current setting; empty for the function as written. */
   get key(): string {
     return this.chosen === null ? AS_WRITTEN : this.settings!.key(this.chosen);
   }
 
-  /** What is set, or what comes nearest to the function as it is written. */
+  /** The current setting, or the one that corresponds to the function as written. */
   get setting(): Setting {
     return this.chosen ?? this.settings!.parse(this.table!.present);
   }
 
-  /** What a setting comes to; null where that is not known. */
+  /** The effect of a setting; null if unknown. */
   trade(key = this.key): TriedTrade | null {
     return this.trades[key] ?? null;
   }
 
-  /** Why a setting cannot be had; or empty. */
+  /** Why a setting is not possible, or empty. */
   reason(key = this.key): string {
     return this.failed[key] ?? "";
   }
@@ -154,7 +154,7 @@ export class Switches {
     return key in this.trades || key in this.failed;
   }
 
-  /** Whether what is not known yet can be worked out. */
+  /** Whether the kernel can still evaluate settings. */
   get canAsk(): boolean {
     return !this.from.isAlone && !["gone", "stopped"].includes(this.tries.progress.state);
   }
@@ -164,35 +164,35 @@ export class Switches {
     return this.from.isAlone || this.tries.progress.state === "gone";
   }
 
-  /** Whether the kernel is still to say what is set comes to. */
+  /** Whether the current setting is still to be evaluated. */
   get isPending(): boolean {
     return this.chosen !== null && !this.isKnown(this.key) && this.canAsk;
   }
 
-  /** The memory over time of what is set, or of what was set while that is worked out; null for the function as written. */
+  /** The memory over time of the current setting, or of the previous one while it is evaluated; null for the function as written. */
   get timeline(): Timeline | null {
     if (this.chosen === null || this.drawing === null) return null;
     return this.drawing.key === this.key || this.isDrawing ? this.drawing.timeline : null;
   }
 
-  /** Whether the memory over time that is shown is not that of what is set. */
+  /** Whether the timeline shown is not yet that of the current setting. */
   get isDrawing(): boolean {
     return this.chosen !== null && this.drawing?.key !== this.key && this.reason() === "" && this.canAsk;
   }
 
-  /** Whether a value is kept, as it is set or as written: saved, or in no checkpoint. */
+  /** Whether a value is kept: saved, or not in any checkpoint. */
   keeps(value: number, setting = this.chosen): boolean {
     return setting === null || setting.saved.has(value) || !this.settings!.held(setting.regions).has(value);
   }
 
-  /** The values that a checkpoint saves in the place of a residual; null where that is not known yet. */
+  /** The values that a checkpoint saves instead of a residual; null if not known yet. */
   inPlaceOf(residual: number): readonly number[] | null {
     return this.table === null ? null : (this.table.residuals[residual] ?? []);
   }
 
   // --- setting them ---
 
-  /** Sets them; null for the function as it is written. */
+  /** Changes the setting; null for the function as written. */
   choose(chosen: Setting | null, said = ""): void {
     const before = this.key;
     if (this.isAlone && chosen !== null && !this.isKnown(this.settings!.key(chosen))) {
@@ -211,14 +211,14 @@ export class Switches {
     this.tell();
   }
 
-  /** Switches the checkpoint around a region. */
+  /** Toggles the checkpoint around a region. */
   flip(region: number): void {
     const { setting, gone } = this.settings!.flipped(this.setting, region);
     const names = this.namesOf(gone);
     this.choose(setting, gone.length > 0 ? `Switched off with it, since they share a part: ${names}.` : "");
   }
 
-  /** Saves some values, on the device or on the host, or has them recomputed. */
+  /** Saves, offloads or recomputes some values. */
   set(values: readonly number[], fate: Fate): void {
     const settings = this.settings!;
     if (fate !== "recomputed") {
@@ -237,7 +237,7 @@ export class Switches {
     this.choose(setting, added.length > 0 ? around + off : "");
   }
 
-  /** Sets what a text says that was a key before. */
+  /** Restores a setting from its key. */
   restore(key: string): void {
     if (key === this.key) return;
     this.chosen = key === AS_WRITTEN ? null : this.settings!.parse(key);
@@ -276,13 +276,13 @@ export class Switches {
 
   // --- what they come to ---
 
-  /** Has settings worked out as long as they are wanted: a list of keys, the most urgent first, made anew each time. */
+  /** Evaluates settings while they are wanted. `keys` lists them in order of urgency, and is called again each time. */
   want(keys: () => Iterable<string>): void {
     this.wanted = keys;
     this.pump();
   }
 
-  /** Sets the best plan, once it is known. */
+  /** Applies the best plan once it is known. */
   plan(): void {
     const { planned } = this;
     if (planned !== null) this.follow(planned);
@@ -293,7 +293,7 @@ export class Switches {
     }
   }
 
-  /** The key of the best plan, if it has been asked for. */
+  /** The key of the best plan, if known. */
   get planned(): string | null {
     return this.from.tried()?.plan ?? null;
   }
@@ -305,14 +305,14 @@ export class Switches {
     this.choose(plan === AS_WRITTEN ? null : this.settings!.parse(plan), said);
   }
 
-  /** Has what is set compiled, for its memory over time. */
+  /** Compiles the current setting for its memory over time. */
   compile(): void {
     this.lineWanted = this.key;
     this.pump();
     this.tell();
   }
 
-  /** Whether what is set is being compiled, or will be. */
+  /** Whether the current setting is being compiled, or is about to be. */
   get isCompiling(): boolean {
     return this.lineWanted === this.key && this.canAsk;
   }
@@ -328,7 +328,7 @@ export class Switches {
     return this.isPlanWanted && this.canAsk;
   }
 
-  /** Hands over the code for what is set, once it is written. */
+  /** Calls back with the code for the current setting. */
   code(then: (text: string) => void): void {
     this.onCode = then;
     this.codeWanted = this.key;
@@ -336,7 +336,7 @@ export class Switches {
     else this.pump();
   }
 
-  /** Whether the code for what is set is written, or can be. */
+  /** Whether the code for the current setting exists or can be written. */
   get canCode(): boolean {
     return this.canAsk || this.from.written()?.key === this.key;
   }
@@ -345,13 +345,13 @@ export class Switches {
     return this.from.written()?.key === this.codeWanted;
   }
 
-  /** Asks once more, where nothing came of it. */
+  /** Requests again after a failure. */
   again(): void {
     this.pump(true);
     this.tell();
   }
 
-  /** Asks for what is wanted most and not known, unless the kernel is at something. */
+  /** Requests the most wanted unknown setting, unless the kernel is busy. */
   private pump(isAgain = false): void {
     const { state } = this.tries.progress;
     if (this.settings === null || (state !== "none" && !isAgain)) return;
@@ -379,7 +379,7 @@ export class Switches {
       }
       this.pump();
     }
-    // A switch that nobody can say anything about goes back.
+    // Revert a setting that can no longer be evaluated.
     if (state === "gone" && this.chosen !== null && !this.isKnown(this.key)) {
       this.restore(this.past.pop() ?? AS_WRITTEN);
       this.said = NOT_KNOWN;
@@ -387,7 +387,7 @@ export class Switches {
     this.tell();
   }
 
-  /** Takes what the kernel has said. */
+  /** Reads the kernel's results. */
   private take(): void {
     this.takeLine();
     const tried = this.from.tried();

@@ -1,4 +1,4 @@
-/** The rows of the table of switches: groups of values, the settings that their switches lead to, and their order. */
+/** The rows of the switches table: groups of values, the settings that their switches lead to, and sorting. */
 
 import { formatRepeated } from "../ui/format";
 import { sortedBy } from "../ui/sorting";
@@ -6,10 +6,10 @@ import type { TriedTrade } from "../wire/explorer.generated";
 import { sumOf } from "./groups";
 import type { Setting, Settings } from "./settings";
 
-/** A row of the table: a value, or those that are one expression's in repeated layers, calls and iterations. */
+/** A row: a value, or the values of one expression in repeated layers, calls and iterations. */
 export interface Row {
   group: number;
-  /** The values that its switch is of. */
+  /** The values that its switch controls. */
   values: readonly number[];
   /** How many of them are saved, and how many of these are offloaded to the host. */
   saved: number;
@@ -18,17 +18,17 @@ export interface Row {
   type: string;
   nbytes: number;
   row: number;
-  /** What its switch leads to, and the one by which it is offloaded, or no longer so. */
+  /** The setting after its switch is clicked, and after its offload switch is. */
   next: Setting;
   nextOnHost: Setting;
-  /** Whether it is one of a group that is open. */
+  /** Whether it belongs to an expanded group. */
   isInside: boolean;
 }
 
-/** What a switch changes; null where that is not known. */
+/** The effect of a switch; null if unknown. */
 export type Difference = TriedTrade | null;
 
-/** The groups that the checkpoints of a setting can save. */
+/** The groups that the setting's checkpoints can save. */
 export function rowsOf(settings: Settings, setting: Setting): Row[] {
   const { groups, values } = settings.table;
   const members = new Map<number, number[]>();
@@ -39,7 +39,7 @@ export function rowsOf(settings: Settings, setting: Setting): Row[] {
   return [...members].map(([group, of]) => rowOf(settings, setting, group, of, groups[group]!, false));
 }
 
-/** The same with one row for each of its values. */
+/** A row for each value of a group. */
 export function unfolded(settings: Settings, setting: Setting, row: Row): Row[] {
   return row.values.map((value) =>
     rowOf(settings, setting, row.group, [value], settings.table.groups[row.group]!, true),
@@ -71,7 +71,7 @@ function rowOf(
   };
 }
 
-/** What a switch changes: what it leads to, less what is set. */
+/** The effect of a switch: the next setting's figures minus the current ones. */
 export function differenceOf(now: TriedTrade | null, next: TriedTrade | null): Difference {
   return now && next && [next[0] - now[0], next[1] - now[1], next[2] - now[2], next[3] - now[3]];
 }
@@ -80,7 +80,7 @@ export type SortKey = "saved" | "what" | "type" | "nbytes" | "peak" | "kept" | "
 
 const ORDER: Partial<Record<SortKey, number>> = { peak: 0, kept: 1, work: 2 };
 
-/** Rows by a column, those alike in it in the order of the program; a switch that is not known comes last. */
+/** Rows sorted by a column, then in program order; unknown effects are last. */
 export function sortedRows(
   rows: readonly Row[],
   key: SortKey,

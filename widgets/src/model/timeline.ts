@@ -1,14 +1,14 @@
-/** Memory over time: the values alive at a step, the totals by kind, and their reduction to pixels. */
+/** Memory over time: the values alive at a step, totals by kind, and their reduction to columns of pixels. */
 
 import type { MemoryKind } from "../wire/schema";
 import { patternOf, push, sumOf } from "./groups";
 
-/** The kinds of memory in the order in which kinds are stacked: what stays longest is at the bottom. */
+/** The kinds of memory in stacking order: the longest-lived at the bottom. */
 export const STACKED = ["argument", "constant", "residual", "result", "cotangent", "temporary"] as const;
 
 export type { MemoryKind };
 
-/** What values of each kind are called. */
+/** The plural name of each kind. */
 export const PLURALS: Record<MemoryKind, string> = {
   argument: "arguments",
   constant: "constants",
@@ -18,49 +18,49 @@ export const PLURALS: Record<MemoryKind, string> = {
   temporary: "temporaries",
 };
 
-/** The time of one equation. */
+/** The execution of one equation. */
 export interface Step {
-  /** The equation, or -1 where none that is shown stands for it. */
+  /** Its row, or -1 if it is not shown. */
   row: number;
   isBackward: boolean;
-  /** What runs, where it is not that equation itself. */
+  /** What runs, if not the equation itself. */
   what?: string;
 }
 
-/** What is in memory during some of the steps: a value, or what the body of a loop takes inside for one step. */
+/** A value in memory during some steps, or the temporary memory of a loop's body during one step. */
 export interface Buffer {
   nbytes: number;
   kind: MemoryKind;
-  /** First and last step at which it is there; the last is the number of steps if it is there when all is done. */
+  /** The first and last step at which it is in memory; the last equals the number of steps if it is never freed. */
   born: number;
   last: number;
-  /** The equation that makes it, or -1. */
+  /** The equation that computes it, or -1. */
   row: number;
   name: string;
   type: string;
-  /** The residuals that it holds: several where one shows another in a new shape. */
+  /** The residuals stored in it: several if some are reshaped views of others. */
   residuals: readonly number[];
 }
 
-/** The forward steps, then the backward ones, and all that is in memory meanwhile. */
+/** The forward steps, then the backward steps, and everything in memory during them. */
 export interface Timeline {
   steps: readonly Step[];
   buffers: readonly Buffer[];
 }
 
 export interface Totals {
-  /** For each of `STACKED`, the bytes at each step. */
+  /** For each kind in `STACKED`, the bytes at each step. */
   kinds: readonly Float64Array[];
   total: Float64Array;
-  /** The first step at which most is alive, or -1. */
+  /** The first step with the most bytes alive, or -1. */
   peak: number;
-  /** How many steps are forward. */
+  /** The number of forward steps. */
   turn: number;
 }
 
 const summed = new WeakMap<Timeline, Totals>();
 
-/** The totals of a timeline, which are worked out once. */
+/** The totals of a timeline; cached. */
 export function totalsOf(timeline: Timeline): Totals {
   const totals = summed.get(timeline) ?? sumUp(timeline);
   summed.set(timeline, totals);
@@ -89,7 +89,7 @@ function sumUp({ steps, buffers }: Timeline): Totals {
   return { kinds, total, peak: most(total, 0, n), turn: turn < 0 ? n : turn };
 }
 
-/** Values that are alive together and belong together. */
+/** A group of values that are alive at a step. */
 export interface Alive {
   members: readonly Buffer[];
   nbytes: number;
@@ -97,7 +97,7 @@ export interface Alive {
 
 const numbered = new WeakMap<readonly Buffer[], Int32Array>();
 
-/** For each buffer a number that those share that are one expression's values, or arguments whose paths differ in indices. */
+/** For each buffer, a number shared by one expression's values and by arguments whose paths differ only in indices. */
 function groupsOf(buffers: readonly Buffer[], groupOf: (row: number) => number): Int32Array {
   const known = numbered.get(buffers);
   if (known !== undefined) return known;
@@ -113,9 +113,8 @@ function groupsOf(buffers: readonly Buffer[], groupOf: (row: number) => number):
 }
 
 /**
- * What is alive at a step, the largest first.
- *
- * @param groupOf a number for each equation, the same for those of one expression.
+ * What is alive at a step, largest first.
+ * @param groupOf a number for each equation, shared by those of one expression.
  */
 export function aliveAt({ buffers }: Timeline, step: number, groupOf: (row: number) => number): Alive[] {
   const numbers = groupsOf(buffers, groupOf);
@@ -129,13 +128,13 @@ export function aliveAt({ buffers }: Timeline, step: number, groupOf: (row: numb
     .sort((x, y) => y.nbytes - x.nbytes);
 }
 
-/** For each column the step at which least is alive, and the one at which most is. */
+/** For each column, the steps with the fewest and the most bytes alive. */
 export interface Columns {
   low: Int32Array;
   high: Int32Array;
 }
 
-/** Steps in at most so many columns of one width, each of which has a step or more; those from `start` until before `stop`. */
+/** Distributes the steps from `start` to before `stop` over at most `limit` columns of equal width. */
 export function columnsOf(total: Float64Array, limit: number, start = 0, stop = total.length): Columns {
   const steps = stop - start;
   const n = Math.min(steps, Math.max(1, Math.floor(limit)));
@@ -152,19 +151,19 @@ export function columnsOf(total: Float64Array, limit: number, start = 0, stop = 
   return { low, high };
 }
 
-/** The column that holds a step. */
+/** The column of a step. */
 export function columnOf(step: number, steps: number, columns: number): number {
   return Math.min(columns - 1, Math.ceil(((step + 1) * columns) / steps) - 1);
 }
 
-/** The first of the steps from one until before another at which most is alive; -1 if there are none. */
+/** The first step in a range with the most bytes alive; -1 if the range is empty. */
 function most(total: Float64Array, from: number, to: number): number {
   let found = from < to ? from : -1;
   for (let i = from + 1; i < to; i++) if (total[i]! > total[found]!) found = i;
   return found;
 }
 
-/** Powers of two times whole numbers, up to a peak; about as many as asked for: `[2048, 4096]`. */
+/** About `about` round ticks up to a peak, multiples of a power of two: `[2048, 4096]`. */
 export function ticks(peak: number, about: number): number[] {
   if (peak <= 0 || about < 1) return [];
   const step = 2 ** Math.max(0, Math.round(Math.log2(peak / about)));

@@ -1,4 +1,4 @@
-/** The player's description of a step: its equation, the rule, and the equations that it added. */
+/** The player's description of a step: its equation, the rule, and the equations emitted. */
 
 import { coloured } from "../code/python";
 import type { Model } from "../model/model";
@@ -8,10 +8,10 @@ import { h } from "../ui/dom";
 import { formatCount } from "../ui/format";
 import { marked } from "../ui/marked";
 
-/** Longer params are left out; the title has them whole. */
+/** Longer params are left out; the tooltip has them. */
 const LONG = 28;
 
-/** Variables of a list shown before the rest is only counted. */
+/** How many variables of a list are shown. */
 const MANY = 10;
 
 const KINDS: Record<Kind, string> = {
@@ -72,7 +72,7 @@ class Card {
     return `${label}, equation${rows.length > 1 ? "s" : ""} ${numbers}`;
   }
 
-  /** The programs that an equation stands in, outermost first. */
+  /** The programs that contain an equation, outermost first. */
   private within(row: number): HTMLElement | false {
     const { model } = this;
     const crumbs: string[] = [];
@@ -82,7 +82,7 @@ class Card {
     return h("span", { class: "jv-dim", "data-testid": "step-within" }, `in ${crumbs.join(" › ")}`);
   }
 
-  /** The user's line, as it is written. */
+  /** The user's source line. */
   private line(row: number): HTMLElement | false {
     const { model } = this;
     const place = model.place(row);
@@ -98,7 +98,7 @@ class Card {
     );
   }
 
-  /** What the rule adds to one stage: operands, equations, results. */
+  /** What the rule emits into one stage: operands, equations, results. */
   private part({ stage, takes, rows, gives }: Part): HTMLElement {
     const { model, play } = this;
     const { label } = model.view.stages[stage]!;
@@ -126,7 +126,7 @@ class Card {
   private role(row: number): string {
     if (this.play.isLoose[row]) return "of no equation";
     const role = this.model.role(row);
-    // The equations on the way to what is saved have its role too.
+    // Equations that lead to a saved value have this role as well.
     if (role === "residual" && this.model.outputs(row).some((v) => this.player.rules.isSaved(v)))
       return "saved";
     return ROLES[role] ?? role;
@@ -178,7 +178,7 @@ class Card {
     return h("div", { class: "jv-io" }, h("h5", {}, title), h("ul", {}, ...items));
   }
 
-  /** `tangent of c`, the variable in its colour. */
+  /** `tangent of c`, with the variable in its colour. */
   private words({ kind, of }: Name): (Node | string)[] {
     if (kind === "local" || of < 0) return [KINDS[kind]];
     const own = this.player.rule.names.get(of);

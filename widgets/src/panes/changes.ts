@@ -1,4 +1,4 @@
-/** The differences between two versions of a function: totals and residuals. */
+/** The changes between two versions of a function: totals and residuals. */
 
 import type { Change, State } from "../state/state";
 import { button, h, section } from "../ui/dom";
@@ -58,7 +58,7 @@ export class ChangesPane {
     if (change === "shown") this.toggle.checked = this.state.compared;
   }
 
-  /** Goes through the equations of a stage that one version has alone, in the version that has them. */
+  /** Goes through the equations of a stage that only one version has, in that version. */
   private next(key: string, isAfter: boolean): void {
     const { other } = this.state;
     if (other === null) return;
@@ -86,7 +86,7 @@ const amount = (n: number, unit: string) => (AMOUNTS[unit] ?? formatCount)(n);
 const signed = (n: number, unit: string) =>
   n === 0 ? "same" : `${n < 0 ? "−" : "+"}${amount(Math.abs(n), unit)}`;
 
-/** `−51%`, or empty where there is nothing to take a share of. */
+/** `−51%`, or empty if there is nothing to compare with. */
 function shareText(before: number, after: number): string {
   const percent = before > 0 ? Math.round((100 * Math.abs(after - before)) / before) : 0;
   return percent > 0 ? `${after < before ? "−" : "+"}${formatCount(percent)}%` : "";
@@ -98,7 +98,7 @@ export function changeText(before: number, after: number, unit: string): string 
   return signed(after - before, unit) + (share && ` (${share})`);
 }
 
-/** What the versions come to: in large the second one, and by how much it differs. */
+/** The figures: the current ones large, with the change. */
 function figures({ figures }: Changes): HTMLElement {
   return h(
     "div",
@@ -132,7 +132,7 @@ function figures({ figures }: Changes): HTMLElement {
 
 interface Steps {
   show(key: string): void;
-  /** To the next equation of a stage that only the version before has, or only this one. */
+  /** Goes to the next equation of a stage that only the previous version has, or only this one. */
   next(key: string, isAfter: boolean): void;
 }
 

@@ -1,20 +1,20 @@
-/** The chart of a timeline: areas stacked by kind, sizes on the left, the peak, the turn between the passes, and highlights. */
+/** The chart of memory over time: areas stacked by kind, sizes on the left, the peak, the start of the backward pass, and highlights. */
 
 import { columnOf, columnsOf, STACKED, type Totals, ticks } from "../model/timeline";
 import { svg } from "../ui/dom";
 import { formatBytes, plural } from "../ui/format";
 
-/** Pixels around the areas: the label of the peak above, sizes at the left, what is lit and the names of the passes below. */
+/** Padding in pixels: for the label of the peak, for sizes on the left, and for highlights and the names of the passes below. */
 const TOP = 18;
 const LEFT = 62;
 const RIGHT = 8;
 const LANE = 8;
 const BELOW = 18;
 
-/** Pixels that a letter takes, about. */
+/** The approximate width of a letter in pixels. */
 const LETTER = 7;
 
-/** Totals in a room of so many pixels; the drawing has the widths of columns: a step each, or a device's pixel each of several. */
+/** Draws totals at a given size. Each column has a step, or with many steps, is a device pixel wide and has several. */
 export class Chart {
   readonly left = LEFT;
   readonly right: number;
@@ -23,8 +23,8 @@ export class Chart {
   private readonly top: number;
 
   /**
-   * @param pixels of the device in one of CSS.
-   * @param reference another timeline's, whose peak has to fit too.
+   * @param pixels the device pixel ratio.
+   * @param reference another timeline, whose peak has to fit too.
    */
   constructor(
     readonly totals: Totals,
@@ -32,10 +32,10 @@ export class Chart {
     height: number,
     private readonly pixels: number,
     private readonly reference: Totals | null = null,
-    /** What is stacked, in the order of the totals, and what a step is called. */
+    /** What is stacked, in the order of the totals, and the name of a step. */
     private readonly kinds: readonly string[] = STACKED,
     private readonly step = "step",
-    /** What it compiles to, as another line. */
+    /** The compiled program's memory, as a line. */
     private readonly compiled: Totals | null = null,
   ) {
     this.right = Math.max(LEFT + 1, width - RIGHT);
@@ -57,13 +57,13 @@ export class Chart {
     return this.columns.high.length;
   }
 
-  /** Where the column of a step starts and ends. */
+  /** The left and right edge of a step's column. */
   span(step: number): [number, number] {
     const c = columnOf(step, this.steps, this.count);
     return [this.edge(c), this.edge(c + 1)];
   }
 
-  /** The middle of the column of a step. */
+  /** The centre of a step's column. */
   x(step: number): number {
     const [from, to] = this.span(step);
     return (from + to) / 2;
@@ -73,7 +73,7 @@ export class Chart {
     return this.bottom - ((this.bottom - TOP) * bytes) / this.top;
   }
 
-  /** The step at a place: of a column of several, the one at which most is alive. */
+  /** The step at a position: the one with the most bytes alive in its column. */
   stepAt(x: number): number {
     if (this.count === 0) return -1;
     const c = Math.floor(((x - this.left) / this.across) * this.count);
@@ -106,14 +106,14 @@ export class Chart {
     });
   }
 
-  /** What is alive at every step of a column in full colour, and what is alive at some of them, paler, above. */
+  /** In full colour, what is alive at every step of a column; paler above it, what is alive at some. */
   private areas(): SVGElement[] {
     const { low, high } = this.columns;
     const always = this.stack(low, "jv-area");
     return this.count < this.steps ? [...this.stack(high, "jv-area jv-sometimes"), ...always] : always;
   }
 
-  /** One area for each kind, from the ground up: the topmost first, so that those below are painted over it. */
+  /** One area per kind, topmost first, so that lower ones paint over it. */
   private stack(steps: Int32Array, className: string): SVGElement[] {
     const levels = new Float64Array(steps.length);
     const areas = this.kinds.flatMap((kind, k) => {
@@ -136,7 +136,7 @@ export class Chart {
     return areas.reverse();
   }
 
-  /** Another timeline as a line; its passes stand where those of this one do. */
+  /** Another timeline as a line, with its passes aligned to those of this one. */
   private compared(other: Totals | null, how: string): SVGElement[] {
     if (other === null || this.steps === 0) return [];
     const { total, turn } = other;
@@ -155,7 +155,7 @@ export class Chart {
     return [svg("path", { class: `jv-reference ${how}`, d })];
   }
 
-  /** Where the backward pass begins. */
+  /** Where the backward pass starts. */
   private get turn(): number {
     const { turn } = this.totals;
     return turn >= this.steps ? this.right : this.span(turn)[0];
@@ -191,14 +191,14 @@ export class Chart {
     ];
   }
 
-  /** A step that is pointed at: as wide as it is, or as can be seen. */
+  /** The rectangle of the step's cursor: as wide as its column, but wide enough to be visible. */
   cursor(step: number): Record<string, number> {
     const [from, to] = this.span(step);
     const width = Math.max(1, to - from);
     return { x: (from + to - width) / 2, width, y: TOP - 6, height: this.bottom - TOP + 6 };
   }
 
-  /** The steps during which something is in memory, over the areas and as a bar below them. */
+  /** The steps during which something is in memory: over the areas, and as a bar below them. */
   during(first: number, last: number): SVGElement[] {
     const from = this.span(first)[0];
     const width = Math.max(2, this.span(Math.min(last, this.steps - 1))[1] - from);
@@ -208,7 +208,7 @@ export class Chart {
     ];
   }
 
-  /** Ticks below the areas for steps that are lit; for those selected a line through the areas too. */
+  /** Ticks below the areas for highlighted steps; tall ones are lines through the areas. */
   marks(steps: readonly number[], className: string, isTall: boolean): SVGElement[] {
     const places = new Set(steps.map((step) => crisp(this.x(step), this.pixels)));
     if (places.size === 0) return [];
@@ -224,7 +224,7 @@ export function peakOf({ total, peak }: Totals): number {
 
 const round = (value: number) => Math.round(value * 100) / 100;
 
-/** Half a pixel of the device beside its edge: a line of that width is as sharp as it gets. */
+/** Shifts by half a device pixel, so that a line of that width is sharp. */
 function crisp(value: number, pixels: number): number {
   return (Math.floor(value * pixels) + 0.5) / pixels;
 }

@@ -1,4 +1,4 @@
-/** The pane of the stage `compiled`: StableHLO and optimised HLO, each line linked to the equations that it was made from. */
+/** The pane of the compiled stage: StableHLO and optimised HLO, with each line linked to the equations it comes from. */
 
 import type { Look, Text, TextView } from "../code/editor";
 import type { Compilation } from "../host/sync";
@@ -40,13 +40,13 @@ const COMPILING =
   "Compiling forward and backward as one program… This is done once. XLA itself cannot be interrupted: if you stop, the kernel is free again, and XLA continues in the background.";
 const COMPILING_BLOCK = "Compiling forward and backward with one block alone…";
 
-/** What is to be made still, or may be. */
+/** States in which there may still be a result. */
 const UNDER_WAY = ["asked", "late", "working", "stopping", "left"];
 
-/** Places of the user's source that are written behind a line. */
+/** How many source locations are shown after a line. */
 const MOST_PLACES = 2;
 
-/** What stands in the margin, by what a line is of. */
+/** The letter in the margin for each pass. */
 const LETTERS: Record<string, string> = { forward: "F", backward: "B", both: "FB", primal: "" };
 
 export class CompiledPane {
@@ -66,16 +66,16 @@ export class CompiledPane {
   });
   private readonly stop: () => void;
   private waiting: { of: Work; shown: Waiting; about: string } | null = null;
-  /** What is on the screen, as it came. */
+  /** The text of the compiled program currently shown. */
   private filled = "";
   private compiled: Compiled | null = null;
-  /** The equations for which the collectives are, each row of the table by itself. */
+  /** The equations of each row of the communication table. */
   private exchanging: readonly (readonly number[])[] = [];
   private which: Which = "hlo";
   private text: Text | null = null;
   private memory: CompiledPeakView | null = null;
   private linked: Linked | null = null;
-  /** The rows that are selected, and those that stand for them. */
+  /** The selected rows, and the rows that represent them. */
   private selected = new Set<number>();
 
   constructor(
@@ -83,7 +83,7 @@ export class CompiledPane {
     private readonly source: Compilation,
     private readonly side: Side,
     private readonly root: HTMLElement,
-    /** Of the main module, which has the editor. */
+    /** The editor, which is in the main module. */
     private readonly textView: TextView,
   ) {
     this.element = section(
@@ -128,7 +128,7 @@ export class CompiledPane {
     this.bringIntoSight();
   }
 
-  /** Selects what the next line was made from, or the line before. */
+  /** Selects the equations of the next or previous line. */
   step(by: 1 | -1): boolean {
     const { linked } = this;
     if (linked === null) return false;
@@ -173,7 +173,7 @@ export class CompiledPane {
     this.fillWith(answer.memory !== null ? "memory" : answer.hlo === null ? "stablehlo" : "hlo");
   }
 
-  /** What is being made, and how far it is; below it what JAX hands to XLA, once that is there. */
+  /** Shows progress; below it, once it exists, the program that JAX passes to XLA. */
   private wait(of: Work, what: string): void {
     const isNew = this.waiting?.of !== of;
     if (isNew) {
@@ -182,7 +182,7 @@ export class CompiledPane {
       if (of.progress.state === "none") of.ask();
     }
     const { waiting } = this;
-    if (waiting === null) return; // it was there at once
+    if (waiting === null) return; // it was already there
     waiting.shown.update();
     const given = this.source.lowered();
     const about = `${given} ${of.progress.state === "working" && of.canStop} ${of.progress.state}`;
@@ -200,13 +200,13 @@ export class CompiledPane {
     }
     this.clear();
     const at = focused(this.body) as HTMLElement | null;
-    // What stays where it is keeps the focus, hidden for a moment or not.
+    // Elements that stay in place keep the focus, even if hidden for a moment.
     if (this.body.firstElementChild !== waiting.shown.element)
       this.body.replaceChildren(waiting.shown.element);
     while (waiting.shown.element.nextSibling) waiting.shown.element.nextSibling.remove();
     this.body.append(...offered);
     if (lowered !== null) this.showLowered(lowered, waiting.shown.element, offered);
-    // Who pressed a button there goes on from it.
+    // Keep the focus on a button that was pressed.
     if (waiting.shown.element.contains(at)) at?.focus({ preventScroll: true });
   }
 
@@ -218,7 +218,7 @@ export class CompiledPane {
     this.about.title = ABOUT.stablehlo;
   }
 
-  /** To have one block alone compiled, where blocks are the same; or all, where that was done. */
+  /** Offers to compile one of several equal blocks alone, or after that, the whole program. */
   private offer(blocks: string, isBlock = false): HTMLElement[] {
     const { whole, block } = this.source;
     if (blocks === "" || (whole.progress.state === "working" && !whole.canStop)) return [];
@@ -308,7 +308,7 @@ export class CompiledPane {
     return isBlock ? this.offer(block, true) : [];
   }
 
-  /** Shows a text below what is said of it. */
+  /** Shows a text below its description. */
   private showText(
     which: "hlo" | "stablehlo",
     text: CompiledText,
@@ -336,7 +336,7 @@ export class CompiledPane {
     return linked;
   }
 
-  /** Lights the lines of the selection, and says so where there are none. */
+  /** Highlights the lines of the selection, or says that there are none. */
   private light(): void {
     const { linked, text } = this;
     if (linked === null || text === null) return;
@@ -372,7 +372,7 @@ export class CompiledPane {
     return listing === null ? 0 : listing.lineAt(listing.scroller.scrollTop);
   }
 
-  /** Scrolls to the nearest line that is lit, if none is in sight; says whether there is one. */
+  /** Scrolls to the nearest highlighted line if none is visible; returns whether there is one. */
   private bringIntoSight(): boolean {
     const { linked, text } = this;
     if (linked === null || text === null) return false;
@@ -393,14 +393,14 @@ export class CompiledPane {
     return false;
   }
 
-  /** The pass that a line is of, or `both`; nothing where it is of neither. */
+  /** The pass of a line, or `both`; empty if neither. */
   private passOf(rows: readonly number[]): string {
     const { model } = this.state;
     const [one = "", ...more] = new Set(rows.map((row) => model.view.stages[model.stage(row)]!.key));
     return more.length > 0 ? "both" : one;
   }
 
-  /** `model.py:12`: the lines of the user's source that a line was made from. */
+  /** The source lines of a line: `model.py:12`. */
   private behind(rows: readonly number[]): string {
     const { model } = this.state;
     const places = [...new Set(rows.map((row) => model.placeText(model.place(row))).filter(Boolean))];

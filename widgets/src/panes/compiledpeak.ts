@@ -1,4 +1,4 @@
-/** The memory of the compiled program over its schedule, with the modelled one as a line, and what is alive at its peak. */
+/** The compiled program's memory over its schedule, with the modelled memory as a line, and what is alive at the peak. */
 
 import { PLURALS, type Totals, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
@@ -13,19 +13,19 @@ const NAMES: Record<CompiledPeak["kinds"][number], string> = { ...PLURALS, own: 
 export class CompiledPeakView {
   readonly element: HTMLElement;
   private readonly stop: () => void;
-  /** The lines of the table with the places that they name. */
+  /** The rows of the table with their equations. */
   private readonly lines = new Map<HTMLElement, readonly number[]>();
 
   constructor(
     private readonly state: State,
     private readonly peak: CompiledPeak,
     exchanges: CompiledExchanges | null,
-    /** The equations of each row of them. */
+    /** The equations of each communication. */
     private readonly exchanging: readonly (readonly number[])[] = [],
   ) {
     const totals = totalsOfCompiled(peak);
     const { model } = state;
-    // The modelled curve is there once the whole view is.
+    // The modelled curve needs the complete view.
     const modelled = model.view.is_whole && !model.view.no_memory ? totalsOf(model.timeline) : null;
     const areas = svg("svg", { "aria-hidden": "true" });
     const plot = h("div", { class: "jv-plot" }, areas);
@@ -52,7 +52,7 @@ export class CompiledPeakView {
     this.stop();
   }
 
-  /** Marks what is on the lines that are selected. */
+  /** Highlights rows of the selected source lines. */
   light(): void {
     const { rows } = this.state.selection;
     for (const [line, own] of this.lines)
@@ -95,7 +95,7 @@ export class CompiledPeakView {
     return table(["kind", "bytes", "in memory at the peak", "type", "line", "why"], rows, rest);
   }
 
-  /** A row leads to its equations, or where those are not known to its line. */
+  /** A row that goes to its equations, or else to its source line. */
   private exchanged({ rows }: CompiledExchanges): HTMLElement {
     return table(
       ["collective", "over", "sent", "times", "pass", "line", "why"],
@@ -111,7 +111,7 @@ export class CompiledPeakView {
     );
   }
 
-  /** A row that leads to equations. */
+  /** A row that goes to equations. */
   private row(own: readonly number[], ...cells: HTMLElement[]): HTMLElement {
     const select = () => this.state.selectRows(own);
     const row = h(
@@ -130,7 +130,7 @@ export class CompiledPeakView {
     return row;
   }
 
-  /** The rows of a line such as `model.py:12`. */
+  /** The equations of a source line such as `model.py:12`. */
   private rowsOf(line: string): readonly number[] {
     const { model } = this.state;
     const [, name = "", number = ""] = /^(.*):(\d+)$/.exec(line) ?? [];

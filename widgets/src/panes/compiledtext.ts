@@ -1,16 +1,16 @@
-/** The compiled program: the texts from Python, and the links between their lines and equations. */
+/** The compiled program: the texts from Python, with links between their lines and equations. */
 
 import { rowsOfStages } from "../model/exchanges";
 import { push } from "../model/groups";
 import type { Model } from "../model/model";
 import type { CompiledText } from "../wire/explorer.generated";
 
-/** One of the texts, with rows of the model in place of numbers. */
+/** One of the texts, linked to rows of the model. */
 export class Linked {
   readonly lines: readonly string[];
   readonly rows: readonly (readonly number[])[];
   readonly cut: number;
-  /** The lines of each row that has any. */
+  /** The lines of each row. */
   readonly linesOf = new Map<number, number[]>();
 
   constructor(
@@ -31,17 +31,17 @@ export class Linked {
     return this.stages.some(([key]) => key === this.model.view.stages[this.model.stage(row)]!.key);
   }
 
-  /** Whether a row has a line, or one that it holds has. */
+  /** Whether a row or a row nested in it has a line. */
   isLeft(row: number): boolean {
     return this.linesOf.has(row) || this.inside(row).some((inner) => this.linesOf.has(inner));
   }
 
-  /** The rows that stand for one in the text: itself, or those that it holds where it has no line, as a call that was inlined. */
+  /** The rows that represent a row in the text: itself, or if it has no line, as for an inlined call, the rows nested in it. */
   standingFor(row: number): number[] {
     return this.linesOf.has(row) ? [row] : this.inside(row);
   }
 
-  /** The innermost equations of the stages, and how many of them no line is left of. */
+  /** The number of innermost equations, and of those without a line. */
   gone(): { total: number; without: number } {
     let total = 0;
     let without = 0;
@@ -59,7 +59,7 @@ export class Linked {
   private inside(row: number): number[] {
     const { model } = this;
     if (model.nested(row).length === 0) return [];
-    // What a row holds follows it.
+    // Nested rows follow their row.
     const stop = model.view.stages[model.stage(row)]!.equations[1];
     const found: number[] = [];
     for (let inner = row + 1; inner < stop && isWithin(model, inner, row); inner++) found.push(inner);
@@ -93,7 +93,7 @@ const PARTS = new RegExp(
 );
 const KINDS = ["variable", "type", "label", "keyword", "primitive", "param", "literal"] as const;
 
-/** The parts of a line that are coloured. */
+/** The ranges of a line with their colours. */
 export function partsOf(line: string): Part[] {
   return Array.from(line.matchAll(PARTS), (match) => ({
     from: match.index,

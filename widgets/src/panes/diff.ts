@@ -1,4 +1,4 @@
-/** Two versions as a diff: the source, or the equations of a stage, aligned line by line, with gaps where one has nothing. */
+/** Two versions as a diff: the source, or the equations of a stage, aligned line by line. */
 
 import { lineParts } from "../code/equation";
 import { type Line, listing } from "../code/listing";
@@ -11,10 +11,10 @@ import { button, h, onRowKey, section } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
 import type { Changes } from "../wire/explorer.generated";
 
-/** So many rows are shown of a stretch before the rest is asked for. */
+/** How many rows of a range are shown before `more`. */
 const SHOWN = 400;
 
-/** A line of one version: of the source, or an equation; a heading or a gap between excerpts is neither. */
+/** A line of the source, or an equation; a heading or a gap between excerpts is neither. */
 interface Side {
   state: State;
   file: number;
@@ -26,7 +26,7 @@ interface Side {
 interface Compared {
   before: readonly Side[];
   after: readonly Side[];
-  /** For each line of the version before the same one of this, or -1. */
+  /** For each line of the previous version, the same line in this one, or -1. */
   partner: ArrayLike<number>;
 }
 
@@ -40,7 +40,7 @@ export class DiffPane {
     "aria-label": "what is compared",
   });
   private readonly figures: HTMLSelectElement;
-  /** What is shown: the source, or the stage of a key; empty before it is looked at. */
+  /** The source, or the key of a stage; empty before the pane is shown. */
   private shown = "";
   private sides: { element: HTMLElement; side: Side }[] = [];
   private compared: Compared = { before: [], after: [], partner: [] };
@@ -172,7 +172,7 @@ export class DiffPane {
     return this.figures.value as Figure;
   }
 
-  /** What the gradient does on a line. */
+  /** The gradient's amount on a line. */
   private amount(side: Side | undefined): number {
     return side && side.line > 0 ? side.state.model.lines.of(side.file, side.line)[this.figure] : 0;
   }
@@ -238,7 +238,7 @@ export class DiffPane {
     return element;
   }
 
-  /** Arrows go down and up a version, and over to the other. */
+  /** Arrow keys move within a version and to the other one. */
   private onKey(event: KeyboardEvent, choose: () => void): void {
     const element = event.currentTarget as HTMLElement;
     const to = { ArrowLeft: 0, ArrowRight: 1 }[event.key];
@@ -268,7 +268,7 @@ export class DiffPane {
 
 const isPlain = ({ row, line }: Side) => row < 0 && line <= 0;
 
-/** The lines of the user's source, with headings where there are several files, and gaps between excerpts. */
+/** The user's source lines, with headings if there are several files, and gaps between excerpts. */
 function sidesOfSource(state: State): (Side & { text: string })[] {
   const files = state.model.view.files
     .map((file, i) => ({ ...file, i }))
@@ -286,7 +286,7 @@ function sidesOfSource(state: State): (Side & { text: string })[] {
   ]);
 }
 
-/** The lines but for the headings of what repeats, and for long lists of inputs and results. */
+/** All lines except the headings of repeats and of long lists of inputs and results. */
 function withoutFolds(lines: readonly Line[]): Line[] {
   let end = -1;
   return lines.filter(({ kind, foldTo }, i) => {
@@ -296,7 +296,10 @@ function withoutFolds(lines: readonly Line[]): Line[] {
   });
 }
 
-/** A name for each line that is the same in both versions where it stands for the same: by its equation, or that which holds its program. */
+/**
+ * A name for each line that is equal in both versions if the lines correspond: by its equation, or by the equation that contains its
+ * program.
+ */
 function placeNames(model: Model, lines: readonly Line[], rowOf: (row: number) => number): string[] {
   const owners = model.column("program_owner");
   const times = new Map<string, number>();

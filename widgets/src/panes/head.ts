@@ -1,4 +1,4 @@
-/** The common parts of the two main panes. */
+/** The parts that the two main panes share. */
 
 import type { Side, State } from "../state/state";
 import { button, h } from "../ui/dom";
@@ -6,7 +6,7 @@ import { plural } from "../ui/format";
 import { fullButton } from "../ui/full";
 import { marked } from "../ui/marked";
 
-/** Stages that a main pane shows, in words. */
+/** Describes the stages of a main pane. */
 export function aboutStages({ model }: State, stages: readonly number[]) {
   const infos = stages.map((stage) => model.view.stages[stage]!);
   const failed = infos.filter((info) => info.error);
@@ -15,7 +15,7 @@ export function aboutStages({ model }: State, stages: readonly number[]) {
     key: infos.map((info) => info.key).join("+"),
     label: infos.map((info) => info.label).join(" + "),
     title: infos.map((info) => `${info.label}: ${info.title}`).join("\n"),
-    /** Of one stage what it is; of several the tooltip says so. */
+    /** With several stages, the descriptions are in the tooltip. */
     about: infos.length === 1 ? infos[0]!.title : "",
     total: plural(total, "equation"),
     isShown: failed.length < infos.length,
@@ -23,12 +23,12 @@ export function aboutStages({ model }: State, stages: readonly number[]) {
   };
 }
 
-/** Marks the one of two main panes that has the keys. */
+/** Marks the main pane that has the focus. */
 export function markSide(element: HTMLElement, { side, shown }: State, own: Side): void {
   element.classList.toggle("is-active", side === own && shown.right.length > 0);
 }
 
-/** Code or graph, and a cross at the right pane. */
+/** The buttons for code and graph, and to close the right pane. */
 export function headButtons(state: State, side: Side): HTMLElement[] {
   const form = (name: "code" | "graph") =>
     button(name, () => state.showAs(side, name), {
@@ -43,13 +43,13 @@ export function headButtons(state: State, side: Side): HTMLElement[] {
     form("code"),
     form("graph"),
   );
-  // Two versions are compared as code.
+  // Versions are compared as code only.
   const isCompared = state.compared || state.other?.mark === "is-removed";
   const own = isCompared ? [] : [forms];
   return [...own, ...(side === "right" ? [closeButton(state)] : []), fullButton()];
 }
 
-/** Of the pane at the right. */
+/** The button that closes the right pane. */
 export function closeButton(state: State): HTMLElement {
   return button("×", () => (state.compared ? state.compare(false) : state.show({ right: [] })), {
     class: "jv-close",
@@ -58,7 +58,7 @@ export function closeButton(state: State): HTMLElement {
   });
 }
 
-/** What stands in the place of a text, or above it. */
+/** A message in place of a text, or above it. */
 export function message(title: string, text: string, id?: string): HTMLElement {
   return h(
     "div",

@@ -1,4 +1,4 @@
-/** The inspector: one equation or residual in full; with two versions, from the one where it was selected. */
+/** The inspector: one equation or residual in full; with two versions, from the one where the user selected. */
 
 import { donationText } from "../code/listing";
 import { usesText } from "../code/variable";
@@ -7,7 +7,7 @@ import { button, h, section } from "../ui/dom";
 import { formatBytes, formatCount, formatFlops, formatParts, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 
-/** Links of one kind shown before the rest is only counted. */
+/** How many links of one kind are shown. */
 const SHOWN = 8;
 
 export class InspectorPane {
@@ -37,7 +37,7 @@ export class InspectorPane {
     if (change === "selection" || isLeft) this.show(this.own);
   }
 
-  /** Shows what is selected in a version: this one, or that before. */
+  /** Shows the selection of a version. */
   show(state: State): void {
     this.state = state;
     this.version.textContent = state === this.own ? "" : "in the previous version";
@@ -82,7 +82,7 @@ export class InspectorPane {
     );
   }
 
-  /** What colours mean that only some programs have. */
+  /** The meanings of colours that only some programs have. */
   private markings(): HTMLElement[] {
     const { axes, donations } = this.state.model;
     const found = [];
@@ -141,7 +141,7 @@ export class InspectorPane {
     const list = (atoms: number[], notes: (i: number) => HTMLElement[]) =>
       h("ul", {}, ...atoms.map((a, i) => h("li", {}, ...typed(a, `${model.atomText(a)}:`), ...notes(i))));
     const note = (...parts: (Node | string)[]) => h("div", { class: "jv-of" }, ...parts);
-    // How a shard_map lays a value out, and what of it there is inside.
+    // The layout of a shard_map's operand or result, and its local type.
     const layout = model.layouts.get(row);
     const inside = layout ? model.nested(row)[0]! : -1;
     const laidOut = (spec: string | undefined, atom: number | undefined) =>
@@ -232,7 +232,7 @@ export class InspectorPane {
     });
   }
 
-  /** Equations to go to; those that read a variable are its uses. */
+  /** Links to equations; equations that read a variable are its uses. */
   private links(rows: readonly number[], how: Lit, variable = -1): HTMLElement {
     const { model } = this.state;
     const items = rows.slice(0, SHOWN).map((row) => {

@@ -1,4 +1,7 @@
-/** A table of residuals or of switches, and the memory pane: one below the other, or one at a time if there is little room. */
+/**
+ * The lower panes: a table of residuals, switches or changes, and the memory; one above the other, or one at a time if there is little
+ * room.
+ */
 
 import type { Change, Lower, State } from "../state/state";
 import { button, h, whenThere } from "../ui/dom";
@@ -12,7 +15,7 @@ const NAMES: [Lower, string][] = [
   ["changes", "changes"],
 ];
 
-/** The head of one of them: its name, and those of the others that can be shown in its place. */
+/** The tabs of one of them: its own name, and the panes that can replace it. */
 export function tabs(state: State, own: Lower): HTMLElement {
   const names = NAMES.filter(([key]) => key !== "changes" || state.other !== null).map(([key, label]) => {
     const isOwn = key === own;
@@ -21,7 +24,7 @@ export function tabs(state: State, own: Lower): HTMLElement {
       (event: MouseEvent) => {
         const shown = (event.currentTarget as HTMLElement).closest<HTMLElement>(".jv-lower");
         state.showLower(key);
-        // This tab has gone with its pane; the one that stands in its place goes on, when it is there.
+        // This tab has disappeared with its pane; focus the one that replaces it, once it exists.
         const own = `.jv-tab-${key}.is-own`;
         if (shown) whenThere(shown, own, (tab) => tab.focus({ preventScroll: true }));
       },
@@ -35,7 +38,7 @@ export function tabs(state: State, own: Lower): HTMLElement {
   return h("span", { class: "jv-tabs", role: "group", "aria-label": "what is shown here" }, ...names);
 }
 
-/** All of them in one element. */
+/** Combines them in one element. */
 export function lower(state: State, residuals: Pane, whatIf: Pane, memory: Pane, changes: Pane | null): Pane {
   const panes = [residuals, whatIf, memory, ...(changes ? [changes] : [])];
   const element = h("div", { class: "jv-lower" });

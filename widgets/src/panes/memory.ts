@@ -1,4 +1,4 @@
-/** The memory pane: modelled bytes alive over the equations, forward then backward, stacked by purpose. */
+/** The memory pane: modelled bytes alive at each equation, forward then backward, stacked by kind. */
 
 import { Waiting } from "../main/waiting";
 import { alike, sumOf } from "../model/groups";
@@ -22,23 +22,23 @@ import type { CompiledLine } from "../wire/explorer.generated";
 import { Chart, peakOf } from "./chart";
 import { tabs } from "./lower";
 
-/** Values that are named at a step. */
+/** How many values are named at a step. */
 const NAMED = 6;
 
 const ABOUT =
   "A model: equations run one by one, and each value is freed after its last reader. XLA fuses equations and needs less; " +
   "jaxviz.memory(...).compare() has XLA's figures.";
 
-/** What is on the screen: a timeline, and what follows from it. */
+/** The timeline shown, and what derives from it. */
 interface Shown {
   timeline: Timeline;
   totals: Totals;
   reference: Totals | null;
-  /** As XLA compiles it. */
+  /** As compiled by XLA. */
   line: CompiledLine | null;
 }
 
-/** Selected steps with a line each through the areas; more would hide them. */
+/** With more selected steps than this, no lines are drawn through the areas, which they would hide. */
 const MOST_LINES = 8;
 
 export class MemoryPane {
@@ -46,9 +46,9 @@ export class MemoryPane {
   private shown: Shown | null = null;
   private chart: Chart | null = null;
   private size: [number, number, number] = [0, 0, 1];
-  /** The step that the pointer or the keys are at, or -1. */
+  /** The step under the pointer or keyboard cursor, or -1. */
   private at = -1;
-  /** Whether that step has been selected, so that the tip need not say more of it. */
+  /** Whether the step was selected, so that the tooltip can be short. */
   private isTold = false;
   private stop = () => {};
   private waiting: Waiting | null = null;
@@ -94,7 +94,7 @@ export class MemoryPane {
     this.fill();
   }
 
-  /** Makes room for the drawing, or says why there is none. */
+  /** Creates the chart's element, or says why there is none. */
   private fill(): void {
     const { no_memory: reason, is_whole } = this.state.model.view;
     while (this.element.children.length > 1) this.element.lastElementChild!.remove();
@@ -124,8 +124,7 @@ export class MemoryPane {
 
   /**
    * Draws a timeline.
-   *
-   * @param reference another one, drawn as a line to compare it with.
+   * @param reference another timeline to compare with, drawn as a line.
    */
   show(timeline: Timeline, reference: Timeline | null = null): void {
     this.shown = {
@@ -151,7 +150,7 @@ export class MemoryPane {
     else this.light();
   }
 
-  /** Takes the keys. */
+  /** Focuses the chart. */
   focus(): void {
     this.state.showLower("memory");
     this.plot.focus();
@@ -166,7 +165,7 @@ export class MemoryPane {
       if (this.shown === null)
         this.show(switches.timeline ?? model.timeline, switches.timeline && model.timeline);
     };
-    // What there is to see first is painted before this is worked out.
+    // Let the browser paint the rest first.
     if (this.shown === null) requestAnimationFrame(() => setTimeout(first));
     else this.draw();
   }
@@ -191,7 +190,7 @@ export class MemoryPane {
     this.point();
   }
 
-  /** Marks the steps that are selected or lit, and when what they make, or a selected residual, is in memory. */
+  /** Marks the selected and highlighted steps, and when their results, or a selected residual, are in memory. */
   private light(): void {
     if (this.shown === null || this.chart === null) return;
     const { chart } = this;
@@ -219,7 +218,7 @@ export class MemoryPane {
     this.head.textContent = this.summary(meant);
   }
 
-  /** When the values that are selected are in memory; otherwise where the peak is. */
+  /** When the selected values are in memory, or else where the peak is. */
   private summary(meant: readonly Buffer[]): string {
     const { totals, timeline } = this.shown!;
     const n = timeline.steps.length;
@@ -286,7 +285,7 @@ export class MemoryPane {
     const row = this.shown?.timeline.steps[step]?.row ?? -1;
     if (row < 0) return;
     this.state.goTo(row);
-    // Out of the way of what has been selected.
+    // The tooltip must not cover the selection.
     this.isTold = true;
     this.tip.remove();
   }
@@ -305,14 +304,14 @@ export class MemoryPane {
     event.preventDefault();
   }
 
-  /** Where keys start from: the selection, or the peak. */
+  /** Where keyboard navigation starts: at the selection, or else at the peak. */
   private start(): number {
     const { timeline, totals } = this.shown!;
     const selected = timeline.steps.findIndex(({ row }) => this.state.selection.rows.has(row));
     return selected >= 0 ? selected : totals.peak;
   }
 
-  /** Says what is alive at the step in question, or at the peak. */
+  /** Describes what is alive at the current step, or at the peak. */
   private point(): void {
     if (this.shown === null) return;
     const { totals, timeline } = this.shown;
@@ -402,7 +401,7 @@ export class MemoryPane {
     );
   }
 
-  /** Puts the tip above the plot, or beside the step where there is no room above. */
+  /** Places the tooltip above the plot, or beside the step if there is no room. */
   private place(x: number): void {
     const outer = this.root.getBoundingClientRect();
     const plot = this.plot.getBoundingClientRect();
@@ -417,7 +416,7 @@ export class MemoryPane {
   }
 }
 
-/** When any of some values is in memory, as few stretches as there are. */
+/** The union of the values' lifetimes, as few intervals as possible. */
 function joined(buffers: readonly Pick<Buffer, "born" | "last">[]): { born: number; last: number }[] {
   const found: { born: number; last: number }[] = [];
   for (const { born, last } of [...buffers].sort((a, b) => a.born - b.born)) {
@@ -428,7 +427,7 @@ function joined(buffers: readonly Pick<Buffer, "born" | "last">[]): { born: numb
   return found;
 }
 
-/** The steps of some equations: their own, those of the functions they call, and that of the loop they stand in. */
+/** The steps of some equations: their own, those of the functions they call, and that of an enclosing loop. */
 function stepsOf(model: Model, steps: Timeline["steps"], rows: ReadonlySet<number>): Set<number> {
   const found = new Set<number>();
   if (rows.size === 0) return found;

@@ -1,4 +1,4 @@
-/** A gradient in motion: what runs now, what is saved and read again, and the memory over time. */
+/** The animation of a gradient: what runs, what is saved and read again, and the memory over time. */
 
 import { Waiting } from "../main/waiting";
 import { type Motion, motionOf, type Shelf } from "../model/motion";
@@ -11,16 +11,16 @@ import { marked } from "../ui/marked";
 import { Chart, peakOf } from "./chart";
 import { played } from "./playbar";
 
-/** Milliseconds that a step at which something is saved or read is shown, at most and at least, at speed 1; and any other. */
+/** How long a step that saves or reads something is shown at speed 1, at most and at least, and any other step; in milliseconds. */
 const [STAYS, STAYS_LEAST, PASSES] = [1500, 40, 60];
 
-/** Milliseconds that all stops take together, and all other steps, unless each would be shown for less than can be seen. */
+/** The time budget of all such steps, and of all others, in milliseconds; the minimum takes precedence. */
 const [ALL_STOPS, ALL_OTHERS] = [40_000, 8_000];
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 const FALLS = 450;
 
-/** Milliseconds of a stop below which nothing is seen to move. */
+/** Below this duration of a stop, values are not animated; in milliseconds. */
 const SEEN = 120;
 const CHART = 150;
 
@@ -186,7 +186,7 @@ export class MotionPane {
     this.focus();
   }
 
-  /** Goes to a step, and stops playing. */
+  /** Goes to a step and pauses. */
   private jump(step: number): void {
     this.pause();
     this.go(step);
@@ -203,7 +203,7 @@ export class MotionPane {
     const most = Math.max(1, ...motion.shelves.map((shelf) => shelf.most));
     for (const { shelf, element, fill, size } of this.shelves) {
       const bytes = shelf.alive[step]!;
-      // Shelves are as high as what they hold at most, but none is too low to be seen.
+      // Shelves are as high as their maximum, but high enough to be visible.
       const height = (n: number) => (n > 0 ? Math.max(8, (100 * n) / most) : 0);
       element.style.setProperty("--most", `${height(shelf.most).toFixed(1)}%`);
       fill.style.height = `${shelf.most > 0 ? ((100 * bytes) / shelf.most).toFixed(1) : 0}%`;
@@ -225,7 +225,7 @@ export class MotionPane {
     }
   }
 
-  /** What runs, and what it does to the shelves. */
+  /** Describes what runs, and its effect on the shelves. */
   private tell(step: number): void {
     const { model, timeline, totals } = this.motion!;
     const { row, isBackward, what } = timeline.steps[step]!;
@@ -236,7 +236,7 @@ export class MotionPane {
       : isBackward
         ? "backward pass"
         : "forward pass";
-    // In the forward pass most is the function itself.
+    // Most equations of the forward pass are the function's own.
     const rule = row >= 0 && !isAgain && model.role(row) !== "primal" ? model.rule(row) : "";
     this.now.className = `jv-mo-now ${isAgain ? "is-again" : isBackward ? "is-backward" : "is-forward"}`;
     this.now.replaceChildren(
@@ -294,7 +294,7 @@ export class MotionPane {
     );
   }
 
-  /** A value goes from what runs to its shelf, or from there to what runs. */
+  /** Animates a value that is saved to or read from its shelf. */
   private fly(number: number, isSaved: boolean): void {
     if (this.timer !== undefined && this.stays < SEEN) return;
     if (!globalThis.matchMedia?.("(prefers-reduced-motion: no-preference)").matches) return;
@@ -319,7 +319,7 @@ export class MotionPane {
 
   // --- playing ---
 
-  /** Milliseconds that a stop stays. */
+  /** How long a stop is shown, in milliseconds. */
   private get stays(): number {
     const n = Math.max(1, this.motion?.stops.length ?? 1);
     return Math.min(STAYS, Math.max(STAYS_LEAST, ALL_STOPS / n)) / Number(this.speed.value);
@@ -341,7 +341,7 @@ export class MotionPane {
     this.timer = setTimeout(() => this.advance(), isStop ? this.stays : PASSES / Number(this.speed.value));
   }
 
-  /** To the next step, or over some at which nothing is saved or read. */
+  /** Goes to the next step, or skips several that save and read nothing. */
   private advance(): void {
     const { motion } = this;
     if (!motion || this.current >= motion.length - 1) {

@@ -1,4 +1,4 @@
-/** The first view: the gradient over time, forward then backward: what runs, what is saved and for how long, and the memory. */
+/** The first view: what the gradient runs over time, forward then backward, what it saves for how long, and the memory. */
 
 import { Waiting } from "../main/waiting";
 import {
@@ -22,14 +22,14 @@ import { marked } from "../ui/marked";
 import { peakOf } from "./chart";
 import { areas, band, type Columns, columnsFor } from "./overviewdraw";
 
-/** In a pane that is lower, in pixels, everything takes less room, so that the memory is in sight. */
+/** Below this height everything is more compact, so that the memory stays visible; in pixels. */
 const LOW = 400;
 
-/** Kept expressions that have a row, the rest being one more; boxes in each other that are drawn; and how high a row is. */
+/** The number of rows for saved expressions, with the rest in one more; the levels of nested boxes; and the height of a row. */
 const [ROWS, DEPTHS, BAND] = [6, 4, 28];
 const [ROWS_IF_LOW, DEPTHS_IF_LOW, BAND_IF_LOW] = [4, 2, 18];
 
-/** Pixels below which a box is not drawn, and from which on it has its name. */
+/** Boxes narrower than SEEN are not drawn, and those narrower than NAMED have no name; in pixels. */
 const SEEN = 2;
 const NAMED = 24;
 
@@ -51,7 +51,7 @@ export class OverviewPane {
   private measure: Measure = "flops";
   private isLow = false;
   private width = 0;
-  /** Of the drawing of the memory, which takes what room is left. */
+  /** The height of the memory curve, which fills the remaining space. */
   private height = 84;
   private timeline: Timeline | null = null;
   private totals: Totals | null = null;
@@ -59,7 +59,7 @@ export class OverviewPane {
   private columns: Columns | null = null;
   private waiting: Waiting | null = null;
   private boxes: { box: Box; element: HTMLElement }[] = [];
-  /** The step of the memory that the pointer or the keys are at, or -1. */
+  /** The step under the pointer or keyboard cursor, or -1. */
   private at = -1;
   private readonly stops: (() => void)[] = [];
   private readonly picture = h("div", { class: "jv-ov-picture" });
@@ -244,7 +244,7 @@ export class OverviewPane {
     return row;
   }
 
-  /** From when to when its values are in memory. */
+  /** When its values are in memory. */
   private lifeOf(kept: Kept, alive: Float64Array): string {
     const first = alive.findIndex((b) => b > 0);
     const last = alive.length - 1 - [...alive].reverse().findIndex((b) => b > 0);
@@ -316,7 +316,7 @@ export class OverviewPane {
     return svg("svg", { width: this.width, height, "aria-hidden": "true" }, ...shapes);
   }
 
-  /** Where the backward pass begins. */
+  /** Where the backward pass starts. */
   private get turn(): number {
     return (this.edges[this.totals!.turn] ?? 1) * this.width;
   }
@@ -414,7 +414,7 @@ export class OverviewPane {
     this.moveTo(-1);
   }
 
-  /** The middle of a step. */
+  /** The centre of a step. */
   private xOf(step: number): number {
     return ((this.edges[step]! + this.edges[step + 1]!) / 2) * this.width;
   }
@@ -518,7 +518,7 @@ export class OverviewPane {
     event.stopPropagation();
   }
 
-  /** Arrows go to the scope around, into one, and to those beside it. */
+  /** Arrow keys go to the enclosing scope, to a nested one, and to those next to it. */
   private onScopeKey(event: KeyboardEvent, { scope, depth }: Box, element: HTMLElement): void {
     const beside = this.boxes.filter(({ box }) => box.depth === depth);
     const at = beside.findIndex((other) => other.element === element);
@@ -544,7 +544,7 @@ export class OverviewPane {
     return this.boxes.find(({ box }) => box.scope.index === scope)?.element;
   }
 
-  /** Marks the scopes and the kept values of the selection. */
+  /** Highlights the scopes and saved expressions of the selection. */
   private light(): void {
     const { selection, model } = this.state;
     const scopes = new Set(

@@ -1,4 +1,4 @@
-/** The curves of the overview: the memory over the work, by kind, and of one saved expression. */
+/** The curves of the overview: the memory by kind, and of one saved expression. */
 
 import { mostIn, stepsOfColumns } from "../model/overview";
 import { STACKED, type Totals } from "../model/timeline";
@@ -6,12 +6,12 @@ import { svg } from "../ui/dom";
 
 export type Columns = ReturnType<typeof stepsOfColumns>;
 
-/** Columns of a pixel each. */
+/** Columns of one pixel each. */
 export function columnsFor(edges: Float64Array, width: number): Columns {
   return stepsOfColumns(edges, Math.max(1, Math.floor(width)));
 }
 
-/** A kept expression as a band about a line: as thick as what of it is in memory, `most` bytes as thick as can be. */
+/** A saved expression as a band around a line, as thick as its bytes in memory; `most` bytes have the full height. */
 export function band(alive: Float64Array, columns: Columns, height: number, most: number): SVGElement {
   const bytes = mostIn(alive, columns);
   const middle = height / 2;
@@ -28,10 +28,10 @@ export function band(alive: Float64Array, columns: Columns, height: number, most
   return svg("polygon", { class: "jv-band", points: [...above, ...below.reverse()].join(" ") });
 }
 
-/** What is in memory by kind, what stays longest at the bottom. */
+/** Memory by kind, the longest-lived at the bottom. */
 export function areas(totals: Totals, columns: Columns, height: number, most: number): SVGElement[] {
   const n = columns.first.length;
-  // Where a column has several steps, that at which most is alive.
+  // In a column with several steps, take the one with the most bytes.
   const steps = Int32Array.from(columns.first, (from, c) => {
     let best = from;
     for (let i = from + 1; i <= columns.last[c]!; i++) if (totals.total[i]! > totals.total[best]!) best = i;

@@ -4,12 +4,12 @@ import { turn } from "../model/slices";
 import type { Change } from "../state/state";
 import { h, section } from "../ui/dom";
 
-/** A text whose lines stand for equations. */
+/** A text whose lines show equations. */
 export interface Listing {
   readonly scroller: HTMLElement;
   /** The equations of each line. */
   readonly rows: readonly (readonly number[])[];
-  /** Where the content of the scroller has the top of a line, and which line it has at a height. */
+  /** The top of a line in scroll coordinates, and the line at a height. */
   topOf(line: number): number;
   lineAt(top: number): number;
 }
@@ -18,27 +18,27 @@ export interface Pane {
   readonly element: HTMLElement;
   update(change: Change): void;
   destroy?(): void;
-  /** Takes the keys, in whatever part of it they are most use. */
+  /** Focuses the most useful element of the pane. */
   focus?(): void;
-  /** Moves the selection to the next equation, or the previous. */
+  /** Selects the next or previous equation. */
   step?(by: 1 | -1): boolean;
-  /** Its text, where it shows one. */
+  /** Its text, if it shows one. */
   readonly listing?: Listing | null;
 }
 
-/** What a pane is told of when it is made, since it may be made long after the others. */
+/** The changes that a new pane is notified of, since it may be created long after the others. */
 const AT_FIRST: readonly Change[] = ["view", "lower", "selection", "variable", "player"];
 
-/** When a pane is made that need not be there from the start: at the first change after which it is seen, or when it is to take the keys. */
+/** When to create a pane lazily: at the first change after which it is visible, or when it is focused. */
 export interface When {
   isSeen(): boolean;
-  /** Whether it takes long, and has a turn of the page to itself. */
+  /** Whether creating it takes long enough to need its own task. */
   isLarge?: boolean;
 }
 
 const guard = () => h("div", { class: "jv-guard" });
 
-/** Makes a pane; one that fails says so in its place, and the others go on. */
+/** Creates a pane. If that fails, the error is shown in its place, and the other panes are unaffected. */
 export function guarded(name: string, make: () => Pane, when?: When, element = guard()): Pane {
   let pane: Pane | null = null;
   const attempt = (action: () => void) => {
@@ -84,15 +84,14 @@ export function guarded(name: string, make: () => Pane, when?: When, element = g
   };
 }
 
-/** Milliseconds until it is said that a pane is being loaded; most are there before. */
+/** How long before a pane is shown as loading, in milliseconds; most take less. */
 const AT_ONCE = 150;
 
 /**
- * A pane whose code, or what it shows, is not there yet; it says so, or why it cannot be.
- *
- * @param load gets it; what it is given says whether the pane is still there.
- * @param isSeen it is got at the first change after which this holds; without it, now.
- * @param then does something with it as soon as it is there.
+ * A pane whose code or data has to be loaded; shows that it is loading, or the error.
+ * @param load loads it; its argument tells whether the pane is still needed.
+ * @param isSeen delays loading until the first change after which this is true.
+ * @param then called once the pane is there.
  */
 export function later(
   name: string,

@@ -2,7 +2,7 @@
 
 import { h } from "../ui/dom";
 
-/** `← back`: a sign, and a word that is left out where there is no room for it. */
+/** `← back`: a symbol, and a word that is hidden if there is no room. */
 export function played(text: string): (HTMLElement | string)[] {
   return text
     .split(" ")

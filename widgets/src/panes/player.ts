@@ -1,4 +1,4 @@
-/** The rewrite player: the original program on the left, the rule of a step in the middle, the resulting programs on the right. */
+/** The rewrite player: the source program on the left, the rule of a step in the middle, the resulting programs on the right. */
 
 import { Player, type Transform, transformsOf } from "../model/player";
 import { type Rules, rulesOf, ruling } from "../model/rule";
@@ -10,10 +10,10 @@ import { stepCard } from "./card";
 import { guarded, type Pane } from "./pane";
 import { played } from "./playbar";
 
-/** Equations, counted over all stages, of which the steps are found at once. */
+/** Up to this many equations, over all stages, the steps are computed synchronously. */
 const AT_ONCE = 3000;
 
-/** Milliseconds that a step stays when played at speed 1. */
+/** How long a step is shown at speed 1, in milliseconds. */
 const STEP_MS = 1600;
 const SPEEDS = [0.5, 1, 2, 4, 16];
 
@@ -61,7 +61,7 @@ export class PlayerPane {
   });
   private readonly buttons: Record<"first" | "back" | "play" | "on" | "last", HTMLButtonElement>;
   private codes: Pane[] = [];
-  /** How often a transform has been opened: of several the last counts. */
+  /** Counts openings, so that only the last one takes effect. */
   private opening = 0;
   private shown: Transform | null = null;
   private timer: ReturnType<typeof setInterval> | undefined;
@@ -69,7 +69,7 @@ export class PlayerPane {
   constructor(
     private readonly state: State,
     private readonly root: HTMLElement,
-    /** Of the main module: a stage as code. */
+    /** Shows a stage as code; in the main module. */
     private readonly codeOf: (stage: number, side: Side) => Pane,
   ) {
     this.transforms = transformsOf(state.model);
@@ -115,7 +115,7 @@ export class PlayerPane {
       h("div", { class: "jv-play-row" }, this.before, this.card, this.after),
       this.said,
     );
-    // Before the panes and the explorer, whose keys stand for other things.
+    // In the capture phase: these keys have other meanings in the panes and the explorer.
     root.addEventListener("keydown", this.onKey, true);
   }
 
@@ -125,7 +125,7 @@ export class PlayerPane {
       const step = player.play.stepOf[this.state.row]!;
       if (step >= 0 && step !== player.step) this.go(step);
     }
-    // Whoever asks for a stage wants to see it.
+    // The user wants to see the stage instead.
     if (change === "shown") this.opening += 1;
     if (change === "shown" && player) this.leave();
     else if (change === "player") this.show();
@@ -175,7 +175,7 @@ export class PlayerPane {
     if (!player) this.focus();
   }
 
-  /** The transform whose stages are shown; else the first. */
+  /** The transform of the stages shown, or else the first. */
   private fitting(): Transform | undefined {
     const { left, right } = this.state.shown;
     const shown = [...left, ...right];
@@ -201,7 +201,7 @@ export class PlayerPane {
     if (player) this.state.setPlayer(player.at(Math.min(player.play.length - 1, Math.max(0, step))));
   }
 
-  /** To the next step; says whether there is one. */
+  /** Goes to the next or previous step; returns whether there is one. */
   private move(by: 1 | -1): boolean {
     const { player } = this.state;
     if (!player) return false;

@@ -1,4 +1,4 @@
-/** The rail of stages, the badge, and the help. */
+/** The top bar: stages, badge and help. */
 
 import type { Progress } from "../host/work";
 import type { Matches } from "../model/changes";
@@ -44,7 +44,7 @@ export const KEYS: [string, string][] = [
   ["?", "these keys"],
 ];
 
-/** What stands after the stages, as one of them. */
+/** The compiled stage, shown after the others. */
 const COMPILED = {
   key: "compiled",
   label: "compiled",
@@ -53,7 +53,7 @@ const COMPILED = {
   error: "",
 };
 
-/** What the panes can be arranged for. */
+/** The arrangements of the panes. */
 const VIEWS: [View, string, string][] = [
   [
     "overview",
@@ -209,7 +209,7 @@ export class Rail {
     if (change !== "shown" && change !== "side" && change !== "linking") return;
     const { left, right } = this.state.shown;
     this.fillVersions();
-    // Beside a version stands the same stage of the other.
+    // The other version's stage is on the other side.
     this.pair.hidden = this.state.compared;
     this.link.hidden = right.length === 0 && !this.state.compared;
     this.link.setAttribute("aria-pressed", String(this.state.linksScrolling));
@@ -230,7 +230,7 @@ export class Rail {
     this.pair.classList.toggle("is-shown", isPair);
   }
 
-  /** What the gradient keeps, its peak, and what would lower it, in words. */
+  /** The headline: what the gradient saves, its peak, and what would lower it. */
   private fillHeadline(): void {
     const { keeps, peak } = this.state.model.view.headline;
     const advised = this.state.advised;
@@ -253,7 +253,7 @@ export class Rail {
     );
   }
 
-  /** How many equations of the stage shown only the version before has, and only this one. */
+  /** How many equations of the stage only the previous version has, and how many only this one. */
   private fillVersions(): void {
     const { other, compared, shown, model } = this.state;
     if (other === null) return;
@@ -272,7 +272,7 @@ export class Rail {
   }
 }
 
-/** A sentence whose first amount is in bold. */
+/** A sentence with its first amount in bold. */
 function loud(text: string): (Node | string)[] {
   const found = /[\d.,]+ [KMGT]?i?B/.exec(text);
   if (found === null) return marked(text);
@@ -281,7 +281,7 @@ function loud(text: string): (Node | string)[] {
   return [before, h("strong", {}, amount), ...marked(after)];
 }
 
-/** `cpu:0`, or `8 × cpu`; which and why is the tooltip. */
+/** `cpu:0`, or `8 × cpu`; the tooltip says which and why. */
 function devices(state: State): HTMLElement {
   const { devices, placement } = state.model.view;
   const [first] = devices;
@@ -306,7 +306,7 @@ function badge(state: State): HTMLElement {
   const waited = state.model.view.is_whole ? state.check : state.rest;
   if (check === null) {
     const { progress } = waited;
-    // A page that was saved before it was known has nobody to ask.
+    // A page saved before the answer arrived has no kernel to ask.
     const isAsked = waited === state.rest || progress.state !== "none";
     return h("span", { class: "jv-dim" }, isAsked ? WAITING[progress.state] : "");
   }

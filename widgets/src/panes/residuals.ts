@@ -1,4 +1,4 @@
-/** The residual table: the saved values, sortable and filtered, each with its reason. */
+/** The residuals table: the saved values with reasons, sortable and filtered. */
 
 import { alike, grouped, most, mostAlike, sumOf } from "../model/groups";
 import type { Model } from "../model/model";
@@ -30,25 +30,25 @@ const KINDS = ["argument", "constant", "literal", "intermediate", "dummy"];
 
 const LIT: Lit[] = ["is-selected", "is-ancestor", "is-descendant", "is-related"];
 
-/** A row of the table: a residual, or several that are one expression's values in repeated layers, calls and iterations. */
+/** A row: a residual, or the values of one expression in repeated layers, calls and iterations. */
 interface Row {
-  /** What the row says; of several their sum, under the name of the first. */
+  /** The residual shown; for a group, the sum under the name of the first. */
   residual: Residual;
   members: Residual[];
-  /** Whether it is one of a group that is open. */
+  /** Whether it belongs to an expanded group. */
   isInside: boolean;
 }
 
-/** Residuals that belong together in one row, each group where its first one is. */
+/** Groups residuals into rows, ordered by first member. */
 export function folded(residuals: readonly Residual[]): Row[] {
   const groups = grouped(residuals, (r) => r.group);
   return groups.map((members) => ({ residual: together(members), members, isInside: false }));
 }
 
-/** By the first of a group, the row of all its members. */
+/** The row of each group, by its first member. */
 const rows = new WeakMap<Residual, { n: number; row: Residual }>();
 
-/** What the rows of all groups say, in slices. */
+/** Computes the rows of all groups, in slices. */
 export function* preparing(model: Model): Sliced<void> {
   for (const members of grouped(model.residuals, (r) => r.group)) {
     yield;
@@ -67,13 +67,13 @@ function together(members: Residual[]): Residual {
   let [label, reason] = ["", ""];
   return {
     ...first,
-    // Those of the rows in sight are read.
+    // Lazy: only visible rows need it.
     get label() {
       label ||= alike(members.map((r) => r.label));
       return label;
     },
     get reason() {
-      // Whose cotangents they go into differs from one to the next, and is said of each by itself.
+      // The cotangents that they are read for differ, so each member states its own.
       reason ||= mostAlike(members.map((r) => r.reason.split("; read by the ", 1)[0]!));
       return reason;
     },
@@ -90,12 +90,14 @@ export function sorted(residuals: readonly Residual[], key: Key, descending: boo
   return sortedBy(residuals, value, (r) => r.index, descending);
 }
 
-/** `83 values, 199.6 KiB: 12 arguments 64.0 KiB, 67 intermediates 135.6 KiB`, each with its part on one device if it has one;
- * of a part of all residuals `12 of 83 values, 40.0 KiB of 199.6 KiB: …`. */
+/**
+ * `83 values, 199.6 KiB: 12 arguments 64.0 KiB, 67 intermediates 135.6 KiB`, with the bytes per device if sharded; for a subset `12 of 83
+ * values, 40.0 KiB of 199.6 KiB: …`.
+ */
 export function summary(residuals: readonly Residual[], all: readonly Residual[] = residuals): string {
   const bytes = (rs: readonly Residual[]) => {
     const isSpread = rs.some((r) => r.perDevice >= 0);
-    // One that is not known to be laid out over devices, each is taken to have whole.
+    // Values without a known sharding are replicated.
     const part = (r: Residual) => (r.perDevice < 0 ? r.nbytes : r.perDevice);
     return formatParts(
       sumOf(rs, (r) => r.nbytes),
@@ -126,12 +128,12 @@ export class ResidualsPane {
     this.update("selection");
   });
   private readonly table: Rows;
-  /** The rows that are in the document, by residual. */
+  /** The rows in the document, by residual. */
   private readonly rows = new Map<number, HTMLElement>();
-  /** All in the order of the table, and those of them that pass the filter. */
+  /** All residuals in table order, and those that match the filter. */
   private order: Residual[] = [];
   private found: Residual[] = [];
-  /** What the table shows of those, and the groups whose members it shows too. */
+  /** The rows shown, and the expanded groups. */
   private shown: Row[] = [];
   private readonly opened = new Set<number>();
   private readonly filter: ReturnType<typeof filterOf>;
@@ -142,15 +144,15 @@ export class ResidualsPane {
     "aria-live": "polite",
     "data-testid": "residual-total",
   });
-  /** What the last click moved beside its own switch. */
+  /** What else the last click changed. */
   private readonly said = h("p", { class: "jv-said", role: "status", "data-testid": "residual-said" });
   private readonly hasBackward: boolean;
   private readonly reset: HTMLElement;
-  /** Whether a person has flipped a switch: then it is said why there are none. */
+  /** Whether the user has clicked a switch; then the reason why there are no switches is shown. */
   private hasAsked = false;
-  /** The other rows whose switches the last flip moved. */
+  /** The other rows whose switches the last click changed. */
   private moved: { key: string; rows: string[] } = { key: "", rows: [] };
-  /** The cells with the switches, by residual. */
+  /** The switch cells, by residual. */
   private readonly cells = new Map<number, HTMLElement>();
 
   constructor(private readonly state: State) {
@@ -167,7 +169,7 @@ export class ResidualsPane {
       "aria-label": "filter the residuals",
       value: state.filter,
       "data-testid": "filter",
-      // Inside a notebook these keys are nobody else's, in whatever phase they are listened for.
+      // The notebook must not handle these keys, in either phase.
       "data-lm-suppress-shortcuts": "true",
       oninput: () => this.search(),
       onkeydown: (event: KeyboardEvent) => this.onFilterKey(event),
@@ -228,7 +230,7 @@ export class ResidualsPane {
       const tr = this.rows.get(key);
       this.rows.delete(key);
       this.cells.delete(key);
-      // One of those that are left takes part in tabbing.
+      // Keep one row in the tab order.
       const [left] = this.rows.values();
       if (tr?.tabIndex === 0 && left) left.tabIndex = 0;
     });
@@ -236,7 +238,7 @@ export class ResidualsPane {
     this.search();
   }
 
-  /** Lets a person type what to look for. */
+  /** Focuses the filter. */
   focus(): void {
     this.state.showLower("residuals");
     this.box.focus();
@@ -269,7 +271,7 @@ export class ResidualsPane {
     if (shown) reveal(this.scroller, shown);
   }
 
-  /** Makes sure that the first row that the selection is about is there. */
+  /** Scrolls to the first row of the selection. */
   private bringToLight(): void {
     const { residual, rows } = this.state.selection;
     if (residual < 0 && rows.size === 0) return;
@@ -282,7 +284,7 @@ export class ResidualsPane {
     if (i !== undefined) this.table.bring(i);
   }
 
-  /** Lights what the selection concerns; gives back the row to look at. */
+  /** Highlights the rows related to the selection; returns the row to scroll to. */
   private light(): HTMLElement | undefined {
     const first = new Map<Lit, HTMLElement>();
     for (const row of this.shown) {
@@ -294,7 +296,7 @@ export class ResidualsPane {
     return first.get("is-selected") ?? first.get("is-ancestor") ?? first.get("is-descendant");
   }
 
-  /** How a row stands to the selection: as that of its members does that has most to do with it. */
+  /** How a row relates to the selection: the closest relation of its members. */
   private litAs(row: Row): Lit {
     const found = new Set(row.members.map((r) => residualLitAs(this.state, r.index)));
     return LIT.find((lit) => found.has(lit)) ?? "";
@@ -311,7 +313,7 @@ export class ResidualsPane {
     this.order = sorted(this.state.model.residuals, this.heads.key, this.heads.descending);
   }
 
-  /** The rows of what is found, groups as one, those that are open with their members after them. */
+  /** The matching rows, grouped, with members after expanded groups. */
   private fold(): void {
     const rows = folded(this.found);
     const { key, descending } = this.heads;
@@ -359,7 +361,7 @@ export class ResidualsPane {
     this.scroller.scrollTop = 0;
   }
 
-  /** Says how much is kept: of what is shown, or with the switches as set. */
+  /** Updates the summary of the residuals shown, or of the current switches. */
   private sumUp(): void {
     const { model, switches } = this.state;
     const isSet = switches.chosen !== null;
@@ -447,7 +449,7 @@ export class ResidualsPane {
     return tr;
   }
 
-  /** The switch of a residual, or a word on why there is none. */
+  /** Fills a cell with a switch, or the reason why there is none. */
   private fillSwitch(row: Row, cell: HTMLElement, tr = this.rows.get(keyOf(row))): void {
     const { switches } = this.state;
     const { residual: r } = row;
@@ -503,14 +505,14 @@ export class ResidualsPane {
     return `what a checkpoint saves for it: ${them}`;
   }
 
-  /** The values that a checkpoint saves in the place of those of a row; null where that is not known yet. */
+  /** The values that a checkpoint saves instead of those of a row; null if not known yet. */
   private inPlaceOf(row: Row): readonly number[] | null {
     const { switches } = this.state;
     const values = row.members.map((r) => switches.inPlaceOf(r.index));
     return values.includes(null) ? null : [...new Set(values.flatMap((v) => v ?? []))];
   }
 
-  /** The other rows whose switches a click has moved, as it does those that are made from the same. */
+  /** The other rows whose switches a click changed, because they depend on the same values. */
   private movedWith(row: Row, was: ReadonlyMap<Row, boolean>): string[] {
     return [...was].flatMap(([other, isKept]) =>
       isKept !== this.isKept(other) && other.residual.group !== row.residual.group
@@ -537,7 +539,7 @@ export class ResidualsPane {
   }
 }
 
-/** A row with one for each of its members below it, which have a reason of their own where it is another one. */
+/** A group's row, followed by its members, which state their reason if it differs. */
 function unfolded(row: Row): Row[] {
   const said = new Set(most(row.members.map((r) => r.reason)));
   const inside = row.members.map((r) => ({
@@ -548,19 +550,19 @@ function unfolded(row: Row): Row[] {
   return [row, ...inside];
 }
 
-/** The reason without the name, which stands beside it. */
+/** The reason without the name, which has its own column. */
 function whyOf(r: Residual): string {
   return r.reason.split(" is saved because ", 2)[1] ?? r.reason;
 }
 
-/** A row by its residual, or by its group, which is no residual's number. */
+/** The key of a row: its residual, or a number that identifies the group. */
 function keyOf(row: Row): number {
   return row.members.length > 1 ? -1 - row.residual.group : row.residual.index;
 }
 
 const more = (n: number) => (n > 0 ? ` and ${n} more` : "");
 
-/** `250.0 KiB of 294.1 KiB kept · 5.1 kFLOP again (+0.2%) · peak 266.0 KiB`, and the same in more words. */
+/** `250.0 KiB of 294.1 KiB kept · 5.1 kFLOP again (+0.2%) · peak 266.0 KiB`, and a longer version. */
 function whatIfSummary(switches: State["switches"]): [string, string] {
   const { kept, again, peak } = figuresOf(switches);
   const work = again[0].replace(/^.*\(|\)$/g, "");
@@ -571,12 +573,12 @@ function whatIfSummary(switches: State["switches"]): [string, string] {
   ];
 }
 
-/** On a line of its own: the table has little room to the sides. */
+/** On a separate line, as the table is narrow. */
 function perDevice(r: Residual): HTMLElement | false {
   return r.perDevice >= 0 && h("div", { class: "jv-dim" }, `${formatBytes(r.perDevice)} a device`);
 }
 
-/** What is out of the ordinary about a residual, beside its kind. */
+/** Unusual properties of a residual. */
 function tags(r: Residual, hasBackward: boolean): HTMLElement[] {
   const tag = (text: string, title: string) => h("span", { class: "jv-tag", title }, text);
   const made = [];

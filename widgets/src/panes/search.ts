@@ -1,11 +1,11 @@
-/** The search: a field, and below it the matches in the source, the equations, the values and the scopes. */
+/** The search field, and below it the matches in source, equations, values and scopes. */
 
 import { type AllFound, type Found, find, KINDS_FOUND, type KindFound } from "../model/find";
 import type { State } from "../state/state";
 import { h } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
 
-/** So many of a kind are shown before the rest is asked for, and then. */
+/** How many matches of each kind are shown at first, and added by `more`. */
 const SHOWN = 5;
 const MOST = 300;
 
@@ -20,7 +20,7 @@ export class SearchBox {
   private readonly said = h("span", { class: "jv-told is-quiet", role: "status" });
   private found: AllFound | null = null;
   private readonly opened = new Set<KindFound>();
-  /** What the arrows go through: what each option does. */
+  /** The options that the arrow keys go through, with their actions. */
   private options: { element: HTMLElement; choose: () => void }[] = [];
   private at = -1;
 
@@ -53,7 +53,7 @@ export class SearchBox {
       this.popup,
       this.said,
     );
-    // A press on what was found takes the focus off the field, which would close the list before the click.
+    // Keep the focus in the field: losing it would close the list before the click.
     this.popup.addEventListener("pointerdown", (event) => event.preventDefault());
   }
 
@@ -141,12 +141,12 @@ export class SearchBox {
     return element;
   }
 
-  /** Shows what was found where it is. */
+  /** Goes to a match. */
   private go({ line, rows, variable, residuals }: Found): void {
     const { state } = this;
     if (residuals) state.openResiduals(residuals);
     else if (line) {
-      // The overview has no room for the source on a narrow page.
+      // On a narrow page, the overview has no room for the source.
       if (state.view === "overview") state.arrange("lines");
       state.selectLine(line.file, line.line);
     } else if (rows) state.openRows(rows);

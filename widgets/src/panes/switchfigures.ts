@@ -9,7 +9,10 @@ export function shareOf(n: number, work: number): string {
   return share < 0.05 ? "<0.1 %" : `${share.toFixed(1)} %`;
 }
 
-/** The modelled peak, residual bytes and work done again, each with what it is for the function as written, or empty where that is shown. */
+/**
+ * The modelled peak, residual bytes and recomputed work, each with its value for the function as written, or empty if that is the current
+ * setting.
+ */
 export function figuresOf(
   switches: Switches,
 ): Record<"kept" | "again" | "peak", [string, string]> & { moved: [string, string] | null } {

@@ -1,4 +1,4 @@
-/** The switches: the checkpoints, what they save, and the effect of each switch, as computed by Python. */
+/** The switches: checkpoints, what they save, and the effect of each switch, as computed by Python. */
 
 import { showSheet } from "../code/copying";
 import { coloured } from "../code/python";
@@ -23,7 +23,7 @@ import { Heads } from "../ui/sorting";
 import { tabs } from "./lower";
 import { figuresOf, shareOf } from "./switchfigures";
 
-/** Rows shown before the rest is asked for. */
+/** How many rows are shown before `more`. */
 const SHOWN_AT_FIRST = 200;
 
 const HEADS: [SortKey, string, string][] = [
@@ -100,14 +100,14 @@ export class WhatIfPane {
   }
 }
 
-/** The switches of one function, as set. */
+/** The switches of one function. */
 class Board {
   readonly element: HTMLElement;
   private readonly switches: Switches;
   private limit = SHOWN_AT_FIRST;
-  /** The groups whose members are shown too. */
+  /** The expanded groups. */
   private readonly opened = new Set<number>();
-  /** What is shown, each with the equations that it is about. */
+  /** The rows shown, with their equations. */
   private shown: { tr: HTMLElement; rows: readonly number[] }[] = [];
   private keys: string[] = [];
   private readonly head = h("div", {
@@ -203,12 +203,12 @@ class Board {
     this.show();
   }
 
-  /** The settings that the rows lead to, in the order in which they are looked at. */
+  /** The settings that the rows lead to, in order. */
   wanted(): readonly string[] {
     return this.keys;
   }
 
-  /** Lights the rows of the selection, and of what it was derived from. */
+  /** Highlights the rows of the selection and of its ancestors. */
   light(bringsIntoSight = false): void {
     const { rows, ancestors } = this.state.selection;
     const first = new Map<string, HTMLElement>();
@@ -230,7 +230,7 @@ class Board {
     this.say(r && !shown ? withoutSwitch(r) : this.about);
   }
 
-  /** Shows the switches as set. */
+  /** Shows the current setting. */
   show(): void {
     const { switches, settings } = this;
     const { setting } = switches;
@@ -290,7 +290,7 @@ class Board {
     return `${plural(regions.size, "checkpoint")}, saving ${n > 0 ? plural(n, "value") : "nothing"}`;
   }
 
-  /** Says what the kernel is at, or why it is at nothing, or what the last click moved. */
+  /** Reports what the kernel is doing, why it is not, or what the last click changed. */
   private tell(): void {
     const { switches } = this;
     const { state, what, done, total } = switches.tries.progress;
@@ -338,7 +338,7 @@ class Board {
     ];
   }
 
-  /** The code for the switches as set, which is copied too where the page may. */
+  /** Shows the code for the current setting, and copies it if possible. */
   private showCode(): void {
     this.isCopying = true;
     this.tell();
@@ -359,7 +359,7 @@ class Board {
     });
   }
 
-  /** A switch, or in its place a word where it leads to what is not known and cannot be. */
+  /** A switch, or a message if its effect is unknown and cannot be computed. */
   private switch(
     text: string,
     isOn: "true" | "false" | "mixed",
@@ -389,7 +389,7 @@ class Board {
     );
   }
 
-  /** What a switch changes, in three cells. */
+  /** The effect of a switch, in three cells. */
   private cells(key: string, difference: Difference): HTMLElement[] {
     const { switches, settings } = this;
     const reason = switches.reason(key);
@@ -448,7 +448,7 @@ class Board {
     return { tr, rows };
   }
 
-  /** What stands above the groups. */
+  /** The rows above the groups. */
   private headOf({ regions }: Setting, n: number): HTMLElement {
     const text =
       regions.size === 0
@@ -517,7 +517,7 @@ class Board {
     return { tr, rows: made };
   }
 
-  /** The switch that offloads the values of a row to the host; nothing where it leads to what is not known and cannot be. */
+  /** The switch that offloads a row's values to the host; null if its effect is unknown and cannot be computed. */
   private hostSwitch({ values, offloaded, what, nextOnHost }: Row): HTMLElement | null {
     const { switches, settings } = this;
     const key = settings.key(nextOnHost);
@@ -563,13 +563,13 @@ export function signed(n: number, format: (n: number) => string): string {
   return n === 0 ? "0" : `${n < 0 ? "−" : "+"}${format(Math.abs(n))}`;
 }
 
-/** FLOPs as a share of what the gradient takes. */
+/** FLOPs as a fraction of the gradient's work. */
 function workOf(flops: number, work: number): string {
   if (flops === 0 || work === 0) return signed(flops, formatFlops);
   return signed(flops, (n) => shareOf(n, work));
 }
 
-/** Why a residual is none of the values that can be saved. */
+/** Why a residual cannot be saved or recomputed by a switch. */
 function withoutSwitch(r: Residual): string {
   return r.kind === "intermediate"
     ? `${r.name} has no switch here: it is in no checkpoint that is on, or it is recomputed from saved values`

@@ -1,4 +1,4 @@
-/** The state of the explorer. Only the selected equation and the stages are sent to Python. */
+/** The explorer's state. Only the selected equation and the stages are sent to Python. */
 
 import { NO_WORK, type Work } from "../host/work";
 import type { Matches } from "../model/changes";
@@ -10,14 +10,14 @@ import type { Advice } from "../wire/explorer.generated";
 import type { CheckResult } from "../wire/schema";
 
 export interface Selection {
-  /** The equations selected: one, or all of a source line. */
+  /** The selected equations: one, or all of a source line. */
   rows: ReadonlySet<number>;
-  /** What they came from, and what came from them or reads them. */
+  /** What they derive from, and what derives from them or reads them. */
   ancestors: ReadonlySet<number>;
   descendants: ReadonlySet<number>;
-  /** What else came from the same equation of the user's program. */
+  /** Other equations derived from the same one of the user's program. */
   siblings: ReadonlySet<number>;
-  /** The residuals selected: none, one, or those of one expression; and the first of them, or -1. */
+  /** The selected residuals: none, one, or those of one expression; and the first of them, or -1. */
   residuals: ReadonlySet<number>;
   residual: number;
   file: number;
@@ -39,42 +39,42 @@ export const NOTHING: Selection = {
 
 export type Side = "left" | "right";
 
-/** The stages shown in each code pane, in order; none at the right when there is but one pane. */
+/** The stages in each pane, in order; none on the right if there is only one pane. */
 export interface Shown {
   left: readonly number[];
   right: readonly number[];
 }
 
-/** How the stages of a pane are shown. */
+/** How a pane shows its stages. */
 export type Form = "code" | "graph";
 
-/** What stands in the lower part, where there is room for one of them only. */
+/** The lower pane, if there is room for only one. */
 export type Lower = Tabled | "memory";
 
-/** What of it is a table; one of them is shown. */
+/** The lower panes that are tables; one is shown at a time. */
 export type Tabled = "residuals" | "what-if" | "changes";
 
-/** How the equations of a role are shown; any other role as it is. */
+/** How the equations of a role are shown, if not normally. */
 export type Muting = "dimmed" | "hidden";
 
-/** Where somebody was: an equation, or -1, and a variable, or -1. */
+/** A position in the history: an equation and a variable, or -1. */
 interface Spot {
   row: number;
   variable: number;
 }
 
-/** Another version of the function, and what the equations of both are in the other. */
+/** Another version of the function, and how its equations match. */
 export interface Other {
   state: State;
   matches: Matches;
-  /** How a row that the other version has not is marked. */
+  /** How a row that the other version lacks is marked. */
   mark: "is-added" | "is-removed";
 }
 
-/** What the panes are arranged for: a question, or nothing in particular. */
+/** The arrangement of the panes, for a question; or empty. */
 export type View = "overview" | "motion" | "lines" | "diff" | "kept" | "derived" | "cost" | "what-if" | "";
 
-/** Those that take the place of the stages' panes. */
+/** The views that replace the stages' panes. */
 export const WHOLE: readonly View[] = ["overview", "motion", "lines", "diff"];
 
 export type Change =
@@ -100,61 +100,61 @@ export class State {
   selection: Selection = NOTHING;
   shown: Shown = { left: [0], right: [] };
   form: Readonly<Record<Side, Form>> = { left: "code", right: "code" };
-  /** The question that the panes are arranged for. */
+  /** The current arrangement. */
   view: View = "";
-  /** The place in the source that is pointed at from elsewhere, if one is. */
+  /** The place in the source that is hovered elsewhere. */
   aimed: Place | null = null;
-  /** The pane that keys and rail buttons act on. */
+  /** The pane that keys and the top bar act on. */
   side: Side = "left";
-  /** The variable under the pointer, or -1. */
+  /** The hovered variable, or -1. */
   hover = -1;
-  /** The variable that keys stand on, or that was gone to, or -1. */
+  /** The variable under the keyboard cursor, or -1. */
   variable = -1;
-  /** The roles whose equations are not shown as others are. */
+  /** Roles that are dimmed or hidden. */
   muted: ReadonlyMap<string, Muting> = new Map();
-  /** Whether variables have the hues of the values that they stand for. */
+  /** Whether variables have the hues of their values. */
   coloured = true;
   private behind: Spot[] = [];
   private ahead: Spot[] = [];
-  /** Whether long parameters are written out. */
+  /** Whether params are shown in full. */
   fullParams = false;
   lower: Lower = "residuals";
   tabled: Tabled = "residuals";
-  /** The transform that is played, if one is. */
+  /** The transform being played. */
   player: Player | null = null;
-  /** Whether scrolling one pane brings the other to the place that it is linked to. */
+  /** Whether the two panes scroll together. */
   linksScrolling = true;
   readonly switches: Switches;
-  /** The version before, if there is one, or for that one the version after. */
+  /** The previous version, if there is one; in its own state, the current one. */
   other: Other | null = null;
-  /** Whether the version before is shown beside this one. */
+  /** Whether the previous version is shown beside this one. */
   compared = false;
-  /** What is typed above the residuals. */
+  /** The text in the filter of the residuals. */
   filter = "";
-  /** What is said of the equations for which devices exchange values, by row. */
+  /** What devices exchange, by row. */
   exchanges: ReadonlyMap<number, readonly string[]>;
   private readonly listeners = new Set<(change: Change) => void>();
 
   constructor(
     readonly model: Model,
     switches: SwitchSource = NO_SWITCHES,
-    /** What is left out of the view at first. */
+    /** The data omitted from the view at first. */
     readonly rest: Work = NO_WORK,
-    /** What would lower the peak, which takes longer than all else. */
+    /** Advice on the peak, the slowest of all. */
     readonly advice: Work = NO_WORK,
-    /** The comparison with JAX, which traces the function anew. */
+    /** The comparison with JAX, which traces the function again. */
     readonly check: Work = NO_WORK,
   ) {
     this.switches = new Switches(switches, () => this.tell("switches"));
     this.exchanges = ownExchanges(model);
   }
 
-  /** The number of what the stages compile to, after those of the programs. */
+  /** The number of the compiled stage, after those of the programs. */
   get compiled(): number {
     return this.model.view.stages.length;
   }
 
-  /** All that a pane can show, as Python names it. */
+  /** The stages that a pane can show, by Python's names. */
   get stageKeys(): string[] {
     return [...this.model.view.stages.map((stage) => stage.key), "compiled"];
   }
@@ -164,7 +164,7 @@ export class State {
     return () => this.listeners.delete(listener);
   }
 
-  /** What was left out of the view at first is in the model now. */
+  /** Called when the model has the data omitted at first. */
   complete(): void {
     this.tell("whole");
   }
@@ -173,7 +173,7 @@ export class State {
     this.select([row], {});
   }
 
-  /** Selects several equations: those that an instruction was made from, or that a box of the graph holds. */
+  /** Selects several equations: those of an instruction, or in a box of the graph. */
   selectRows(rows: readonly number[]): void {
     this.select([...rows], {});
   }
@@ -188,7 +188,7 @@ export class State {
     this.selectResiduals([index]);
   }
 
-  /** Selects residuals that belong together, with the equations that make them. */
+  /** Selects residuals, with the equations that compute them. */
   selectResiduals(indices: readonly number[]): void {
     const found = indices.map((i) => this.model.residuals[i]).filter((r) => r !== undefined);
     if (found.length === 0) return;
@@ -197,7 +197,7 @@ export class State {
     this.select(makers, { residuals: new Set(indices), residual: indices[0]! }, readers);
   }
 
-  /** Selects the equation at one end of a residual, and the residual with it. */
+  /** Selects a residual and the equation at one of its ends. */
   selectEnd(index: number, row: number): void {
     this.select([row], { residuals: new Set([index]), residual: index });
   }
@@ -208,7 +208,7 @@ export class State {
     this.tell("selection");
   }
 
-  /** The one equation selected, or -1. */
+  /** The selected equation if there is one only, or -1. */
   get row(): number {
     const [row, more] = this.selection.rows;
     return row === undefined || more !== undefined ? -1 : row;
@@ -217,12 +217,12 @@ export class State {
   show(shown: Partial<Shown>, view: View = ""): void {
     this.shown = { ...this.shown, ...shown };
     if (this.shown.right.length === 0) this.side = "left";
-    // Panes are made for what is shown when it is known for which view.
+    // Set the view first: panes are created according to it.
     this.look(view);
     this.tell("shown");
   }
 
-  /** Whether there is an overview: the function has a gradient, or it is being worked out. */
+  /** Whether there is an overview: the function has a gradient, or may have one that is still being derived. */
   get hasOverview(): boolean {
     const { view } = this.model;
     const keys = view.stages.filter((stage) => !stage.error).map((stage) => stage.key);
@@ -253,13 +253,13 @@ export class State {
     this.showLower(lower);
   }
 
-  /** Shows some residuals where they are kept and where they are read: forward beside backward. */
+  /** Shows where some residuals are saved and read: forward beside backward. */
   openResiduals(indices: readonly number[]): void {
     this.arrange("kept");
     this.selectResiduals(indices);
   }
 
-  /** Shows some equations in the panes of stages, and selects them. */
+  /** Shows some equations in the stages' panes and selects them. */
   openRows(rows: readonly number[]): void {
     const [first] = rows;
     if (first === undefined) return;
@@ -269,7 +269,7 @@ export class State {
     this.selectRows(rows);
   }
 
-  /** Leaves what hides the panes of stages. */
+  /** Leaves a view that hides the stages' panes. */
   openStages(): void {
     if (WHOLE.includes(this.view)) this.arrange(this.hasOverview ? "kept" : "");
   }
@@ -280,42 +280,42 @@ export class State {
     this.tell("view");
   }
 
-  /** What is arranged by hand is arranged for no question. */
+  /** Changing the panes by hand ends an arrangement. */
   private leave(): void {
     this.look("");
   }
 
-  /** Points at a place in the source, or at none. */
+  /** Highlights a place in the source; null for none. */
   pointTo(place: Place | null): void {
     if (place === this.aimed) return;
     this.aimed = place;
     this.tell("hover");
   }
 
-  /** What the comparison with JAX came to, once it is known. */
+  /** The result of the comparison with JAX, when available. */
   get checked(): CheckResult | null {
     const text = this.check.read();
     return this.model.view.check ?? (text === "" ? null : (JSON.parse(text) as CheckResult));
   }
 
-  /** It is known for which equations the compiled program exchanges values. */
+  /** Called when the communication of the compiled program is known. */
   exchange(found: ReadonlyMap<number, readonly string[]>): void {
     this.exchanges = new Map([...ownExchanges(this.model), ...found]);
     this.tell("exchanges");
   }
 
-  /** It is known what would lower the peak. */
+  /** Called when the advice on the peak is known. */
   advise(): void {
     if (this.advice.read() !== "") this.tell("advice");
   }
 
-  /** What would lower the peak, once it is known. */
+  /** The advice on the peak, when available. */
   get advised(): Advice | null {
     const text = this.advice.read();
     return text === "" ? null : (JSON.parse(text) as Advice);
   }
 
-  /** Shows the stages of a pane as code, or as a graph. */
+  /** Shows the stages of a pane as code or as a graph. */
   showAs(side: Side, form: Form): void {
     if (this.form[side] === form) return;
     this.leave();
@@ -323,19 +323,19 @@ export class State {
     this.tell("shown");
   }
 
-  /** Shows stages in the pane in use, or in the other one. */
+  /** Shows stages in the current pane, or beside it. */
   showStages(stages: readonly number[], beside = false): void {
     const other: Side = this.side === "left" ? "right" : "left";
     this.show({ [beside ? other : this.side]: stages });
   }
 
-  /** Shows a stage in one more pane, or takes that pane away again. */
+  /** Opens or closes a second pane with a stage. */
   toggleBeside(stage: number): void {
     const { right } = this.shown;
     this.show({ right: right.length === 1 && right[0] === stage ? [] : [stage] });
   }
 
-  /** The JVP at the left; forward and linear, which linearize makes of the same program, at the right. */
+  /** Shows the JVP on the left, and on the right forward and linear, into which linearize splits the same program. */
   compareWithJvp(): void {
     const index = (key: string) => this.model.view.stages.findIndex((stage) => stage.key === key);
     this.show({ left: [index("jvp")], right: [index("forward"), index("linear")] });
@@ -345,7 +345,7 @@ export class State {
     return this.shown.left.includes(stage) || this.shown.right.includes(stage);
   }
 
-  /** Selects a row and makes sure that it is in one of the panes. */
+  /** Selects a row, and shows its stage if neither pane does. */
   goTo(row: number): void {
     const stage = this.model.stage(row);
     if (!this.isShown(stage)) this.showStages([stage]);
@@ -359,7 +359,7 @@ export class State {
     this.tell("lower");
   }
 
-  /** Shows the version before at the left, or no longer. */
+  /** Shows or hides the previous version on the left. */
   compare(isOn: boolean): void {
     if (this.other === null || isOn === this.compared) return;
     this.compared = isOn;
@@ -367,7 +367,7 @@ export class State {
     this.tell("shown");
   }
 
-  /** A class name for a row that the other version has not, or empty. */
+  /** The class of a row that the other version lacks, or empty. */
   markOf(row: number): string {
     return this.other?.matches.isOnlyHere(row) ? this.other.mark : "";
   }
@@ -378,7 +378,7 @@ export class State {
     this.tell("filter");
   }
 
-  /** Moves the keys and the rail to a pane. */
+  /** Makes a pane the current one. */
   use(side: Side): void {
     if (side === this.side || this.shown[side].length === 0) return;
     this.side = side;
@@ -391,21 +391,21 @@ export class State {
     this.tell("hover");
   }
 
-  /** Puts the keys on a variable, or takes them off. */
+  /** Moves the keyboard cursor to a variable; -1 for none. */
   standOn(variable: number): void {
     if (variable === this.variable) return;
     this.variable = variable;
     this.tell("variable");
   }
 
-  /** Goes to where a variable is made, or to an equation that reads it. */
+  /** Goes to the definition of a variable, or to an equation that reads it. */
   goToVariable(variable: number, row = this.model.definition(variable)): void {
     this.behind.push({ row: this.row, variable: this.variable });
     this.ahead = [];
     this.move({ row, variable });
   }
 
-  /** Goes back to where somebody was before going to a variable, or forward again; says whether there is such a place. */
+  /** Goes back or forward in the history of visited variables; returns whether it could. */
   retrace(by: 1 | -1): boolean {
     const [from, to] = by < 0 ? [this.behind, this.ahead] : [this.ahead, this.behind];
     const spot = from.pop();
@@ -427,7 +427,7 @@ export class State {
     this.tell("variable");
   }
 
-  /** Shows the equations of a role less: dimmed, then hidden, then as others again. */
+  /** Cycles a role through dimmed, hidden and normal. */
   mute(role: string): void {
     const muted = new Map(this.muted);
     const now = muted.get(role);
@@ -443,8 +443,10 @@ export class State {
     this.tell("colours");
   }
 
-  /** The variable under the pointer, or else the one that keys stand on, with those that its memory goes to or comes from, and
-   * those of a jit that is selected. */
+  /**
+   * The hovered variable, or else the one under the keyboard cursor, with the variables that share its memory by donation, and those of a
+   * selected jit.
+   */
   get pointed(): Set<number> {
     const variable = this.hover >= 0 ? this.hover : this.variable;
     const found = new Set([variable]);
@@ -485,7 +487,7 @@ export class State {
     this.tell("selection");
   }
 
-  /** A residual leads from the equation that makes it to those that read it. */
+  /** A residual connects the equation that computes it to those that read it. */
   private addAcrossResiduals(chosen: Set<number>, ancestors: Set<number>, descendants: Set<number>): void {
     for (const row of chosen)
       for (const index of this.model.residualsOfRow.get(row) ?? []) {
@@ -500,7 +502,7 @@ export class State {
   }
 }
 
-/** The collectives that the function has itself. */
+/** The collectives in the function itself. */
 function ownExchanges(model: Model): Map<number, readonly string[]> {
   const found = new Map<number, readonly string[]>();
   for (const [row, exchanges] of model.axes) {
@@ -515,7 +517,7 @@ function ownExchanges(model: Model): Map<number, readonly string[]> {
 
 export type Lit = "" | "is-selected" | "is-ancestor" | "is-descendant" | "is-related";
 
-/** How a row stands to the selection; a class name, or empty. */
+/** The relation of a row to the selection, as a class name; or empty. */
 export function litAs(selection: Selection, row: number): Lit {
   if (selection.rows.has(row)) return "is-selected";
   if (selection.ancestors.has(row)) return "is-ancestor";
@@ -523,7 +525,7 @@ export function litAs(selection: Selection, row: number): Lit {
   return selection.siblings.has(row) ? "is-related" : "";
 }
 
-/** How a residual stands to the selection: made by it, read by it, or kept on its account. */
+/** The relation of a residual to the selection: computed by it, read by it, or saved because of it. */
 export function residualLitAs(state: State, index: number): Lit {
   const { selection, model } = state;
   const r = model.residuals[index]!;
@@ -533,7 +535,7 @@ export function residualLitAs(state: State, index: number): Lit {
   return r.producer >= 0 && selection.descendants.has(r.producer) ? "is-descendant" : "";
 }
 
-/** The places whose expressions are selected; none where a whole line is. */
+/** The places of the selected expressions; none if a whole line is selected. */
 export function selectedPlaces({ selection, model }: State): Place[] {
   const { residual, rows, line } = selection;
   if (line >= 0) return [];
@@ -542,7 +544,7 @@ export function selectedPlaces({ selection, model }: State): Place[] {
   return placed([...locations].map((i) => model.location(i)));
 }
 
-/** The place that the variable under the pointer is made at, or the one that keys stand on. */
+/** The place where the hovered or current variable is computed. */
 export function pointedPlaces({ hover, variable, model, aimed }: State): Place[] {
   if (aimed !== null) return [aimed];
   const pointed = hover >= 0 ? hover : variable;
@@ -552,7 +554,7 @@ export function pointedPlaces({ hover, variable, model, aimed }: State): Place[]
 
 const placed = (places: (Place | null)[]): Place[] => places.filter((place) => place !== null);
 
-/** The source lines that the selection concerns, as `file:line`, and how. */
+/** The source lines related to the selection, as `file:line`, and how. */
 export function litLines(state: State): Map<string, Lit> {
   const { selection, model } = state;
   const lit = new Map<string, Lit>();

@@ -1,4 +1,4 @@
-/** Error messages beside the field that caused them. */
+/** Error messages next to the field that caused them. */
 
 import { h } from "../ui/dom";
 
@@ -6,7 +6,7 @@ export function alertLine(id: string): HTMLElement {
   return h("p", { class: "jv-told-note is-bad jv-typed", role: "alert", "data-testid": id, hidden: true });
 }
 
-/** Shows a text there, or nothing. */
+/** Shows a message, or clears it. */
 export function tellAlert(line: HTMLElement, text: string): void {
   if (line.textContent !== text) line.textContent = text;
   line.hidden = text === "";

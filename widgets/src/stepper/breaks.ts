@@ -1,4 +1,4 @@
-/** The breakpoints: a list, and a field to add one. */
+/** The breakpoints: the list, and a field to add one. */
 
 import { button, h, section } from "../ui/dom";
 import { alertLine, tellAlert } from "./alerts";
@@ -66,7 +66,7 @@ export class Breaks {
     this.fit();
   }
 
-  /** Says what was wrong with what was typed, and gives that back to be mended; or that nothing is. */
+  /** Reports a mistake and restores the text so that it can be corrected; or clears the report. */
   fail(text: string): void {
     if (text && this.told.hidden && this.text.value === "") this.text.value = this.asked;
     tellAlert(this.told, text);

@@ -1,4 +1,4 @@
-/** The header above the panes: the stages with the time line, the moves, and the enclosing programs. */
+/** The header: the stages with the timeline, the moves, and the enclosing programs. */
 
 import { focused } from "../main/focus";
 import { elapsed } from "../main/waiting";
@@ -11,7 +11,7 @@ import { paramOf, type Shown, type StepperState } from "./view";
 
 export interface Move {
   key: string;
-  /** What is asked of Python. */
+  /** The request sent to Python. */
   do: string;
   label: string;
   title: string;
@@ -80,7 +80,7 @@ export const MOVES: readonly Move[] = [
   },
 ];
 
-/** Those that go back. */
+/** The moves that go back. */
 export const BACK: ReadonlySet<string> = new Set(["restart", "back", "back into"]);
 
 export const KEYS: readonly [string, string][] = [
@@ -111,7 +111,7 @@ function icon(path: string): SVGElement {
   );
 }
 
-/** The stages, and progress of the run in them. */
+/** The stages, with the progress through them. */
 export class Rail {
   readonly element: HTMLElement;
   private readonly stages: HTMLElement[];
@@ -119,7 +119,7 @@ export class Rail {
   private readonly starts: number[] = [];
   private readonly total: number;
 
-  /** `mark` is a place on the time line that is shown. */
+  /** @param mark a position to mark on the timeline. */
   constructor(
     private readonly state: StepperState,
     goto: (stage: string, index: number) => void,
@@ -193,7 +193,7 @@ export class Rail {
   }
 }
 
-/** The moves, and what the kernel is at. */
+/** The moves, and what the kernel is doing. */
 export class Bar {
   readonly element: HTMLElement;
   private readonly buttons: HTMLButtonElement[];
@@ -242,7 +242,7 @@ export class Bar {
     MOVES.forEach((move, i) => {
       const isOver = BACK.has(move.do) ? state.isStart : stop.isDone;
       const button = this.buttons[i]!;
-      // A control that has the focus keeps it: it says why it is off, and does nothing.
+      // A focused button is not disabled, so that it keeps the focus: it says why it is off, and does nothing.
       button.setAttribute("aria-disabled", String(isOff || isOver));
     });
     this.tick();
@@ -258,7 +258,7 @@ export class Bar {
   }
 }
 
-/** The enclosing programs, each to be shown, and of loops the iteration, to be chosen. */
+/** The enclosing programs, as links, and the iteration of each loop, as a field. */
 export class Crumbs {
   readonly element = h("nav", {
     class: "jv-crumbs",
@@ -273,12 +273,12 @@ export class Crumbs {
     private readonly toIteration: (depth: number, iteration: number) => void,
   ) {}
 
-  /** Says what was wrong with the iteration that was asked for, or that nothing is. */
+  /** Reports an invalid iteration, or clears the report. */
   fail(text: string): void {
     tellAlert(this.told, text);
   }
 
-  /** The field of the innermost loop's iteration. */
+  /** Focuses the iteration field of the innermost loop. */
   focus(): void {
     this.box?.focus();
     this.box?.select();
@@ -325,7 +325,7 @@ export class Crumbs {
     });
   }
 
-  /** The iteration of a loop that the run is in: a field, and a slider where the number of iterations is known. */
+  /** The iteration of a loop: a field, and a slider if the number of iterations is known. */
   private iteration(
     depth: number,
     at: number,
@@ -347,7 +347,7 @@ export class Crumbs {
             max: length - 1,
             value: at,
             disabled: isOff,
-            // In reverse, time goes on to the right all the same.
+            // A reversed loop still moves to the right over time.
             ...(isReverse ? { dir: "rtl" } : {}),
             "aria-label": "iteration",
             "data-testid": "iteration-slider",
@@ -370,7 +370,7 @@ export class Crumbs {
     );
   }
 
-  /** A loop that is next: into which iteration. */
+  /** For a loop that runs next: which iteration to enter. */
   private ahead(loop: Row, isOff: boolean): HTMLElement {
     const length = paramOf(loop, "length");
     const box = this.field(0, length === undefined ? null : Number(length), isOff, (value) =>

@@ -1,6 +1,6 @@
-/** The stepper: source, jaxpr and values side by side, of `jaxviz.step`; what Python sends is in `jaxviz/features/debugger/messages.py`.
- *
- * What is shown is in traits, and so is there without a kernel. What is asked of the kernel is sent as messages, when somebody presses something.
+/**
+ * The stepper of `jaxviz.step`: source, jaxpr and values side by side. The messages are defined in `jaxviz/features/debugger/messages.py`.
+ * The state is in traits, so it is available without a kernel. Requests to the kernel are sent as messages.
  */
 
 import type { TextView } from "../code/editor";
@@ -19,7 +19,7 @@ import { Source } from "./source";
 import { described, Values } from "./values";
 import { StepperState } from "./view";
 
-/** Fills the element of a stepper, and gives back what takes it apart. */
+/** Fills the element of a stepper, and returns a function to clean up. */
 export async function fillStepper(root: HTMLElement, model: WidgetModel, textView: TextView) {
   const block = blockOf(model.get("payload"));
   if (block === null || !model.get("stop")) throw new Error("nothing to show");
@@ -122,13 +122,13 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
     keys.sheet,
   );
 
-  /** What is said of the run, and of the kernel. */
+  /** Reports on the run and the kernel. */
   const tell = () => {
     const { stop } = state;
     root.setAttribute("aria-busy", String(session.since !== null));
     const typed: Record<string, { fail(text: string): void }> = { look: values, break: breaks, to: crumbs };
     const { failure: told } = session;
-    // What went wrong in a run is no matter of what was typed.
+    // An error of the run does not belong to an input field.
     const field = told && !told.kind && typed[told.do];
     for (const part of Object.values(typed)) part.fail(told && part === field ? told.message : "");
     const failed = field ? null : told;
@@ -149,7 +149,7 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
       row && `ran ${row.p}`,
       value && `${stop.results[0]!.name}: ${described(value)}`,
     ];
-    // What is chosen by a key is read out, as it stands in a text of many lines.
+    // A selection by keyboard is read out with its text.
     say(state.selected >= 0 ? listing.textOf(state.selected) : text.filter(Boolean).join("; "));
   };
   const say = (text: string) => {
@@ -173,7 +173,7 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
         MOVES.find((m) => m.key === event.key) ??
         MOVES.find((m) => m.key === event.key.toLowerCase() && !event.shiftKey);
       if (!found) return false;
-      // A key that is held down goes as fast as the kernel does.
+      // A repeated key waits for the kernel.
       if (!(event.repeat && session.since !== null)) move(found.do);
     }
     return true;

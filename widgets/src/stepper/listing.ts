@@ -1,4 +1,4 @@
-/** The shown program, one equation per line, in the explorer's editor. */
+/** The current program, one equation per line, in the explorer's editor. */
 
 import type { Look, Piece, Text, TextView } from "../code/editor";
 import { LineText, type Token } from "../code/linetext";
@@ -8,22 +8,22 @@ import type { Row, Variable } from "../wire/stepper.generated";
 import type { StepperState } from "./view";
 
 export interface ListingActions {
-  /** To look at a value of the program that is shown. */
+  /** Shows a value of the program. */
   look(name: string): void;
-  /** To run, or go back, to before an equation. */
+  /** Runs, or goes back, to just before an equation. */
   runTo(index: number): void;
   toggleBreak(index: number): void;
-  /** To show a program that an equation holds. */
+  /** Shows a nested program of an equation. */
   open(index: number, body: string): void;
 }
 
 const MANY = 12;
 const MOST_RESULTS = 3;
 
-/** Lines that are kept in sight below the one that runs next. */
+/** How many lines after the next equation stay visible. */
 const BELOW = 4;
 
-/** The name of a body whose part of a line this is. */
+/** The name of the body that a token stands for. */
 const bodyOf = (token: Token): string => token.name!;
 const branchOf = (body: string): string | undefined => /^branches\[(\d+)\]$/.exec(body)?.[1];
 const isName = (name: string): boolean => /^[a-z]+$/.test(name);
@@ -31,16 +31,16 @@ const isName = (name: string): boolean => /^[a-z]+$/.test(name);
 export class Listing {
   readonly element = h("div", { class: "jv-code-body" });
   private text: Text | null = null;
-  /** What goes in, a line for each equation, what comes out. */
+  /** The inputs, a line for each equation, and the results. */
   private lines: readonly LineText[] = [];
-  /** The number of the program that is shown. */
+  /** The number of the program shown. */
   private shown = -1;
 
   constructor(
     private readonly state: StepperState,
     private readonly actions: ListingActions,
     private readonly root: HTMLElement,
-    /** Of the main module, which has the editor. */
+    /** The editor, which is in the main module. */
     private readonly textView: TextView,
   ) {}
 
@@ -52,12 +52,12 @@ export class Listing {
     this.text?.view.contentDOM.focus({ preventScroll: true });
   }
 
-  /** An equation, as it is written. */
+  /** The text of an equation. */
   textOf(index: number): string {
     return this.lines[index + 1]!.text;
   }
 
-  /** Shows the state, with what is current in sight. */
+  /** Shows the current state and scrolls to the current equation. */
   update(): void {
     if (this.shown !== this.state.number) this.fill();
     const { view, relight, reveal } = this.text!;
@@ -157,7 +157,7 @@ export class Listing {
     else if (this.state.program.rows[line - 1]) this.state.select(line - 1);
   }
 
-  /** The equation that keys are about: the selection, or else where the run is. */
+  /** The equation that keys act on: the selection, or else the run's position. */
   private get at(): number {
     const { selected, position, program } = this.state;
     return selected >= 0 ? selected : Math.min(Math.max(0, position), program.rows.length - 1);
@@ -240,7 +240,7 @@ function equation({ o, p, q = [], i, n = {} }: Row): LineText {
   return line;
 }
 
-/** What is left out of a long line. */
+/** The replacement for the omitted part of a long line. */
 function leaveOut(line: LineText, names: readonly string[], what: string): void {
   if (names.length > 0) line.add(` … ${names.length} more ${what}`, "label", { title: names.join(" ") });
 }

@@ -1,10 +1,10 @@
-/** The stepper's communication with its kernel: requests, progress, and whether the kernel is alive. */
+/** The stepper's connection to its kernel: requests, progress, and whether the kernel is alive. */
 
 import { interruptOf, isGone } from "../host/held";
 import type { WidgetModel } from "../host/model";
 import type { Doing, Failure, Stop } from "../wire/stepper.generated";
 
-/** Moves asked for before the kernel is through with the one before; more are not sent. */
+/** How many requests may be pending; further ones are dropped. */
 const MOST_WAITING = 2;
 const LOOKS = 2000;
 
@@ -13,11 +13,11 @@ export const GONE =
   "The kernel that ran this has shut down. The last stop is still shown; run the cell again to continue.";
 
 export class Session {
-  /** When the first of what is waited for was asked, as `performance.now()` counts; null while nothing is. */
+  /** When the first pending request was sent, as `performance.now()`; null if there is none. */
   since: number | null = null;
-  /** Whether the kernel has said that it is at it. */
+  /** Whether the kernel has started on it. */
   isBegun = false;
-  /** Why nothing can be run; empty where it can. */
+  /** Why nothing can be run, or empty. */
   off = "";
   private canStop = false;
   private waiting = 0;
@@ -43,12 +43,12 @@ export class Session {
     return parsed<Failure>(this.model.get("failure"));
   }
 
-  /** Calls back when the kernel begins or ends something, fails, or comes or goes. */
+  /** Calls back when the kernel starts or finishes something, fails, or becomes available or unavailable. */
   listen(callback: () => void): void {
     this.callbacks.add(callback);
   }
 
-  /** Asks for something; says whether it was sent. */
+  /** Sends a request; returns whether it was sent. */
   readonly ask = (what: string, more: Record<string, unknown> = {}): boolean => {
     if (this.off || this.waiting >= MOST_WAITING) return false;
     this.waiting += 1;
@@ -100,7 +100,7 @@ export class Session {
     this.tell();
   };
 
-  /** Nothing is waited for any more, where nothing can be run. */
+  /** Drops pending requests when nothing can be run. */
   private rest(off: string): void {
     this.off = off;
     if (!off) return;
@@ -117,7 +117,7 @@ export class Session {
   ];
 }
 
-/** What a trait has as JSON; null where it is empty. */
+/** The JSON in a trait; null if empty. */
 export function parsed<T>(text: unknown): T | null {
   return typeof text === "string" && text !== "" ? (JSON.parse(text) as T) : null;
 }

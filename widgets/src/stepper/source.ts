@@ -1,4 +1,4 @@
-/** The user's source, with the line that runs next, the calls that led to it, a gutter for breakpoints, and the norms of what has run. */
+/** The user's source, with the next line, the calls that lead to it, a breakpoint gutter, and the norms of what has run. */
 
 import { SourceView } from "../code/sourceview";
 import type { Span } from "../model/records";
@@ -7,7 +7,7 @@ import type { LineNorm, Row } from "../wire/stepper.generated";
 import { number } from "./values";
 import type { StepperState } from "./view";
 
-/** In which pass a NaN was born. */
+/** The pass in which a NaN first occurred. */
 const BORN: Record<string, string> = {
   value: "forward",
   cotangent: "backward",
@@ -19,9 +19,9 @@ const GUTTER = ".jv-eq-gutter, .jv-number";
 export class Source {
   readonly element: HTMLElement;
   private readonly source: SourceView;
-  /** By `file:line`: where a breakpoint is set, and how the run stands to the line. */
+  /** By `file:line`: the breakpoint, and the state of the run at the line. */
   private readonly gutters = new Map<string, { place: HTMLElement; mark: HTMLElement }>();
-  /** The norms of a line, and what is said where a NaN was born. */
+  /** The norms of a line, and a mark where a NaN first occurred. */
   private readonly norms = new Map<string, Record<"amounts" | "value" | "cotangent" | "born", HTMLElement>>();
 
   constructor(
@@ -117,7 +117,7 @@ export class Source {
   }
 }
 
-/** The names of the columns. */
+/** The column headings. */
 function heads(): HTMLElement {
   const head = (what: string) =>
     h("span", { class: `jv-amount is-${what}` }, "norm of", h("strong", {}, what));

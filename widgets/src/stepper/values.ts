@@ -1,4 +1,4 @@
-/** The values at a stop: results and operands of the last equation, and values requested by name. */
+/** The values at a stop: results and operands of the last equation, and values that the user asked for. */
 
 import { button, h, section, svg } from "../ui/dom";
 import { formatBytes, formatCount } from "../ui/format";
@@ -12,7 +12,7 @@ export interface ValueActions {
   unlook(stage: string, name: string): void;
 }
 
-/** `0.001`, `12,345`, `-3.4e-7`: a number in four digits. */
+/** A number in four digits: `0.001`, `12,345`, `-3.4e-7`. */
 export function number(value: number | null): string {
   if (value === null) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return formatCount(value);
@@ -25,7 +25,7 @@ export function number(value: number | null): string {
   return String(Number(value.toPrecision(4)));
 }
 
-/** A value in a line, for those who do not see it. */
+/** A value in one line, for screen readers. */
 export function described({ type, note, size, min, max, mean, nan, pos_inf, neg_inf }: Told): string {
   if (note) return `${type} ${note}`;
   const range =
@@ -46,7 +46,7 @@ export function described({ type, note, size, min, max, mean, nan, pos_inf, neg_
 const BAR = 3;
 const HIGH = 34;
 
-/** A histogram; where zero is within it, a line stands there. */
+/** A histogram, with a line at zero if it is within range. */
 export function histogram({ histogram: bins, edges, size }: Told): SVGElement | null {
   const most = Math.max(0, ...bins);
   if (most === 0 || edges === null || size < 2) return null;
@@ -66,7 +66,7 @@ export function histogram({ histogram: bins, edges, size }: Told): SVGElement | 
     ),
   );
   bins.forEach((n, i) => {
-    // What is there at all is seen.
+    // Any bar that is not empty is visible.
     const tall = n === 0 ? 0 : Math.max(1.5, (HIGH * n) / most);
     if (n > 0) drawing.append(svg("rect", { x: i * BAR, y: HIGH - tall, width: BAR - 0.6, height: tall }));
   });
@@ -77,7 +77,7 @@ export function histogram({ histogram: bins, edges, size }: Told): SVGElement | 
   return drawing;
 }
 
-/** What stands beside and below each other of an array. */
+/** The array's statistics. */
 function figures(told: Told): HTMLElement {
   if (told.note) return h("p", { class: "jv-dim jv-told-note" }, told.note);
   const bad = (n: number) => (n > 0 ? "is-bad" : "");
@@ -97,7 +97,7 @@ function figures(told: Told): HTMLElement {
     ["zeros", told.zeros, ""],
     ["subnormal", told.subnormals, told.subnormals > 0 ? "is-odd" : ""],
   ];
-  // Whole numbers are finite, and one number says itself what it is.
+  // Integers are always finite, and a scalar needs no statistics.
   const isFloat = /^(b?f\d|c\d)/.test(told.type);
   const shown = counts.filter(([what, n]) => n > 0 || (told.size > 1 && (isFloat || what === "zeros")));
   const counted = shown.map(([what, n, how]) => [what, formatCount(n), n === 0 ? "is-none" : how] as const);
@@ -110,7 +110,7 @@ function figures(told: Told): HTMLElement {
   return h("div", {}, pairs.length > 0 && list(pairs, ""), counted.length > 0 && list(counted, "jv-counts"));
 }
 
-/** Which numbers the shades of a picture are. */
+/** The legend of a picture's shades. */
 function scaleOf({ low, high, of }: Shades, hasBad: boolean): HTMLElement {
   return h(
     "figcaption",
@@ -126,7 +126,7 @@ function scaleOf({ low, high, of }: Shades, hasBad: boolean): HTMLElement {
   );
 }
 
-/** An array: in figures, its histogram, and its numbers or a picture. */
+/** An array: statistics, histogram, and its numbers or a picture. */
 function toldElement(told: Told): HTMLElement {
   const bars = histogram(told);
   const { picture, text, edges } = told;
@@ -207,7 +207,7 @@ export class Values {
     );
   }
 
-  /** Says what was wrong with the name that was typed, and gives it back to be mended; or that nothing is. */
+  /** Reports a wrong name and restores the text so that it can be corrected; or clears the report. */
   fail(text: string): void {
     if (text && this.told.hidden && this.box.value === "") this.box.value = this.asked;
     tellAlert(this.told, text);
@@ -311,7 +311,7 @@ export class Values {
     );
   }
 
-  /** What an input of a stage is for. */
+  /** The description of a stage's input. */
   private label(stage: string, name: string): string {
     const number = this.state.programs.stages.find((s) => s.name === stage)?.program ?? -1;
     return this.state.programs.programs[number]?.inputs.find(([n]) => n === name)?.[3] ?? "";

@@ -1,8 +1,8 @@
-/** The view: the programs, the stop, and the shown program, which may differ from the one that is running. */
+/** The state of the page: the programs, the stop, and the program shown, which may differ from the one that is running. */
 
 import type { Programs, Row, StepLevel, StepProgram, Stop } from "../wire/stepper.generated";
 
-/** The way into a program: equations, and which of their bodies. */
+/** The path into a nested program: equations, and which of their bodies. */
 type Way = readonly (readonly [index: number, body: string])[];
 
 export interface Shown {
@@ -12,10 +12,10 @@ export interface Shown {
 
 const HUES = 8;
 
-/** How far an equation of the program that is shown is: it has run, was the last to run, runs next, or is still to run. */
+/** The state of an equation of the program shown: it has run, ran last, runs next, or is still to run. */
 export type Progress = "done" | "ran" | "next" | "ahead";
 
-/** What has changed: what the run came to, which program is shown, the selection in it. */
+/** What has changed: the stop, the program shown, or the selection in it. */
 export type Change = "stop" | "shown" | "selection";
 
 export class StepperState {
@@ -31,7 +31,7 @@ export class StepperState {
     this.place = this.here;
   }
 
-  /** Calls back after each change; gives back what ends that. */
+  /** Calls back after each change; returns a function to unsubscribe. */
   subscribe(listener: (change: Change) => void): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
@@ -45,29 +45,29 @@ export class StepperState {
     return this.place;
   }
 
-  /** The equation that is selected in the program that is shown; -1 for none. */
+  /** The selected equation of the program shown, or -1. */
   get selected(): number {
     return this.row;
   }
 
-  /** The line of source that is selected, or that the selected equation stands on, as `file:line`, or empty. */
+  /** The selected source line, or that of the selected equation, as `file:line`; or empty. */
   get selectedLine(): string {
     return lineOf(this.program.rows[this.row]) ?? this.line;
   }
 
-  /** Whether an equation stands on a line of source that is selected. */
+  /** Whether an equation is on the selected source line. */
   isLit(row: Row | undefined): boolean {
     return this.line !== "" && lineOf(row) === this.line;
   }
 
-  /** The equation to look at: the selection, or where the run is. */
+  /** The equation of interest: the selection, or else the run's position. */
   get current(): number {
     if (this.row >= 0) return this.row;
     const lit = this.program.rows.findIndex((row) => this.isLit(row));
     return lit >= 0 ? lit : this.position;
   }
 
-  /** The program that the run is in. */
+  /** The program that is running. */
   get here(): Shown {
     return { stage: this.stop.stage, way: wayOf(this.stop.path) };
   }
@@ -82,7 +82,7 @@ export class StepperState {
     return index === 0 && path.length === 0 && stage === this.programs.stages[0]?.name;
   }
 
-  /** Takes a stop, and goes to where it is. */
+  /** Takes a new stop, and shows it if the position has changed. */
   arrive(stop: Stop): void {
     const moved = placeKey(stop) !== placeKey(this.latest);
     this.latest = stop;
@@ -95,13 +95,13 @@ export class StepperState {
     this.tell("shown");
   }
 
-  /** Selects an equation; none with -1. */
+  /** Selects an equation; -1 for none. */
   select(row: number): void {
     [this.row, this.line] = [row, ""];
     this.tell("selection");
   }
 
-  /** Selects a line of source, or takes that back. */
+  /** Selects or deselects a source line. */
   selectLine(file: number, line: number): void {
     const key = `${file}:${line}`;
     [this.row, this.line] = [-1, this.line === key ? "" : key];
@@ -135,7 +135,7 @@ export class StepperState {
     return this.programs.programs[this.numberOf(this.here)]!.rows[this.stop.index];
   }
 
-  /** The levels of the way that is shown, those of the run where it is on it. */
+  /** The levels of the path shown, with the run's levels as far as it is on that path. */
   get levels(): { row: Row; index: number; body: string; level: StepLevel | null }[] {
     const { stage, way } = this.shown;
     const found = [];
@@ -151,8 +151,8 @@ export class StepperState {
   }
 
   /**
-   * Where the run is in the program that is shown: before which equation; -1 where it is not in it.
-   * In an outer program it is within the equation before which it stands.
+   * The run's position in the program shown: the index of the next equation, or -1 if it is not in the program. In an enclosing program,
+   * that is the equation that contains the run.
    */
   get position(): number {
     const { stage, way } = this.shown;
@@ -175,17 +175,17 @@ export class StepperState {
     return index < at ? "done" : "ahead";
   }
 
-  /** The way to the program that is shown with the iterations, as Python has it. */
+  /** The path to the program shown with iterations, as Python expects it. */
   pathTo(): [index: number, body: string, iteration: number | null][] {
     return this.levels.map(({ row, index, body, level }) => {
-      // Within a loop that the run is not in, an equation is gone to in the first iteration.
+      // In a loop that is not running, go to its first iteration.
       const isLoop = row.p === "scan" || row.p === "while";
       const first = row.q?.includes("reverse=True") ? Number(paramOf(row, "length") ?? 1) - 1 : 0;
       return [index, body, isLoop ? (level?.iteration ?? first) : null];
     });
   }
 
-  /** The branch that a cond of the program that is shown takes, where that is known. */
+  /** The branch that a cond of the program shown takes, if known. */
   taken(index: number): number | undefined {
     if (this.isHere) return this.stop.taken[index];
     const depth = this.shown.way.length;
@@ -194,7 +194,7 @@ export class StepperState {
     return branch === undefined ? undefined : Number(branch);
   }
 
-  /** The breakpoint on an equation of the program that is shown, or on a line: its number, or -1. */
+  /** The breakpoint on an equation of the program shown, by number, or -1. */
   breakAtRow(index: number): number {
     const number = this.number;
     return this.stop.breakpoints.findIndex((b) => b.row?.[0] === number && b.row[1] === index);
@@ -206,7 +206,7 @@ export class StepperState {
 
   private hues = new Map<string, Map<string, number>>();
 
-  /** The hue of a variable: that of the value that it is the cotangent of, or one in turn. */
+  /** The hue of a variable: that of the value whose cotangent it is, or else the next in turn. */
   hue(stage: string, name: string): number {
     let of = this.hues.get(stage);
     if (of === undefined) {
@@ -223,11 +223,11 @@ export class StepperState {
 
 const lineOf = (row: Row | undefined): string | undefined => row?.a?.slice(0, 2).join(":");
 
-/** What stands after `name=` among the params of an equation. */
+/** The text after `name=` in an equation's params. */
 export const paramOf = ({ q }: Row, name: string): string | undefined =>
   q?.find((param) => param.startsWith(`${name}=`))?.slice(name.length + 1);
 
-/** Names are given in order, a, …, z, ba, …: neighbours get different hues. */
+/** Names are assigned in order, a, …, z, ba, …, so neighbours get different hues. */
 function inTurn(name: string): number {
   let number = 0;
   for (let i = 0; i < name.length; i++) number = number * 26 + name.charCodeAt(i) - 97;

@@ -1,4 +1,4 @@
-/** Text laid out in lines of a given width, like JAX's printer: Wadler, "A prettier printer". */
+/** Lays out text within a line width, like JAX's printer: Wadler, "A prettier printer". */
 
 export type Doc =
   | string
@@ -7,7 +7,7 @@ export type Doc =
   | { kind: "nest"; by: number; doc: Doc }
   | { kind: "group"; doc: Doc };
 
-/** A new line, or the text where the group that it stands in fits in one. */
+/** A line break, or `text` if its group fits on one line. */
 export const brk = (text = " "): Doc => ({ kind: "break", text });
 export const concat = (...parts: Doc[]): Doc => ({ kind: "concat", parts });
 export const nest = (by: number, doc: Doc): Doc => ({ kind: "nest", by, doc });
@@ -23,7 +23,7 @@ interface Todo {
   doc: Doc;
 }
 
-/** What is written of a document in lines of at most `width` characters, where its breaks allow it. */
+/** Prints a document with lines of at most `width` characters, as far as its breaks allow. */
 export function laidOut(doc: Doc, width = 80): string {
   const out: string[] = [];
   let column = 0;
@@ -47,7 +47,7 @@ export function laidOut(doc: Doc, width = 80): string {
   return out.join("");
 }
 
-/** Whether a group fits in what is left of the line. As in JAX, what follows it is not looked at. */
+/** Whether a group fits on the rest of the line; as in JAX, regardless of what follows it. */
 function fits(doc: Doc, room: number): boolean {
   const todo: Doc[] = [doc];
   let left = room;

@@ -1,11 +1,11 @@
-/** Elements from code. Text from programs goes through text nodes only. */
+/** Creates DOM elements. Text from programs is only ever inserted as text nodes. */
 
 import { fullButton } from "./full";
 
 type Child = Node | string | null | undefined | false;
 type Attributes = Record<string, string | number | boolean | ((event: never) => void) | undefined>;
 
-/** An element: `h("button", { class: "x", onclick: f }, "text")`. An attribute that is false or undefined is left out. */
+/** An element: `h("button", { class: "x", onclick: f }, "text")`. Attributes that are false or undefined are left out. */
 export function h<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   attributes: Attributes = {},
@@ -25,17 +25,17 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** An expression that may be broken after an opening bracket, a dot or a comma, and so within no name. */
+/** Text that may wrap after an opening bracket, a dot or a comma, and so never within a name. */
 export const breakable = (text: string): Child[] =>
   text.split(/(?<=[([{.,])/).flatMap((part, i) => (i > 0 ? [h("wbr"), part] : [part]));
 
-/** What "gradient of `loss` in `params`" is shown as: `loss in params`, so that the name comes first where it is cut. */
+/** Shows "gradient of `loss` in `params`" as `loss in params`, so that the name is visible if it is cut off. */
 export function heading(title: string): HTMLElement {
   const text = title.replaceAll("`", "");
   return h("strong", { class: "jv-title jv-cut", title: text }, text.replace(/^(gradient of|function) /, ""));
 }
 
-/** An element of a drawing: `svg("path", { d: "M0 0H9" })`. */
+/** An SVG element: `svg("path", { d: "M0 0H9" })`. */
 export function svg<K extends keyof SVGElementTagNameMap>(
   tag: K,
   attributes: Record<string, string | number> = {},
@@ -47,7 +47,7 @@ export function svg<K extends keyof SVGElementTagNameMap>(
   return element;
 }
 
-/** The keys of a list of rows, of which only one takes part in tabbing: arrows, Home and End move, Enter and space choose. */
+/** The keys of a list of rows, one of which is in the tab order: arrows, Home and End move, Enter and space choose. */
 export function onRowKey(
   event: KeyboardEvent,
   list: HTMLElement,
@@ -69,7 +69,7 @@ export function onRowKey(
   next.focus();
 }
 
-/** Calls back with the size of an element when it is first laid out and when that changes; gives back what stops it. */
+/** Calls back with an element's size when it is first laid out and when it changes; returns a function to stop. */
 export function onResize(
   element: Element,
   callback: (width: number, height: number, pixels: number) => void,
@@ -82,7 +82,7 @@ export function onResize(
   return () => observer.disconnect();
 }
 
-/** Calls back with the first element within another that a selector finds: now, or when it has come. */
+/** Calls back with the first match of a selector, now or when it appears. */
 export function whenThere(within: HTMLElement, selector: string, then: (found: HTMLElement) => void): void {
   const found = within.querySelector<HTMLElement>(selector);
   if (found) {
@@ -97,7 +97,7 @@ export function whenThere(within: HTMLElement, selector: string, then: (found: H
   observer.observe(within, { childList: true, subtree: true });
 }
 
-/** Brings a child of a scrolling element into sight, without moving anything else on the page. */
+/** Scrolls a child into view, without scrolling anything else on the page. */
 export function reveal(scroller: HTMLElement, child: HTMLElement): void {
   const outer = scroller.getBoundingClientRect();
   const inner = child.getBoundingClientRect();
@@ -106,7 +106,7 @@ export function reveal(scroller: HTMLElement, child: HTMLElement): void {
   else if (inner.bottom > outer.bottom - margin) scroller.scrollTop += inner.bottom - outer.bottom + margin;
 }
 
-/** A button with a text, or with parts. */
+/** A button with text or other content. */
 export function button(
   content: Child | readonly Child[],
   onclick: (event: MouseEvent) => void,
@@ -116,7 +116,7 @@ export function button(
   return h("button", { type: "button", class: "jv-button", ...attributes, onclick }, ...parts);
 }
 
-/** What opens a row of several, and closes it again. */
+/** The button that expands and collapses a group's row. */
 export function foldButton(
   isOpen: boolean,
   what: string,
@@ -132,12 +132,12 @@ export function foldButton(
   });
 }
 
-/** A pane: a section with a head. */
+/** A pane: a section with a header. */
 export function section(attributes: Attributes, head: readonly Child[], ...body: Child[]): HTMLElement {
   return h("section", attributes, h("div", { class: "jv-pane-head" }, ...head, fullButton()), ...body);
 }
 
-/** Follows the pointer from a press on an element until it is released, wherever it goes. */
+/** Follows the pointer from pointerdown on an element until it is released, anywhere. */
 export function drag(
   element: HTMLElement,
   press: PointerEvent,

@@ -3,7 +3,7 @@
 import type { Model } from "../model/model";
 import type { Residual } from "../model/records";
 
-/** A test for the residuals that have each of some words in any of their cells, and a kind; '' asks for every kind. */
+/** A test for residuals that contain all words, in any of their cells, and have a kind; '' is any kind. */
 export function filterOf(model: Model): (text: string, kind: string) => ((r: Residual) => boolean) | null {
   const texts: string[] = [];
   const textOf = (r: Residual) => {

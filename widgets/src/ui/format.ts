@@ -11,7 +11,7 @@ export function formatBytes(n: number): string {
   return `${(size / 1024).toFixed(1)} TiB`;
 }
 
-/** `1.0 MiB · 128.0 KiB a device`, or the first half alone where the second is negative. */
+/** `1.0 MiB · 128.0 KiB a device`, or only the first part if the second is negative. */
 export function formatParts(whole: number, perDevice: number): string {
   const total = formatBytes(whole);
   return perDevice < 0 ? total : `${total} · ${formatBytes(perDevice)} a device`;
@@ -27,7 +27,7 @@ export function plural(n: number, one: string, many = `${one}s`): string {
   return `${formatCount(n)} ${n === 1 ? one : many}`;
 }
 
-/** `12 × f32[3]`, and `f32[3]` for one. */
+/** `12 × f32[3]`, or for one, `f32[3]`. */
 export function formatRepeated(n: number, what: string): string {
   return n > 1 ? `${formatCount(n)} × ${what}` : what;
 }

@@ -1,4 +1,4 @@
-/** A maximised pane: on the full screen if the page allows it, otherwise over the whole explorer. */
+/** A maximised pane: in full screen if the page allows it, otherwise over the whole explorer. */
 
 import { button, svg } from "./dom";
 
@@ -6,7 +6,7 @@ const PANES = ".jv-pane, .jv-overview, .jv-motion";
 const PANE = "jv-alone";
 const AROUND = "jv-holds-alone";
 
-/** A button in the head of a pane that shows it alone, and then the others again. */
+/** The button that maximises a pane, and restores it. */
 export function fullButton(): HTMLElement {
   const title = "Show only this pane, or all panes again";
   const corners = svg("path", {
@@ -43,7 +43,7 @@ function toggle(first: Element): void {
     for (let each = pane.parentElement; each && each !== root.parentElement; each = each.parentElement)
       each.classList.add(AROUND);
   };
-  // Code that is shown as a graph, or another stage, is another pane in the same place.
+  // Switching to a graph or another stage replaces the pane by another one.
   let own = pane;
   while (own.parentElement!.matches(".jv-guard")) own = own.parentElement!;
   const place = own.parentElement!;
@@ -74,6 +74,6 @@ function toggle(first: Element): void {
   document.addEventListener("fullscreenchange", onScreen);
   root.addEventListener("keydown", onKey, true);
   root.addEventListener("jv-together", end);
-  // A page in a frame may not be allowed to: the pane is then as large as the explorer.
+  // A page in a frame may not be allowed to; the pane then fills the explorer.
   root.requestFullscreen?.().catch(() => {});
 }

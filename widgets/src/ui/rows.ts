@@ -1,20 +1,20 @@
-/** The rows of a long table; only the visible ones, and some around them, are in the document. */
+/** The rows of a long table. Only the visible ones and some around them are in the document. */
 
 import { h } from "./dom";
 
-/** Rows come and go by so many. */
+/** Rows are added and removed in chunks of this size. */
 const CHUNK = 4;
 
-/** A table of no more rows than this has them all. */
+/** Tables with at most this many rows are rendered in full. */
 const FEW = 120;
 
-/** So many rows there are at least, for the keys that go from one to the next. */
+/** The least number of rows, for keyboard navigation. */
 const LEAST = 12;
 
-/** Pixels above and below what is in sight for which there are rows too. */
+/** How far beyond the visible part rows are rendered, in pixels. */
 const AROUND = 250;
 
-/** What a row is taken to be high before one has been measured. */
+/** The assumed height of a row before one has been measured. */
 const USUAL = 24;
 
 export class Rows {
@@ -22,16 +22,16 @@ export class Rows {
   private make: (i: number) => HTMLElement = () => h("tr");
   /** Measured heights of chunks. */
   private heights = new Map<number, number>();
-  /** The height of a row among the first that were measured; 0 before. */
+  /** The typical height of a row, from the first ones measured; 0 before. */
   private usual = 0;
   private readonly chunks = new Map<number, HTMLElement[]>();
   private readonly above = h("tr", { class: "jv-spacer", "aria-hidden": true });
   private readonly below = h("tr", { class: "jv-spacer", "aria-hidden": true });
 
   /**
-   * @param scroller what scrolls.
-   * @param body holds the rows, and nothing above them but what is always there.
-   * @param gone is told of rows that are taken out.
+   * @param scroller the scrolling element.
+   * @param body contains the rows, below a fixed header.
+   * @param gone called with rows that are removed.
    */
   constructor(
     private readonly scroller: HTMLElement,
@@ -41,7 +41,7 @@ export class Rows {
     scroller.addEventListener("scroll", () => this.update(), { passive: true });
   }
 
-  /** Shows so many rows, each of which is made when it is needed. */
+  /** Shows `n` rows, each created when needed. */
   show(n: number, make: (i: number) => HTMLElement): void {
     this.n = n;
     this.make = make;
@@ -54,7 +54,7 @@ export class Rows {
     else this.body.append(...Array.from({ length: n }, (_, i) => make(i)));
   }
 
-  /** Brings a row into the document, if it is not there, and scrolls to about where it is. */
+  /** Renders a row if necessary, and scrolls near it. */
   bring(i: number): void {
     const chunk = Math.floor(i / CHUNK);
     if (this.n <= FEW || this.chunks.has(chunk)) return;
@@ -95,7 +95,7 @@ export class Rows {
     this.chunks.set(chunk, rows);
   }
 
-  /** Stands in for the rows that are not there. */
+  /** A spacer in place of rows that are not rendered. */
   private space(first: number, end: number, last: number): void {
     const rest = (from: number, to: number) => {
       let sum = 0;
@@ -117,7 +117,7 @@ export class Rows {
     }
   }
 
-  /** The height of a chunk as measured, or as its rows would have it if they were like others. */
+  /** The measured height of a chunk, or an estimate. */
   private height(chunk: number): number {
     const rows = Math.min(CHUNK, this.n - chunk * CHUNK);
     return this.heights.get(chunk) ?? rows * (this.usual || USUAL);

@@ -1,10 +1,10 @@
-/** Tables sorted by a column. */
+/** Sortable tables. */
 
 import { button, h } from "./dom";
 
 const COLLATOR = new Intl.Collator();
 
-/** Rows by a number or a text; those that are alike in it by their places. */
+/** Sorts rows by a number or text; ties keep their order. */
 export function sortedBy<T>(
   rows: readonly T[],
   value: (row: T) => string | number,
@@ -20,15 +20,15 @@ export function sortedBy<T>(
   });
 }
 
-/** The heads of the columns; pressing one sorts by it, and pressing it again the other way round. */
+/** The column headings; clicking one sorts by it, and clicking again reverses the order. */
 export class Heads<Key extends string> {
   readonly cells: readonly HTMLElement[];
   descending = true;
 
   /**
-   * @param columns each with the name of its class and what its head says.
-   * @param key the one that is sorted by at first, the greatest above.
-   * @param sizes those of which the greatest is looked for.
+   * @param columns the class and heading of each column.
+   * @param key the initial sort key, descending.
+   * @param sizes the keys that sort in descending order first.
    */
   constructor(
     private readonly columns: readonly (readonly [Key, name: string, text: string])[],

@@ -1,11 +1,11 @@
-/** A bar between two panes; drag it, or move it with the arrow keys, to resize them. */
+/** A bar between two panes; drag it or use the arrow keys to resize them. */
 
 import { drag, h } from "./dom";
 
 /**
- * @param parent holds the panes; its style gets the size of the second one, in percent.
- * @param axis `column` when the panes stand beside each other, `row` when one is above the other.
- * @param property the style property.
+ * @param parent contains the panes; the property is set on it.
+ * @param axis `column` if the panes are side by side, `row` if one is above the other.
+ * @param property the CSS property for the size of the second pane, in percent.
  */
 export function splitter(parent: HTMLElement, axis: "column" | "row", property: string): HTMLElement {
   const bar = h("div", {

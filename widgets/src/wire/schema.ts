@@ -1,4 +1,4 @@
-/** Reads the wire format; its types and the descriptions of its columns are generated from Python. */
+/** Decodes the wire format; its types and column descriptions are generated from Python. */
 
 import { atOnce, type Sliced } from "../model/slices";
 import { type Column, type ColumnName, MAGIC, VERSION, type View } from "./schema.generated";
@@ -17,13 +17,10 @@ const ARRAYS = {
 } as const;
 
 type Code = keyof typeof ARRAYS;
-/** Of a column: its type, its length, where it starts, and how it is coded, if it is not there as it is. */
+/** A column's type, length, offset, and its encoding, if any. */
 type Entry = [Code, number, number, ("delta" | "dictionary")?, (Code | number)?];
 
-/**
- * Reads a view from the bytes that Python wrote; throws an Error that says what is wrong with them. What is `known` of a view
- * is not in the bytes of the rest.
- */
+/** Decodes a view; throws an Error that explains what is wrong with the data. The remainder of a view omits what is `known`. */
 export const decode = (block: DataView, known?: View): View => atOnce(decoding(block, known));
 
 /** The same, in slices. */
@@ -39,7 +36,7 @@ export function* decoding(block: DataView, known?: View): Sliced<View> {
   if (bytes.length < start) throw new Error("this jaxviz view is cut short");
   const header = JSON.parse(text.decode(bytes.subarray(PREFIX_BYTES, start)));
   yield;
-  // A copy of the columns starts at a multiple of eight wherever the message was put in memory.
+  // Copy the columns: the message may have any alignment in memory.
   const data = bytes.slice(start).buffer;
   const columns = { ...known?.columns } as Record<ColumnName, Column>;
   for (const [name, entry] of Object.entries(header.columns as Record<ColumnName, Entry>)) {
@@ -64,7 +61,7 @@ function columnIn(data: ArrayBuffer, ...[code, size, offset, coding, how]: Entry
   return column;
 }
 
-/** The view in the JSON form that the tests of both languages share. */
+/** A view from the JSON form that the tests of both languages share. */
 export function fromJson(values: Omit<View, "columns"> & { columns: Record<string, number[]> }): View {
   const columns = {} as Record<ColumnName, Column>;
   for (const [name, column] of Object.entries(values.columns))

@@ -1,4 +1,4 @@
-/** A scene with positions, and an index to find what is visible or under the pointer. */
+/** A scene with positions, indexed to find what is visible or under the pointer. */
 
 import { pointsAlong } from "../layout/curves";
 import { STAGE, type Tree } from "../layout/hierarchy";
@@ -8,19 +8,19 @@ import { OPEN, type Positions } from "../layout/shape";
 import { pills, type Row, rowHeight, rowOf, SIZES, type Stub, stubsWidth } from "../layout/stubs";
 import type { Box } from "./view";
 
-/** Widths of edges at full size, by how many bytes go along. */
+/** Edge widths at full size, by bytes. */
 export const WIDTHS = [1, 1.4, 2, 2.8, 3.8];
-/** Fewer bytes than this get no more than a share of the widths, however few the others have. */
+/** Edges with fewer bytes than this are never drawn at full width, however small the others are. */
 const MANY_BYTES = 2 ** 16;
-/** A box with this share of the equations is what a graph is shown from. */
+/** The initial view starts at a box with at least this share of the equations. */
 const MOST = 0.3;
-/** What is between the edge of a card and its ports. */
+/** The distance from the edge of a card to its ports. */
 const INSET = 8;
 
-/** A part of the world: left, top, right, bottom. */
+/** A rectangle of the world: left, top, right, bottom. */
 export type Part = readonly [number, number, number, number];
 
-/** A row of ports, and where it stands in the world. */
+/** A row of ports, with its position in the world. */
 export interface PlacedRow {
   row: Row;
   x: number;
@@ -28,13 +28,13 @@ export interface PlacedRow {
 }
 
 export class Drawing {
-  /** For each box those in it, and the edges of its level; sorted when it is first in sight. */
+  /** For each open box, its children and the edges of its level; sorted when it first becomes visible. */
   private readonly inside: Lists;
   private readonly within: Lists;
-  /** Which of them have been sorted, by their upper edge or end, and the height of the tallest. */
+  /** Which of these are sorted, by upper edge or end, and the height of the tallest. */
   private readonly tallest: Float32Array;
   private readonly longest: Float32Array;
-  /** What room each edge takes. */
+  /** The bounding box of each edge. */
   private readonly left: Float32Array;
   private readonly top: Float32Array;
   private readonly right: Float32Array;
@@ -59,7 +59,7 @@ export class Drawing {
     this.mostBytes = scene.bytes.reduce((most, b) => Math.max(most, b), MANY_BYTES);
   }
 
-  /** The boxes in one, by their upper edge. */
+  /** The children of an open box, sorted by upper edge. */
   private boxesIn(level: number): Int32Array {
     const { y, height } = this.at;
     const { starts, items } = this.inside;
@@ -71,7 +71,7 @@ export class Drawing {
     return boxes;
   }
 
-  /** The edges of an open box, by their upper end. */
+  /** The edges of an open box, sorted by upper end. */
   private edgesIn(level: number): Int32Array {
     const { starts, items } = this.within;
     const edges = items.subarray(starts[level]!, starts[level + 1]!);
@@ -83,7 +83,7 @@ export class Drawing {
     return edges;
   }
 
-  /** What room an edge takes: a curve lies between the points that it bends to. */
+  /** The bounding box of an edge. A curve lies within the hull of its control points. */
   private measure(e: number): void {
     const { starts, points } = this.at;
     for (let p = starts[e]!; p < starts[e + 1]!; p += 2) {
@@ -101,7 +101,7 @@ export class Drawing {
     return this.at.height[0] ?? 0;
   }
 
-  /** The outermost box that holds most of the equations, if one does. */
+  /** The largest outermost box, if it has a large share of the equations. */
   largest(): Box | undefined {
     const { at, scene, tree } = this;
     const { parent, kind } = scene.shape;
@@ -109,7 +109,7 @@ export class Drawing {
     let all = 0;
     let most = -1;
     for (let b = 1; b < parent.length; b++) {
-      // Of several stages the boxes of each.
+      // With several stages, consider the boxes within each.
       const isOuter = parent[b] === 0 || tree.kind[scene.node[parent[b]!]!] === STAGE;
       if (!isOuter || kind[b]! > OPEN || tree.kind[scene.node[b]!] === STAGE) continue;
       all += count(b);
@@ -119,13 +119,13 @@ export class Drawing {
     return { x: at.x[most]!, y: at.y[most]!, width: at.width[most]!, height: at.height[most]! };
   }
 
-  /** Which of the widths an edge has. */
+  /** The index of an edge's width in `WIDTHS`. */
   bucket(edge: number): number {
     const share = Math.log2(1 + this.scene.bytes[edge]!) / Math.log2(2 + this.mostBytes);
     return Math.min(WIDTHS.length - 1, Math.floor(WIDTHS.length * share));
   }
 
-  /** The innermost box or port at a point of the world, or -1. */
+  /** The innermost box or port at a point, or -1. */
   boxAt(x: number, y: number): number {
     const { at, scene } = this;
     let found = -1;
@@ -142,14 +142,14 @@ export class Drawing {
     return found;
   }
 
-  /** The edge nearest to a point of the world that is in no closed box, or -1. */
+  /** The edge nearest to a point, or -1; none inside closed boxes. */
   edgeAt(x: number, y: number, reach: number): number {
     const { parent, kind } = this.scene.shape;
     const box = this.boxAt(x, y);
     if (box >= 0 && kind[box] !== OPEN) return -1;
     let best = reach;
     let found = -1;
-    // Edges may run across the frames of the boxes around.
+    // Edges may run across the frames of enclosing boxes.
     for (let level = Math.max(0, box); level >= 0; level = parent[level]!)
       this.visitEdges(level, [x - reach, y - reach, x + reach, y + reach], (e) => {
         const distance = this.distance(e, x, y);
@@ -171,7 +171,7 @@ export class Drawing {
     return least;
   }
 
-  /** Where the card of a box begins, and how wide it is: beside its stubs. */
+  /** The left edge and the width of a box's card, without its stubs. */
   card(box: number): [number, number] {
     const { scene, at } = this;
     if (scene.shape.kind[box] === OPEN) return [at.x[box]!, at.width[box]!];
@@ -179,7 +179,7 @@ export class Drawing {
     return [at.x[box]! + left, at.width[box]! - left - stubsWidth(scene.after.get(box))];
   }
 
-  /** The residuals that come in at a box, at its upper edge, and those that leave it; of an open box both in its header. */
+  /** The ports for the residuals that a box takes and saves: at its upper and lower edge; for an open box, both in its header. */
   rows(box: number): PlacedRow[] {
     const { scene, at } = this;
     const [taken, kept] = [scene.taken.get(box), scene.kept.get(box)];
@@ -203,7 +203,7 @@ export class Drawing {
     });
   }
 
-  /** The stubs of the port or the pill at a point of the world that is in a box. */
+  /** The stubs shown by the port or pill at a point in a box. */
   stubsAt(box: number, x: number, y: number): readonly Stub[] {
     for (const { row, x: left, y: top } of this.rows(box)) {
       if (y < top || y > top + SIZES.row) continue;
@@ -220,7 +220,7 @@ export class Drawing {
     return all[Math.floor((y - top) / (SIZES.stub + 1))]?.stubs ?? [];
   }
 
-  /** Calls back with the boxes and ports of an open box that meet a part of the world. */
+  /** Visits the boxes and ports of an open box that intersect a rectangle. */
   visitBoxes(level: number, [left, top, right, bottom]: Part, visit: (box: number) => void): void {
     const { x, y, width, height } = this.at;
     const boxes = this.boxesIn(level);
@@ -232,7 +232,7 @@ export class Drawing {
     }
   }
 
-  /** Calls back with the edges of an open box that meet a part of the world. */
+  /** Visits the edges of an open box that intersect a rectangle. */
   visitEdges(level: number, [left, top, right, bottom]: Part, visit: (edge: number) => void): void {
     const edges = this.edgesIn(level);
     for (let k = firstFrom(edges, this.top, top - this.longest[level]!); k < edges.length; k++) {
@@ -244,7 +244,7 @@ export class Drawing {
   }
 }
 
-/** The first of some things, by their upper edge, that stands no higher than a height. */
+/** The index of the first of `things`, sorted by upper edge, that is at or below `from`. */
 function firstFrom(things: Int32Array, top: Float32Array, from: number): number {
   let low = 0;
   for (let high = things.length; low < high; ) {

@@ -1,4 +1,4 @@
-/** Draws edges: those that look the same in one stroke. */
+/** Draws edges, all edges of the same style in one stroke. */
 
 import { curvesOf } from "../layout/curves";
 import { CLOSED } from "../layout/shape";
@@ -6,11 +6,11 @@ import { type Drawing, WIDTHS } from "./drawing";
 import type { Palette } from "./palette";
 import type { View } from "./view";
 
-/** On the screen, in pixels: a shorter edge is not drawn where there are many. */
+/** In large graphs, edges shorter than this are not drawn; in pixels of the screen. */
 const SHORT = 3;
-/** An edge across so many times what is in sight is not to be followed by eye: only its ends are drawn. */
+/** Of an edge longer than this many viewports, which the eye cannot follow, only the ends are drawn. */
 const LONG = 3;
-/** A bend of less than this, in pixels, is drawn straight. */
+/** Bends smaller than this are drawn straight, in pixels. */
 const BEND = 1;
 
 interface Stroke {
@@ -20,7 +20,7 @@ interface Stroke {
   isDim: boolean;
 }
 
-/** How an edge is drawn: near to what is pointed at, or out of the light. */
+/** The style of an edge: related to the hovered box, or dimmed. */
 export interface EdgeMarks {
   isNear(edge: number): boolean;
   isDim(edge: number): boolean;
@@ -71,7 +71,7 @@ export class Edges {
           ey * scale + dy,
         );
     });
-    // An arrow head where it enters a closed box.
+    // An arrowhead where it enters a closed box.
     if (scene.shape.kind[scene.shape.to[e]!] === CLOSED && scale > 0.45) {
       const size = 4.5 * scale;
       path.moveTo(x1 - size * 0.7, y1 - size);

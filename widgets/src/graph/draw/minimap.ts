@@ -6,9 +6,9 @@ import type { Palette } from "./palette";
 import type { Box, View } from "./view";
 
 const [WIDTH, HEIGHT] = [120, 84];
-/** Its picture is read back, once for each layout. */
+/** The picture is read back once per layout. */
 const OFTEN: CanvasRenderingContext2DSettings = { willReadFrequently: true };
-/** So many of the largest boxes are drawn. */
+/** Only this many of the largest boxes are drawn. */
 const MANY = 3000;
 
 export class MiniMap {
@@ -17,7 +17,7 @@ export class MiniMap {
   private scale = 1;
   private offset: [number, number] = [0, 0];
 
-  /** Draws the boxes, once for each layout. */
+  /** Draws the boxes; once per layout. */
   draw(drawing: Drawing, palette: Palette, pixels: number): void {
     const { canvas } = this;
     this.scale = Math.min(WIDTH / Math.max(1, drawing.width), HEIGHT / Math.max(1, drawing.height));
@@ -48,7 +48,7 @@ export class MiniMap {
     this.picture = ctx.getImageData(0, 0, canvas.width, canvas.height);
   }
 
-  /** Shows which part is in sight. */
+  /** Outlines the visible part. */
   show(part: Box, palette: Palette, pixels: number): void {
     const ctx = this.canvas.getContext("2d", OFTEN);
     if (ctx === null || this.picture === null) return;
@@ -66,13 +66,13 @@ export class MiniMap {
     );
   }
 
-  /** The point of the world at a point of the map. */
+  /** Converts a point of the map to world coordinates. */
   world(x: number, y: number): [number, number] {
     return [(x - this.offset[0]) / this.scale, (y - this.offset[1]) / this.scale];
   }
 }
 
-/** The part of the world in sight. */
+/** The visible part of the world. */
 export function inSight(view: View, width: number, height: number): Box {
   return {
     x: -view.x / view.scale,

@@ -1,28 +1,28 @@
-/** The names of boxes that are drawn too small for their text: at a readable size, where they do not overlap. */
+/** Names of boxes that are too small for their text, drawn at a readable size where they do not overlap. */
 
 import { SIZES, shortened } from "../layout/stubs";
 import type { Palette } from "./palette";
 
-/** The size of these names, in pixels of the screen, and how high a line of them is. */
+/** The font size of these names and their line height, in pixels of the screen. */
 export const NAME = 10;
 const LINE = 12;
-/** How wide a letter is of a font, in its size. */
+/** The width of a letter, relative to the font size. */
 const LETTER = SIZES.letter / 12;
-/** A name is cut to no fewer letters. */
+/** Names are shortened to no fewer letters than this. */
 const LEAST = 4;
-/** And to no more. */
+/** Longer names are shortened. */
 const LONGEST = 30;
-/** What is between two of them. */
+/** The least space between two names. */
 const GAP = 4;
-/** A page of names has no more than so many. */
+/** The most names on the screen. */
 const MANY = 500;
 
 const wide = (text: string) => text.length * NAME * LETTER;
 
-/** A name that is asked for; places are those of the screen. */
+/** A requested name, in screen coordinates. */
 export interface Name {
   text: string;
-  /** The box that it is the name of, and how deep that is. */
+  /** The rectangle of its box, and the box's depth. */
   x: number;
   y: number;
   width: number;
@@ -32,7 +32,7 @@ export interface Name {
   ink: string;
 }
 
-/** A name that is written: where its line begins and ends, and the middle of it. */
+/** A name with its position: its left and right end, and its vertical middle. */
 export interface Written {
   name: Name;
   text: string;
@@ -41,9 +41,9 @@ export interface Written {
   middle: number;
 }
 
-/** Which names are written, and where: outer ones first, whole where there is room beside the box, else cut, else not at all. */
+/** Places names: outer boxes first, in full if there is room beside the box, else shortened, else not at all. */
 export function placed(names: readonly Name[], width: number, height: number): Written[] {
-  /** What is written so far, by the height of it in lines. */
+  /** The names placed so far, by line. */
   const lines = new Map<number, Written[]>();
   const isFree = (one: Written, right: number) => {
     const line = Math.floor(one.middle / LINE);
@@ -63,7 +63,7 @@ export function placed(names: readonly Name[], width: number, height: number): W
     if (found.length >= MANY) break;
     const left = Math.max(2, name.x + Math.min(6, name.width / 6));
     const [top, bottom] = [Math.max(0, name.y), name.y + name.height];
-    // An open box has it at its upper edge, as far as that is in sight.
+    // The name of an open box is at the upper edge of its visible part.
     const atTop = Math.min(top + LINE / 2 + 2, bottom - LINE / 2);
     const middle = name.isOpen && name.height > 2 * LINE ? atTop : (name.y + bottom) / 2;
     if (middle < LINE / 2 - 2 || middle > height - LINE / 2 + 2) continue;
@@ -77,7 +77,7 @@ export function placed(names: readonly Name[], width: number, height: number): W
     if (there) there.push(written);
     else lines.set(line, [written]);
   }
-  // Those that were cut to their boxes are written whole where nothing else is.
+  // Names that were shortened to fit their boxes are shown in full if the space beside them is free.
   for (const one of found) {
     const whole = shortened(one.name.text);
     const right = one.left + wide(whole);
@@ -88,7 +88,7 @@ export function placed(names: readonly Name[], width: number, height: number): W
   return found;
 }
 
-/** Writes names. */
+/** Draws names. */
 export function write(ctx: CanvasRenderingContext2D, names: readonly Written[], palette: Palette): void {
   ctx.textAlign = "left";
   ctx.lineJoin = "round";
@@ -96,7 +96,7 @@ export function write(ctx: CanvasRenderingContext2D, names: readonly Written[], 
   ctx.strokeStyle = palette.background;
   ctx.font = `600 ${NAME}px ${palette.mono}`;
   for (const { name, text, left, right, middle } of names) {
-    // Beside its box it is seen on lines and on other boxes.
+    // A name that extends beyond its box crosses lines and other boxes.
     const isOver = right > name.x + name.width || name.height < LINE;
     if (isOver) ctx.strokeText(text, left, middle);
     ctx.fillStyle = isOver ? palette.text : name.ink;

@@ -1,4 +1,4 @@
-/** Draws a scene on a canvas: only the parts that are visible and large enough to be seen. */
+/** Draws a scene on a canvas: only what is visible and large enough to see. */
 
 import { ROLE_LETTERS } from "../../model/roles";
 import type { Lit } from "../../state/state";
@@ -12,38 +12,38 @@ import { NAME, type Name, placed, write } from "./names";
 import { inkOn, type Palette, viridis } from "./palette";
 import type { View } from "./view";
 
-/** What is marked in the drawing. */
+/** What is highlighted in the drawing. */
 export interface Marks {
   lit: ReadonlyMap<number, Lit>;
-  /** Boxes that hold what was searched for, and how many. */
+  /** Boxes with search results, and how many each has. */
   hits: ReadonlyMap<number, number>;
-  /** Boxes for which devices exchange values. */
+  /** Boxes that involve communication between devices. */
   exchanges: ReadonlySet<number>;
-  /** The box that keys act on, and the one under the pointer; or -1. */
+  /** The focused box and the hovered one, or -1. */
   at: number;
   hover: number;
   hoverEdge: number;
-  /** Boxes, ports and edges that stay in the light when others are dimmed; null where none is. */
+  /** Boxes, ports and edges that are not dimmed; null if none are dimmed. */
   focus: ReadonlySet<number> | null;
 }
 
-/** How boxes are coloured: by role, or by a share of the most. */
+/** How boxes are coloured: by role, or by a quantity relative to its maximum. */
 export interface Colouring {
   role(row: number): string;
-  /** Between 0 and 1, or null where boxes are coloured by role. */
+  /** Between 0 and 1, or null if boxes are coloured by role. */
   share(box: number): number | null;
 }
 
-/** Below these sizes on the screen, in pixels, is not drawn: an open box's inside, text, a pill. */
+/** What is smaller than this on the screen is not drawn, in pixels: the inside of an open box, text, a pill. */
 const LEAST_INSIDE = 26;
 const LEAST_TEXT = 5.4;
-/** A closed box within another one has a name from this height on. */
+/** A closed box inside another is named if it is at least this high. */
 const LEAST_NAMED = 8;
 const LEAST_PILL = 4;
-/** Below this scale edges are not drawn. */
+/** Below this scale no edges are drawn. */
 const LEAST_EDGES = 0.05;
 
-/** Paints what is in sight of a drawing, in a canvas of so many pixels. */
+/** Paints the visible part of a drawing on a canvas of the given size. */
 export function paint(
   drawing: Drawing,
   ctx: CanvasRenderingContext2D,
@@ -59,16 +59,16 @@ export function paint(
   new Frame(drawing, ctx, view, [width, height], palette, colouring, marks).paint();
 }
 
-/** Text is drawn upright, in the pixels of the screen, so that it is sharp. */
+/** Text is drawn in untransformed screen pixels, so that it is sharp. */
 class Frame {
   private readonly boxes: number[] = [];
-  /** How deep each of them is. */
+  /** The depth of each of these boxes. */
   private readonly depths: number[] = [];
   private readonly edges: Edges;
-  /** What of the world is in sight. */
+  /** The visible part of the world. */
   private readonly part: Part;
   private font = "";
-  /** Whether names would be too small to be read with their boxes, and these names. */
+  /** Whether boxes are too small for their own text, and the names that are drawn instead. */
   private readonly isSmall: boolean;
   private readonly names: Name[] = [];
 
@@ -94,7 +94,7 @@ class Frame {
     });
   }
 
-  /** The frames of open boxes, then the edges, which may run across them, then the boxes. */
+  /** Paints the frames of open boxes, then edges, which may cross them, then closed boxes. */
   paint(): void {
     this.frames(0, 0);
     this.edges.stroke(this.ctx, this.palette);
@@ -130,7 +130,7 @@ class Frame {
     return depth % 2 === 0 ? this.palette.head : this.palette.background;
   }
 
-  /** Where a box is on the screen. */
+  /** The rectangle of a box on the screen. */
   private place(b: number): [number, number, number, number] {
     const { at } = this.drawing;
     const { scale, x, y } = this.view;
@@ -151,7 +151,7 @@ class Frame {
     this.ctx.globalAlpha = 1;
   }
 
-  /** Sets the font; a canvas takes its time over that. */
+  /** Sets the font only if it changes, as that is slow on a canvas. */
   private write(weight: string, size: number): void {
     const font = `${weight}${(size * this.view.scale).toFixed(2)}px ${this.palette.mono}`;
     if (font === this.font) return;
@@ -191,7 +191,7 @@ class Frame {
     ctx.fillText(shortened(text, 16), x + width / 2, y + height / 2 + 0.5);
   }
 
-  /** What an open box is called. */
+  /** The header of an open box. */
   private header(b: number, depth: number, x: number, y: number, width: number, height: number): void {
     const { ctx, palette, drawing } = this;
     const { scale } = this.view;
@@ -210,7 +210,7 @@ class Frame {
     const more = line.length * SIZES.small * scale;
     const hasRoom = more < end - x - used - 20 * scale;
     if (drawing.at.curved) {
-      // Edges that run across the frame pass behind what it is called.
+      // Edges that cross the frame pass behind the header.
       ctx.fillStyle = this.ground(depth);
       const covered = used + (hasRoom ? more + 10 * scale : 0);
       ctx.fillRect(x + 5 * scale, y + 4 * scale, covered, (HEADER - 8) * scale);
@@ -272,7 +272,7 @@ class Frame {
     ctx.fill();
     ctx.strokeStyle = canOpen ? palette.dim : palette.line;
     ctx.stroke();
-    // A stripe in the colour of the role, and its letter: not by colour alone.
+    // A stripe in the colour of the role, and its letter: colour alone is not enough.
     if (row >= 0 && share === null) {
       ctx.fillStyle = roleColour;
       ctx.beginPath();
@@ -294,7 +294,7 @@ class Frame {
     this.corner(b, node, role, lit, cx + cw - 6 * scale, top, ink, share === null);
   }
 
-  /** What stands in the upper right corner: how it is lit, how many copies, the letter of its role. */
+  /** The upper right corner: the highlight, the number of copies, the letter of the role. */
   private corner(
     b: number,
     node: number,
@@ -329,7 +329,7 @@ class Frame {
     }
   }
 
-  /** Asks for the name of a box, unless that is dimmed. */
+  /** Requests the name of a box, unless the box is dimmed. */
   private name(b: number, depth: number, name: Omit<Name, "depth">): void {
     if (!this.isDimmed(b)) this.names.push({ ...name, depth });
   }
@@ -352,7 +352,7 @@ class Frame {
     else if (b === marks.hover) stroke(palette.accent, 1.5, 0);
   }
 
-  /** The residuals that a box takes and keeps: a port for each. */
+  /** The ports for the residuals that a box takes and saves. */
   private rows(b: number): void {
     const { ctx, palette, drawing } = this;
     const { scale, x, y } = this.view;

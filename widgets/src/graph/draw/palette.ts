@@ -1,4 +1,4 @@
-/** The colours of the drawing: those of the style sheet, and viridis for quantities. */
+/** The colours of the drawing: the stylesheet's, and viridis for quantities. */
 
 export interface Palette {
   background: string;
@@ -20,7 +20,7 @@ export interface Palette {
 
 const ROLES = ["primal", "tangent", "residual", "cotangent", "accumulation"];
 
-/** Reads the colours that hold now where an element stands; a canvas knows no variables. */
+/** Reads the CSS variables at an element, since a canvas cannot use them. */
 export function readPalette(element: HTMLElement): Palette {
   const probe = document.createElement("span");
   probe.hidden = true;
@@ -63,7 +63,7 @@ const VIRIDIS = [
   [253, 231, 37],
 ] as const;
 
-/** The colour of a share between 0 and 1. */
+/** The colour of viridis at a number between 0 and 1. */
 export function viridis(share: number): string {
   const at = Math.min(1, Math.max(0, share)) * (VIRIDIS.length - 1);
   const i = Math.min(VIRIDIS.length - 2, Math.floor(at));
@@ -72,12 +72,12 @@ export function viridis(share: number): string {
   return `rgb(${mixed.join()})`;
 }
 
-/** Black or white, whichever is read better on a colour of viridis. */
+/** Black or white, whichever has more contrast with a colour of viridis. */
 export function inkOn(share: number): string {
   return share < 0.435 ? "#ffffff" : "#000000";
 }
 
-/** Where a quantity stands between nothing and the most, by its logarithm. */
+/** A quantity on a logarithmic scale from 0 to 1. */
 export function shareOf(amount: number, most: number): number {
   return most <= 0 ? 0 : Math.log2(1 + amount) / Math.log2(1 + most);
 }

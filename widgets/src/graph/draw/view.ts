@@ -15,17 +15,17 @@ export interface Box {
 
 export const LEAST = 0.0002;
 export const MOST = 2.5;
-/** Smaller than this, text is not easily read. */
+/** Below this scale, text is hard to read. */
 export const READABLE = 0.55;
 
-/** Zooms so that the point of the screen stays where it is. */
+/** Zooms around a point of the screen. */
 export function zoomed(view: View, factor: number, x: number, y: number): View {
   const scale = Math.min(MOST, Math.max(LEAST, view.scale * factor));
   const by = scale / view.scale;
   return { scale, x: x - (x - view.x) * by, y: y - (y - view.y) * by };
 }
 
-/** All of a box in sight, no larger than it is drawn at full size. */
+/** Fits a box into the viewport, at full size at most. */
 export function fitted(box: Box, width: number, height: number, margin = 24, most = 1): View {
   const scale = Math.min(
     most,
@@ -44,12 +44,12 @@ export function fitted(box: Box, width: number, height: number, margin = 24, mos
   };
 }
 
-/** What is first seen: all of it if that can be read, else it from a box on, with a little of what is above that. */
+/** The initial view: all of it if it is readable at that scale, else the part that starts at a box, with a margin above it. */
 export function opening(box: Box, width: number, height: number, from: Box = box, margin = 20): View {
   const all = fitted(box, width, height, margin);
   if (all.scale >= READABLE) return all;
   const scale = Math.min(0.9, Math.max(READABLE, (width - 2 * margin) / Math.max(1, box.width)));
-  /** Where it begins on the screen: a part of it at `want`, but with no more beside it than need be. */
+  /** The offset along one axis, with `at` shown at `want` but no more empty margin than necessary. */
   const along = (start: number, size: number, room: number, at: number, want: number) => {
     if (size * scale + 2 * margin <= room) return (room - size * scale) / 2 - start * scale;
     const [least, most] = [room - margin - (start + size) * scale, margin - start * scale];
@@ -65,6 +65,6 @@ export function opening(box: Box, width: number, height: number, from: Box = box
 export function between(a: View, b: View, share: number): View {
   const scale = a.scale * (b.scale / a.scale) ** share;
   const of = (from: number, to: number) => from + (to - from) * share;
-  // In a straight line on the screen.
+  // A straight line on the screen.
   return { scale, x: of(a.x, b.x), y: of(a.y, b.y) };
 }

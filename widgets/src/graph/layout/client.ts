@@ -1,17 +1,17 @@
-/** Requests layouts: small ones are computed immediately; large ones, and Graphviz's, come from a worker, so that the page stays responsive. */
+/** Requests layouts: small ones are computed synchronously, large ones and Graphviz's in a worker, so that the page stays responsive. */
 
 import type { Dot } from "./graphviz";
 import { placeAll } from "./place";
 import { prettier } from "./quality";
 import type { Positions, Shape } from "./shape";
 
-/** The source of the worker, which the build puts in; there is none in tests. */
+/** The source of the worker, inlined by the build; undefined in tests. */
 declare const LAYOUT_WORKER: string | undefined;
 
-/** By whom it is laid out: by Graphviz where that is better and takes no time, always where it can be, or never. */
+/** Which layout to use: Graphviz's if it is better and fast, Graphviz's whenever possible, or never. */
 export type Layouter = "auto" | "graphviz" | "layered";
 
-/** The source of the module that is Graphviz, for the worker; and itself, for a page that allows no worker. */
+/** Graphviz as the source of its module, for the worker, and as a function, for pages that do not allow workers. */
 export interface Graphviz {
   source: string;
   dot(): Promise<Dot>;
@@ -19,26 +19,29 @@ export interface Graphviz {
 
 export const NO_GRAPHVIZ = "Laid out without Graphviz: it is not loaded, or there are too many boxes.";
 
-/** Up to so many boxes and edges a worker is not worth the way there and back. */
+/** With at most this many boxes and edges, a layout takes less time than a round trip to the worker. */
 const FEW = 300;
-/** Up to so many boxes, ports and edges Graphviz takes less than half a second; and up to so many it is asked where somebody wants it. */
+/**
+ * With at most this many boxes, ports and edges, Graphviz takes less than half a second; the larger limit applies if the user asks for it.
+ */
 const PRETTY = 1000;
 const PRETTY_IF_ASKED = 2500;
-/** Our own layout is shown first if Graphviz takes longer, in milliseconds. */
+/** If Graphviz takes longer than this, our own layout is shown first; in milliseconds. */
 const PATIENCE = 300;
 
 let worker: Worker | null | undefined;
 let asked = 0;
 const waiting = new Map<number, { shape: Shape; by: Layouter; done: (positions: Positions) => void }>();
 
-/** Graphviz, once it is loaded; null where it could not be, as while the kernel is busy: it is then got anew if somebody asks for it by name. */
+/**
+ * Undefined before it is loaded. Null if loading failed, for example because the kernel was busy; choosing Graphviz explicitly tries again.
+ */
 let graphviz: Graphviz | null | undefined;
 let loading: Promise<void> | undefined;
 
 /**
- * Calls back with the layout of what is visible: before this returns, where that is quick or no worker can be made.
- *
- * @param load gets Graphviz. Until it is there, which it may never be, the layout is our own; `done` is then called once more.
+ * Passes the layout of what is visible to `done`, synchronously if it is fast or there is no worker.
+ * @param load loads Graphviz. Until that succeeds the layout is our own; `done` is then called a second time.
  */
 export function place(
   shape: Shape,
@@ -85,7 +88,7 @@ export function place(
   });
 }
 
-/** Has a worker lay it out; or does so here, where there is none. */
+/** Computes a layout in the worker, or synchronously if there is none. */
 function work(shape: Shape, by: Layouter, dot: Graphviz | null, done: (positions: Positions) => void): void {
   const found = theWorker();
   if (found !== null) {
@@ -104,10 +107,10 @@ function work(shape: Shape, by: Layouter, dot: Graphviz | null, done: (positions
     );
 }
 
-/** What the worker answers: a layout, and why it is without Graphviz where that was asked for. */
+/** The worker's answer: a layout, and the error if Graphviz was requested but failed. */
 export type Answer = [id: number, positions: Positions, error: string];
 
-/** One worker for all panes, made when first needed; null on a page that does not allow it. */
+/** The worker that all panes share, created on first use; null on pages that do not allow workers. */
 function theWorker(): Worker | null {
   if (worker !== undefined) return worker;
   worker = null;
@@ -124,7 +127,7 @@ function theWorker(): Worker | null {
       waiting.delete(id);
       request?.done(positions);
     };
-    // A page may refuse it only when it starts: what was asked for is then worked out here.
+    // Some pages refuse a worker only when it starts: then compute the pending layouts here.
     worker.onerror = () => {
       worker = null;
       const left = [...waiting.values()];

@@ -1,10 +1,10 @@
-/** Equations that depend on nothing: zeros, an iota, a number spread over an array. */
+/** Equations with constant results: zeros, an iota, a broadcast number. */
 
 import type { Model } from "../../model/model";
 import { atOnce, type Sliced } from "../../model/slices";
 import type { Tree } from "./hierarchy";
 
-/** What lays a value out anew or converts it, and is called as the value is. */
+/** Primitives that only reshape or convert a value; the result is named like the value. */
 const PLAIN: ReadonlySet<string> = new Set([
   "broadcast_in_dim",
   "convert_element_type",
@@ -16,9 +16,8 @@ const PLAIN: ReadonlySet<string> = new Set([
 const known = new WeakMap<Tree, ReadonlyMap<number, string>>();
 
 /**
- * For each equation that is shown as a stub at its readers, what that says.
- *
- * An equation stays a box if its program hands its value back, if it is a residual, if nothing reads it, or if it holds a program.
+ * The constants shown as a stub at their readers, with its text. An equation stays a box if its program returns the value, if the value is
+ * a residual or is never read, or if the equation has a nested program.
  */
 export const constantsOf = (tree: Tree): ReadonlyMap<number, string> => atOnce(findingConstants(tree));
 
@@ -29,7 +28,7 @@ export function* findingConstants(tree: Tree): Sliced<ReadonlyMap<number, string
   return found;
 }
 
-/** Equations between two places at which the work may be left. */
+/** Equations processed between two yields. */
 const SLICE = 200;
 
 function* find(tree: Tree): Sliced<Map<number, string>> {
@@ -42,7 +41,7 @@ function* find(tree: Tree): Sliced<Map<number, string>> {
     const several = tree.row[node]! >= 0 && model.nested(tree.row[node]!).length > 1;
     if (several) continue;
     const results = new Set(model.results(program));
-    /** What is said of each constant of this program. */
+    /** The text of each constant in this program. */
     const texts = new Map<number, string>();
     const read = new Set<number>();
     const made: number[] = [];
@@ -66,7 +65,7 @@ function* find(tree: Tree): Sliced<Map<number, string>> {
   return found;
 }
 
-/** The number that fills it, or what makes it. */
+/** The number that fills it, or the primitive that computes it. */
 function textOf(model: Model, row: number, texts: ReadonlyMap<number, string>): string {
   const inputs = model.inputs(row);
   const [first] = inputs;

@@ -1,8 +1,8 @@
-/** Edges as they are drawn: chains of cubic curves, from their points in a layout. */
+/** Edges as they are drawn: chains of cubic curves through their points. */
 
 import type { Positions } from "./shape";
 
-/** Calls back with each curve of an edge, as the two ends and the two points that it bends to. */
+/** Visits each curve of an edge, as its end points and control points. */
 export function curvesOf(
   { starts, points, curved }: Positions,
   e: number,
@@ -32,7 +32,7 @@ export function curvesOf(
       );
     return;
   }
-  // Upright at both ends, so that what passes a rank in its lane is straight.
+  // Vertical at both ends, so that an edge runs straight in its lanes.
   for (let p = first; p + 3 < end; p += 2) {
     const [x, y, xx, yy] = [points[p]!, points[p + 1]!, points[p + 2]!, points[p + 3]!];
     const middle = (y + yy) / 2;
@@ -40,7 +40,7 @@ export function curvesOf(
   }
 }
 
-/** The points along an edge, so many for each curve; x and y in turn. */
+/** Points along an edge, `pieces` for each curve: x and y alternate. */
 export function pointsAlong(at: Positions, e: number, pieces = 8): number[] {
   const found = [at.points[at.starts[e]!]!, at.points[at.starts[e]! + 1]!];
   curvesOf(at, e, (x0, y0, x1, y1, x2, y2, x3, y3) => {

@@ -1,21 +1,21 @@
-/** The layout by Graphviz: the input of `dot`, with open boxes as clusters, and its output. */
+/** Layout by Graphviz: writes the input of `dot`, with open boxes as clusters, and reads its output. */
 
 import { GAP, RANK_GAP } from "./layered";
 import { CLOSED, HEADER, IN, OPEN, OUT, PAD, type Positions, type Shape } from "./shape";
 
-/** The program `dot`: from its language to `json0`. */
+/** Runs `dot` and returns its output in the format `json0`. */
 export type Dot = (text: string) => string;
 
 const INCH = 72;
-/** A port is a point between two edges, which are to be one straight line. */
+/** The weight of edges at a port, where two edges should form a straight line. */
 const STRAIGHT = 8;
 
-/** Places all that is visible by `dot`. */
+/** Lays out everything visible with `dot`. */
 export function placeByDot(shape: Shape, dot: Dot): Positions {
   return read(shape, JSON.parse(dot(textOf(shape))) as Answer);
 }
 
-/** What is visible in the language of `dot`: boxes and ports of fixed size, named by their numbers, in clusters. */
+/** The graph in the language of `dot`: boxes and ports have fixed sizes and their numbers as names. */
 export function textOf(shape: Shape): string {
   const { parent, kind, width, height, anchor, from, to } = shape;
   const children: number[][] = Array.from(parent, () => []);
@@ -27,7 +27,7 @@ export function textOf(shape: Shape): string {
     "edge [arrowhead=none]",
   ];
   const depth = depths(shape);
-  /** The closed box in an open one that most others are above. */
+  /** The deepest closed box in an open one. */
   const lowest = (i: number): number =>
     children[i]!.reduce((best, child) => {
       const c = kind[child] === OPEN ? lowest(child) : kind[child] === CLOSED ? child : -1;
@@ -42,7 +42,7 @@ export function textOf(shape: Shape): string {
   const cluster = (i: number) => {
     lines.push(`subgraph cluster_${i} {`, `margin=${PAD} label=<${table(width[i]!, HEADER, cell(1, 1))}>`);
     children[i]!.forEach(add);
-    // Values enter at its upper edge and leave at its lower one, so that boxes that follow each other stand above each other.
+    // Inputs at the upper edge and results at the lower one, so that consecutive boxes are stacked vertically.
     for (const what of [IN, OUT]) {
       const ports = children[i]!.filter((c) => kind[c] === what);
       if (ports.length > 1) lines.push(`{rank=same; ${ports.join("; ")}}`);
@@ -69,7 +69,7 @@ export function textOf(shape: Shape): string {
   return lines.join("\n");
 }
 
-/** How many edges lead to each box and port, at most. */
+/** The length of the longest path to each box and port. */
 function depths({ parent, from, to }: Shape): Int32Array {
   const depth = new Int32Array(parent.length);
   const ins = new Int32Array(parent.length);
@@ -95,7 +95,7 @@ const cell = (w: number, h: number, port = "") => `<TD ${sized(w, h)}${port && `
 const table = (w: number, h: number, cells: string) =>
   `<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0" ${sized(w, h)}><TR>${cells}</TR></TABLE>`;
 
-/** A closed box whose edges meet it at its card, beside the stubs. */
+/** A closed box as a table; edges attach to its card, not to the stubs beside it. */
 function cardTable(width: number, height: number, anchor: number): string {
   const rest = Math.max(1, Math.round(2 * Math.abs(anchor)));
   const own = Math.max(2, Math.round(width) - rest);

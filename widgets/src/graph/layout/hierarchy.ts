@@ -1,4 +1,4 @@
-/** A stage as boxes in boxes: programs in equations, functions, scopes and modules, and repeated layers folded into one. */
+/** A stage as nested boxes: nested programs, functions, scopes and modules, with repeated layers folded into one. */
 
 import type { Model } from "../../model/model";
 import type { Place } from "../../model/records";
@@ -7,31 +7,31 @@ import { findRepeats, mix, WORTH } from "./repeats";
 import { shortened } from "./stubs";
 
 export const EQUATION = 0;
-/** One of several programs of an equation: a branch of a cond. */
+/** One of several programs of an equation, such as a branch of a cond. */
 export const PROGRAM = 1;
-/** What one function, scope or module made. */
+/** The equations of one function, scope or module. */
 export const SCOPE = 2;
-/** Layers that are alike; its children are the copies. */
+/** Repeated layers; its children are the copies. */
 export const REPEAT = 3;
 export const COPY = 4;
 export const STAGE = 5;
 
-/** A function or scope of fewer items gets no box of its own. */
+/** Functions or scopes with fewer items get no box. */
 const FEW = 3;
 
-/** The most characters of an expression in a title. */
+/** The longest expression in a title, in characters. */
 const LONG = 36;
 
 const NONE: readonly number[] = [];
 
-/** Equations between two places at which the work may be left. */
+/** Equations processed between two yields. */
 const SLICE = 200;
 
-/** Trees that are kept of a model: the graph of a stage has that of its listing. */
+/** Cached trees per model: a stage's graph and listing share one. */
 const KEPT = 4;
 const trees = new WeakMap<Model, Map<string, Tree>>();
 
-/** The boxes of some stages. */
+/** The tree of some stages. */
 export const treeOf = (model: Model, stages: readonly number[]): Tree => atOnce(growing(model, stages));
 
 function* growing(model: Model, stages: readonly number[]): Sliced<Tree> {
@@ -43,7 +43,7 @@ function* growing(model: Model, stages: readonly number[]): Sliced<Tree> {
   return tree;
 }
 
-/** The same in slices, or the tree itself where it was made lately. */
+/** The same in slices, cached. */
 export function* keptTree(model: Model, stages: readonly number[]): Sliced<Tree> {
   const made = trees.get(model) ?? new Map<string, Tree>();
   trees.set(model, made);
@@ -55,17 +55,17 @@ export function* keptTree(model: Model, stages: readonly number[]): Sliced<Tree>
   return tree;
 }
 
-/** Boxes in boxes. They are numbered; each row is in exactly one, as an EQUATION. */
+/** Nested boxes, by number. Each row has exactly one box of kind EQUATION. */
 export class Tree {
   readonly kind: number[] = [];
   readonly parent: number[] = [];
-  /** The equation that a box is, or -1. */
+  /** The equation of a box, or -1. */
   readonly row: number[] = [];
   readonly children: (readonly number[])[] = [];
   readonly title: string[] = [];
-  /** The program that its children stand in, or -1. */
+  /** The program that contains its children, or -1. */
   readonly program: number[] = [];
-  /** How many equations a box holds, itself and those of nested programs included. */
+  /** The number of equations in a box, including itself and those of nested programs. */
   readonly count: number[] = [];
   readonly ofRow: Int32Array;
   readonly roots: number[] = [];
@@ -103,7 +103,7 @@ export class Tree {
     return this.children[node]!.length > 0;
   }
 
-  /** The equations in a box, in order; those of nested programs only if asked for. */
+  /** The equations in a box, in order; `nested` includes those of nested programs. */
   rows(node: number, nested = false): number[] {
     const rows: number[] = [];
     const visit = (n: number) => {
@@ -114,12 +114,12 @@ export class Tree {
     return rows;
   }
 
-  /** The boxes around one, innermost first. */
+  /** The boxes that contain a box, innermost first. */
   *around(node: number): Generator<number> {
     for (let n = this.parent[node]!; n >= 0; n = this.parent[n]!) yield n;
   }
 
-  /** What a box is called. */
+  /** The name of a box. */
   name(node: number): string {
     const row = this.row[node]!;
     if (row < 0) return this.title[node]!;
@@ -131,7 +131,7 @@ export class Tree {
 
 class Builder {
   private readonly paths = new Map<number, readonly string[]>();
-  /** For each box what it is like; the same for boxes that can be folded. */
+  /** A hash of each box; boxes with the same hash are alike and can be folded. */
   private readonly likeness = new Map<number, number>();
 
   constructor(
@@ -158,7 +158,7 @@ class Builder {
     return yield* level.items(0, rows.length, shared?.length ?? 0, "");
   }
 
-  /** The path of each row; what has none of its own stands where its neighbours both do. */
+  /** The path of each row. A row without one gets the common prefix of its neighbours' paths. */
   private pathsOf(rows: readonly number[]): (readonly string[])[] {
     const given = rows.map((row) => this.path(row));
     const next: (readonly string[])[] = new Array(rows.length);
@@ -209,7 +209,7 @@ class Builder {
     return this.likeness.get(node)!;
   }
 
-  /** Notes what a box that is no equation is like: what is in it, and its name but for numbers. */
+  /** Stores the hash of a box that is not an equation: of its contents and its name without digits. */
   noted(node: number): number {
     let like = this.tree.kind[node]!;
     for (const letter of this.tree.title[node]!.replace(/\d+/g, "")) like = mix(like, letter.charCodeAt(0));
@@ -231,7 +231,7 @@ class Level {
     private readonly model: Model,
   ) {}
 
-  /** Boxes for the rows from one position to another, which share so many parts of their paths. */
+  /** Boxes for a range of rows that share the first `depth` parts of their paths. */
   *items(from: number, to: number, depth: number, within: string): Sliced<readonly number[]> {
     const items: number[] = [];
     const starts: number[] = [];
@@ -256,12 +256,12 @@ class Level {
     return this.fold(items, starts, within);
   }
 
-  /** A box named so around some items; or none, where they are few. */
+  /** A box with a title around some items, or the items themselves if there are few. */
   private boxOf(title: string, inside: readonly number[]): readonly number[] {
     const { tree } = this;
     const [only] = inside;
     if (inside.length === 1 && only !== undefined) {
-      // A function that only calls another: one box with both names. One that repeats its layers: those.
+      // A function that only calls another one shares its box, under both names; one that only repeats layers gets none.
       if (tree.kind[only] === REPEAT) return inside;
       if (tree.kind[only] === SCOPE) {
         tree.title[only] = `${title}/${tree.title[only]}`;
@@ -275,7 +275,7 @@ class Level {
   private fold(items: readonly number[], starts: readonly number[], within: string): readonly number[] {
     const { tree, builder } = this;
     if (items.length < 2) return items;
-    // Not worth a look: there are thousands of these where a layer is small.
+    // Skip short lists: there can be thousands of them.
     if (items.reduce((sum, item) => sum + tree.count[item]!, 0) < WORTH) return items;
     const likes = items.map((item) => builder.like(item));
     const weights = items.map((item) => tree.count[item]!);
@@ -295,7 +295,7 @@ class Level {
         period === 1
           ? parts.map(([item]) => item!)
           : parts.map((part, c) => {
-              // What repeats within a copy is folded too.
+              // Fold repeats within a copy as well.
               const inside = this.fold(
                 part,
                 part.map((item) => this.position(item)),
@@ -310,13 +310,13 @@ class Level {
     return folded;
   }
 
-  /** How many values pass the boundary before a row. */
+  /** The number of values that cross the boundary before a row. */
   private cut(at: number): number {
     this.known ??= cuts(this.model, this.rows);
     return this.known[at] ?? 0;
   }
 
-  /** The first row of a box, as a position in the program. */
+  /** The first row of a box, as an index into this program's rows. */
   private position(node: number): number {
     let first = node;
     while (this.tree.row[first]! < 0) first = this.tree.children[first]![0]!;
@@ -330,7 +330,7 @@ class Level {
     return low;
   }
 
-  /** What a stretch of items is called: by the boxes in it, else by the expression or the lines that it is from. */
+  /** A name for some items: the names of the boxes among them, or else the expression or lines that they come from. */
   private nameOf(items: readonly number[]): string {
     const names = new Set<string>();
     for (const item of items) if (this.tree.row[item]! < 0) names.add(this.tree.title[item]!);
@@ -343,7 +343,7 @@ class Level {
     return all.length > 3 ? `${all.slice(0, 3).join(" · ")} …` : all.join(" · ");
   }
 
-  /** `jnp.tanh(x @ w + b)`, of which all the others are parts; or `lines 13–15`; empty where they are not of one file. */
+  /** `jnp.tanh(x @ w + b)` if it contains all the other expressions, or else `lines 13–15`; empty if they come from several files. */
   private writtenAs(items: readonly number[]): string {
     const { model } = this;
     const locations = new Set(
@@ -376,12 +376,12 @@ function common(a: readonly string[], b: readonly string[]): number {
   return n;
 }
 
-/** For each boundary between rows of a program, how many values pass it. */
+/** For each boundary between rows of a program, the number of values that cross it. */
 function cuts(model: Model, rows: readonly number[]): Int32Array {
   const cut = new Int32Array(rows.length + 2);
   const made = new Map<number, number>();
   const last = new Int32Array(rows.length).fill(-1);
-  // The values that one equation makes count as one, which is enough to compare boundaries.
+  // All outputs of an equation count as one value, which is enough to compare boundaries.
   rows.forEach((row, i) => {
     for (const v of model.inputs(row)) {
       const there = made.get(v);
@@ -398,11 +398,11 @@ function cuts(model: Model, rows: readonly number[]): Int32Array {
   return cut;
 }
 
-/** Boxes are open at first as long as no more than so many are then visible; of small programs all. */
+/** Boxes are initially open as long as no more boxes than this are visible; small programs are open entirely. */
 const AT_FIRST = 12;
 const SMALL = 40;
 
-/** The boxes that are open at first. */
+/** The boxes that are initially open. */
 export function openAtFirst(tree: Tree): Set<number> {
   const open = new Set<number>();
   const most = tree.roots.reduce((sum, root) => sum + tree.count[root]!, 0) <= SMALL ? SMALL : AT_FIRST;
@@ -418,13 +418,13 @@ export function openAtFirst(tree: Tree): Set<number> {
   return open;
 }
 
-/** What a box is, in words, for those who hear the tree. */
+/** The kind of a box, for screen readers. */
 export function kindOf(tree: Tree, node: number): string {
   if (tree.row[node]! >= 0) return tree.canOpen(node) ? "equation that holds a program" : "equation";
   return { [REPEAT]: "repeated layers", [COPY]: "layer", [STAGE]: "program" }[tree.kind[node]!] ?? "group";
 }
 
-/** What the copies of folded layers differ in, in a few lines. */
+/** How the copies of a repeated layer differ, in a few lines. */
 export function differences(tree: Tree, node: number): string[] {
   const { model } = tree;
   const copies = tree.children[node]!.map((copy) => tree.rows(copy, true));

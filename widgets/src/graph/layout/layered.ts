@@ -1,21 +1,21 @@
-/** The positions of the items of a part, given the order of each row, with edges as straight as possible. */
+/** The positions of a part's items, given the order of each row, with edges as straight as possible. */
 
 import type { Part, Rows } from "./rows";
 import { IN, OPEN, OUT, type Shape } from "./shape";
 
 export const GAP = 16;
 export const RANK_GAP = 26;
-/** What an edge that passes a rank takes of it. */
+/** The width that an edge takes in each rank it passes. */
 const LANE = 10;
-/** First each row follows the one above it, or the one below it; then all of them settle between both. */
+/** First, each row aligns with the one above or below it; then all of them with both. */
 const SWEEPS = 6;
 const SETTLING = 20;
-/** Parts of more things get fewer of both. */
+/** Larger parts get fewer of both. */
 const MANY = 4000;
-/** What has one line alone, such as a constant, makes room for what has more: this share of the pull. */
+/** The weight of neighbours with a single link, such as constants, which make room for others. */
 const LEAF = 0.3;
 
-/** Sizes of boxes, and where they stand, in the box around them; those inside of a level are known before those of the level. */
+/** Sizes and positions of boxes, relative to the enclosing box; children are known before their parents. */
 export interface Frames {
   x: Float32Array;
   y: Float32Array;
@@ -23,20 +23,20 @@ export interface Frames {
   height: Float32Array;
 }
 
-/** The room that a part takes; its boxes and the routes of its edges are given from its upper left corner. */
+/** The size of a part; its boxes and edges are positioned relative to its upper left corner. */
 export interface Placed {
   width: number;
   height: number;
 }
 
-/** How far from the middle of its box a link leaves or enters it. */
+/** The horizontal offset of the end of a link from the centre of its box. */
 function away(shape: Shape, { x, width }: Frames, end: number, level: number): number {
   if (end >= shape.parent.length) return 0;
   const box = shape.parent[end]!;
   return box === level ? shape.anchor[end]! : x[end]! + width[end]! / 2 - width[box]! / 2;
 }
 
-/** Places the boxes of a part, and routes its edges: where each leaves, two points for each rank that it passes, where it enters. */
+/** Places the boxes of a part and routes its edges: the start, two points for each rank passed, the end. */
 export function placePart(shape: Shape, rows: Rows, part: Part, frames: Frames, routes: number[][]): Placed {
   const [only] = part.rows[0] ?? [];
   if (only !== undefined && part.rows.length === 1 && part.rows[0]!.length === 1) {
@@ -48,7 +48,7 @@ export function placePart(shape: Shape, rows: Rows, part: Part, frames: Frames, 
   return graph.finish(routes);
 }
 
-/** The middle of each thing by its number, where it would stand by itself, and how much so; made once for all levels. */
+/** The centre of each item by its number, where it wants to be, and the weight of that; allocated once for all levels. */
 let middles = new Float64Array(0);
 let wantedAt = new Float64Array(0);
 let pulls = new Float64Array(0);
@@ -79,7 +79,7 @@ class Graph {
     return i >= this.rows.n;
   }
 
-  /** Whether it has one link alone, as a constant has. */
+  /** Whether it has a single link, like a constant. */
   private isLeaf(i: number): boolean {
     const { ups, downs } = this.rows;
     return ups.starts[i + 1]! - ups.starts[i]! + downs.starts[i + 1]! - downs.starts[i]! === 1;
@@ -93,22 +93,22 @@ class Graph {
     return this.isLane(a) && this.isLane(b) ? 2 : GAP;
   }
 
-  /** The thing of this level that an end of a link is, or is at. */
+  /** The item of this level at the end of a link. */
   private thing(end: number): number {
     return this.rows.parent[end] === this.part.level ? end : this.rows.parent[end]!;
   }
 
-  /** How far the lower end of a link is to stand to the right of the upper one. */
+  /** The horizontal offset of a link's lower end from its upper end, in a straight line. */
   private shift(l: number): number {
     const { shape, rows, frames, part } = this;
     const [from, to] = [rows.from[l]!, rows.to[l]!];
     const [a, b] = [this.thing(from), this.thing(to)];
-    // Two open boxes stand above each other by their middles, whatever their ports, so that a column of them is upright.
+    // Align two open boxes by their centres, whatever their ports, so that they form a column.
     if (shape.kind[a] === OPEN && shape.kind[b] === OPEN) return 0;
     return away(shape, frames, from, part.level) - away(shape, frames, to, part.level);
   }
 
-  /** The middle of each thing: as near to its neighbours as those beside it leave room for. */
+  /** Places each item as near to its neighbours as the items beside it allow. */
   place(): void {
     const { x, wanted, pull, rows, part } = this;
     const isLarge = part.rows.reduce((sum, row) => sum + row.length, 0) > MANY;
@@ -130,7 +130,7 @@ class Graph {
           let sum = 0;
           let weights = 0;
           const add = (other: number, by: number) => {
-            // Two lanes of one edge are to stand above each other.
+            // Consecutive lanes of an edge attract each other more.
             const both =
               this.isLane(i) && this.isLane(other) ? 8 : this.isLane(i) || this.isLane(other) ? 2 : 1;
             const weight = this.isLeaf(other) ? LEAF * both : both;
@@ -140,7 +140,7 @@ class Graph {
           if (up) this.visit(rows.ups, i, (l) => add(this.thing(rows.from[l]!), this.shift(l)));
           if (down) this.visit(rows.downs, i, (l) => add(this.thing(rows.to[l]!), -this.shift(l)));
           wanted[i] = weights === 0 ? x[i]! : sum / weights;
-          // Lanes are to stand straight more than boxes are.
+          // Lanes matter more than boxes.
           pull[i] = isSettling ? Math.max(LEAF, weights) : this.isLane(i) ? 4 : 1;
         }
         this.spread(row);
@@ -154,7 +154,7 @@ class Graph {
       if (this.rows.level[items[k]!] === this.part.level) visit(items[k]!);
   }
 
-  /** Puts the lanes of an edge above each other, as far as what stands beside them leaves room. */
+  /** Aligns the lanes of an edge vertically, as far as the items beside them allow. */
   private straighten(): void {
     const { x, rows, part } = this;
     const room = (i: number): [number, number] => {
@@ -189,7 +189,7 @@ class Graph {
     }
   }
 
-  /** The places nearest to the wanted ones, by least squares, in which the things of a rank do not overlap (pool adjacent violators). */
+  /** The positions in a rank without overlaps that are closest to the wanted ones in least squares (pool adjacent violators). */
   private spread(row: readonly number[]): void {
     const { x, wanted } = this;
     const means: number[] = [];
@@ -240,7 +240,7 @@ class Graph {
         if (this.isLane(i)) continue;
         const spare = heights[r]! - frames.height[i]!;
         frames.x[i] = middle[i]! - frames.width[i]! / 2 - left;
-        // A level's inputs stand at its upper edge; other boxes in the middle of their rank, so that chains are evenly spaced.
+        // Inputs are at the upper edge of their rank; other boxes near its middle, so that chains are evenly spaced.
         const kind = shape.kind[i];
         frames.y[i] = tops[r]! + (kind === OUT ? spare : kind === IN ? 0 : Math.min(12, spare / 2));
       }

@@ -1,37 +1,37 @@
 /**
- * The order of the things of each rank, such that few lines cross: of all levels together, since the order of the ports of an open box is as
- * good outside of it as it is inside.
+ * Orders the items of each rank to reduce crossings: in all levels together, since the order of an open box's ports affects edges both
+ * outside and inside of it.
  */
 
 import type { Part, Rows } from "./rows";
 import { OPEN, type Shape } from "./shape";
 
-/** Sweeps down and up in all; with so many things in all there are few of them, and nothing is exchanged. */
+/** Sweeps up and down; with many items there are only a few, and no swaps. */
 const SWEEPS = 24;
 const FEW_SWEEPS = 2;
 const MANY = 8000;
-/** After so many sweeps that are no better it is left as it is. */
+/** Stops after this many sweeps without improvement. */
 const PATIENCE = 8;
-/** It is tried again from other orders, so often at most, and less often the more there is. */
+/** The number of restarts from other orders; fewer for large graphs. */
 const STARTS = 40;
 const WORK = 20_000;
-/** The share of things that another order has elsewhere. */
+/** The probability that a restart moves an item. */
 const SHUFFLED = 0.3;
-/** Things with more pairs of links are not exchanged. */
+/** Items with more pairs of links are not swapped. */
 const PAIRS = 2000;
-/** The links of a rank that are compared each with each. */
+/** Up to this many links of a rank, crossings are counted by comparing all pairs. */
 const FEW = 24;
 
 type Snapshot = number[][][];
 
-/** Orders the rows of all parts, in place. */
+/** Orders the rows of all parts in place. */
 export function order(rows: Rows, shape: Shape): void {
   new Orders(rows, shape.kind).run();
 }
 
 class Orders {
   private readonly key: Float64Array;
-  /** Where the links of a rank end. */
+  /** The positions of a rank's links at both ends. */
   private readonly upper: Float64Array;
   private readonly lower: Float64Array;
 
@@ -53,7 +53,7 @@ class Orders {
     let kept = first;
     const next = numbers();
     for (let start = 0; start < starts && best > 0; start++) {
-      // Half of the starts are from the best so far.
+      // Half of the restarts begin with the best order so far.
       this.put(start % 4 < 2 ? first : kept);
       if (start >= 2) this.shuffle(next);
       let left = PATIENCE;
@@ -72,7 +72,7 @@ class Orders {
     this.put(kept);
   }
 
-  /** Exchanges some things of each row. */
+  /** Swaps some items of each row at random. */
   private shuffle(next: () => number): void {
     for (const { rows } of this.rows.parts)
       for (const row of rows) {
@@ -101,7 +101,7 @@ class Orders {
     for (let k = 0; k < row.length; k++) position[row[k]!] = k;
   }
 
-  /** Where a thing stands in its row, as a link of a level meets it: a port in a part of the place of its box. */
+  /** The position of an item in its row, as seen by a link of a level: a port takes a fraction of the position of its box. */
   private at(thing: number, level: number): number {
     const { parent, position, parts, part, rank } = this.rows;
     if (parent[thing] === level) return position[thing]! + 0.5;
@@ -109,7 +109,7 @@ class Orders {
     return position[parent[thing]!]! + (position[thing]! + 0.5) / beside;
   }
 
-  /** Sorts the rows of a part, and of all inside of it, by where their neighbours above stand; or below. */
+  /** Sorts the rows of a part, and of all parts inside it, by the mean position of their neighbours above or below. */
   private sweep(part: Part, down: boolean): void {
     const { position, inside, parts } = this.rows;
     const { key, kind } = this;
@@ -132,7 +132,7 @@ class Orders {
     return count === 0 ? position[i]! : sum / count;
   }
 
-  /** Exchanges things that stand beside each other as long as fewer links cross; where as many do too, if asked for. */
+  /** Swaps adjacent items as long as this removes crossings; if asked, also where it changes nothing. */
   private exchangeAll(evenIfSame: boolean): void {
     for (let pass = 0, isBetter = true; isBetter && pass < 10; pass++) {
       isBetter = false;
@@ -149,7 +149,7 @@ class Orders {
     }
   }
 
-  /** How many crossings fewer there are if two neighbours change places. */
+  /** How many crossings swapping two neighbours would remove. */
   private gain(i: number, j: number): number {
     const { ups, downs, from, to, level } = this.rows;
     let gain = 0;
@@ -169,7 +169,7 @@ class Orders {
     return gain;
   }
 
-  /** How many pairs of links cross. */
+  /** The number of crossings. */
   private crossings(): number {
     let total = 0;
     for (const { level, links } of this.rows.parts)
@@ -177,7 +177,7 @@ class Orders {
     return total;
   }
 
-  /** Of links in the order of their upper ends, how many pairs have their lower ends the other way round. */
+  /** The number of crossings among the links of a rank. */
   private crossingsOf(links: readonly number[], level: number): number {
     const { upper, lower } = this;
     const { from, to } = this.rows;
@@ -191,7 +191,7 @@ class Orders {
       order.sort((a, b) => upper[a]! - upper[b]! || lower[a]! - lower[b]!);
       return inversions(Float64Array.from(order, (k) => lower[k]!));
     }
-    // Most ranks have so few links that to sort them would take longer.
+    // With few links, comparing all pairs is faster than sorting.
     let total = 0;
     for (let i = 1; i < n; i++)
       for (let j = 0; j < i; j++) if ((upper[i]! - upper[j]!) * (lower[i]! - lower[j]!) < 0) total += 1;
@@ -199,7 +199,7 @@ class Orders {
   }
 }
 
-/** How many pairs of some numbers stand the wrong way round; counted while they are sorted, by merging. */
+/** The number of inversions, counted by merge sort. */
 function inversions(numbers: Float64Array<ArrayBuffer>): number {
   const n = numbers.length;
   let [sorted, merged] = [numbers, new Float64Array(n)];
@@ -220,7 +220,7 @@ function inversions(numbers: Float64Array<ArrayBuffer>): number {
   return total;
 }
 
-/** Numbers from 0 to 1, without order but the same each time, so that a layout is. */
+/** Pseudorandom numbers from 0 to 1, the same each time, so that layouts are reproducible. */
 function numbers(): () => number {
   let state = 1;
   return () => {

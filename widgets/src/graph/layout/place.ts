@@ -1,11 +1,11 @@
-/** The layout of everything visible: each open box separately, innermost first. Pure, so it also runs in a worker. */
+/** Lays out everything visible: each open box separately, innermost first. Pure, so it also runs in a worker. */
 
 import { type Frames, GAP, type Placed, placePart, RANK_GAP } from "./layered";
 import { order } from "./order";
 import { type Part, type Rows, rowsOf } from "./rows";
 import { CLOSED, HEADER, IN, OPEN, OUT, PAD, type Positions, type Shape } from "./shape";
 
-/** A shelf of unconnected parts is filled up to this ratio of width to height. */
+/** The aspect ratio up to which a shelf of unconnected parts is filled. */
 const RATIO = 1.8;
 
 export function placeAll(shape: Shape): Positions {
@@ -36,7 +36,7 @@ export function placeAll(shape: Shape): Positions {
     for (const c of inside) {
       x[c]! += left;
       y[c]! += top;
-      // Inputs stand at the upper edge and results at the lower one, wherever their part was put.
+      // Inputs are at the upper edge and results at the lower one, wherever their part was placed.
       if (!isBare && kind[c] === IN && height[c] === 0) y[c] = header;
       if (!isBare && kind[c] === OUT && height[c] === 0) y[c] = height[i]! - height[c]!;
     }
@@ -73,8 +73,8 @@ function move(points: number[], x: number, y: number): void {
 }
 
 /**
- * Places the parts of a level beside each other. What has inputs or results of the level reaches from its top to its bottom: the rest stands
- * in shelves beside that.
+ * Places the parts of a level beside each other. The part with inputs and results spans the level's height; the others are on shelves
+ * beside it.
  */
 function placeParts(
   shape: Shape,
@@ -94,7 +94,7 @@ function placeParts(
     ...rest.map((p) => p.width),
     through > 0 ? Math.min((1.3 * restArea) / through, Math.sqrt(restArea)) : Math.sqrt(area * RATIO),
   );
-  /** Where the shelves begin. */
+  /** The left edge of the shelves. */
   let margin = 0;
   let [left, top, shelf, width, height] = [0, 0, 0, 0, 0];
   places.forEach((placed, p) => {
@@ -120,7 +120,7 @@ function placeParts(
   return { width, height };
 }
 
-/** Edges that enter a closed box do so beside each other, in the order in which they come. */
+/** Spreads the ends of edges that enter a closed box, in the order in which they arrive. */
 function spreadEnds(
   { kind, width, to, anchor }: Shape,
   points: Float32Array,
@@ -136,7 +136,7 @@ function spreadEnds(
   }
   for (const [box, list] of entering) {
     if (list.length < 2) continue;
-    // Where the last bend is: two points before the end.
+    // The last bend: two points before the end.
     const before = (e: number) => points[starts[e + 1]! - 4]!;
     list.sort((a, b) => before(a) - before(b));
     const room = width[box]! - 2 * Math.abs(anchor[box]!) - 16;

@@ -1,15 +1,15 @@
-/** Which of two layouts is easier to read. */
+/** Decides which of two layouts is easier to read. */
 
 import { pointsAlong } from "./curves";
 import { type Dot, placeByDot } from "./graphviz";
 import type { Positions, Shape } from "./shape";
 
-/** So much more room is not worth it. */
+/** A layout that takes this many times the area is never better. */
 const ROOM = 1.5;
-/** A crossing is as bad as so many pixels of line. */
+/** The length of line that a crossing counts as, in pixels. */
 const CROSSING = 150;
 
-/** Our own layout, or Graphviz's where that is better, or in any case; ours where Graphviz fails. */
+/** The better of our own layout and Graphviz's; Graphviz's `inAnyCase`, unless it fails. */
 export function prettier(shape: Shape, own: Positions, dot: Dot, inAnyCase: boolean): Positions {
   try {
     const found = placeByDot(shape, dot);
@@ -20,7 +20,7 @@ export function prettier(shape: Shape, own: Positions, dot: Dot, inAnyCase: bool
   }
 }
 
-/** Whether a layout is better than another one: shorter lines and fewer crossings, in not much more room. */
+/** Whether a layout is better than another: shorter lines and fewer crossings, in not much more area. */
 export function isBetter(shape: Shape, one: Positions, other: Positions): boolean {
   const room = (at: Positions) => at.width[0]! * at.height[0]!;
   return room(one) <= ROOM * room(other) && cost(shape, one) < cost(shape, other);
@@ -36,7 +36,7 @@ function cost(shape: Shape, at: Positions): number {
   return length + CROSSING * crossings(shape, at);
 }
 
-/** How many pairs of edges cross, of any levels, of those that have no end in common. */
+/** The number of crossings between edges of all levels, without pairs that share an end. */
 export function crossings({ from, to }: Shape, at: Positions): number {
   const lines = Array.from(from, (_, e) => (at.cut[e] === 1 ? [] : pointsAlong(at, e)));
   const boxes = lines.map((line) => {

@@ -1,8 +1,8 @@
-/** The search expression: `dot_general size>1MiB line:12 scope:blocks_0 /scan/dot_general`; all terms must hold. */
+/** The search language: `dot_general size>1MiB line:12 scope:blocks_0 /scan/dot_general`. Rows have to match all terms. */
 
 import type { Model } from "../../model/model";
 
-/** What a term asks of a row. */
+/** Whether a row matches a term. */
 type Test = (row: number) => boolean;
 
 export const SYNTAX =
@@ -32,7 +32,7 @@ const COMPARE: Record<string, (a: number, b: number) => boolean> = {
   "=": (a, b) => a === b,
 };
 
-/** The rows of some ranges that an expression finds, in order; throws an Error that says what is wrong with it. */
+/** The rows in some ranges that match an expression, in order; throws an Error that explains what is wrong with it. */
 export function search(
   model: Model,
   expression: string,
@@ -46,7 +46,7 @@ export function search(
   return found;
 }
 
-/** Words, of which those in quotes may hold spaces. */
+/** The terms of an expression; quoted text may contain spaces. */
 function terms(expression: string): string[] {
   return (expression.match(/(?:[^\s"]+|"[^"]*"?)+/g) ?? []).map((t) => t.replaceAll('"', "")).filter(Boolean);
 }
@@ -96,7 +96,7 @@ function testOf(model: Model, term: string): Test {
   return (row) => primitive(row) || name(row);
 }
 
-/** A test of a text that many rows share: it is looked at once. */
+/** Matches a text that many rows share; cached. */
 function textTest(column: ArrayLike<number>, text: (i: number) => string, value: string): Test {
   const is = remembered((i) => matches(text(i), value));
   return (row) => is(column[row]!);
@@ -114,7 +114,7 @@ function remembered(test: (i: number) => boolean): (i: number) => boolean {
   };
 }
 
-/** Whether a text holds another, in which `*` stands for anything; upper and lower case are one. */
+/** Whether a text contains another one, where `*` matches anything; ignores case. */
 function matches(text: string, value: string): boolean {
   if (!value.includes("*")) return text.toLowerCase().includes(value.toLowerCase());
   return glob(value).test(text);
@@ -153,7 +153,7 @@ function amountTest(model: Model, what: string, operator: string, value: string)
   return (row) => is(of(row), amount);
 }
 
-/** Bytes of what an equation makes. */
+/** The bytes of an equation's outputs. */
 export function sizeOf(model: Model, row: number): number {
   const offsets = model.column("equation_outputs");
   const outputs = model.column("output_vars");
@@ -164,7 +164,7 @@ export function sizeOf(model: Model, row: number): number {
   return total;
 }
 
-/** `/scan/dot_general`: an equation, and in order what holds it: equations, functions, scopes; others may stand between. */
+/** `/scan/dot_general`: an equation, after the equations, functions and scopes that contain it, outermost first; levels may be left out. */
 function pathTest(model: Model, term: string): Test {
   const parts = term.split("/").filter(Boolean);
   const last = parts.pop();
@@ -179,7 +179,7 @@ function pathTest(model: Model, term: string): Test {
       ? from + 1
       : from;
   };
-  /** How many parts the scopes of a row fulfil, after those that what holds its program fulfils. */
+  /** How many parts of the path are matched by a row's scopes, after those that its enclosing equations match. */
   const scopes = (row: number): number => {
     let n = holders(model.owner(row));
     for (const name of model.scope(row).split("/")) n = step(n, name);

@@ -1,20 +1,20 @@
-/** The rank of each box in its level. */
+/** Assigns each box of a level to a rank. */
 
-/** The boxes of a level, numbered so that edges lead from lower numbers to higher ones. */
+/** The boxes of a level, numbered such that edges lead from lower to higher numbers. */
 export interface Level {
-  /** How much room each box takes beside others. */
+  /** The width of each box. */
   width: Float32Array;
-  /** Boxes that stand at the very top, and at the very bottom: the inputs and results of the level. */
+  /** Boxes in the first and in the last rank: the inputs and results of the level. */
   top: Uint8Array;
   bottom: Uint8Array;
   from: Int32Array;
   to: Int32Array;
 }
 
-/** So many boxes that read nothing stand beside each other above the one that reads them. */
+/** How many boxes without inputs are placed side by side above their reader. */
 const ABREAST = 3;
 
-/** The rank of each box: below all that it reads, and no further from its readers than need be. */
+/** The rank of each box: below all that it reads, and as close to its readers as possible. */
 export function ranks({ width, top, bottom, from, to }: Level): Int32Array {
   const n = top.length;
   const out = lists(n, from);
@@ -22,7 +22,7 @@ export function ranks({ width, top, bottom, from, to }: Level): Int32Array {
   const hasTop = top.some((t) => t === 1);
   const ins = new Int32Array(n);
   for (const j of to) ins[j]! += 1;
-  // Boxes that read nothing and that one other reads, such as zeros, stand in rows above that one.
+  // Boxes that have no inputs and a single reader, such as zeros, are in rows above it.
   const rowsUp = new Int32Array(n);
   const above = new Int32Array(n);
   for (let i = 0; i < n; i++) {
@@ -52,8 +52,8 @@ export function ranks({ width, top, bottom, from, to }: Level): Int32Array {
       found = Math.min(found, rank[to[out.items[k]!]!]! - 1 - rowsUp[i]!);
     return found;
   };
-  // What has more readers than operands goes down to its readers; so does what has as many, which lets what it reads follow, and comes back
-  // where that stays.
+  // Boxes with more readers than operands move down to their readers. So do those with equally many, so that their operands can follow;
+  // they move back up below if their operands stay.
   for (let i = n - 1; i >= 0; i--) {
     const outs = out.starts[i + 1]! - out.starts[i]!;
     if (!isFixed(i) && outs > 0 && ins[i]! <= outs) rank[i] = Math.max(rank[i]!, highest(i));
@@ -71,7 +71,7 @@ export function ranks({ width, top, bottom, from, to }: Level): Int32Array {
   return rank;
 }
 
-/** Puts what may stand in several ranks, with lines as long in all of them, into the least crowded one. */
+/** Moves boxes for which several ranks give the same total edge length to the least crowded of these. */
 function balance(
   rank: Int32Array,
   width: Float32Array,
@@ -92,13 +92,13 @@ function balance(
   }
 }
 
-/** For each of some things the numbers that it has in a list, one after the other. */
+/** A list of numbers for each item, stored consecutively. */
 export interface Lists {
   starts: Int32Array;
   items: Int32Array;
 }
 
-/** For each of `n` things where it is in some lists of things; things below 0 are left out. */
+/** For each of `n` items, the indices at which it occurs in the given lists; negative items are skipped. */
 export function lists(n: number, ...ends: Int32Array[]): Lists {
   const starts = new Int32Array(n + 1);
   for (const list of ends) for (const end of list) if (end >= 0) starts[end + 1]! += 1;

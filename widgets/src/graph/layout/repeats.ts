@@ -1,31 +1,29 @@
-/** Runs of a sequence that repeat: `ab abcabcabc d` holds `abc` three times. */
+/** Finds repeated runs in a sequence: `ab abcabcabc d` contains `abc` three times. */
 
 export interface Repeat {
-  /** The first item of the first copy, how many items a copy has, and how many copies there are. */
+  /** The first item of the first copy, the items per copy, and the number of copies. */
   start: number;
   period: number;
   count: number;
 }
 
-/** What is tried as a period: the commonest distances between equal stretches of so many items. */
+/** Candidate periods are the most common distances between equal runs of these lengths. */
 const STRETCHES = [1, 2, 4, 8];
 const DISTANCES = 6;
 
-/** What copies together must count at least to be folded. */
+/** The least total weight of copies to be folded. */
 export const WORTH = 12;
 
-/** Whether copies of a weight are worth folding. */
+/** Whether `count` copies of a weight are worth folding. */
 function isWorth(weight: number, count: number): boolean {
   return weight * count >= WORTH && (weight >= 6 || (weight >= 3 && count >= 4));
 }
 
 /**
- * Repeats that do not overlap, in order, those that cover most first chosen.
- *
- * @param items a number for each item, the same for items that are alike.
- * @param weights what each item counts.
- * @param cut how much is cut through at the boundary before an item: of the places where copies could begin, the one is taken that
- *   cuts least.
+ * Non-overlapping repeats, in order; chosen greedily by the weight that they cover.
+ * @param items equal numbers for items that are alike.
+ * @param weights the weight of each item.
+ * @param cut the cost of a boundary before an item; determines where the copies start if several places are possible.
  */
 export function findRepeats(
   items: ArrayLike<number>,
@@ -55,7 +53,7 @@ export function findRepeats(
 }
 
 interface Run extends Repeat {
-  /** By how many items the start may be moved. */
+  /** By how many items the start can be shifted. */
   slack: number;
 }
 
@@ -68,7 +66,7 @@ function bestOf(items: ArrayLike<number>, sums: Float64Array, from: number, to: 
     const weight = (sums[start + period * count]! - sums[start]!) / count;
     if (!isWorth(weight, count)) return;
     const all = weight * count;
-    // Twice a period covers as much as the period.
+    // Prefer the shorter period: its multiples cover the same.
     if (best === null || all > 1.02 * covered || (all >= 0.98 * covered && period < best.period)) {
       best = { start, period, count, slack: matches % period };
       covered = all;
@@ -88,11 +86,11 @@ function bestOf(items: ArrayLike<number>, sums: Float64Array, from: number, to: 
   return best;
 }
 
-/** The commonest distances from a stretch to the next one that is the same. */
+/** The most common distances from a run to its next occurrence. */
 function distances(items: ArrayLike<number>, from: number, to: number): Set<number> {
   const periods = new Set<number>();
   const n = to - from;
-  /** For each place a number that stretches which begin there share if they are the same: first of one item, then of twice as many. */
+  /** For each position the number of the run that starts there, equal for equal runs; the length doubles each time. */
   let numbers = numbered(
     n,
     (i) => items[from + i]!,
@@ -122,11 +120,11 @@ function distances(items: ArrayLike<number>, from: number, to: number): Set<numb
   return periods;
 }
 
-/** Numbers from 0 for some pairs of numbers, the same for the same pair. */
+/** Numbers pairs of numbers from 0, equal pairs alike. */
 function numbered(n: number, one: (i: number) => number, two: (i: number) => number): Int32Array {
   const numbers = new Int32Array(Math.max(0, n));
   const firsts = new Int32Array(Math.max(0, n));
-  // A table of those that are the first of their number, by what is mixed of the pair.
+  // A hash table with open addressing; it stores the number of each distinct pair.
   const size = 2 ** Math.ceil(Math.log2(2 * Math.max(1, n)));
   const table = new Int32Array(size).fill(-1);
   let count = 0;
@@ -147,7 +145,7 @@ function numbered(n: number, one: (i: number) => number, two: (i: number) => num
   return numbers;
 }
 
-/** One number of two, spread over 32 bits. */
+/** Hashes two numbers into 32 bits. */
 export function mix(a: number, b: number): number {
   const h = Math.imul(a ^ Math.imul(b, 0x85ebca6b), 0x9e3779b1);
   return ((h ^ (h >>> 15)) + 0x7f4a7c15) | 0;

@@ -1,51 +1,51 @@
-/** Boxes in rows: for each open box those in it by rank, with a lane for each rank that an edge passes. */
+/** Assigns boxes to rows by rank, for each open box, with a lane in each rank that an edge passes. */
 
 import { type Lists, lists, ranks } from "./ranks";
 import { IN, OPEN, OUT, type Shape } from "./shape";
 
-/** An open box is about so much wider than what its header needs. */
+/** The estimated width of an open box beyond that of its header. */
 const WIDE = 500;
 
-/** Boxes of one level that are joined by edges. */
+/** The connected boxes of a level. */
 export interface Part {
-  /** The open box that they are in. */
+  /** The open box that contains them. */
   level: number;
-  /** The things of each rank, from left to right. */
+  /** The items of each rank, from left to right. */
   rows: number[][];
   edges: readonly number[];
-  /** For each rank the links that lead down from it. */
+  /** For each rank, the links from it to the next. */
   links: number[][];
-  /** Whether inputs or results of the level are among them. */
+  /** Whether they include inputs or results of the level. */
   isThrough: boolean;
 }
 
-/** Things are boxes and ports, by their numbers, and after them lanes; links lead from a box, a port or a lane to one of the next rank. */
+/** Items are boxes and ports, by their numbers, followed by lanes. Links connect items of consecutive ranks. */
 export interface Rows {
   n: number;
   parts: readonly Part[];
   /** The parts of each open box. */
   inside: readonly (readonly number[])[];
-  /** For each thing the open box it is in, its part, its rank and its place in that. */
+  /** For each item, the open box that contains it, its part, its rank and its position there. */
   parent: Int32Array;
   part: Int32Array;
   rank: Int32Array;
   position: Int32Array;
   from: Int32Array;
   to: Int32Array;
-  /** The open box in which each link runs. */
+  /** The open box that contains each link. */
   level: Int32Array;
-  /** The links at the upper side of each thing, and at the lower one; of an open box those of its ports, from outside. */
+  /** The links above and below each item; for an open box, those that end at its ports from outside. */
   ups: Lists;
   downs: Lists;
-  /** For each edge its first lane, how many it has, and its first link. */
+  /** For each edge, its first lane, its number of lanes, and its first link. */
   firstLane: Int32Array;
   lanes: Int32Array;
   firstLink: Int32Array;
-  /** Edges of which only the ends are drawn, as they would pass too many ranks. */
+  /** Edges that pass too many ranks, of which only the ends are drawn. */
   cut: Uint8Array;
 }
 
-/** Sorts what is visible into rows; in each row as in the program. */
+/** Assigns what is visible to rows, initially in program order. */
 export function rowsOf(shape: Shape): Rows {
   const { parent, kind, from, to, level } = shape;
   const [n, m] = [parent.length, from.length];
@@ -66,7 +66,7 @@ export function rowsOf(shape: Shape): Rows {
   const local = new Int32Array(n);
   for (let box = 0; box < n; box++) {
     if (kind[box] !== OPEN) continue;
-    // A box that an edge meets at a port meets it where the port is.
+    // An edge that ends at the port of an open box.
     const met = (end: number) => (parent[end] === box ? end : parent[end]!);
     const there = [
       ...children[box]!.filter((c) => kind[c] === IN),
@@ -163,7 +163,7 @@ interface Split {
   isThrough: boolean;
 }
 
-/** The boxes of a level that are joined by edges; all that has an input or a result of the level counts as joined. */
+/** The connected components of a level; everything with an input or result of the level forms one. */
 function partsOf(
   there: readonly number[],
   edges: readonly number[],
@@ -202,7 +202,7 @@ function partsOf(
   return [...found.values()].sort((a, b) => Number(b.isThrough) - Number(a.isThrough));
 }
 
-/** Marks edges that lead nowhere down, and the longest of those that would pass too many ranks. */
+/** Marks edges that do not lead downwards, and the longest edges if the edges pass too many ranks in total. */
 function cutLongest(
   edges: readonly number[],
   span: (e: number) => number,

@@ -1,4 +1,4 @@
-/** The visible part of a tree, given the open boxes: boxes, ports, edges with their bytes, stubs for inputs and ports for residuals. */
+/** The visible part of a tree for a set of open boxes: boxes, ports, edges with their bytes, stubs for inputs and ports for residuals. */
 
 import type { Model } from "../../model/model";
 import { atOnce, type Sliced } from "../../model/slices";
@@ -19,27 +19,27 @@ import {
 
 export interface Scene {
   shape: Shape;
-  /** For each box its node of the tree; for a port the one it belongs to. */
+  /** For each box, its node in the tree; for a port, the node of its box. */
   node: Int32Array;
-  /** For a port the value that passes. */
+  /** For a port, the variable that passes through it. */
   variable: Int32Array;
-  /** For each node of the tree its box, that of its first reader for a constant, or -1 where that is not visible. */
+  /** For each node, its box; for a constant, the box of its first reader; -1 if not visible. */
   boxOf: Int32Array;
-  /** The stubs at the left and at the right of each box. */
+  /** The stubs to the left and to the right of each box. */
   before: ReadonlyMap<number, readonly Stub[]>;
   after: ReadonlyMap<number, readonly Stub[]>;
-  /** The residuals that come in at a box, and those that leave it. */
+  /** The residuals that a box reads, and those that it saves. */
   taken: ReadonlyMap<number, readonly Stub[]>;
   kept: ReadonlyMap<number, readonly Stub[]>;
-  /** For each edge the values that go along it, and their bytes. */
+  /** For each edge, its variables and their bytes. */
   values: readonly (readonly number[])[];
   bytes: Float64Array;
 }
 
-/** A stage of no more inputs, or results, shows them as boxes of their own. */
+/** A stage with at most this many inputs, or results, shows each of them as a box. */
 const FEW = 4;
 
-/** The two lines that a closed box shows. */
+/** The two lines of text in a closed box. */
 export function labels(tree: Tree, node: number): [string, string] {
   const { model } = tree;
   const row = tree.row[node]!;
@@ -62,12 +62,12 @@ export function* setting(tree: Tree, isOpen: (node: number) => boolean): Sliced<
   return yield* new Scenes(tree, isOpen, yield* findingConstants(tree)).scene();
 }
 
-/** Boxes, or equations, between two places at which the work may be left. */
+/** Boxes or equations processed between two yields. */
 const SLICE = 100;
 
 /**
- * Where a value of a program comes from: an equation, a port of its box, or a stub. Equations that share a program share its variables,
- * so this is looked up for each of them apart.
+ * Where a variable comes from: an equation, a port of its box, or a stub. Equations that share a program also share its variables, so each
+ * of them has its own map.
  */
 type Source = { row: number } | { port: number } | { stub: Stub };
 type Sources = Map<number, Source>;
@@ -106,7 +106,7 @@ class Scenes {
     const { tree, model } = this;
     const [only, more] = tree.roots;
     if (only !== undefined && more === undefined) {
-      // A stage by itself needs no box around it.
+      // A single stage needs no box around it.
       this.node[0] = only;
       this.boxOf[only] = 0;
       yield* this.addBoxes(only, 0);
@@ -194,7 +194,7 @@ class Scenes {
     if (open) yield* this.addBoxes(node, box);
   }
 
-  /** A box for each that a node holds, but for constants beside others. */
+  /** Boxes for the children of a node, except for constants among other equations. */
   private *addBoxes(node: number, box: number): Sliced<void> {
     const { tree, constants } = this;
     const inside = tree.children[node]!;
@@ -224,7 +224,7 @@ class Scenes {
     return this.tree.row[n];
   }
 
-  /** The box that shows a node: its own, or that of the outermost closed one around it. */
+  /** The box that shows a node: its own, or the outermost closed one that contains it. */
   private shown(node: number): number {
     const own = this.boxOf[node]!;
     if (own >= 0) return own;
@@ -233,7 +233,7 @@ class Scenes {
     return this.boxOf[found]!;
   }
 
-  /** The port of an open box that a value passes. */
+  /** The port of an open box for a variable, and whether it is new. */
   private port(box: number, kind: number, variable: number): [number, boolean] {
     const key = 2 * box + (kind === IN ? 0 : 1);
     let ports = this.ports.get(key);
@@ -251,9 +251,9 @@ class Scenes {
   // --- programs ---
 
   /**
-   * The edges and stubs of a program that an open box shows.
-   *
-   * @param results joins its results: before the programs inside of it, which need to know what is read of them.
+   * Adds the edges and stubs of a program in an open box.
+   * @param results connects its results; called before its nested programs are added, because those need to know which of their results are
+   * read.
    */
   private *flows(holder: number, sources: Sources, results: () => void): Sliced<void> {
     const { tree, model } = this;
@@ -299,7 +299,7 @@ class Scenes {
     }
   }
 
-  /** A constant is found at the first box that reads it. */
+  /** Points constants to the first box that reads them. */
   private standIn(rows: readonly number[], hidden: ReadonlySet<number>): void {
     if (hidden.size === 0) return;
     const { tree, model } = this;
@@ -313,7 +313,7 @@ class Scenes {
     }
   }
 
-  /** The program of an open box; of several, `outer` is the box of the equation that holds them. */
+  /** Adds the program in an open box; if the equation has several, `outer` is the box of the equation. */
   private *nested(
     node: number,
     box: number,
@@ -337,7 +337,7 @@ class Scenes {
     yield* this.flows(node, inner, () => this.join(box, row, program, inner, outer));
   }
 
-  /** Leads the results of a program out of its box, as far as they are read. */
+  /** Connects the results of a program to the ports of its box, if they are read. */
   private join(box: number, row: number, program: number, sources: Sources, outer: number): void {
     const { model } = this;
     const outputs = model.outputs(row);
@@ -373,14 +373,14 @@ class Scenes {
   private sourceOf(operand: number, binder: number, role: string, sources: Sources): Source {
     if (operand < 0) return { stub: role ? this.carried(binder, role) : this.literal(operand) };
     const outer = sources.get(operand) ?? { stub: this.input(operand, "input") };
-    // What a loop takes from a residual in each iteration is that residual's.
+    // A loop's slice of a residual counts as that residual.
     const isResidual = role === "each" && "stub" in outer && outer.stub.residual >= 0;
     return role && "stub" in outer && !isResidual ? { stub: this.carried(binder, role) } : outer;
   }
 
   // --- edges ---
 
-  /** An edge from where a value is made, or a port, to where it is read, through the open boxes between. */
+  /** An edge from an equation or port to the equation or port that reads its value, through the open boxes between them. */
   private connect(
     box: number,
     made: number,
@@ -394,7 +394,7 @@ class Scenes {
       const source = made >= 0 ? this.childOf(level, made) : port;
       const sink = reader >= 0 ? this.childOf(level, reader) : target;
       if (source === sink) {
-        // A value of an open scope that is read in it.
+        // A value in an open scope that is read there.
         if (this.kind[source] !== OPEN || this.isHolder(source)) return;
         level = source;
         continue;
@@ -411,7 +411,7 @@ class Scenes {
     return kind === EQUATION || kind === PROGRAM;
   }
 
-  /** The box in a level that a row is in. */
+  /** The child of a level that contains a row. */
   private childOf(level: number, row: number): number {
     let node = this.tree.ofRow[row]!;
     const stop = this.node[level]!;
@@ -422,7 +422,7 @@ class Scenes {
     return this.boxOf[node]!;
   }
 
-  /** Where a value leaves a box: itself if closed, a port if open. */
+  /** Where a value leaves a box: the box itself if it is closed, else a port. */
   private leave(box: number, made: number, value: number): number {
     if (this.kind[box] !== OPEN) return box;
     const [port, isNew] = this.port(box, OUT, value);
@@ -508,7 +508,7 @@ class Scenes {
 
   // --- stages ---
 
-  /** The inputs of a stage: ports where there are few, else stubs. */
+  /** The inputs of a stage: ports if there are few, else stubs. */
   private inputsOf(root: number, program: number): Map<number, Source> {
     const { model } = this;
     const sources = new Map<number, Source>();
@@ -543,7 +543,7 @@ class Scenes {
     });
   }
 
-  /** Which inputs of the linear and the backward program are residuals. */
+  /** Maps the inputs of the linear or backward program to their residuals. */
   private readResiduals(root: number, stage: number): void {
     const { model, tree } = this;
     const key = model.view.stages[stage]?.key;
@@ -555,7 +555,7 @@ class Scenes {
     });
   }
 
-  /** Residuals leave where they are made. */
+  /** Adds each residual to the box that computes it. */
   private addResiduals(): void {
     const { model, tree } = this;
     for (const r of model.residuals) {

@@ -1,28 +1,28 @@
 /** The types of scenes and layouts. */
 
-/** A box that is closed, or an equation that holds nothing. */
+/** A closed box, or an equation without nested programs. */
 export const CLOSED = 0;
 export const OPEN = 1;
-/** Where values enter an open box, and where they leave it. */
+/** Ports where values enter and leave an open box. */
 export const IN = 2;
 export const OUT = 3;
 
 export const HEADER = 24;
 export const PAD = 12;
 
-/** Boxes and ports, parents before children, children in the order of the program; and the edges between those of one parent. */
+/** Boxes and ports, parents before children and children in program order, and the edges within each parent. */
 export interface Shape {
   parent: Int32Array;
   kind: Uint8Array;
-  /** Of an open box, what its header needs at least. */
+  /** For an open box, the minimum width of its header. */
   width: Float32Array;
   height: Float32Array;
-  /** How far the middle of the card, where edges meet it, is from the middle of a closed box. */
+  /** The offset of the card's centre, where edges attach, from the centre of a closed box. */
   anchor: Float32Array;
-  /** What an edge joins: a closed box, or a port of an open one. */
+  /** The ends of each edge: a closed box, or a port of an open one. */
   from: Int32Array;
   to: Int32Array;
-  /** The open box in which it runs. */
+  /** The open box that contains the edge. */
   level: Int32Array;
 }
 
@@ -31,11 +31,14 @@ export interface Positions {
   y: Float32Array;
   width: Float32Array;
   height: Float32Array;
-  /** For each edge the offset of its points, x and y in turn; between the first and the last, two for each rank that it passes. */
+  /**
+   * For each edge, the offset of its points: x and y alternate, with two points for each rank that it passes between the first and the
+   * last.
+   */
   starts: Int32Array;
   points: Float32Array;
   /** Edges of which only the ends are drawn. */
   cut: Uint8Array;
-  /** Whether points are those of cubic curves instead, one and three times as many, from box to box across the frames of open ones. */
+  /** Whether points are those of cubic curves (1 + 3n) from box to box, across the frames of open ones. */
   curved: boolean;
 }

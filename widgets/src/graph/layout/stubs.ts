@@ -1,18 +1,18 @@
-/** Replacements of long lines: stubs at the sides of a box, and ports for residuals in a row. */
+/** Stubs at the sides of a box, and rows of ports for residuals: these replace long edges. */
 
 export type StubKind = "input" | "constant" | "literal" | "carry" | "residual" | "result";
 
-/** A value that is named at a box, rather than joined to it by a line. */
+/** A value that is named beside a box instead of connected by an edge. */
 export interface Stub {
   kind: StubKind;
   text: string;
-  /** The variable that it is, or -1. */
+  /** Its variable, or -1. */
   variable: number;
-  /** The residual that it is, or -1. */
+  /** Its residual, or -1. */
   residual: number;
 }
 
-/** Sizes in pixels at full size. */
+/** In pixels, at full size. */
 export const SIZES = {
   card: 34,
   stub: 15,
@@ -20,21 +20,21 @@ export const SIZES = {
   small: 6.1,
   gap: 4,
   port: 8,
-  /** The row of ports at the edge of a box. */
+  /** The height of a row of ports. */
   row: 17,
 } as const;
 
-/** Names longer than this are cut, with a tooltip. */
+/** Longer names are shortened, with a tooltip. */
 const LONG = 30;
 export const LONG_STUB = 16;
-/** So many stubs at a side of a box are written out. */
+/** How many stubs are written out on each side of a box. */
 export const STUBS = 2;
-/** So many ports of a row are written out. */
+/** How many ports of a row are written out. */
 export const PORTS = 6;
-/** What a port has beside its text, and what is between two. */
+/** The padding of a port, and the gap between two. */
 const [PORT_PAD, PORT_GAP] = [8, 3];
 
-/** A text in so many characters: of a longer one what fits, up to the end of a name or a sign; of one long name, up to the end of a part. */
+/** A text in at most this many characters; cut after an identifier or an operator, or within a long identifier after one of its parts. */
 export function shortened(text: string, most = LONG): string {
   if (text.length <= most) return text;
   for (const token of [/[\p{L}\p{N}_]+|./gsu, /[\p{L}\p{N}]+|./gsu, /./gsu]) {
@@ -48,7 +48,7 @@ export function shortened(text: string, most = LONG): string {
   return "…";
 }
 
-/** What is written of the stubs at one side: each, or how many of each kind. */
+/** A label at one side of a box: one stub, or the number of stubs of a kind. */
 export interface Pill {
   text: string;
   stubs: readonly Stub[];
@@ -71,13 +71,13 @@ export function pills(stubs: readonly Stub[]): Pill[] {
   });
 }
 
-/** How wide the stubs at one side are. */
+/** The width of the stubs on one side. */
 export function stubsWidth(stubs: readonly Stub[] | undefined): number {
   if (!stubs || stubs.length === 0) return 0;
   return Math.max(...pills(stubs).map((p) => p.text.length)) * SIZES.small + 10 + SIZES.gap;
 }
 
-/** A port of a row, or what stands for those that are left out; `x` is from the left of the row. */
+/** A port of a row, or the count of those left out; `x` is relative to the row. */
 export interface Port extends Pill {
   x: number;
   width: number;
@@ -90,7 +90,7 @@ export interface Row {
 
 const rows = new WeakMap<readonly Stub[], Row>();
 
-/** The residuals at one edge of a box, beside each other by number. */
+/** The residuals at one edge of a box, sorted by number. */
 export function rowOf(stubs: readonly Stub[]): Row {
   const before = rows.get(stubs);
   if (before !== undefined) return before;
@@ -110,12 +110,12 @@ export function rowOf(stubs: readonly Stub[]): Row {
   return row;
 }
 
-/** How high a row of ports is. */
+/** The height of a row of ports. */
 export function rowHeight(stubs: readonly Stub[] | undefined): number {
   return stubs === undefined ? 0 : SIZES.row;
 }
 
-/** The same number at both ends. */
+/** The number that a residual shows at both ends. */
 export function residualText(index: number): string {
   return `R${index + 1}`;
 }

@@ -1,10 +1,10 @@
-/** Paths through a scene: along its edges, from box to box and through the ports of open boxes. */
+/** Paths through a scene: along its edges, and through the ports of open boxes. */
 
 import { type Lists, lists } from "./ranks";
 import type { Scene } from "./scene";
 import { CLOSED, OPEN, type Positions } from "./shape";
 
-/** For each box and port the edges that leave it, and those that enter it. */
+/** For each box and port, its outgoing and its incoming edges. */
 export class Ways {
   private readonly out: Lists;
   private readonly in: Lists;
@@ -15,13 +15,13 @@ export class Ways {
     this.in = lists(parent.length, to);
   }
 
-  /** The edges that leave a box or a port, or those that enter it. */
+  /** The outgoing or the incoming edges of a box or port. */
   private edges(i: number, along: 1 | -1): Int32Array {
     const { starts, items } = along === 1 ? this.out : this.in;
     return items.subarray(starts[i]!, starts[i + 1]!);
   }
 
-  /** The boxes and ports that values from one reach, or that it is reached from; itself among them. */
+  /** All boxes and ports that are reachable from the given ones along edges, or backwards; including these. */
   reach(starts: Iterable<number>, along: 1 | -1): Set<number> {
     const { from, to } = this.scene.shape;
     const found = new Set(starts);
@@ -36,7 +36,7 @@ export class Ways {
     return found;
   }
 
-  /** The closed boxes next along the edges of a box, through ports. */
+  /** The next closed boxes along the edges of a box, through ports. */
   next(box: number, along: 1 | -1): number[] {
     const { from, to, kind, parent } = this.scene.shape;
     const found: number[] = [];
@@ -69,7 +69,7 @@ export function isWithin(parent: ArrayLike<number>, box: number, outer: number):
   return false;
 }
 
-/** The box beside one in the same open box, to the left or the right, on about the same height; or -1. */
+/** The nearest box to the left or right in the same open box, at about the same height; or -1. */
 export function beside(scene: Scene, at: Positions, box: number, by: 1 | -1): number {
   const { parent, kind } = scene.shape;
   let best = -1;

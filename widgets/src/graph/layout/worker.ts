@@ -1,4 +1,4 @@
-/** The worker: a layout for each message. */
+/** The worker: computes a layout for each message. */
 
 import type { Answer, Layouter } from "./client";
 import type { Dot } from "./graphviz";
@@ -10,7 +10,7 @@ type Request = [id: number, shape: Shape, by: Layouter, graphviz: string];
 
 let dot: Promise<Dot> | undefined;
 
-/** Graphviz, of its module's source: of a page that is a file, a worker may load no address. */
+/** Graphviz, from its source: on a page opened from a file, a worker cannot load URLs. */
 async function loaded(source: string): Promise<Dot> {
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   return (await import(url)).loadDot();

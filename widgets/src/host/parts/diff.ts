@@ -1,4 +1,4 @@
-/** Two versions: what differs, and the diff. */
+/** Comparing two versions: the list of changes, and the diff. */
 
 export { ChangesPane } from "../../panes/changes";
 export { DiffPane } from "../../panes/diff";

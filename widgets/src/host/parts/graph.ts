@@ -1,4 +1,4 @@
-/** The graph: its pane, its layout with the worker for that, its drawing. */
+/** The graph: its pane, layout, worker and drawing. */
 
 export { GraphPane } from "../../graph/pane";
 export { default as sheet } from "../../styles/graph.css";

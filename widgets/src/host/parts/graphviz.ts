@@ -3,9 +3,9 @@
 import { Graphviz } from "@hpcc-js/wasm-graphviz";
 import type { Dot } from "../../graph/layout/graphviz";
 
-/** The program `dot`; rejected on a page that lets no WebAssembly be compiled. */
+/** The program `dot`; rejected on pages that do not allow WebAssembly. */
 export async function loadDot(): Promise<Dot> {
   const graphviz = await Graphviz.load();
-  // The types of the package leave out a format that Graphviz has: positions alone, without what is drawn.
+  // The package's types omit this format, which has positions only.
   return (text) => graphviz.layout(text, "json0" as "json", "dot");
 }

@@ -1,4 +1,4 @@
-/** A gradient in motion. */
+/** The animation of a gradient. */
 
 export { moving } from "../../model/motion";
 export { MotionPane } from "../../panes/motion";

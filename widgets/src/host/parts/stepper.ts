@@ -1,4 +1,4 @@
-/** The stepper, which is a separate widget. */
+/** The stepper. */
 
 export { fillStepper } from "../../stepper/index";
 export { default as sheet } from "../../styles/stepper.css";
