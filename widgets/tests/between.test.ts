@@ -21,7 +21,7 @@ function shown(stage: number, isOpen = true): Shown {
   };
 }
 
-test("a line leads from where a residual is kept to where it is taken", () => {
+test("a line connects where a residual is saved with where it is read", () => {
   const [forward, backward] = [shown(0), shown(1)];
   const bytes = (r: number) => model.residuals[r]!.nbytes;
   const ties = tiesOf(forward, backward, bytes);
@@ -37,6 +37,6 @@ test("a line leads from where a residual is kept to where it is taken", () => {
   }
 });
 
-test("there are none between two stages of which none keeps what the other takes", () => {
+test("there are no lines between stages that share no residuals", () => {
   expect(tiesOf(shown(0), shown(0), () => 1)).toEqual([]);
 });

@@ -15,21 +15,21 @@ function camera(width = 600, height = 400): Camera {
   return made;
 }
 
-test("what nobody has moved begins at the box that it is to begin at, with a little above it", () => {
+test("the initial view starts at a given box, with a margin above it", () => {
   const { scale, y } = opening(WORLD, 600, 400, { x: 200, y: 1000, width: 100, height: 50 });
   expect(scale).toBeGreaterThanOrEqual(READABLE);
   const top = 1000 * scale + y;
   expect(top).toBeGreaterThan(0);
   expect(top).toBeLessThan(200);
-  // The end of it is no reason to leave half of the pane empty.
+  // Near the end, half of the pane must not stay empty.
   const last = opening(WORLD, 600, 400, { x: 200, y: 3900, width: 100, height: 50 });
   expect(4000 * last.scale + last.y).toBeCloseTo(400 - 20);
-  // What can be read as a whole is shown as a whole.
+  // A small drawing is shown completely.
   const small = { x: 0, y: 0, width: 300, height: 200 };
   expect(opening(small, 600, 400, { x: 0, y: 150, width: 10, height: 10 })).toEqual(opening(small, 600, 400));
 });
 
-test("another size of the pane keeps in the middle what is there", () => {
+test("resizing the pane keeps the centre", () => {
   const made = camera();
   made.lookAt(120, 340);
   made.resize([300, 900, 1]);
@@ -38,7 +38,7 @@ test("another size of the pane keeps in the middle what is there", () => {
   expect(y).toBeCloseTo(340);
 });
 
-test("all of it stays in sight until somebody moves", () => {
+test("everything stays visible until the user moves the view", () => {
   const made = camera();
   made.fit(WORLD.width, WORLD.height);
   expect(made.isFitted).toBe(true);
@@ -52,7 +52,7 @@ function drawingOf(program: Program): Drawing {
   return new Drawing(tree, scene, placeAll(scene.shape));
 }
 
-test("the largest box is the one with most of the equations, if there is one", () => {
+test("the largest box is one with a large share of the equations, if any", () => {
   const drawing = drawingOf(layers(8));
   const { tree, scene, at } = drawing;
   const box = scene.boxOf[tree.kind.indexOf(REPEAT)]!;

@@ -4,7 +4,7 @@ import { changeText } from "../src/panes/changes";
 import type { Changes } from "../src/wire/explorer.generated";
 import { model } from "./fixture";
 
-test("rows go to the other version by the numbers in their stages", () => {
+test("rows map to the other version by their numbers within stages", () => {
   const [before, after] = [model(), model()];
   const [from, to] = before.view.stages[1]!.equations;
   const { key } = before.view.stages[1]!;
@@ -18,12 +18,12 @@ test("rows go to the other version by the numbers in their stages", () => {
   expect(back.of(from)).toBe(-1);
   expect(back.isOnlyHere(from)).toBe(true);
   expect(there.isOnlyHere(to - 1)).toBe(true);
-  // A stage that is not compared has nothing that is new.
+  // A stage that is not compared has no new rows.
   expect(back.isOnlyHere(0)).toBe(false);
   expect([there.counts.get(key), back.counts.get(key)]).toEqual([1, 1]);
 });
 
-test("changes are told with their sign and share", () => {
+test("changes have a sign and a percentage", () => {
   expect(changeText(1024, 512, "bytes")).toBe("−512 B (−50%)");
   expect(changeText(0, 3, "equations")).toBe("+3");
   expect(changeText(7, 7, "FLOPs")).toBe("same");

@@ -15,7 +15,7 @@ import { host } from "./host";
 import { layOut } from "./layout";
 
 const shared = model();
-/** Of the shared view: rows 0, 1 and 2, which 1 holds, of the function; 3 and 4, made from 0, of the backward pass. */
+/** In the shared view: rows 0, 1 and 2 of the function, where 2 is nested in 1; and 3 and 4, derived from 0, of the backward pass. */
 const stages: [string, number][] = [
   ["primal", 3],
   ["backward", 2],
@@ -51,7 +51,7 @@ afterEach(() => document.body.replaceChildren());
 describe("the text", () => {
   const linked = new Linked(shared, text, stages);
 
-  test("numbers over the stages become rows of the view", () => {
+  test("numbers within stages become rows of the model", () => {
     expect(linked.rows).toEqual([[], [], [0], [2, 3], []]);
     expect([...linked.linesOf]).toEqual([
       [0, [2]],
@@ -67,7 +67,7 @@ describe("the text", () => {
     expect(new Linked(shared, text, [["backward", 2]]).isCompiled(0)).toBe(false);
   });
 
-  test("a call that was inlined is stood for by what it holds", () => {
+  test("an inlined call is represented by the equations nested in it", () => {
     expect(linked.linesOf.has(1)).toBe(false);
     expect(linked.standingFor(1)).toEqual([2]);
     expect(linked.isLeft(1)).toBe(true);
@@ -114,7 +114,7 @@ describe("the pane", () => {
     return { state, pane, lines };
   }
 
-  test("asks, waits, and shows what comes", () => {
+  test("requests, waits, and shows the result", () => {
     const from = source("");
     const { pane, lines } = mounted(from);
     expect(from.widget.sent).toEqual(["compile"]);
@@ -131,7 +131,7 @@ describe("the pane", () => {
     pane.destroy();
   });
 
-  test("opens on the memory, whose rows lead to their lines", () => {
+  test("opens on the memory, whose rows link to their lines", () => {
     const place = shared.place(0)!;
     const line = shared.placeText(place);
     const memory = {
@@ -179,7 +179,7 @@ describe("the pane", () => {
       shared.view.stages.find(({ key }) => key === "backward")!.equations[0] + 1,
     ]);
     expect(exchanged.querySelector("tbody tr")!.classList.contains("is-selected")).toBe(true);
-    // The equation and those that it came from are marked everywhere.
+    // The equation and its ancestors are marked in every pane.
     const marks = exchangesIn(shared, compiled)!;
     for (let row = state.row; row >= 0; row = shared.origin(row))
       expect(marks.get(row)).toEqual([
@@ -193,12 +193,12 @@ describe("the pane", () => {
     pane.destroy();
   });
 
-  test("a program that exchanges nothing is not read for it", () => {
+  test("a program without communication is not parsed for it", () => {
     for (const text of ["", JSON.stringify(answer), JSON.stringify({ error: "too large" })])
       expect(exchangesIn(shared, text)).toBeNull();
   });
 
-  describe("while the kernel is at it", () => {
+  describe("while the kernel is working", () => {
     beforeEach(() => {
       vi.useFakeTimers();
     });
@@ -211,7 +211,7 @@ describe("the pane", () => {
         .map((e) => e.textContent);
     const button = (pane: CompiledPane) => pane.element.querySelector<HTMLElement>(".jv-waiting button")!;
 
-    test("says so where no answer comes", () => {
+    test("reports that there is no answer", () => {
       const from = source("");
       const { pane, lines } = mounted(from);
       expect(seen(pane)).toEqual([expect.stringContaining("Compiling")]);
@@ -240,7 +240,7 @@ describe("the pane", () => {
       state.switches.destroy();
     });
 
-    test("says for how long, and is not waited for any more", () => {
+    test("shows the elapsed time, and stops waiting on request", () => {
       const from = source("");
       const { pane, lines } = mounted(from);
       from.says({});
@@ -255,7 +255,7 @@ describe("the pane", () => {
       pane.destroy();
     });
 
-    test("an interrupt stops it, and it can be started again", () => {
+    test("can be interrupted and started again", () => {
       const from = source("");
       const { pane } = mounted(from);
       from.says({});
@@ -268,7 +268,7 @@ describe("the pane", () => {
     });
   });
 
-  test("shows what JAX hands to XLA meanwhile, and offers one block", () => {
+  test("shows JAX's input to XLA in the meantime, and offers to compile one block", () => {
     const from = source("");
     const { pane, lines } = mounted(from);
     const { hlo, memory, exchanges, notes, error, ...lowered } = answer;
@@ -277,7 +277,7 @@ describe("the pane", () => {
     from.says({ what: "compiling" });
     expect(lines()).not.toEqual([]);
     expect(pane.element.querySelector("[data-testid=compiling]")).not.toBeNull();
-    // Where nothing can be interrupted, one block would have to wait for all.
+    // If the kernel cannot be interrupted, one block would have to wait for the whole.
     const offer = () => pane.element.querySelector<HTMLElement>("[data-testid=compile-block]");
     expect(offer()).toBeNull();
     from.says({ stopped: true });
@@ -297,7 +297,7 @@ describe("the pane", () => {
     expect(from.widget.count()).toBe(0);
   });
 
-  test("says at once that there is nobody to answer, and asks again when told to", async () => {
+  test("reports immediately that there is no kernel, and retries on request", async () => {
     const from = source("", true);
     const { pane } = mounted(from);
     await vi.waitFor(() => expect(pane.element.textContent).toContain(GONE));
@@ -314,7 +314,7 @@ describe("the pane", () => {
     expect(from.widget.count()).toBe(0);
   });
 
-  test("says what went wrong, and shows StableHLO where XLA did not compile it", () => {
+  test("reports an error, and shows StableHLO if XLA failed", () => {
     expect(
       mounted(source(JSON.stringify({ error: "ValueError: too large" }))).pane.element.textContent,
     ).toContain("ValueError: too large");
@@ -324,7 +324,7 @@ describe("the pane", () => {
     expect(pane.element.textContent).toContain("no kernel");
   });
 
-  test("is lit by the selection, and selects what a line was made from", () => {
+  test("highlights the selection, and selects the equations of a line", () => {
     const { state, pane, lines } = mounted(source(JSON.stringify(answer)));
     state.selectRow(0);
     expect(lines()[2]!.classList.contains("is-selected")).toBe(true);
@@ -335,7 +335,7 @@ describe("the pane", () => {
     expect([...state.selection.rows]).toEqual([0]);
   });
 
-  test("says that nothing is left of an equation", () => {
+  test("reports that no line is left of an equation", () => {
     const { state, pane } = mounted(source(JSON.stringify(answer)));
     const said = () => pane.element.querySelector("[data-testid=no-instruction]")!.textContent;
     state.selectRow(4);
@@ -372,7 +372,7 @@ describe("linked scrolling", () => {
     expect(target(listing(one, 0), listing(shifted, 0), places, state)).toBe(36 * HEIGHT);
   });
 
-  test("takes the place that moves least, and the selected line before the others", () => {
+  test("prefers the line that needs the least scrolling, and the selected line", () => {
     const state = new State(shared);
     const thrice = [...one, ...one, ...one];
     const places = new Places(shared, thrice);
@@ -385,14 +385,14 @@ describe("linked scrolling", () => {
     expect(target(listing(one, 0), listing(turned, 0), back, state)).toBe((36 - 2) * HEIGHT);
   });
 
-  test("falls back on what is of the same origin, and does nothing where nothing is linked", () => {
+  test("falls back on equations of the same origin, and does nothing without any", () => {
     const state = new State(shared);
     expect(new Places(shared, [[], [0]]).lines([3])).toEqual([1]);
     expect(new Places(shared, [[3], [4], [1]]).lines([0])).toEqual([0, 1]);
     expect(target(listing(one, 0), listing(empty, 0), new Places(shared, empty), state)).toBeNull();
   });
 
-  test("only the pane that is acted on moves the other, and none when it is switched off", async () => {
+  test("only the pane that the user scrolls moves the other, and not if linking is off", async () => {
     const state = new State(shared);
     const codes = document.createElement("div");
     const shifted = [...empty, ...one];

@@ -15,7 +15,7 @@ function shown(program: Program) {
   return { model, tree, scene, constants: constantsOf(tree), boxes: boxes.map(nameOf), stubs, box: boxes };
 }
 
-test("zeros are stubs at what reads them, and stand where that stands", () => {
+test("zeros are stubs at their readers, and located there", () => {
   const { tree, scene, boxes, box, stubs } = shown({
     inputs: ["x"],
     equations: [
@@ -34,7 +34,7 @@ test("zeros are stubs at what reads them, and stand where that stands", () => {
   expect([0, 1, 2].map((row) => scene.boxOf[tree.ofRow[row]!])).toEqual([box[0], box[1], box[1]]);
 });
 
-test("what a program hands back, and what nothing reads, is a box", () => {
+test("a result of the program, or a value that nothing reads, is a box", () => {
   const { constants, boxes } = shown({
     inputs: ["x"],
     equations: [
@@ -50,7 +50,7 @@ test("what a program hands back, and what nothing reads, is a box", () => {
   expect([...constants.keys()]).toEqual([2]);
 });
 
-test("zeros that a loop carries are no box either", () => {
+test("zeros that a loop carries are a box", () => {
   const { boxes } = shown({
     inputs: ["x"],
     equations: [
@@ -75,7 +75,7 @@ test("zeros that a loop carries are no box either", () => {
   expect(boxes).toEqual(["add", "mul"]);
 });
 
-test("a value of a closed box leads to its reader, constant or not", () => {
+test("a value in a closed box leads to its reader, constant or not", () => {
   const scope = "f";
   const program: Program = {
     inputs: ["x"],

@@ -4,7 +4,7 @@ import { aligned, sameLines, stretches } from "../src/model/diff";
 const rows = (partner: number[], n: number) =>
   aligned(partner, n).map(({ left, right, isSame }) => [left, right, ...(isSame ? ["="] : [])]);
 
-test("what is in both stands in one row, the rest beside each other or beside nothing", () => {
+test("common items share a row; others are side by side or alone", () => {
   expect(rows([0, -1, 2], 3)).toEqual([
     [0, 0, "="],
     [1, 1],
@@ -24,14 +24,14 @@ test("what is in both stands in one row, the rest beside each other or beside no
   expect(rows([], 1)).toEqual([[-1, 0]]);
 });
 
-test("of what stands in another order the most that is in one is kept", () => {
+test("of reordered items, the most that are in order are matched", () => {
   const found = rows([3, 0, 1, 2], 4);
   expect(found.filter((row) => row.includes("=")).map(([left]) => left)).toEqual([1, 2, 3]);
   for (const side of [0, 1])
     expect(found.map((row) => row[side]).filter((i) => i !== -1)).toEqual([0, 1, 2, 3]);
 });
 
-test("lines are the same where their texts are, as many as there are in one order", () => {
+test("lines match by their text, in order", () => {
   const same = (a: string, b: string) => [...sameLines([...a], [...b])];
   expect(same("abc", "abc")).toEqual([0, 1, 2]);
   expect(same("abc", "axc")).toEqual([0, -1, 2]);
@@ -41,13 +41,13 @@ test("lines are the same where their texts are, as many as there are in one orde
   expect(same("aXbYc", "aYbXc").filter((i) => i >= 0)).toHaveLength(3);
 });
 
-test("texts that are too long to compare are compared at their ends", () => {
+test("very long texts are compared only at their ends", () => {
   const long = (mark: string) => ["same", ...Array.from({ length: 2500 }, (_, i) => `${mark} ${i}`), "same"];
   const partner = sameLines(long("a"), long("b"));
   expect([partner[0], partner[1], partner[2501]]).toEqual([0, -1, 2501]);
 });
 
-test("what is alike is folded but for a few rows around what is not", () => {
+test("unchanged rows are folded, except a few around changes", () => {
   const at = (n: number, ...other: number[]) =>
     stretches(n, (row) => !other.includes(row)).map(({ from, to, isFolded }) => [from, to, isFolded]);
   expect(at(20, 10)).toEqual([

@@ -22,7 +22,7 @@ function open(name: string): void {
 
 beforeEach(() => document.head.replaceChildren());
 
-test.each(CASES)("%s is graded as Python grades it", (_, { html, answers }) => {
+test.each(CASES)("%s is graded as in Python", (_, { html, answers }) => {
   const sheet: Sheet = JSON.parse(decoded(/data-sheet="([^"]*)"/.exec(html)![1]!));
   for (const [given, verdict] of answers) expect(graded(sheet.grading!, given)).toEqual(verdict);
 });
@@ -51,7 +51,7 @@ test("a choice is made, checked and explained", () => {
   expect(said()).toBe("Right. its resultThe slope <is> the result.");
 });
 
-test("a line is typed, and hints come one after the other", () => {
+test("a typed answer is checked, with one hint after the other", () => {
   open("size");
   by<HTMLInputElement>("input").value = "9000";
   press("Check");
@@ -65,7 +65,7 @@ test("a line is typed, and hints come one after the other", () => {
   expect(said()).toBe("The answer: 12,288.Three arrays.");
 });
 
-test("nothing marked counts as an answer the second time", () => {
+test("an empty selection counts as an answer the second time", () => {
   open("marks");
   press("Check");
   expect(said()).toContain("Nothing is selected");

@@ -17,7 +17,7 @@ import { host as modelOf, zipped } from "./host";
 import { layOut, standIn } from "./layout";
 import { SIN_COS } from "./programs";
 
-// Node imports no blobs.
+// Node cannot import blobs.
 vi.mock("../src/host/parts", () => ({
   loadPart: async (_: unknown, name: string) => {
     if (name === "graphviz") throw new Error("not in this page");
@@ -54,11 +54,11 @@ function show(traits: Record<string, unknown> = {}) {
   return { model, el, find, key, stop };
 }
 
-/** Waits for a pane whose code is a part. */
+/** Waits for a pane whose code is a separate part. */
 const isThere = (find: (id: string) => HTMLElement[], id: string) =>
   vi.waitFor(() => expect(find(id)).toHaveLength(1), 20_000);
 
-test("every pane is there, and program text is text", () => {
+test("every pane is rendered, and program text is inserted as text", () => {
   const { find, el } = show();
   for (const id of ["code-left", "source", "residuals", "inspector", "badge"])
     expect(find(id)).toHaveLength(1);
@@ -68,13 +68,13 @@ test("every pane is there, and program text is text", () => {
   expect(find("badge")[0]!.textContent).toContain("JAX holds 2, jaxviz derives 1");
 });
 
-test("the rail says where the function runs, and why", () => {
+test("the top bar shows the device, and why", () => {
   const [devices] = show().find("devices");
   expect(devices!.textContent).toBe("2 × cpu");
   expect(devices!.getAttribute("title")).toBe("runs on 2 devices, cpu:0 to cpu:1, where its argument x lies");
 });
 
-test("the source has the expression of the selection marked, and of what is pointed at", () => {
+test("the source marks the selected and the hovered expression", () => {
   const { el, find, key } = show();
   const marks = () => [...el.querySelectorAll("mark")].map((m) => `${m.className} ${m.textContent}`);
   expect(marks()).toEqual([]);
@@ -93,7 +93,7 @@ test("the source has the expression of the selection marked, and of what is poin
   expect(pointedPlaces(state)).toEqual([state.model.place(0)]);
 });
 
-test("each line has what the gradient does there in columns, with their sums above", () => {
+test("lines have columns with the gradient's figures, and totals above", () => {
   const { find, el } = show();
   const [line] = find("source-line").filter((l) => l.dataset.line === "2");
   const cells = [...line!.querySelectorAll(".jv-amount")].map((cell) => cell.textContent!.trim());
@@ -106,7 +106,7 @@ test("each line has what the gradient does there in columns, with their sums abo
   expect(el.querySelector<HTMLElement>(".jv-source")!.dataset["figure"]).toBe("backward");
 });
 
-test("line by line, a click unfolds the equations of a line below it, and folds them again", () => {
+test("line by line, a click expands a line with its equations, and collapses it again", () => {
   const { find, el } = show();
   const [line] = find("source-line").filter((l) => l.dataset.line === "2");
   line!.click();
@@ -127,7 +127,7 @@ test("line by line, a click unfolds the equations of a line below it, and folds 
   expect(line!.ariaExpanded).toBe("false");
 });
 
-test("in each view an arrow unfolds a line, and the keys go on through what is below it", () => {
+test("in every view the arrow expands a line, and the keys continue through its equations", () => {
   const { find } = show();
   const [empty, line] = find("source-line");
   const press = (element: HTMLElement, key: string) =>
@@ -160,7 +160,7 @@ test("residuals of one expression are selected together", () => {
   expect(inspector.element.textContent).toContain("2 residuals, the first is");
 });
 
-test("choosing a residual lights its line and tells Python the equation that makes it", () => {
+test("clicking a residual highlights its line and sends its equation to Python", () => {
   const { find, model } = show();
   find("residual-row")
     .find((row) => row.dataset["residual"] === "0")!
@@ -172,7 +172,7 @@ test("choosing a residual lights its line and tells Python the equation that mak
   expect(find("reason")[0]!.querySelector("code")!.textContent).toBe("sin(x)");
 });
 
-test("what Python selects is shown, and brought into a pane", () => {
+test("a selection from Python is shown, and its stage brought into a pane", () => {
   const { find, model } = show();
   model.set("selected", "backward:0");
   expect(find("code-left")[0]!.dataset["stage"]).toBe("backward");
@@ -181,7 +181,7 @@ test("what Python selects is shown, and brought into a pane", () => {
   expect(find("inspected")).toHaveLength(0);
 });
 
-test("stages from Python and to Python", () => {
+test("stages are synchronized with Python in both directions", () => {
   const { find, model } = show({ stage: "primal", beside: "backward" });
   expect(find("code-right")[0]!.dataset["stage"]).toBe("backward");
   find("stage-backward")[0]!.click();
@@ -190,7 +190,7 @@ test("stages from Python and to Python", () => {
   expect(find("code-right")).toHaveLength(0);
 });
 
-test("keys choose stages, clear, help, and do not leave the widget", () => {
+test("keys select stages, clear the selection, open the help, and do not reach the notebook", () => {
   const { find, key, model, el } = show({ selected: "primal:0" });
   const outside = vi.fn();
   el.addEventListener("keydown", outside);
@@ -206,7 +206,7 @@ test("keys choose stages, clear, help, and do not leave the widget", () => {
   expect(outside).not.toHaveBeenCalled();
 });
 
-test("keys go on working after one of them changed the pane in use", () => {
+test("keys still work after one of them replaced the current pane", () => {
   const { el, find, model } = show();
   const content = () => el.querySelector<HTMLElement>(".cm-content")!;
   const press = (key: string, code: string) =>
@@ -218,7 +218,7 @@ test("keys go on working after one of them changed the pane in use", () => {
   expect(model.values["stage"]).toBe("primal");
 });
 
-test("arrows move between equations wherever the focus is, but where a pane scrolls", () => {
+test("arrow keys move between equations wherever the focus is, except in a pane that scrolls", () => {
   const { find, model } = show();
   const press = (from: HTMLElement, key: string) =>
     from.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
@@ -232,7 +232,7 @@ test("arrows move between equations wherever the focus is, but where a pane scro
   expect(model.values["selected"]).toBe("primal:0");
 });
 
-test("sorting by a head turns it round the second time", () => {
+test("clicking a heading sorts, and clicking it again reverses", () => {
   const { find, el } = show();
   const order = () => find("residual-row").map((row) => row.dataset["residual"]);
   const head = () => el.querySelector<HTMLElement>("th.jv-col-nbytes")!;
@@ -247,7 +247,7 @@ function type(box: HTMLInputElement, text: string): void {
   box.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
-test("the filter: rows, totals, sorting, and a way back", () => {
+test("the filter: rows, totals, sorting, and clearing it", () => {
   const { find, el } = show();
   const box = find("filter")[0] as HTMLInputElement;
   const order = () => find("residual-row").map((row) => row.dataset["residual"]);
@@ -267,7 +267,7 @@ test("the filter: rows, totals, sorting, and a way back", () => {
   expect([order(), box.value]).toEqual([["1", "0"], ""]);
 });
 
-test("a kind is chosen, and the selection lights rows that pass", () => {
+test("a kind can be chosen, and the selection highlights matching rows", () => {
   const { find, model } = show();
   const kind = find("filter-kind")[0] as HTMLSelectElement;
   expect(Array.from(kind.options, (o) => o.text)).toEqual(["all kinds", "literal (1)", "intermediate (1)"]);
@@ -278,7 +278,7 @@ test("a kind is chosen, and the selection lights rows that pass", () => {
   expect(find("residual-row")[0]!.className).toBe("is-selected");
 });
 
-test("one search goes through source, equations, values and scopes, by the keyboard alone", () => {
+test("one search covers source, equations, values and scopes, using only the keyboard", () => {
   const { find, key, model, el } = show();
   const box = find("search")[0] as HTMLInputElement;
   const list = el.querySelector<HTMLElement>(".jv-found")!;
@@ -309,7 +309,7 @@ test("one search goes through source, equations, values and scopes, by the keybo
   expect([box.value, document.activeElement]).toEqual(["", find("explorer")[0]]);
 });
 
-test("F goes to the filter; keys typed there are nobody else's; Esc clears it first, then leaves it", () => {
+test("F focuses the filter, whose keys do nothing else; Esc clears it, and then leaves it", () => {
   const { find, key, model, el } = show({ selected: "primal:0" });
   const outside = vi.fn();
   el.addEventListener("keydown", outside);
@@ -336,7 +336,7 @@ test("F goes to the filter; keys typed there are nobody else's; Esc clears it fi
   expect(outside).not.toHaveBeenCalled();
 });
 
-test("in little room residuals and memory take turns", () => {
+test("if there is little room, residuals and memory are shown one at a time", () => {
   const { find, key, el } = show();
   const showsMemory = () => el.querySelector(".jv-lower")!.classList.contains("shows-memory");
   find("show-memory")[0]!.click();
@@ -348,7 +348,7 @@ test("in little room residuals and memory take turns", () => {
   expect(document.activeElement).toBe(find("timeline")[0]);
 });
 
-test("without a payload it asks for one, and then shows it", () => {
+test("without a payload it requests one, and then shows it", () => {
   const { find, model } = show({ payload: new DataView(new ArrayBuffer(0)) });
   expect(find("loading")).toHaveLength(1);
   expect(model.sent).toEqual(["fill"]);
@@ -356,7 +356,7 @@ test("without a payload it asks for one, and then shows it", () => {
   expect(find("code-left")).toHaveLength(1);
 });
 
-test("what went wrong is said", () => {
+test("an error in Python is shown", () => {
   errors.mockImplementationOnce(() => {});
   const empty = new DataView(new ArrayBuffer(0));
   expect(show({ payload: empty, failure: "no luck" }).find("failed")[0]!.textContent).toContain("no luck");
@@ -367,13 +367,13 @@ test("what went wrong is said", () => {
   errors.mockClear();
 });
 
-test("closing leaves no listener behind", () => {
+test("closing removes all listeners", () => {
   const { model, stop } = show();
   stop();
   expect(model.count()).toBe(0);
 });
 
-test("Python is coloured without a change to its text", () => {
+test("colouring Python does not change its text", () => {
   for (const line of [
     "def f(x):  # é <b>",
     '    return \'a # b\' + "\\"" if x else None',
@@ -393,7 +393,7 @@ test("Python is coloured without a change to its text", () => {
   ]);
 });
 
-/** What the inspector says below the operands and results of the fixture's jit. */
+/** What the inspector shows below the operands and results of the fixture's jit. */
 function inspected(columns: Record<string, number[]>): string[] {
   const state = new State(model(columns));
   state.selectRow(1);
@@ -401,7 +401,7 @@ function inspected(columns: Record<string, number[]>): string[] {
   return Array.from(element.querySelectorAll(".jv-of"), (part) => part.textContent ?? "");
 }
 
-test("the inspector says how each operand and result is laid out", () => {
+test("the inspector shows the sharding of operands and results", () => {
   expect(inspected({})).toEqual([]);
   expect(inspected({ layout_rows: [1], layout_texts: [22] })).toEqual([
     "P('i') → f32[3] 12 B a device",
@@ -409,7 +409,7 @@ test("the inspector says how each operand and result is laid out", () => {
   ]);
 });
 
-test("the inspector says what becomes of a donated operand", () => {
+test("the inspector shows what becomes of a donated operand", () => {
   const donated = { donation_rows: [1], donation_operands: [0] };
   expect(inspected({ ...donated, donation_results: [0], donation_reasons: [0] })).toEqual([
     "donated: result 0 reuses its memory",
@@ -420,7 +420,7 @@ test("the inspector says what becomes of a donated operand", () => {
   ]);
 });
 
-test("the residual table has bytes on a device where there are some", () => {
+test("the residuals table has bytes per device if sharded", () => {
   const cells = (columns: Record<string, number[]>) => {
     const { element } = new ResidualsPane(new State(model(columns)));
     return Array.from(element.querySelectorAll("td.jv-col-nbytes"), (cell) => cell.textContent);
@@ -429,7 +429,7 @@ test("the residual table has bytes on a device where there are some", () => {
   expect(cells({ residual_per_device: [6, -1] })).toEqual(["12 B6 B a device", "4 B"]);
 });
 
-/** Against itself, but that one equation of `f` counts as new and the one before it as taken away. */
+/** The view compared with itself, except that one equation of `f` counts as new and the one before it as removed. */
 const versions = () => {
   const { stages } = model().view;
   const whole = Object.fromEntries(
@@ -455,7 +455,7 @@ const versions = () => {
   };
 };
 
-test("the version before stands beside this one, and what is new is marked", () => {
+test("the previous version is shown beside this one, with new equations marked", () => {
   const { find, key, model } = show(versions());
   expect(find("versions")[0]!.textContent).toBe("−2 +2 since before");
   const lines = (side: string) =>
@@ -478,7 +478,7 @@ test("the version before stands beside this one, and what is new is marked", () 
   expect(find("code-right").length).toBe(0);
 });
 
-test("the changes are told in figures", async () => {
+test("the changes are shown in figures", async () => {
   const { find } = show(versions());
   find("show-changes")[0]!.click();
   await vi.waitFor(() => expect(find("figure")).not.toEqual([]), 20_000);
@@ -491,7 +491,7 @@ test("the changes are told in figures", async () => {
   expect(find("code-right").length).toBe(1);
 });
 
-test("two versions are a diff: the source, and the equations of a stage, line by line", async () => {
+test("two versions as a diff: the source, and the equations of a stage, line by line", async () => {
   const { find, key } = show(versions());
   const before = find("view-diff")[0]!;
   expect(before.hidden).toBe(false);
@@ -511,7 +511,7 @@ test("two versions are a diff: the source, and the equations of a stage, line by
   const lines = find("diff-line").filter((line) => line.getAttribute("role") === "button");
   lines[0]!.click();
   expect(find("diff-line").filter((line) => line.classList.contains("is-selected"))).toHaveLength(1);
-  // What only the version before has is inspected there, and what was selected last.
+  // An equation of only the previous version is inspected there; the last selection counts.
   const inspected = () => ["inspected", "inspected-version"].map((id) => find(id)[0]?.textContent);
   expect(inspected()).toEqual([expect.any(String), "in the previous version"]);
   lines[1]!.click();
@@ -522,7 +522,7 @@ test("two versions are a diff: the source, and the equations of a stage, line by
   expect(inspected()).toEqual([undefined, ""]);
 });
 
-test("what only one version has is gone through in that version", async () => {
+test("equations of only one version are visited in that version", async () => {
   const { find } = show(versions());
   find("show-changes")[0]!.click();
   await vi.waitFor(() => expect(find("next-added-primal")).not.toEqual([]), 20_000);
@@ -538,7 +538,7 @@ test("what only one version has is gone through in that version", async () => {
   expect(selected()).toEqual(["0", undefined]);
 });
 
-test("what devices exchange is marked from the start where the program was compiled before", () => {
+test("equations with communication are marked from the start if the program was already compiled", () => {
   const row = ["all-reduce", "data", 6, "1", "backward", "f.py:2", "`w` is replicated over `data`", [4]];
   const stages = [
     ["primal", 3],
@@ -558,18 +558,18 @@ test("without another version there is nothing to compare with", () => {
   expect(find("code-right").length).toBe(0);
 });
 
-/** The switches of another program than the view's, whose rows they cannot point at, and all that they come to. */
+/** The switches of another program than the view's, without its rows, and the effects of all settings. */
 const { table: ofLayers, tried: ofTried } = whatIfs.layers;
 const layers = JSON.stringify(ofLayers, (key, value) =>
   key === "row" ? (Array.isArray(value) ? value.map(() => -1) : -1) : value,
 );
 const tried = JSON.stringify(ofTried);
 
-/** The same, with two of its values in the place of the view's first residual, and none in that of its second. */
+/** The same, with two values for the view's first residual, and none for the second. */
 const inPlace = [[0, 1], []];
 const ofView = JSON.stringify({ ...JSON.parse(layers), residuals: inPlace });
 
-test("Python sets the filter, and hears of what is typed", () => {
+test("Python sets the filter, and receives what is typed", () => {
   const { find, model } = show({ filter: "nothing has this" });
   const box = find("filter")[0] as HTMLInputElement;
   expect(box.value).toBe("nothing has this");
@@ -582,7 +582,7 @@ test("Python sets the filter, and hears of what is typed", () => {
   expect(model.values["filter"]).toBe("cos");
 });
 
-test("a checkpoint is switched on by itself, and then what it saves", async () => {
+test("a checkpoint is switched on first, and then what it saves", async () => {
   const { find, key: press, model } = show({ what_if: layers, tried });
   find("show-what-if")[0]!.click();
   await isThere(find, "what-if");
@@ -622,12 +622,12 @@ test("a checkpoint is switched on by itself, and then what it saves", async () =
   find("what-if-reset")[0]!.click();
   expect(figures()).toEqual(written);
   expect(model.values["switches"]).toBe("");
-  // Python, or another view, sets them too.
+  // Python, or another view, can set them too.
   model.set("switches", "1||");
   expect(switchOf(find("what-if-region")[1]!).getAttribute("aria-checked")).toBe("true");
 });
 
-test("what is not known yet is said to be worked out", async () => {
+test("unknown effects are shown as being computed", async () => {
   const only = JSON.stringify({ ...ofTried, trades: { "": ofTried.trades[""] } });
   const { find, model } = show({ what_if: layers, tried: only });
   find("show-what-if")[0]!.click();
@@ -641,7 +641,7 @@ test("what is not known yet is said to be worked out", async () => {
   expect(find("what-if-said")[0]!.textContent).toBe("");
 });
 
-test("what repeats has one switch, and one for each where it is opened", async () => {
+test("repeated values have one switch, and one each when expanded", async () => {
   const { find } = show({ what_if: layers, tried, switches: "0||" });
   find("show-what-if")[0]!.click();
   await isThere(find, "what-if");
@@ -667,7 +667,7 @@ test("what repeats has one switch, and one for each where it is opened", async (
   expect(isOn()).toEqual(Array(4).fill("false"));
 });
 
-test("a switch at a residual moves what its place-holders come to, in both tabs", async () => {
+test("a residual's switch controls the values that replace it, in both tabs", async () => {
   const { find } = show({ what_if: ofView, tried });
   const switches = find("residual-switch");
   expect(switches.length).toBe(1);
@@ -694,7 +694,7 @@ test("a switch at a residual moves what its place-holders come to, in both tabs"
   expect(find("what-if-bytes")[0]!.textContent).toBe(formatBytes(ofTried.trades[""][1]!));
 });
 
-test("a switch that moves another one says so", () => {
+test("a switch that changes another one says so", () => {
   const [both = []] = inPlace;
   const shared = JSON.stringify({ ...JSON.parse(layers), residuals: [both, both.slice(1)] });
   const { find } = show({ what_if: shared, tried });
@@ -711,14 +711,14 @@ test("a switch that moves another one says so", () => {
   expect(said()).not.toContain("Moved with it");
 });
 
-test("a residual that no name can stand for has a word in place of its switch", () => {
+test("a residual that no name can save has a message instead of a switch", () => {
   const { find } = show({ what_if: ofView, tried });
   const without = find("residual-row").filter((row) => !row.querySelector("[role=switch]"));
   expect(without.length).toBeGreaterThan(0);
   expect(without[0]!.querySelector("td")!.title).toContain("no switch");
 });
 
-test("X flips the switch of the row in hand, once it is known what comes of it", () => {
+test("X toggles the switch of the current row, once its effect is known", () => {
   const { find, model } = show();
   const row = find("residual-row").find((r) => r.querySelector("[role=switch]"))!;
   row.dispatchEvent(new KeyboardEvent("keydown", { key: "x", bubbles: true }));
@@ -754,7 +754,7 @@ test("a residual leads to the switches, whose columns sort", async () => {
   expect([...names()].sort()).toEqual([...before].sort());
 });
 
-test("the switches of a small function are asked for at once, and an error stands in their place", async () => {
+test("the switches of a small function are requested immediately, and an error is shown in their place", async () => {
   const { model, find } = show();
   expect(model.sent).toContain("what if");
   find("show-what-if")[0]!.click();
@@ -764,14 +764,14 @@ test("the switches of a small function are asked for at once, and an error stand
   expect(find("what-if")[0]!.textContent).toContain("ReverseModeError: no");
 });
 
-test("a zipped payload is unzipped before it is shown", async () => {
+test("a gzipped payload is decompressed", async () => {
   const { find } = show({ payload: await zipped(bytes()) });
   expect(find("loading")).toHaveLength(1);
   await vi.waitFor(() => expect(find("residual-row")).toHaveLength(2));
   expect(find("loading")).toHaveLength(0);
 });
 
-test("what is shown is what came last, whichever was unzipped first", async () => {
+test("the latest payload is shown, in whichever order they are decompressed", async () => {
   const { model, find } = show({ payload: await zipped(bytes()) });
   model.set("payload", new DataView(new ArrayBuffer(0)));
   model.set("failure", "ValueError: no");
@@ -780,7 +780,7 @@ test("what is shown is what came last, whichever was unzipped first", async () =
   expect(find("residual-row")).toHaveLength(0);
 });
 
-/** The bytes of the shared view with another header. */
+/** The shared view's bytes with another header. */
 function withHeader(changes: Record<string, unknown>): DataView {
   const old = new Uint8Array(bytes().buffer);
   const length = new DataView(old.buffer).getUint32(8, true);
@@ -795,7 +795,7 @@ function withHeader(changes: Record<string, unknown>): DataView {
   return new DataView(made.buffer);
 }
 
-test("what was left out at first comes without a change to what is shown", () => {
+test("data omitted at first arrives without changing the selection", () => {
   layOut(800, 300);
   const { model, find } = show({ payload: withHeader({ is_whole: false, check: null, notes: [] }) });
   expect(model.sent).toContain("rest");
@@ -804,7 +804,7 @@ test("what was left out at first comes without a change to what is shown", () =>
   find("stage-backward")[0]!.click();
   const [code] = find("code-left");
   find("residual-row")[0]!.click();
-  // Of the rest only what is new: no strings, and here no columns.
+  // The rest contains only what is new: no strings, and here no columns.
   const again = show(model.values);
   model.set("rest", withHeader({ strings: [], columns: {} }));
   again.model.set("rest", model.values["rest"]);
@@ -815,13 +815,13 @@ test("what was left out at first comes without a change to what is shown", () =>
   expect(find("timeline")).toHaveLength(1);
   expect(model.values["selected"]).not.toBe("");
   expect(model.sent.filter((m) => m === "rest")).toHaveLength(1);
-  // Another view of the same bytes has it too, and one that is made later.
+  // Another view of the same bytes is completed too, and so is a later one.
   expect(again.find("badge")[0]!.textContent).toContain("residuals differ");
   expect(show(model.values).find("badge")[0]!.textContent).toContain("residuals differ");
   layOut(0, 0);
 });
 
-test("another program takes the place of one that is not whole yet", () => {
+test("another program replaces one that is not complete yet", () => {
   const { model, find } = show({ payload: withHeader({ is_whole: false, check: null }) });
   const [code] = find("code-left");
   model.set("payload", withHeader({ title: "another" }));
@@ -829,7 +829,7 @@ test("another program takes the place of one that is not whole yet", () => {
   expect(find("code-left")[0]).not.toBe(code);
 });
 
-test("the style sheet is put where it holds, once", () => {
+test("the stylesheet is added once per document or shadow root", () => {
   const sheets = () => document.head.querySelectorAll("style").length;
   show();
   const n = sheets();
@@ -846,13 +846,13 @@ test("the style sheet is put where it holds, once", () => {
   expect([within(), sheets()]).toEqual([once, n]);
 });
 
-/** Presses a key where the text of a code pane has the focus. */
+/** Presses a key while the text of a code pane has the focus. */
 function press(pane: HTMLElement, key: string, more: KeyboardEventInit = {}) {
   const content = pane.querySelector<HTMLElement>(".cm-content")!;
   content.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
 }
 
-test("keys lead from a variable to where it is made, to its uses, and back", () => {
+test("keys lead from a variable to its definition, to its uses, and back", () => {
   const { find, model } = show({ selected: "primal:1" });
   const [pane] = find("code-left");
   press(pane!, "ArrowLeft", { shiftKey: true });
@@ -869,7 +869,7 @@ test("keys lead from a variable to where it is made, to its uses, and back", () 
   expect(model.values["selected"]).toBe("primal:0");
 });
 
-test("the inspector lists the uses of what an equation makes", () => {
+test("the inspector lists the uses of an equation's results", () => {
   const { find, model } = show({ selected: "primal:0" });
   expect(find("uses")[0]!.textContent).toContain("1 use");
   find("uses")[0]!.querySelector("button")!.click();
@@ -898,7 +898,7 @@ test("a role is dimmed, then hidden, then shown again, in every pane", () => {
   expect(lines()).toBe(before);
 });
 
-test("V gives variables the hue of their value, or takes it away", () => {
+test("V turns the hues of variables off and on", () => {
   const { find, key } = show();
   const hues = () => find("code-left")[0]!.querySelectorAll("[class*=jv-hue-].jv-variable").length;
   const before = hues();
@@ -910,7 +910,7 @@ test("V gives variables the hue of their value, or takes it away", () => {
   expect(hues()).toBe(before);
 });
 
-test("nested programs are folded to a line that says what they are, all at once", () => {
+test("all nested programs can be folded, each to a line with a summary", () => {
   const { find } = show();
   const [pane] = find("code-left");
   find("fold-left")[0]!.click();
@@ -919,7 +919,7 @@ test("nested programs are folded to a line that says what they are, all at once"
   expect(pane!.querySelector(".jv-fold")).toBeNull();
 });
 
-test("the program and the selected equations are copied as JAX text, to a sheet where there is no clipboard", async () => {
+test("the program and the selected equations are copied as JAX text, or shown in a sheet without a clipboard", async () => {
   const written: string[] = [];
   vi.stubGlobal("navigator", {
     userAgent: navigator.userAgent,
@@ -946,12 +946,12 @@ test("the program and the selected equations are copied as JAX text, to a sheet 
   layOut(0, 0);
 });
 
-test("G shows the pane in use as a graph, and as code again", async () => {
+test("G toggles the current pane between graph and code", async () => {
   HTMLCanvasElement.prototype.getContext = (() => null) as never;
   await import("../src/host/parts/graph");
   const { find, key } = show();
   key("g");
-  // The graph is loaded as it is first shown, which takes a moment in a test.
+  // The graph is loaded when it is first shown, which takes a moment in a test.
   await vi.waitFor(() => expect(find("graph-left")).toHaveLength(1), 10_000);
   expect(find("code-left")).toHaveLength(0);
   find("as-code-left")[0]!.click();
@@ -961,7 +961,7 @@ test("G shows the pane in use as a graph, and as code again", async () => {
 const codeIn = (state: State, root: HTMLElement) => (stage: number, side: Side) =>
   new CodePane(state, [stage], side, root);
 
-test("the player: a step at a time, told in words, at the equation that is selected, and closed again", () => {
+test("the player opens at the selected equation, explains one step at a time, and closes", () => {
   const state = new State(SIN_COS());
   const root = document.createElement("div");
   document.body.append(root);
@@ -993,7 +993,7 @@ test("the player: a step at a time, told in words, at the equation that is selec
   press("End");
   expect([text("step-count"), (find("step-on")[0] as HTMLButtonElement).disabled]).toEqual(["5 of 5", true]);
 
-  // An equation that is clicked on, of either program, moves to its step.
+  // Clicking an equation of either program goes to its step.
   state.selectRow(state.model.rowNamed("jvp:4"));
   expect(text("step-count")).toBe("2 of 5");
 
@@ -1016,7 +1016,7 @@ test("the player: a step at a time, told in words, at the equation that is selec
   pane.destroy();
 });
 
-test("the player plays, stops at the end, and begins again", () => {
+test("the player plays, stops at the end, and starts again", () => {
   vi.useFakeTimers();
   const state = new State(SIN_COS());
   const root = document.createElement("div");
@@ -1038,7 +1038,7 @@ test("the player plays, stops at the end, and begins again", () => {
   vi.useRealTimers();
 });
 
-test("where no programs come it is said, with what asks again; and they are shown when they come", () => {
+test("if the programs do not arrive, there is a message with a retry button; they are shown when they arrive", () => {
   vi.useFakeTimers();
   const { find, model } = show({ payload: null });
   expect(find("loading")[0]!.textContent).toContain("Deriving");
@@ -1058,7 +1058,7 @@ test("where no programs come it is said, with what asks again; and they are show
   vi.useRealTimers();
 });
 
-test("a compilation that the kernel is at is asked for once, by however many panes, and is heard of while none is there", async () => {
+test("a running compilation is requested once for all panes, and followed while none is shown", async () => {
   const { find, model, stop } = show({ compiled: "" });
   find("stage-compiled")[0]!.click();
   await vi.waitFor(() => expect(find("compiling")).toHaveLength(1));
@@ -1075,7 +1075,7 @@ test("a compilation that the kernel is at is asked for once, by however many pan
 });
 
 test.each([true, false])(
-  "where the host knows whether there is a kernel (%s), it is said at once",
+  "if the host knows whether there is a kernel (%s), it is shown immediately",
   async (comm_live) => {
     const code = { get: () => undefined, comm_live };
     const asked = vi.fn(async () => code);
@@ -1090,7 +1090,7 @@ test.each([true, false])(
   },
 );
 
-test("what did away with what had the focus leaves it in the explorer", async () => {
+test("after a focused element disappears, the focus stays in the explorer", async () => {
   const rects = HTMLElement.prototype.getClientRects;
   HTMLElement.prototype.getClientRects = () => [new DOMRect()] as unknown as DOMRectList;
   const { find, stop } = show({ stage: "primal", beside: "backward" });
@@ -1100,7 +1100,7 @@ test("what did away with what had the focus leaves it in the explorer", async ()
   close.click();
   expect(find("code-right")).toHaveLength(0);
   await vi.waitFor(() => expect(document.activeElement).toBe(root));
-  // What somebody has gone to is left alone.
+  // An element that the user has focused keeps the focus.
   const other = document.createElement("button");
   document.body.append(other);
   find("beside-backward")[0]!.click();
@@ -1111,8 +1111,8 @@ test("what did away with what had the focus leaves it in the explorer", async ()
   HTMLElement.prototype.getClientRects = rects;
 });
 
-test.each(["what-if", "memory"])("the tab %s has the focus where it is shown", async (tab) => {
-  // What is shown has a place on the page.
+test.each(["what-if", "memory"])("the tab %s is focused when its pane is shown", async (tab) => {
+  // Visible elements have a rectangle.
   const rects = vi.spyOn(HTMLElement.prototype, "getClientRects");
   rects.mockReturnValue([new DOMRect()] as unknown as DOMRectList);
   const { find } = show();
@@ -1126,14 +1126,14 @@ test.each(["what-if", "memory"])("the tab %s has the focus where it is shown", a
   rects.mockRestore();
 });
 
-test("R opens the player where there is a transform to play, and it is a key like others", () => {
+test("R opens the player only if there is a transform to play", () => {
   const { find, key } = show();
   key("r");
   expect(find("player")).toHaveLength(0);
   expect(find("failed-player")).toHaveLength(0);
 });
 
-test("the comparison with JAX comes when all else is there, and is said in the head", async () => {
+test("the comparison with JAX arrives last, and is shown in the top bar", async () => {
   const { model, find } = show({ payload: withHeader({ check: null }) });
   expect(find("badge")).toHaveLength(0);
   await new Promise((done) => setTimeout(done, 350));
@@ -1142,7 +1142,7 @@ test("the comparison with JAX comes when all else is there, and is said in the h
   expect(find("badge")[0]!.textContent).toContain("as in JAX: 4 of 4");
 });
 
-test("after the overview of a larger function come its switches, before what takes longer", async () => {
+test("after the overview of a larger function its switches are requested, before what takes longer", async () => {
   const stages = json.stages.map((stage, i) =>
     i === 0 ? { ...stage, key: "forward", equations: [0, 501] } : stage,
   );
@@ -1152,7 +1152,7 @@ test("after the overview of a larger function come its switches, before what tak
   expect(model.sent.filter((m) => typeof m === "string")).toEqual(["what if", "check", "advice"]);
 });
 
-test("the switches of a function that is too large for that are asked for when there is advice, so that they are saved", async () => {
+test("the switches of a very large function are requested when there is advice, so that they are saved", async () => {
   const stages = json.stages.map((stage, i) => (i === 0 ? { ...stage, equations: [0, 3001] } : stage));
   const { model } = show({ payload: withHeader({ stages }) });
   await new Promise((done) => setTimeout(done, 350));
@@ -1161,7 +1161,7 @@ test("the switches of a function that is too large for that are asked for when t
   expect(model.sent).toContain("what if");
 });
 
-test("an expression is broken within no name", () => {
+test("an expression never wraps within a name", () => {
   const parts = breakable("jnp.mean(x**2, -1)").map((part) => (typeof part === "string" ? part : "|"));
   expect(parts.join("")).toBe("jnp.|mean(|x**2,| -1)");
   expect(h("code", {}, ...breakable("a.b(c)")).textContent).toBe("a.b(c)");

@@ -10,7 +10,7 @@ import {
 import { KINDS } from "../src/wire/schema";
 import { model } from "./fixture";
 
-test("the figures of a line are those that Python sends, and a column is there where any line has one", () => {
+test("the figures of a line are Python's, and a column is shown if any line has a figure", () => {
   const lines = new LineFigures(model());
   expect(lines.of(0, 2)).toEqual({ kept: 12, forward: 0, backward: 6, recomputed: 0 });
   expect(lines.of(0, 1)).toBe(NONE);
@@ -21,14 +21,14 @@ test("the figures of a line are those that Python sends, and a column is there w
   expect(new LineFigures(model({ line_recomputed: [0, 2] })).there).toContain("recomputed");
 });
 
-test("the numbers of a column end in units of one width", () => {
+test("the numbers of a column have units of one width", () => {
   const bytes = [12, 2048, 3 << 20].map((n) => alignedFigure("kept", n));
   expect(bytes).toEqual(["12 B  ", "2.0 KiB", "3.0 MiB"]);
   const flops = [147, 2000, 3e6].map((n) => alignedFigure("backward", n));
   expect(flops).toEqual(["147  ", "2.0 k", "3.0 M"]);
 });
 
-test("a line has the equations of both passes, or failing these those of the function", () => {
+test("a line has the equations of both passes, or else those of the function", () => {
   expect(equationsOfLine(model(), 0, 2).map(({ rows }) => rows)).toEqual([[3]]);
   const [jit, inner] = equationsOfLine(model(), 0, 300);
   expect([jit!.rows, inner!.rows]).toEqual([[1], [2]]);
@@ -36,7 +36,7 @@ test("a line has the equations of both passes, or failing these those of the fun
   expect(linesWithEquations(model())).toEqual(new Set(["0:2", "0:300"]));
 });
 
-test("what repeats is one row, whose figures are those of all", () => {
+test("repeated equations are one row with the sum of their figures", () => {
   const alike = { equation_location: [0, 1, 1, 0, 0], equation_group: [0, 1, 2, 3, 3] };
   const [one, ...rest] = equationsOfLine(model({ ...alike, equation_role: [0, 0, 0, 3, 3] }), 0, 2);
   expect(rest).toEqual([]);
@@ -48,7 +48,7 @@ test("what repeats is one row, whose figures are those of all", () => {
   expect(roles.map(({ rows }) => rows)).toEqual([[3], [4]]);
 });
 
-test("what no equation of a line makes, and is kept for it, stands beside them", () => {
+test("values saved for a line that none of its equations computes are listed", () => {
   const besides = (columns: Record<string, number[]>, line = 2) =>
     [...keptBesides(model(columns), 0, line)].map(([kind, rs]) => [kind, rs.map(({ index }) => index)]);
   const of = { residual_location: [0, 0], residual_kind: [1, 3] };
@@ -63,7 +63,7 @@ test("what no equation of a line makes, and is kept for it, stands beside them",
   expect(besides({ ...of, residual_producer: [-1, -1] }, 300)).toEqual([]);
 });
 
-test("what an equation keeps counts for the line that it is kept for", () => {
+test("saved bytes count for the line they are saved for", () => {
   const m = model({ equation_location: [0, 1, 1, 1, -1] });
   expect(equationsOfLine(m, 0, 2)[0]!.figures.kept).toBe(12);
   const elsewhere = model({ equation_location: [0, 1, 1, 1, -1], residual_location: [1, 1] });

@@ -2,14 +2,14 @@ import { expect, test } from "vitest";
 import { filterOf } from "../src/ui/filter";
 import { model } from "./fixture";
 
-/** The numbers of the residuals that pass. */
+/** The indices of the matching residuals. */
 function found(text: string, kind = ""): number[] {
   const m = model();
   const passes = filterOf(m)(text, kind);
   return m.residuals.filter(passes ?? (() => true)).map((r) => r.index);
 }
 
-test("a word is looked for in each cell, the scopes and the function, whatever its case", () => {
+test("a word is searched in every cell, the scopes and the function, ignoring case", () => {
   const cells = [
     "b",
     "f32[3]",
@@ -39,6 +39,6 @@ test("a kind, alone and with words", () => {
   expect(found("sin", "literal")).toEqual([]);
 });
 
-test("without words or kind there is nothing to test", () => {
+test("without words or a kind there is no filter", () => {
   expect(filterOf(model())(" ", "")).toBeNull();
 });

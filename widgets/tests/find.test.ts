@@ -8,7 +8,7 @@ function found(text: string, columns: Record<string, number[]> = {}) {
   return find(model(columns), text);
 }
 
-test("lines are found by their text, whatever its spaces and capitals", () => {
+test("lines are found by their text, ignoring spaces and case", () => {
   const [line, ...rest] = found("G(JNP.sin(x))   # é").source;
   expect(rest).toEqual([]);
   expect(line).toEqual({
@@ -18,7 +18,7 @@ test("lines are found by their text, whatever its spaces and capitals", () => {
   });
 });
 
-test("equations are asked for as in the graph, and those that repeat are one", () => {
+test("equations are found as in the graph, and repeated ones are one result", () => {
   expect(found("mul").equations.map(({ rows }) => rows)).toEqual([[2], [3], [4]]);
   const alike = { equation_group: [0, 1, 2, 3, 3], equation_role: [0, 0, 0, 3, 3] };
   expect(found("mul", alike).equations.map(({ rows }) => rows)).toEqual([[2], [3, 4]]);
@@ -26,7 +26,7 @@ test("equations are asked for as in the graph, and those that repeat are one", (
   expect(() => found("flops>lots")).toThrow("lots is not an amount");
 });
 
-test("values are the residuals, and variables by their name or what they are called", () => {
+test("values are residuals, and variables by name or label", () => {
   const names = json.columns["variable_name"]!.map((i) => json.strings[i]);
   const [residual, ...named] = found("b").values;
   expect(residual).toEqual({ title: "b", about: "saved · 12 B · model.py:2", residuals: [0] });
@@ -34,7 +34,7 @@ test("values are the residuals, and variables by their name or what they are cal
   expect(found("X").values).toEqual([{ title: "x", about: "f · a:f32[3]", variable: 0 }]);
 });
 
-test("inputs that differ in numbers are one value, and what is kept is not found twice", () => {
+test("inputs that differ in numbers are one result, and saved values are not found twice", () => {
   const strings = [...json.strings, "p['w'][0]", "p['w'][1]", "residual p['w'] @ x"];
   const n = json.strings.length;
   const labels = json.columns["variable_label"]!.map((_, v) => (v === 0 || v === 3 ? n + v / 3 : 0));
@@ -44,7 +44,7 @@ test("inputs that differ in numbers are one value, and what is kept is not found
   expect(find(m, "p['w']").values.map(({ title }) => title)).toEqual(["p['w'][0…1]"]);
 });
 
-test("scopes are found by their names, with the equations in them", () => {
+test("scopes are found by name, with their equations", () => {
   const strings = [...json.strings, "Net/attention/attention", "Net/mlp"];
   const [attention, mlp] = [json.strings.length, json.strings.length + 1];
   const columns = { ...json.columns, equation_scope: [0, 0, 0, attention, mlp] };
@@ -55,6 +55,6 @@ test("scopes are found by their names, with the equations in them", () => {
   expect(scopes("conv")).toEqual([]);
 });
 
-test("nothing is found of nothing", () => {
+test("an empty text finds nothing", () => {
   expect(found("  ")).toEqual({ source: [], equations: [], values: [], scopes: [] });
 });

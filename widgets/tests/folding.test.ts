@@ -3,7 +3,7 @@ import { EditorState } from "@codemirror/state";
 import { expect, test } from "vitest";
 import { Folding } from "../src/code/folding";
 
-/** Line 1 holds 2 to 4, of which 2 holds 3; nothing folds under the others. */
+/** Lines 2 to 4 fold under line 1, and line 3 under line 2; the others are not foldable. */
 const LINES = [-1, 4, 3, -1, -1, -1].map((foldTo) => ({ foldTo }));
 const DOC = LINES.map((_, i) => `line ${i}`).join("\n");
 
@@ -15,7 +15,7 @@ function folded(...steps: [lines: number[], open: boolean][]) {
   return { folding, editor, away };
 }
 
-test("each line knows the one under which it folds", () => {
+test("each line knows its parent", () => {
   const { folding } = folded();
   expect([...folding.parents]).toEqual([-1, -1, 1, 2, 1, -1]);
   expect(folding.all).toEqual([1, 2]);
@@ -44,12 +44,12 @@ test.each([
   expect(folded(...steps).away).toEqual(away);
 });
 
-test("folding what is folded, and unfolding what is not, changes nothing", () => {
+test("folding a folded line, or unfolding an unfolded one, changes nothing", () => {
   expect(folded([[1], false], [[1, 2], false], [[1], true]).away).toEqual([3]);
   expect(folded([[2], true]).away).toEqual([]);
 });
 
-test("a line that is away is brought back by unfolding all that it is under", () => {
+test("a hidden line is revealed by unfolding all its parents", () => {
   const { folding, editor } = folded([[1, 2], false]);
   const effects = folding.unfoldAround(3, editor);
   const after = editor.update({ effects }).state;
@@ -57,7 +57,7 @@ test("a line that is away is brought back by unfolding all that it is under", ()
   expect(folding.unfoldAround(3, after)).toEqual([]);
 });
 
-test("what something folds under has an arrow, any other line none", () => {
+test("only foldable lines have an arrow", () => {
   const { folding, editor } = folded([[2], false]);
   const arrows = LINES.map((_, i) => folding.arrow(i, editor)?.make({} as never).textContent);
   expect(arrows).toEqual([undefined, "▾", "▸", undefined, undefined, undefined]);

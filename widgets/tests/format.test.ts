@@ -65,7 +65,7 @@ const three = [
 const order = (...arguments_: [Parameters<typeof sorted>[1], boolean]) =>
   sorted(three, ...arguments_).map((r) => r.index);
 
-test("sorting by size keeps the order of equals, by line goes by file first, and leaves the list alone", () => {
+test("sorting by size is stable, by line goes by file first, and leaves the list unchanged", () => {
   expect(order("nbytes", true)).toEqual([1, 0, 2]);
   expect(order("nbytes", false)).toEqual([0, 2, 1]);
   expect(order("line", false)).toEqual([2, 1, 0]);
@@ -73,7 +73,7 @@ test("sorting by size keeps the order of equals, by line goes by file first, and
   expect(three.map((r) => r.index)).toEqual([0, 1, 2]);
 });
 
-test("the total says how much of each kind", () => {
+test("the total has the bytes of each kind", () => {
   expect(summary(three)).toBe("3 values, 408 B: 1 argument 400 B, 2 intermediates 8 B");
   expect(summary([])).toBe("0 values, 0 B");
   expect(summary([three[1]!], three)).toBe("1 of 3 values, 400 B of 408 B: 1 argument 400 B");
@@ -83,7 +83,7 @@ test("the total says how much of each kind", () => {
   );
 });
 
-test("values of one expression are one row, with their bytes together", () => {
+test("values of one expression are one row, with their total bytes", () => {
   const layers = [0, 1, 2].map((i) =>
     residual(i, {
       label: `params[${i}]['w']`,
@@ -103,7 +103,7 @@ test("values of one expression are one row, with their bytes together", () => {
   expect(rows[1]!.residual).toBe(layers[2]);
 });
 
-test("one name for several is what they have in common", () => {
+test("one name for several is their common pattern", () => {
   expect(alike(["p['Dense_0']['w']", "p['Dense_2']['w']"])).toBe("p['Dense_0…2']['w']");
   expect(alike(["p['block/linear_1']", "p['block_2/linear_1']"])).toBe("p['block…block_2/linear_1']");
   expect(alike(["p['block_1/w']", "p['block_3/w']"])).toBe("p['block_1…3/w']");
@@ -114,7 +114,7 @@ test("one name for several is what they have in common", () => {
   );
 });
 
-test("names of boxes are cut after a whole name", () => {
+test("names of boxes are cut at the end of a word", () => {
   expect(shortened("jax.nn.log_softmax(logits, axis=-1)", 22)).toBe("jax.nn.log_softmax(…");
   expect(shortened("jax.nn.log_softmax(logits)", 12)).toBe("jax.nn.…");
   expect(shortened("broadcast_in_dim", 12)).toBe("broadcast_…");

@@ -21,7 +21,7 @@ beforeEach(() => {
 
 afterEach(() => document.body.replaceChildren());
 
-test("a pane is shown alone, and with the others again", () => {
+test("a pane is maximised and restored", () => {
   press("code");
   expect(alone()).toEqual(["code"]);
   expect(root.classList.contains("jv-holds-alone")).toBe(true);
@@ -31,7 +31,7 @@ test("a pane is shown alone, and with the others again", () => {
   expect(document.querySelectorAll(".jv-holds-alone")).toHaveLength(0);
 });
 
-test("the overview and the gradient in motion are shown alone, too", () => {
+test("the overview and the animation can be maximised, too", () => {
   for (const name of ["overview", "motion"]) {
     root.append(guard(h("section", { class: `jv-${name}`, "data-testid": name }, fullButton())));
     press(name);
@@ -40,13 +40,13 @@ test("the overview and the gradient in motion are shown alone, too", () => {
   }
 });
 
-test("rows of the switches, which stand around values, are none of its", () => {
+test("rows of the switches are not mistaken for panes", () => {
   codes.append(h("tbody", { class: "jv-around" }));
   press("code");
   expect(alone()).toEqual(["code"]);
 });
 
-test("Escape ends it, and does nothing else", () => {
+test("Escape restores it, and does nothing else", () => {
   press("source");
   let heard = 0;
   root.addEventListener("keydown", () => {
@@ -61,7 +61,7 @@ test("Escape ends it, and does nothing else", () => {
   expect(heard).toBe(1);
 });
 
-test("what takes the place of a pane that is alone is alone", async () => {
+test("a pane that replaces a maximised one is maximised", async () => {
   press("code");
   codes.firstElementChild!.replaceWith(guard(guard(pane("graph"))));
   await new Promise((resolve) => setTimeout(resolve));

@@ -15,7 +15,7 @@ import { layOut } from "./layout";
 
 beforeAll(() => {
   layOut(600, 400);
-  // jsdom draws nothing; all but the drawing is to work without.
+  // jsdom has no canvas; everything but the drawing must work without it.
   HTMLCanvasElement.prototype.getContext = (() => null) as never;
 });
 
@@ -43,7 +43,7 @@ function show(model: Model, stages = [0]) {
   return { state, pane, find, tree, key, current };
 }
 
-test("arrows move along the edges, and select", () => {
+test("arrow keys move along edges and select", () => {
   const { state, key, current } = show(modelOf({ primal: layers(4) }));
   expect(key("Home")).toBe("gather, f32[4], equation, primal");
   expect(state.row).toBe(0);
@@ -54,7 +54,7 @@ test("arrows move along the edges, and select", () => {
   expect(key("ArrowUp")).toBe("layer, 28 equations, repeated layers");
 });
 
-test("Enter opens a box and closes it again, and Shift leads in and out", () => {
+test("Enter opens and closes a box, and Shift with arrows enters and leaves it", () => {
   const { key, current } = show(modelOf({ primal: layers(4) }));
   key("Home");
   key("ArrowDown");
@@ -69,7 +69,7 @@ test("Enter opens a box and closes it again, and Shift leads in and out", () => 
   expect(current()!.getAttribute("aria-expanded")).toBe("false");
 });
 
-test("an equation that is selected elsewhere is uncovered", () => {
+test("selecting an equation elsewhere opens the boxes around it", () => {
   const model = modelOf({ primal: layers(4) });
   const { state, current } = show(model);
   const rows = Array.from({ length: model.rows }, (_, i) => i);
@@ -79,7 +79,7 @@ test("an equation that is selected elsewhere is uncovered", () => {
   expect(current()!.getAttribute("aria-level")).toBe("4");
 });
 
-test("the search counts its hits and goes through them", () => {
+test("the search counts its matches and goes through them", () => {
   const { state, find } = show(modelOf({ primal: layers(4) }));
   const input = find("graph-search") as HTMLInputElement;
   const enter = (more: KeyboardEventInit = {}) =>
@@ -100,7 +100,7 @@ test("the search counts its hits and goes through them", () => {
   expect(input.title).toContain("is not an amount");
 });
 
-test("focus goes from both ways to one, the other, and off", () => {
+test("focus cycles through both directions, each alone, and off", () => {
   const { key, find } = show(modelOf({ primal: layers(4) }));
   key("Home");
   const said = () => find("graph-focus").getAttribute("aria-label")!.split(";")[0];
@@ -114,14 +114,14 @@ test("focus goes from both ways to one, the other, and off", () => {
   expect(find("graph-focus").getAttribute("aria-pressed")).toBe("false");
 });
 
-test("all keys that zoom, open and close everything do without a drawing", () => {
+test("keys to zoom, open and close work without a drawing", () => {
   const { key, pane } = show(modelOf({ primal: layers(4) }));
   for (const name of ["+", "-", "0", "z", "o", "c", "Home", "z", "o", "c", "End", "ArrowLeft", "ArrowRight"])
     key(name);
   pane.destroy();
 });
 
-test("the legend names the roles that there are, or the scale", () => {
+test("the legend shows the roles present, or the scale", () => {
   const program = layers(2);
   program.equations[1]!.role = "cotangent";
   const { find } = show(modelOf({ primal: program }));
@@ -132,13 +132,13 @@ test("the legend names the roles that there are, or the scale", () => {
   expect(find("graph-legend").textContent).toMatch(/^0.+kFLOP$/);
 });
 
-test("two stages stand beside each other", () => {
+test("two stages are shown side by side", () => {
   const { pane, tree } = show(fixture(), [0, 1]);
   expect(pane.element.dataset["stage"]).toBe("primal+backward");
   expect(tree.querySelectorAll("[role=treeitem]").length).toBeGreaterThan(1);
 });
 
-/** Where the port of a residual is in a pane that shows a stage of the shared view. */
+/** The position of a residual's port in a pane that shows a stage of the shared view. */
 function portOf(model: Model, stage: number, residual: number): { clientX: number; clientY: number } {
   const tree = treeOf(model, [stage]);
   const open = openAtFirst(tree);
@@ -163,7 +163,7 @@ function clickAt(find: (id: string) => HTMLElement, at: { clientX: number; clien
     canvas.dispatchEvent(new PointerEvent(name, { bubbles: true, button: 0, pointerId: 1, ...at }));
 }
 
-test("a click on the port of a residual leads to its other end, and back", () => {
+test("a click on a residual's port goes to its other end, and back", () => {
   const model = fixture();
   const forward = show(model, [0]);
   clickAt(forward.find, portOf(model, 0, 0));
@@ -178,7 +178,7 @@ test("a click on the port of a residual leads to its other end, and back", () =>
   clickAt(backward.find, portOf(model, 1, 0));
   expect(backward.state.shown.left).toEqual([0]);
   expect(model.summary(backward.state.row)).toBe("b = sin a");
-  // The pane that then shows the stage has the box for its current one, in the middle.
+  // The pane that shows the stage then centres on the box.
   const there = show(model, [0]);
   there.state.selectEnd(0, backward.state.row);
   expect(there.current()!.textContent).toContain("sin");
@@ -190,7 +190,7 @@ test("a click on the port of a residual leads to its other end, and back", () =>
   expect(cy).toBeCloseTo(y[box]! + height[box]! / 2);
 });
 
-test("the other end is gone to in the pane that shows it", () => {
+test("the other end is shown in the pane that has its stage", () => {
   const model = fixture();
   const { state, find } = show(model, [0]);
   state.show({ left: [0], right: [1] });
@@ -199,7 +199,7 @@ test("the other end is gone to in the pane that shows it", () => {
   expect(model.summary(state.row)).toBe("e = mul b d");
 });
 
-test("a residual that is an argument is selected, for want of another end", () => {
+test("a residual without another end, such as an argument, is only selected", () => {
   const model = fixture();
   const { state, find } = show(model, [1]);
   clickAt(find, portOf(model, 1, 1));
@@ -217,7 +217,7 @@ function luminance(colour: string): number {
   return 0.2126 * r! + 0.7152 * g! + 0.0722 * b!;
 }
 
-test("text on every colour of viridis has the contrast of WCAG AA", () => {
+test("text on every colour of viridis has a contrast of at least WCAG AA", () => {
   for (let share = 0; share <= 1; share += 0.01) {
     const [a, b] = [luminance(viridis(share)), luminance(inkOn(share))];
     expect((Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), String(share)).toBeGreaterThanOrEqual(4.5);

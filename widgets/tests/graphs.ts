@@ -5,28 +5,28 @@ import { fromJson, HANDED, type Handed, ROLES, type Role, type View } from "../s
 import { json } from "./fixture";
 
 export interface Equation {
-  /** Such as `b = sin a`, or `b c = scan[num_carry=1 num_consts=0] a`; numbers are literals. */
+  /** For example `b = sin a`, or `b c = scan[num_carry=1 num_consts=0] a`; numbers are literals. */
   text: string;
   scope?: string;
   line?: number;
-  /** Where its expression starts and ends on that line. */
+  /** The columns of its expression on that line. */
   span?: [number, number];
   flops?: number;
   role?: string;
-  /** The programs that it holds. */
+  /** Its nested programs. */
   inside?: Program[];
 }
 
 export interface Program {
   label?: string;
   inputs: string[];
-  /** How each input gets its operand, if not as it is: `carry`, or `each`. */
+  /** How each input gets its operand, if not unchanged: `carry`, or `each`. */
   handed?: Handed[];
   equations: Equation[];
   results: string[];
 }
 
-/** A model of one stage for each of some programs; every value is an f32 of as many elements as `size` says. */
+/** A model with one stage per program; every value is an f32 with `size(name)` elements. */
 export function modelOf(stages: Record<string, Program>, size: (name: string) => number = () => 4): Model {
   const strings: string[] = [""];
   const numbers = new Map([["", 0]]);
@@ -80,7 +80,7 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
   const handed: number[] = [];
   const visit = (program: Program, stage: number, owner: number, skipped = 0) => {
     const number = binders.length;
-    // Names are those of one program.
+    // Names are local to a program.
     const outer = variables;
     variables = new Map();
     add("program_stage", stage);
@@ -160,7 +160,7 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
   return new Model(fromJson(view as Omit<View, "columns"> & { columns: Record<string, number[]> }));
 }
 
-/** A chain of `n` layers, each of a norm in a scope of its own and some products. */
+/** A chain of `n` layers, each with a norm in its own scope and some products. */
 export function layers(n: number, scope: (i: number) => string = () => "loss/layer"): Program {
   const equations: Equation[] = [{ text: "x0 = gather table tokens", scope: "loss" }];
   for (let i = 0; i < n; i++) {
@@ -188,7 +188,7 @@ interface Used {
 
 declare const process: { cpuUsage(since?: Used): Used };
 
-/** Milliseconds of the processor that something takes: by the clock, others that run would have a part in it. */
+/** The CPU time of an action in milliseconds; wall time would depend on what else runs. */
 export function cost(action: () => void): number {
   const start = process.cpuUsage();
   action();

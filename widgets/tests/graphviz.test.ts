@@ -17,7 +17,7 @@ function shapeOf(program: Program): Shape {
   return sceneOf(treeOf(modelOf({ primal: program }), [0]), () => true).shape;
 }
 
-/** A loop whose body hands two values from box to box. */
+/** A loop whose body passes two values between boxes. */
 const nested: Program = {
   inputs: ["a", "b"],
   equations: [
@@ -40,7 +40,7 @@ const nested: Program = {
 test.each([
   ["open layers", layers(3)],
   ["a loop", nested],
-])("boxes lie in those that hold them, apart from each other: %s", (_, program) => {
+])("boxes lie within their parents and do not overlap: %s", (_, program) => {
   const shape = shapeOf(program);
   const at = placeByDot(shape, dot);
   const { parent, kind } = shape;
@@ -84,7 +84,7 @@ test.each([
   });
 });
 
-test("a box that follows another one stands below it", () => {
+test("consecutive boxes are stacked vertically", () => {
   const shape = shapeOf(layers(3));
   const at = placeByDot(shape, dot);
   const copies = [...shape.kind.keys()].filter(
@@ -99,7 +99,7 @@ test.each([
   ["layers", layers(2)],
   ["open layers", layers(3)],
   ["a loop", nested],
-])("no more lines cross in our own layout than in Graphviz's: %s", (_, program) => {
+])("our own layout has no more crossings than Graphviz's: %s", (_, program) => {
   const shape = shapeOf(program);
   expect(crossings(shape, placeAll(shape))).toBeLessThanOrEqual(crossings(shape, placeByDot(shape, dot)));
 });
@@ -124,7 +124,7 @@ test("a crossing is counted, and costs as much as a detour", () => {
   expect(pointsAlong(plain, 0).slice(-2)).toEqual([50, 100]);
 });
 
-/** Graphviz as a page has it that allows no worker. */
+/** Graphviz on a page that does not allow workers. */
 const loaded = (program: Dot = dot) => ({ source: "", dot: async () => program });
 
 const client = () => import("../src/graph/layout/client");
@@ -133,7 +133,7 @@ beforeEach(() => {
   vi.resetModules();
 });
 
-test("our own layout is there at once, and that of Graphviz when it is loaded", async () => {
+test("our own layout is shown first, and Graphviz's when it is loaded", async () => {
   const { place } = await client();
   const shape = shapeOf(nested);
   const load = vi.fn(async () => loaded());
@@ -149,7 +149,7 @@ test("our own layout is there at once, and that of Graphviz when it is loaded", 
   expect(load).toHaveBeenCalledTimes(1);
 });
 
-test("left to itself the better one is taken", async () => {
+test("automatically, the better layout is used", async () => {
   const { place } = await client();
   const shape = shapeOf(nested);
   const done = vi.fn();
@@ -169,7 +169,7 @@ test.each([
         throw new Error("out of memory");
       }),
   ],
-])("our own layout stays where Graphviz %s", async (_, load: () => Promise<Loaded>) => {
+])("our own layout stays if Graphviz %s", async (_, load: () => Promise<Loaded>) => {
   vi.spyOn(console, "warn").mockImplementation(() => {});
   const { place } = await client();
   const shape = shapeOf(nested);
@@ -184,7 +184,7 @@ test.each([
   ]);
 });
 
-test("nobody asks for Graphviz where it is not wanted, or the graph is large", async () => {
+test("Graphviz is not loaded if it is not wanted, or if the graph is large", async () => {
   const { place } = await client();
   const load = vi.fn(async () => loaded());
   place(shapeOf(nested), "layered", load, () => {});
@@ -192,7 +192,7 @@ test("nobody asks for Graphviz where it is not wanted, or the graph is large", a
   expect(load).not.toHaveBeenCalled();
 });
 
-test("Graphviz that could not be loaded once, as by a busy kernel, is asked for again by name alone", async () => {
+test("if loading Graphviz failed, for example with a busy kernel, only choosing it explicitly tries again", async () => {
   const { place } = await client();
   const shape = shapeOf(nested);
   const load = vi.fn(async () => loaded()).mockRejectedValueOnce(new Error("no kernel answers"));

@@ -16,7 +16,7 @@ function nodes(tree: Tree, kind: number): number[] {
   return tree.kind.flatMap((k, node) => (k === kind ? [node] : []));
 }
 
-/** Every row is an EQUATION in exactly one place, and every box is in the one that lists it. */
+/** Every row has exactly one EQUATION, and parents and children agree. */
 function expectNothingLost(tree: Tree): void {
   const rows: number[] = [];
   const visit = (node: number) => {
@@ -33,14 +33,14 @@ function expectNothingLost(tree: Tree): void {
   expect(rows).toEqual(Array.from({ length: tree.model.rows }, (_, i) => i));
 }
 
-test("a run of layers is folded into one box with a count", () => {
+test("repeated layers are folded into one box with a count", () => {
   const tree = treeOf(modelOf({ primal: layers(12) }), [0]);
   const [repeat, ...more] = nodes(tree, REPEAT);
   expect(more).toEqual([]);
   expect(tree.title[repeat!]).toBe("layer");
   expect(tree.children[repeat!]).toHaveLength(12);
   expect(tree.children[repeat!]!.map((c) => tree.count[c])).toEqual(Array(12).fill(7));
-  // The copies begin where the fewest values pass: with the norm, not in the middle of a layer.
+  // Copies start where the fewest values cross: at the norm, not in the middle of a layer.
   const [first] = tree.children[repeat!]!;
   expect(tree.kind[first!]).toBe(COPY);
   expect(tree.rows(first!).map((row) => tree.model.primitive(row))[0]).toBe("reduce_sum");
@@ -48,7 +48,7 @@ test("a run of layers is folded into one box with a count", () => {
   expectNothingLost(tree);
 });
 
-test("modules with numbers in their names are folded, and named from the first to the last", () => {
+test("numbered modules are folded, and named by the first and last", () => {
   const tree = treeOf(modelOf({ primal: layers(6, (i) => `loss/Net/blocks_${i}`) }), [0]);
   const [repeat] = nodes(tree, REPEAT);
   expect(tree.title[repeat!]).toBe("blocks_0 … blocks_5");
@@ -56,7 +56,7 @@ test("modules with numbers in their names are folded, and named from the first t
   expectNothingLost(tree);
 });
 
-test("what folded layers differ in is said", () => {
+test("the differences of folded layers are listed", () => {
   const model = modelOf({ primal: layers(3) }, (name) => (name === "d1" ? 8 : 4));
   const tree = treeOf(model, [0]);
   const lines = differences(tree, nodes(tree, REPEAT)[0]!);
@@ -72,7 +72,7 @@ test("layers without scopes are found by their equations alone", () => {
   expectNothingLost(tree);
 });
 
-test("layers without scopes are called by the expression that has all the others in it, or by their lines", () => {
+test("layers without scopes are named by the expression that contains all others, or by their lines", () => {
   const title = (equations: Equation[]) => {
     const loop = Array.from({ length: 5 }, () => equations).flat();
     const tree = treeOf(modelOf({ primal: { inputs: ["a"], equations: loop, results: ["a"] } }), [0]);
@@ -88,7 +88,7 @@ test("layers without scopes are called by the expression that has all the others
   expect(title([of("b = sin a", 7), cos, of("a = mul c c", 9)])).toEqual(["lines 2–9"]);
 });
 
-test("equations hold their programs, branches apart", () => {
+test("equations contain their programs, with separate branches", () => {
   const branch = (primitive: string) => ({
     label: "branches",
     inputs: ["a"],
@@ -114,7 +114,7 @@ test("equations hold their programs, branches apart", () => {
   expectNothingLost(tree);
 });
 
-test("an equation of no known path stands with its neighbours", () => {
+test("an equation without a path goes with its neighbours", () => {
   const scopes = ["f", "f/g", "", "f/g", "f/g", "", "f"];
   const equations = scopes.map((scope, i) => ({ text: `a${i + 1} = sin a${i}`, scope }));
   const tree = treeOf(modelOf({ primal: { inputs: ["a0"], equations, results: ["a7"] } }), [0]);
@@ -122,7 +122,7 @@ test("an equation of no known path stands with its neighbours", () => {
   expect(tree.rows(g!)).toEqual([1, 2, 3, 4]);
 });
 
-test("what has no path after all that has one stands outside", () => {
+test("after the last equation with a path, equations without one are at the top level", () => {
   const scopes = ["Net/Dense", "Net/Dense", "Net/Dense", "", ""];
   const equations = scopes.map((scope, i) => ({ text: `a${i + 1} = sin a${i}`, scope }));
   const tree = treeOf(modelOf({ primal: { inputs: ["a0"], equations, results: ["a5"] } }), [0]);
@@ -130,7 +130,7 @@ test("what has no path after all that has one stands outside", () => {
   expectNothingLost(tree);
 });
 
-test("repeats that cover most are taken, at the period that is shortest", () => {
+test("the repeats that cover the most are chosen, with the shortest period", () => {
   const abc = Array.from("xyabcabcabcabcz", (c) => c.charCodeAt(0));
   expect(
     findRepeats(
@@ -140,7 +140,7 @@ test("repeats that cover most are taken, at the period that is shortest", () => 
     ),
   ).toEqual([{ start: 2, period: 3, count: 4 }]);
   expect(findRepeats([1, 2, 3, 4], [9, 9, 9, 9], () => 0)).toEqual([]);
-  // Cut before `b` costs nothing.
+  // Starting a copy at `b` costs nothing.
   const cut = (i: number) => ((i - 3) % 3 === 0 ? 0 : 1);
   const more = Array.from("abcabcabca", (c) => c.charCodeAt(0));
   expect(

@@ -1,4 +1,4 @@
-/** A widget model as hosts of anywidget give it. */
+/** A widget model as provided by hosts of anywidget. */
 
 type Listener = (content: never, buffers: never) => void;
 
@@ -25,7 +25,7 @@ export function host(values: Record<string, unknown>) {
   };
 }
 
-/** A block gzipped, as Python sends it. */
+/** A gzipped block, as sent by Python. */
 export async function zipped(block: DataView<ArrayBuffer> | string): Promise<DataView<ArrayBuffer>> {
   const { body } = new Response(block);
   return new DataView(await new Response(body!.pipeThrough(new CompressionStream("gzip"))).arrayBuffer());

@@ -10,8 +10,10 @@ type Printed = { view: Json; text: Record<string, string> };
 
 const { jax, ...programs } = fixture as unknown as { jax: string } & Record<string, Printed>;
 
-/** The words of each program that is printed by itself, each name written as the number of its first appearance: names may
- * differ, and nothing else. */
+/**
+ * The words of each program that is printed separately, with names replaced by the order of their first appearance: names may differ, and
+ * nothing else.
+ */
 const words = (text: string): string[][] => text.split(/^(?=let \w+ = \{|\{ lambda)/m).map(wordsOf);
 
 function wordsOf(text: string): string[] {
@@ -20,7 +22,7 @@ function wordsOf(text: string): string[] {
   const all: string[] = text.match(/\w+=|\w+|[^\s\w]/g) ?? [];
   return all.map((word) => {
     if (!bound.has(word) || word === "_") return word;
-    // What nothing reads has a name inside of a program that JAX nests, and none here.
+    // A variable that nothing reads has a name inside JAX's nested programs, but not here.
     if (all.indexOf(word) === all.lastIndexOf(word)) return "_";
     if (!numbers.has(word)) numbers.set(word, numbers.size);
     return `%${numbers.get(word)}`;
@@ -28,21 +30,21 @@ function wordsOf(text: string): string[] {
 }
 
 for (const [name, { view, text }] of Object.entries(programs))
-  test(`every stage of ${name} reads as jax ${jax} prints it`, () => {
+  test(`every stage of ${name} is printed as by jax ${jax}`, () => {
     const m = new Model(fromJson(view));
     view.stages.forEach((stage, i) => {
       expect(words(jaxprText(m, i))).toEqual(words(text[stage.key]!));
     });
   });
 
-test("where the names are the same, the lines are too", () => {
+test("with equal names, the lines are equal too", () => {
   for (const { view, text } of [programs["waves"]!, programs["loop"]!]) {
     const m = new Model(fromJson(view));
     expect(jaxprText(m, 0)).toBe(text["primal"]);
   }
 });
 
-test("equations are printed with the programs that they hold", () => {
+test("equations are printed with their nested programs", () => {
   expect(equationsText(model(), [0, 1]).split("\n")).toEqual([
     "b:f32[3] = sin a",
     "c:f32[3] = jit[",

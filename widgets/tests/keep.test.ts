@@ -12,19 +12,19 @@ const code = { state: { code: "…" } };
 const saved = (state: object) => ({ version_major: 2, version_minor: 0, state }) as never;
 const ids = (made: { state: object } | null) => Object.keys(made?.state ?? {}).sort();
 
-describe("what is saved of a notebook's widgets", () => {
-  it("is the explorers that it shows, with what they refer to", () => {
+describe("the saved state of a notebook's widgets", () => {
+  it("has the explorers displayed, with the widgets they refer to", () => {
     const now = saved({ e: explorer("c"), hidden: explorer("c"), c: code, s: slider });
     expect(ids(merged(now, undefined, ["e", "s"]))).toEqual(["c", "e"]);
     expect(merged(now, undefined, ["e"])).toMatchObject({ version_major: 2 });
   });
 
-  it("is what an explorer stands in, too", () => {
+  it("has a box that contains an explorer, too", () => {
     const now = saved({ b: box("e", "s"), e: explorer("c"), c: code, s: slider });
     expect(ids(merged(now, undefined, ["b"]))).toEqual(["b", "c", "e", "s"]);
   });
 
-  it("is what has an explorer among its outputs, as that of interact has", () => {
+  it("has a widget with an explorer among its outputs, as interact's", () => {
     const output = {
       state: { outputs: [{ output_type: "display_data", data: { [VIEW]: { model_id: "e" } } }] },
     };
@@ -32,19 +32,19 @@ describe("what is saved of a notebook's widgets", () => {
     expect(ids(merged(now, undefined, ["b"]))).toEqual(["b", "c", "e", "o", "s"]);
   });
 
-  it("is what others have saved, without explorers that were shown before", () => {
+  it("has the widgets that others saved, without explorers that are no longer displayed", () => {
     const before = saved({ old: explorer("oldCode"), oldCode: code, s: slider, t: slider });
     const now = saved({ e: explorer("c"), c: code, s: slider });
     expect(ids(merged(now, before, ["e"]))).toEqual(["c", "e", "s", "t"]);
     expect(ids(merged(saved({}), before, ["old"]))).toEqual(["old", "oldCode", "s", "t"]);
   });
 
-  it("is what was there when the notebook was opened, though no kernel is behind it and JupyterLab has deleted it", () => {
+  it("has the state from when the notebook was opened, even if it has no kernel and JupyterLab has deleted it", () => {
     const earlier = { e: explorer("c"), c: code, s: slider, old: explorer("c") };
     expect(ids(merged(saved({}), saved({}), ["e", "s"], earlier))).toEqual(["c", "e"]);
   });
 
-  it("is nothing where nothing is shown", () => {
+  it("is empty if nothing is displayed", () => {
     expect(merged(saved({ e: explorer("c"), c: code }), undefined, [])).toBe(null);
   });
 });
@@ -68,8 +68,8 @@ function notebook(manager: object) {
 
 const manager = { get_state_sync: () => saved({ e: explorer("c"), c: code }) };
 
-describe("a notebook of JupyterLab's", () => {
-  it("has the state when it is saved, and once for all of its explorers", () => {
+describe("a notebook in JupyterLab", () => {
+  it("has the state when it is saved, written once for all explorers", () => {
     const { model, metadata, outputs, listeners } = notebook(manager);
     keepState(model);
     keepState(model);
@@ -83,7 +83,7 @@ describe("a notebook of JupyterLab's", () => {
     expect(metadata.size).toBe(0);
   });
 
-  it("keeps what it was opened with", () => {
+  it("keeps the state it was opened with", () => {
     const { model, metadata, listeners } = notebook({ get_state_sync: () => saved({}) });
     metadata.set("widgets", { [STATE]: saved({ e: explorer("c"), c: code }) });
     keepState(model);
@@ -94,7 +94,7 @@ describe("a notebook of JupyterLab's", () => {
     }
   });
 
-  it("is left alone where it is another kind of host", () => {
+  it("is not touched in other hosts", () => {
     keepState({} as WidgetModel);
     keepState({ widget_manager: {} } as WidgetModel);
     const { model, listeners } = notebook({});

@@ -8,7 +8,7 @@ import { CLOSED, IN, OPEN, OUT, type Shape } from "../src/graph/layout/shape";
 import { type Row, residualText, rowOf, type Stub } from "../src/graph/layout/stubs";
 import { layers, modelOf, random } from "./graphs";
 
-/** Boxes beside each other in one level, and edges between them; the first is numbered 1. */
+/** Boxes in one level with edges between them; numbered from 1. */
 function level(n: number, edges: [number, number][], width = (_: number) => 60): Shape {
   return {
     parent: Int32Array.from({ length: n + 1 }, (_, i) => (i === 0 ? -1 : 0)),
@@ -22,7 +22,7 @@ function level(n: number, edges: [number, number][], width = (_: number) => 60):
   };
 }
 
-/** A random graph without cycles; from lower numbers to higher. */
+/** A random acyclic graph, with edges from lower to higher numbers. */
 function dag(seed: number): Shape {
   const next = random(seed);
   const n = 2 + Math.floor(next() * 60);
@@ -72,7 +72,7 @@ test.each(SEEDS)("boxes do not overlap, lie inside, and edges lead down (%i)", (
   }
 });
 
-test("an edge does not run through the boxes of the ranks that it passes", () => {
+test("an edge does not cross the boxes of the ranks it passes", () => {
   // 0 → 1 → 2 → 3 and 0 → 3.
   const graph = level(4, [
     [0, 1],
@@ -103,8 +103,8 @@ test("two chains that cross in the given order are untangled", () => {
   expect(Math.sign(placed.x[1]! - placed.x[2]!)).toBe(Math.sign(placed.x[4]! - placed.x[3]!));
 });
 
-test("what may stand in several ranks does not crowd one of them", () => {
-  // Below the first box a long chain, and four boxes that are read at its end.
+test("boxes that fit into several ranks do not crowd one of them", () => {
+  // A long chain below the first box, and four boxes that are read at its end.
   const chain: [number, number][] = Array.from({ length: 5 }, (_, i) => [i, i + 1]);
   const beside = [6, 7, 8, 9].flatMap((i): [number, number][] => [
     [0, i],
@@ -122,8 +122,8 @@ test("what may stand in several ranks does not crowd one of them", () => {
   expect(new Set([6, 7, 8, 9].map((i) => rank[i])).size).toBe(4);
 });
 
-test("the ports of open boxes are in an order in which lines cross neither inside nor outside", () => {
-  // Two boxes with two values from the one to the other; both are made, and read, in the order that crosses.
+test("the order of open boxes' ports avoids crossings inside and outside", () => {
+  // Two boxes with two values between them, computed and read in an order that crosses.
   const [first, second] = [1, 2];
   const shape: Shape = {
     parent: Int32Array.of(-1, 0, 0, first, first, second, second, first, first, second, second),
@@ -143,7 +143,7 @@ function scene(open: boolean) {
   return { tree, scene: sceneOf(tree, () => open) };
 }
 
-test("what is in a box lies inside of it, and nothing overlaps", () => {
+test("children lie inside their box, and nothing overlaps", () => {
   const { scene: made } = scene(true);
   const { parent, kind } = made.shape;
   const at = placeAll(made.shape);
@@ -165,9 +165,9 @@ test("what is in a box lies inside of it, and nothing overlaps", () => {
   }
 });
 
-test("closed, folded layers are one box with one edge in and one out, with stubs for their weights", () => {
+test("folded layers are one box with one edge in and one out, and stubs for their weights", () => {
   const { tree, scene: made } = scene(false);
-  // From the embedding, to the loss, and from that to the result.
+  // From the embedding, to the loss, and from there to the result.
   expect(made.shape.from).toHaveLength(3);
   const box = made.shape.to[0]!;
   expect(tree.children[made.node[box]!]).toHaveLength(6);
@@ -188,7 +188,7 @@ test("edges of open boxes meet at their ports", () => {
       expect(parent[end] === within[e] || parent[parent[end]!] === within[e]).toBe(true);
 });
 
-test("residuals stand in a row by number, as many as there is room for", () => {
+test("residuals are in a row sorted by number, as many as fit", () => {
   const stub = (residual: number): Stub => ({
     kind: "residual",
     text: residualText(residual),
@@ -209,7 +209,7 @@ test("residuals stand in a row by number, as many as there is room for", () => {
   expect(many.width).toBe(many.ports.at(-1)!.x + many.ports.at(-1)!.width);
 });
 
-test("equations that share a program keep their edges apart", () => {
+test("equations that share a program keep separate edges", () => {
   const shared = { inputs: ["a"], equations: [{ text: "b = sin a" }, { text: "c = cos b" }], results: ["c"] };
   const jit = (text: string) => ({ text, inside: [shared] });
   const model = modelOf({

@@ -1,8 +1,8 @@
-/** What jsdom has not: sizes. */
+/** Sizes, which jsdom lacks. */
 
 import { vi } from "vitest";
 
-/** Every element that is watched is of this size. */
+/** Gives every observed element this size. */
 export function layOut(width: number, height: number): void {
   vi.stubGlobal(
     "ResizeObserver",

@@ -17,7 +17,7 @@ test("equations and variables are found in their lines", () => {
   expect(lines.variableAt(i, lines.all[i]!.text.indexOf("cos"))).toBeNull();
 });
 
-test("what is not kept is left out, and what holds others that are stays", () => {
+test("filtered equations are left out, unless they contain others that pass", () => {
   const lines = new Lines(model, [stage], false);
   const [leftOut, ...more] = lines.keep((row) => role(row) !== "recomputation");
   expect(more).toEqual([]);

@@ -3,7 +3,7 @@ import { donationText, foldText, listing } from "../src/code/listing";
 import { model } from "./fixture";
 import { layers, modelOf } from "./graphs";
 
-test("a stage reads as a jaxpr, nested programs under the equation that holds them", () => {
+test("a stage reads as a jaxpr, with nested programs below their equation", () => {
   const lines = listing(model(), [0]);
   expect(lines.map((line) => line.text)).toEqual([
     "lambda a:f32[3] .",
@@ -18,7 +18,7 @@ test("a stage reads as a jaxpr, nested programs under the equation that holds th
   expect(lines.map((line) => line.foldTo)).toEqual([-1, -1, 5, -1, -1, -1, -1]);
 });
 
-test("tokens stand where their text stands", () => {
+test("tokens match their text", () => {
   for (const line of listing(model(), [0, 1]))
     for (const token of line.tokens) {
       const text = line.text.slice(token.from, token.to);
@@ -32,7 +32,7 @@ test("several stages have headings", () => {
   expect(headings.map((line) => line.text)).toEqual(["f  the function", "backward  the function"]);
 });
 
-test("long params are cut at a param, unless asked for in full", () => {
+test("long params are cut after a param, unless shown in full", () => {
   const m = model();
   m.view.strings[13] = "a=1\nb=a very long value indeed";
   const call = (full: boolean) => listing(m, [0], full)[2]!;
@@ -41,7 +41,7 @@ test("long params are cut at a param, unless asked for in full", () => {
   expect(call(true).text).toBe("  c:f32[3] = jit[a=1 b=a very long value indeed] b");
 });
 
-test("a line break in a name stays one line", () => {
+test("a line break in a name stays on one line", () => {
   const m = model();
   m.view.strings[1] = "si\nn\u2028";
   expect(listing(m, [0])[1]!.text).toBe("  b:f32[3] = si n  a");
@@ -61,7 +61,7 @@ test("a donated input and the result that reuses its memory name each other", ()
   ]);
 });
 
-test("what exchanges values along an axis is told apart, and its axis is always there", () => {
+test("a collective is marked, and its axis is always shown", () => {
   const parts = (exchanges: number) => {
     const m = model({ axis_rows: [1], axis_exchanges: [exchanges] });
     m.view.strings[13] = "axis_name=('rows', 'columns')\ntiled=True";
@@ -74,7 +74,7 @@ test("what exchanges values along an axis is told apart, and its axis is always 
   expect(parts(0)).toContain("axis axis_name=('rows', 'columns')");
 });
 
-test("what is folded is said in short", () => {
+test("folded lines have a summary", () => {
   const m = model();
   const lines = listing(m, [0]);
   expect(foldText(m, lines, 2)).toBe("1 equation · mul");
@@ -86,7 +86,7 @@ test("what is folded is said in short", () => {
   expect(foldText(m, lines, 2)).toBe("1,000 × 1 equation · mul");
 });
 
-test("a variable is bound once, where it is made or an input", () => {
+test("a variable has one binding: an equation or an input", () => {
   const bound = listing(model(), [0]).flatMap((line) =>
     line.tokens.filter((t) => t.isBinder).map((t) => t.variable),
   );
@@ -94,7 +94,7 @@ test("a variable is bound once, where it is made or an input", () => {
   expect(new Set(bound).size).toBe(bound.length);
 });
 
-test("of a long stage what repeats stands under a heading, each time and each part of it under its own", () => {
+test("in a long stage, repeats have a heading, as do their copies and parts", () => {
   const m = modelOf({ primal: layers(12) });
   const lines = listing(m, [0]);
   const headings = lines.filter((line) => line.kind === "group");

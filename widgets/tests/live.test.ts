@@ -27,7 +27,7 @@ beforeEach(() => {
   HTMLCanvasElement.prototype.getContext = (() => null) as never;
 });
 
-test("ticks are round and within what is shown", () => {
+test("ticks are round and within the range", () => {
   expect(ticks(0, 10, 4)).toEqual([0, 5, 10]);
   expect(ticks(0.13, 0.31, 4)).toEqual([0.15, 0.2, 0.25, 0.3].map((v) => expect.closeTo(v)));
   expect(ticks(3, 3, 4)).toEqual([3]);
@@ -45,20 +45,20 @@ test("labels are short", () => {
   ]);
 });
 
-test("the range leaves room, and is of what can be drawn", () => {
+test("the range has a margin, and covers only what can be drawn", () => {
   expect(range([line("a", [1, null, 3]), line("b", [2])], false)).toEqual([0.9, 3.1]);
   expect(range([line("a", [-1, 0.1, 10])], true)).toEqual([0.1, 10]);
   expect(range([line("a", [5, 5])], false)).toEqual([4.5, 5.5]);
   expect(range([line("a", [null])], false)).toBeNull();
 });
 
-test("a screen reader is told the last values", () => {
+test("the last values are described for screen readers", () => {
   expect(described([line("loss", [3, 2]), line("h", [1])], "values")).toBe(
     "values: loss 2 at step 1, h 1 at step 0",
   );
 });
 
-test("what comes is shown, and nothing is left behind", () => {
+test("new data is shown, and closing cleans up", () => {
   const model = host({ shown: shown([]) });
   const el = document.createElement("div");
   document.body.append(el);

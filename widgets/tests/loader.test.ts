@@ -26,7 +26,7 @@ afterEach(() => {
 const block = await zipped("export default 1");
 const code = btoa(String.fromCharCode(...new Uint8Array(block.buffer)));
 
-/** An explorer in a notebook whose widgets are at hand from some time on. */
+/** An explorer in a notebook whose widgets are available after some attempts. */
 function explorer(build: string, from = 0) {
   let tries = 0;
   const get_model = vi.fn(async (id: string) => {
@@ -56,7 +56,7 @@ test("another copy of the loader finds the modules of the first", async () => {
   expect(moduleOf).toHaveBeenCalledTimes(1);
 });
 
-test("the code is waited for, and fetched before there is anything to show", async () => {
+test("the code is awaited, and fetched before there is data", async () => {
   const late = explorer("a", 3);
   module.initialize(late);
   await vi.advanceTimersByTimeAsync(200);
@@ -66,7 +66,7 @@ test("the code is waited for, and fetched before there is anything to show", asy
   expect(late.get_model).toHaveBeenCalledTimes(4);
 });
 
-test("where a host shows single widgets only, the kernel is asked at once", async () => {
+test("if the host has displayed widgets only, the kernel is asked immediately", async () => {
   const model = host({ _code: "IPY_MODEL_abc", _build: "a" });
   const shown = module.render({ model, el: document.createElement("div") });
   await vi.advanceTimersByTimeAsync(0);
@@ -76,7 +76,7 @@ test("where a host shows single widgets only, the kernel is asked at once", asyn
   expect(moduleOf).toHaveBeenCalledWith(block);
 });
 
-test("where it is nowhere, that is said, and looked for again the next time", async () => {
+test("if the code is missing, that is shown, and the next attempt looks again", async () => {
   const errors = vi.spyOn(console, "error").mockImplementation(() => {});
   const el = document.createElement("div");
   const shown = module.render({ model: host({ _code: "IPY_MODEL_abc", _build: "a" }), el });

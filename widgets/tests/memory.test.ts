@@ -38,10 +38,10 @@ function pane(changed: Record<string, number[]> = {}) {
   return { state, made, root, all, text, point, press };
 }
 
-/** A number of an attribute. */
+/** A numeric attribute. */
 const of = (element: Element | undefined, name: string) => Number(element!.getAttribute(name));
 
-test("areas, the peak, the turn and the kinds with their bytes at the peak", () => {
+test("areas, the peak, the start of the backward pass, and the bytes by kind at the peak", () => {
   const { all, text } = pane();
   expect(all(".jv-area").map((e) => e.classList[1])).toEqual([
     "jv-of-temporary",
@@ -56,13 +56,13 @@ test("areas, the peak, the turn and the kinds with their bytes at the peak", () 
   expect(text("memory-legend")).toContain("total48 B");
   expect(all(".jv-peak")[0]!.textContent).toBe("peak 48 B");
   expect(all(".jv-pass").map((e) => e.textContent)).toEqual(["forward, 2 steps", "backward, 2 steps"]);
-  // Two of four steps are forward: the turn is in the middle of the areas, the peak in the middle of the third.
+  // Two of four steps are forward: the turn is at the centre, and the peak in the middle of the third step.
   const [left, right] = ["x1", "x2"].map((name) => of(all(".jv-ground")[0], name));
   expect(of(all(".jv-turn")[0], "x1")).toBe((left! + right!) / 2 + 0.5); // between two pixels
   expect(of(all(".jv-peak-dot")[0], "cx")).toBeCloseTo(left! + (right! - left!) * 0.625, 1);
 });
 
-test("it is worked out after the first paint", () => {
+test("it is computed after the first paint", () => {
   const frames: FrameRequestCallback[] = [];
   vi.stubGlobal("requestAnimationFrame", (f: FrameRequestCallback) => frames.push(f));
   const { all } = pane();
@@ -73,7 +73,7 @@ test("it is worked out after the first paint", () => {
   expect(all(".jv-area")).toHaveLength(5);
 });
 
-test("pointing at a step says what is alive there; going away says it of the peak again", () => {
+test("hovering a step describes what is alive there; leaving describes the peak again", () => {
   const { point, text, all } = pane();
   point("pointermove", 70);
   expect(text("memory-tip")).toContain("step 1 of 4, forward");
@@ -98,7 +98,7 @@ test("a click selects the equation and shows its stage", () => {
   expect(text("memory-tip")).toBe("");
 });
 
-test("keys move the step, select it, and go no further", () => {
+test("keys move the step, select it, and stop at the ends", () => {
   const { press, text, state } = pane();
   expect(press("ArrowRight").defaultPrevented).toBe(true);
   expect(text("memory-legend")).toContain("at step 3"); // the peak
@@ -128,14 +128,14 @@ test("a selected residual shows when it is in memory", () => {
   expect(text("memory-head")).toContain("modelled peak");
 });
 
-test("a selected equation marks its steps; one that holds others marks theirs; what came of it is marked below", () => {
+test("a selected equation marks its steps, including nested ones; derived steps are marked below", () => {
   const { state, all, text } = pane();
   const steps = (how: string) =>
     all(`.jv-mark-step.${how}`).flatMap((e) => e.getAttribute("d")!.match(/M/g) ?? []).length;
   state.selectRow(0);
   expect([steps("is-selected"), steps("is-descendant"), steps("is-ancestor")]).toEqual([1, 2, 0]);
   expect(text("memory-head")).toBe("b f32[3], 12 B: in memory from step 1 to 3");
-  state.selectRow(1); // the jit that holds row 2
+  state.selectRow(1); // the jit that contains row 2
   expect(steps("is-selected")).toBe(1);
 });
 
@@ -145,7 +145,7 @@ test("an equation in a loop marks the loop's step", () => {
   expect(all(".jv-mark-step.is-selected")).toHaveLength(1);
 });
 
-test("another timeline is drawn in place of the view's, and the view's as a line", () => {
+test("another timeline replaces the view's, which becomes a line", () => {
   const { made, all, text, state } = pane();
   const given = state.model.timeline;
   const lighter: Timeline = {
@@ -155,7 +155,7 @@ test("another timeline is drawn in place of the view's, and the view's as a line
   made.show(lighter, given);
   expect(all(".jv-peak")[0]!.textContent).toBe("peak 24 B");
   expect(text("memory-legend")).toContain("peak before48 B");
-  // Both have the same scale, on which the other's peak is twice as high.
+  // Both have the same scale, on which the other peak is twice as high.
   const heights = all(".jv-reference")[0]!
     .getAttribute("d")!
     .match(/ ([\d.]+)H/g)!
@@ -166,7 +166,7 @@ test("another timeline is drawn in place of the view's, and the view's as a line
   expect(all(".jv-reference")).toHaveLength(0);
 });
 
-test("what it compiles to is a line over the areas, and its peak stands below them", () => {
+test("the compiled memory is a line over the areas, with its peak in the legend", () => {
   const { made, all, text, state } = pane();
   state.switches.line = { key: "", turn: 1, total: [12, 96], error: "" };
   made.update("switches");
@@ -177,7 +177,7 @@ test("what it compiles to is a line over the areas, and its peak stands below th
   expect(all(".jv-reference")).toHaveLength(0);
 });
 
-test("a step that no equation stands for says what runs, and selects nothing", () => {
+test("a step without an equation says what runs, and selects nothing", () => {
   const { made, point, text, state } = pane();
   const { steps, buffers } = state.model.timeline;
   made.show({ steps: steps.map((step) => ({ ...step, row: -1, what: "tanh again" })), buffers });
@@ -188,7 +188,7 @@ test("a step that no equation stands for says what runs, and selects nothing", (
   expect(text("memory-tip")).toContain("tanh again");
 });
 
-test("of several devices it is the memory of one", () => {
+test("with several devices, it is the memory of one", () => {
   const state = new State(model());
   Object.assign(state.model.view, { n_devices: 2 });
   const { element } = new MemoryPane(state, document.createElement("div"));
@@ -201,7 +201,7 @@ test("of several devices it is the memory of one", () => {
   expect(text("memory-legend")).toContain("at the peak, on each device");
 });
 
-test("without a model there is the reason", () => {
+test("without a model, the reason is shown", () => {
   const view = model().view;
   const root = document.createElement("div");
   const state = new State(model());
@@ -212,7 +212,7 @@ test("without a model there is the reason", () => {
   expect(element.querySelector('[data-testid="timeline"]')).toBeNull();
 });
 
-test("many steps are drawn in as many columns as there are pixels, low and high apart", () => {
+test("many steps are drawn in columns of one pixel, low and high parts separately", () => {
   const steps = Array.from({ length: 100_000 }, (_, row) => ({ row, isBackward: row >= 60_000 }));
   const blinking = steps.filter((_, i) => i % 2 === 0).map((_, i) => ({ born: 2 * i, last: 2 * i }));
   const common = { row: -1, name: "v", type: "", residuals: [] };
@@ -225,7 +225,7 @@ test("many steps are drawn in as many columns as there are pixels, low and high 
     const chart = new Chart(totals, 670, 200, pixels);
     const drawn = chart.draw();
     const path = (what: string) => drawn.find((e) => e.getAttribute("class") === what)!.getAttribute("d")!;
-    // In each column something comes and goes, so that its highest is one even height, and its lowest another.
+    // In each column values come and go, so the maxima are all equal, and so are the minima.
     expect(path("jv-area jv-sometimes jv-of-temporary").match(/V/g)).toHaveLength(2);
     expect(path("jv-area jv-of-argument").match(/V/g)).toHaveLength(2);
     expect(chart.stepAt(62 + 600 * 0.6 + 0.01) % 2).toBe(0);

@@ -9,7 +9,7 @@ test("ancestors and descendants follow the origins", () => {
   expect([...m.descendants([1])]).toEqual([]);
 });
 
-test("ancestors are followed over several stages, and a circle ends", () => {
+test("ancestors are followed across stages, and cycles end", () => {
   const m = model({ equation_origin: [-1, 0, 1, 2, -1], equation_twin: [-1, -1, -1, -1, -1] });
   expect([...m.ancestors([3])].sort()).toEqual([0, 1, 2]);
   const circle = model({ equation_origin: [1, 0, -1, -1, -1], equation_twin: [-1, -1, -1, -1, -1] });
@@ -25,7 +25,7 @@ test("definitions and uses", () => {
   expect(m.uses(8)).toEqual([]);
 });
 
-test("Python's names of equations go both ways", () => {
+test("Python's names of equations convert both ways", () => {
   const m = model();
   expect([m.name(0), m.name(4)]).toEqual(["primal:0", "backward:1"]);
   expect([m.rowNamed("primal:2"), m.rowNamed("backward:0")]).toEqual([2, 3]);
@@ -34,7 +34,7 @@ test("Python's names of equations go both ways", () => {
   ]);
 });
 
-test("a selected equation lights what came from it, and the residual it makes", () => {
+test("a selected equation highlights its descendants, and its residual", () => {
   const state = new State(model());
   state.selectRow(0);
   expect([0, 1, 3, 4].map((row) => litAs(state.selection, row))).toEqual([
@@ -47,7 +47,7 @@ test("a selected equation lights what came from it, and the residual it makes", 
   expect([...litLines(state)]).toEqual([["0:2", "is-selected"]]);
 });
 
-test("an equation that reads a residual lights it as where it came from", () => {
+test("a reader of a residual highlights it as an ancestor", () => {
   const state = new State(model());
   state.selectRow(3);
   expect(litAs(state.selection, 0)).toBe("is-ancestor");
@@ -60,7 +60,7 @@ test("equations of the same origin are related", () => {
   expect(litAs(state.selection, 4)).toBe("is-related");
 });
 
-test("a residual selects its producer and lights its consumers", () => {
+test("a residual selects its producer and highlights its consumers", () => {
   const state = new State(model());
   state.selectResidual(0);
   expect([...state.selection.rows]).toEqual([0]);
@@ -68,14 +68,14 @@ test("a residual selects its producer and lights its consumers", () => {
   expect([0, 1].map((index) => residualLitAs(state, index))).toEqual(["is-selected", ""]);
 });
 
-test("a line selects the equations of f that stand on it", () => {
+test("a line selects the equations of f on it", () => {
   const state = new State(model());
   state.selectLine(0, 300);
   expect([...state.selection.rows]).toEqual([1, 2]);
   expect([...litLines(state)]).toEqual([["0:300", "is-selected"]]);
 });
 
-test("clearing leaves nothing lit", () => {
+test("clearing the selection removes all highlights", () => {
   const state = new State(model());
   state.selectRow(0);
   state.clear();
@@ -84,7 +84,7 @@ test("clearing leaves nothing lit", () => {
   expect(litLines(state).size).toBe(0);
 });
 
-test("stages: one, beside, and one pane again", () => {
+test("stages: one, a second beside it, and one again", () => {
   const state = new State(model());
   state.showStages([1]);
   expect(state.shown).toEqual({ left: [1], right: [] });
@@ -98,13 +98,13 @@ test("stages: one, beside, and one pane again", () => {
   expect(state.side).toBe("left");
 });
 
-test("what came before a function that was derived itself", () => {
+test("transformations applied before the function was derived", () => {
   const m = model();
   expect(m.earlier(4)).toEqual(["jvp rule of sin (linearize)"]);
   expect(m.earlier(0)).toEqual([]);
 });
 
-test("pointing at one of a donated input and its result points at both, as selecting their jit does", () => {
+test("hovering a donated input, or the result that reuses it, highlights both, as selecting their jit does", () => {
   const state = new State(
     model({ donation_rows: [1], donation_operands: [0], donation_results: [0], donation_reasons: [0] }),
   );
@@ -119,7 +119,7 @@ test("pointing at one of a donated input and its result points at both, as selec
   expect([...state.pointed].filter((v) => v >= 0).sort()).toEqual([3, 4]);
 });
 
-test("sizes: whole, with its part on one device, and of one device inside a shard_map", () => {
+test("sizes: in total, per device, and on one device inside a shard_map", () => {
   expect(model().sizeText(0)).toBe("12 B");
   expect(model({ type_per_device: [6, -1] }).sizeText(0)).toBe("12 B · 6 B a device");
   const inside = model({ layout_rows: [1], layout_texts: [22] });

@@ -17,7 +17,7 @@ beforeEach(() => {
 });
 afterEach(() => vi.useRealTimers());
 
-/** The shared view as one of a gradient: its first stage is the forward program. */
+/** The shared view as a gradient's: its first stage is the forward program. */
 function gradient(): Model {
   const stages = json.stages.map((s, i) => (i === 0 ? { ...s, key: "forward" } : s));
   return new Model(fromJson({ ...json, stages }));
@@ -32,20 +32,20 @@ function pane() {
   return { state, shown, find, count: () => find("motion-count").textContent };
 }
 
-test("a shelf holds at each step what is in memory of its values", () => {
+test("a shelf has the bytes in memory of its values at each step", () => {
   const m = gradient();
   const motion = motionOf(m);
   const { kinds } = totalsOf(m.timeline);
   const kept = motion.shelves.filter((shelf) => shelf.kind === "kept");
   expect(kept.length).toBeGreaterThan(0);
   for (const shelf of kept) expect(shelf.most).toBe(Math.max(...shelf.alive));
-  // What is temporary is on one shelf, or on that of what is recomputed.
+  // Temporary values are on one shelf, or on the shelf of recomputed values.
   const rest = motion.shelves.filter((s) => s.kind === "temporary" || s.kind === "again");
   for (let step = 0; step < motion.length; step++)
     expect(rest.reduce((sum, s) => sum + s.alive[step]!, 0)).toBe(kinds[5]![step]);
 });
 
-test("a value is saved where it comes, and read where the backward pass reads it", () => {
+test("a value is saved when it is computed, and read when the backward pass reads it", () => {
   const m = gradient();
   const motion = motionOf(m);
   const steps = Array.from({ length: motion.length }, (_, s) => motion.at(s));
@@ -62,7 +62,7 @@ test("a value is saved where it comes, and read where the backward pass reads it
   expect(motion.stopFrom(motion.length, -1)).toBe(motion.stops.at(-1));
 });
 
-test("steps, stops and the ends are gone to with keys and buttons", () => {
+test("keys and buttons go to steps, stops and the ends", () => {
   const { shown, find, count, state } = pane();
   const n = state.model.timeline.steps.length;
   const key = (name: string) =>
@@ -82,7 +82,7 @@ test("steps, stops and the ends are gone to with keys and buttons", () => {
   expect(find("motion-said").textContent).toMatch(/^It (saves|reads) /);
 });
 
-test("it plays to the end, pauses, and stops when another view is shown", () => {
+test("it plays to the end, pauses, and stops when the view changes", () => {
   const { shown, find, count, state } = pane();
   const n = state.model.timeline.steps.length;
   find("motion-play").click();
@@ -98,7 +98,7 @@ test("it plays to the end, pauses, and stops when another view is shown", () => 
   expect(count()).toBe(`1 of ${n}`);
 });
 
-test("what runs is pointed at in the source, and a shelf leads to what it holds", () => {
+test("the running expression is highlighted in the source, and a shelf leads to its values", () => {
   const { find, state } = pane();
   find("motion-last").click();
   const row = state.model.timeline.steps.at(-1)!.row;

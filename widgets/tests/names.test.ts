@@ -7,16 +7,16 @@ function name(text: string, y: number, more: Partial<Name> = {}): Name {
 
 const texts = (names: readonly Name[], width = 400) => placed(names, width, 300).map(({ text }) => text);
 
-test("the boxes of a column are all named, however small they are", () => {
+test("all boxes of a column are named, however small", () => {
   const column = Array.from({ length: 12 }, (_, i) => name(`layer ${i + 1}`, 12 * i));
   expect(texts(column).sort()).toEqual(column.map(({ text }) => text).sort());
 });
 
-test("where two names would cover each other the outer one is written", () => {
+test("if two names would overlap, the outer one is shown", () => {
   expect(texts([name("inner", 20, { depth: 2 }), name("outer", 16, { depth: 1 })])).toEqual(["outer"]);
 });
 
-test("a name that would cover its neighbour's is cut to its own box", () => {
+test("a name that would overlap its neighbour's is cut to fit its box", () => {
   const wide = { x: 100, width: 60 };
   const both = [name("broadcast_in_dim", 20, { width: 60 }), name("dot_general", 20, wide)];
   const [cut, whole] = texts(both).sort();
@@ -24,7 +24,7 @@ test("a name that would cover its neighbour's is cut to its own box", () => {
   expect(whole).toBe("dot_general");
 });
 
-test("an open box has its name at its upper edge, while that is in sight", () => {
+test("an open box is named at its upper edge while that is visible", () => {
   const [there] = placed([name("block", 40, { height: 200, width: 90, isOpen: true })], 400, 300);
   const [above] = placed([name("block", -100, { height: 200, width: 90, isOpen: true })], 400, 300);
   expect(there!.middle).toBeLessThan(60);
@@ -32,6 +32,6 @@ test("an open box has its name at its upper edge, while that is in sight", () =>
   expect(above!.middle).toBeGreaterThan(0);
 });
 
-test("what is out of sight has no name", () => {
+test("invisible boxes have no name", () => {
   expect(texts([name("above", -40), name("below", 320)])).toEqual([]);
 });

@@ -17,7 +17,7 @@ beforeEach(() => {
   layOut(600, 90);
 });
 
-/** The shared view as one of a gradient: its first stage is the forward program. */
+/** The shared view as a gradient's: its first stage is the forward program. */
 function gradient(): Model {
   const stages = json.stages.map((s, i) => (i === 0 ? { ...s, key: "forward" } : s));
   return new Model(fromJson({ ...json, stages }));
@@ -25,7 +25,7 @@ function gradient(): Model {
 
 const thirds = (numbers: ArrayLike<number>) => Array.from(numbers, (n) => Math.round(n * 3));
 
-test("boxes are shares of the FLOPs or of the equations, and stand where their steps do", () => {
+test("boxes are proportional to FLOPs or equations, and aligned with their steps", () => {
   const m = model();
   const overview = new Overview(m);
   const named = (measure: "flops" | "equations") =>
@@ -45,7 +45,7 @@ test("boxes are shares of the FLOPs or of the equations, and stand where their s
   expect(Array.from(edgesOf(m, m.timeline, "equations"))).toEqual([0, 0.25, 0.5, 0.75, 1]);
 });
 
-test("a scope has the equations of those in it, and an equation the scopes around it", () => {
+test("a scope has the equations of nested scopes, and an equation the scopes around it", () => {
   const overview = new Overview(model());
   expect(overview.rowsOf(overview.scopes[1]!)).toEqual([2]);
   expect(overview.around(2).map((s) => s.index)).toEqual([2, 1]);
@@ -54,7 +54,7 @@ test("a scope has the equations of those in it, and an equation the scopes aroun
   expect(overview.sum("equations", true)).toBe(2);
 });
 
-test("every step is seen in a column, those that take no room too", () => {
+test("every step is visible in a column, even with zero width", () => {
   for (const columns of [1, 3, 7, 50]) {
     const edges = Float64Array.of(0, 0, 0.3, 0.3, 0.3001, 0.9, 1, 1);
     const { first, last } = stepsOfColumns(edges, columns);
@@ -66,7 +66,7 @@ test("every step is seen in a column, those that take no room too", () => {
 
 const range = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
 
-test("what is kept is as thick as what of it is in memory", () => {
+test("a saved expression is as thick as its bytes in memory", () => {
   const m = model();
   const [kept] = new Overview(m).kept;
   const alive = aliveOf(kept!, m.timeline);
@@ -86,7 +86,7 @@ test("what is kept is as thick as what of it is in memory", () => {
   expect(points.getAttribute("points")).toBe("0,10 1,10 1,0 2,0 2,20 1,20 1,10 0,10");
 });
 
-test("a click on what is kept leads to forward beside backward with it selected", () => {
+test("a click on a saved expression selects it and shows forward beside backward", () => {
   const state = new State(gradient());
   state.arrange("overview");
   expect(state.view).toBe("overview");
@@ -108,7 +108,7 @@ test("a click on what is kept leads to forward beside backward with it selected"
   pane.destroy();
 });
 
-test("in a low pane there are fewer rows, of which the last has all the rest", () => {
+test("a low pane has fewer rows, the last for all the rest", () => {
   const view = gradient().view;
   const n = 8;
   const each = (value: number) => Int32Array.from({ length: n }, () => value);
@@ -128,7 +128,7 @@ test("in a low pane there are fewer rows, of which the last has all the rest", (
   expect(rows(300)).toEqual([true, 4, "5 other expressions5.0 KiB"]);
 });
 
-test("scopes are drawn, named and reached with the arrows; a click selects their equations", () => {
+test("scopes are drawn, named and navigated with arrow keys; a click selects their equations", () => {
   const state = new State(gradient());
   state.arrange("overview");
   const pane = new OverviewPane(state);
@@ -157,7 +157,7 @@ test("scopes are drawn, named and reached with the arrows; a click selects their
   pane.destroy();
 });
 
-test("the explorer opens with it where there is a gradient, and Python is told when it is left", () => {
+test("the explorer opens with the overview of a gradient, and tells Python when it is left", () => {
   const show = (traits: Record<string, unknown>) => {
     const widget = modelOf({ payload: bytes(), stage: "primal", beside: "", selected: "", ...traits });
     const el = document.createElement("div");
@@ -176,7 +176,7 @@ test("the explorer opens with it where there is a gradient, and Python is told w
   without.stop();
 });
 
-test("what would help is said when it is known", () => {
+test("the advice is shown when it arrives", () => {
   const listeners: (() => void)[] = [];
   let text = "";
   const work = {

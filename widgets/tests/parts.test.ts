@@ -3,10 +3,10 @@ import { loadPart } from "../src/host/parts";
 import { isZipped, unzipped } from "../src/host/zip";
 import { zipped as block, host } from "./host";
 
-/** Node imports no blobs: a part is its own text here. */
+/** Node cannot import blobs: here, loading a part returns its text. */
 const read = async (b: DataView | Uint8Array<ArrayBuffer>) => new TextDecoder().decode(await unzipped(b));
 
-test("a part is asked for once, whoever asks", async () => {
+test("a part is requested once", async () => {
   const model = host({});
   const both = [loadPart(model, "one", 10_000, read), loadPart(model, "one", 100, read)];
   await vi.waitFor(() => expect(model.sent).toEqual([{ part: "one" }]));
@@ -17,7 +17,7 @@ test("a part is asked for once, whoever asks", async () => {
   expect(model.count()).toBe(0);
 });
 
-test("what the widget with the code holds is not asked for", async () => {
+test("a part in the widget with the code is not requested", async () => {
   const base64 = btoa(String.fromCharCode(...new Uint8Array((await block("held")).buffer)));
   const code = { get: (trait: string) => (trait === "parts" ? { small: base64 } : "") };
   const get_model = async (id: string) => (id === "abc" ? code : undefined);
@@ -26,7 +26,7 @@ test("what the widget with the code holds is not asked for", async () => {
   expect(model.sent).toEqual([]);
 });
 
-test("what is not there is said to be so, and asked for again", async () => {
+test("a missing part is reported, and requested again", async () => {
   const model = host({});
   const part = loadPart(model, "two", 10_000, read);
   await vi.waitFor(() => expect(model.sent).toHaveLength(1));
@@ -38,7 +38,7 @@ test("what is not there is said to be so, and asked for again", async () => {
   expect(await again).toBe("there now");
 });
 
-test("where no kernel answers, whoever asked does without", async () => {
+test("if no kernel answers, the caller does without", async () => {
   vi.useFakeTimers();
   const model = host({});
   const part = loadPart(model, "three", 10_000, read);
@@ -49,7 +49,7 @@ test("where no kernel answers, whoever asked does without", async () => {
   expect(model.count()).toBe(0);
 });
 
-test("a zipped block is told by its first bytes", async () => {
+test("a gzipped block is recognised by its first bytes", async () => {
   expect(isZipped(await block("x"))).toBe(true);
   expect(isZipped(new DataView(new TextEncoder().encode("jaxviz").buffer))).toBe(false);
   expect(isZipped(new DataView(new ArrayBuffer(0)))).toBe(false);

@@ -11,7 +11,7 @@ function play(m: Model, key: Transform["key"]): Play {
   return atOnce(playing(m, transformsOf(m).find((t) => t.key === key)!));
 }
 
-/** For each step its equations and those that it added, as text. */
+/** For each step its equations and those it emits, as text. */
 function told(p: Play): string[] {
   return Array.from({ length: p.length }, (_, step) => {
     const text = (rows: number[]) => rows.map((row) => p.model.summary(row)).join("; ");
@@ -19,7 +19,7 @@ function told(p: Play): string[] {
   });
 }
 
-test("transforms are those whose stages are all there", () => {
+test("only transforms with all their stages are available", () => {
   expect(transformsOf(SIN_COS()).map((t) => t.label)).toEqual([
     "f → jvp",
     "f → forward | linear",
@@ -29,7 +29,7 @@ test("transforms are those whose stages are all there", () => {
   expect(transformsOf(model())).toEqual([]);
 });
 
-test("a stage without an equation has no step to go through", () => {
+test("a stage without equations has no steps", () => {
   const whole = SIN_COS();
   const stages = whole.view.stages.map((s) =>
     s.key === "linear" ? { ...s, equations: [0, 0] as [number, number] } : s,
@@ -38,7 +38,7 @@ test("a stage without an equation has no step to go through", () => {
   expect(transformsOf(empty).map((t) => t.key)).toEqual(["jvp", "linearize"]);
 });
 
-test("a JVP visits the equations in order, and each step has those it added", () => {
+test("a JVP visits the equations in order, and each step emits its own", () => {
   expect(told(play(SIN_COS(), "jvp"))).toEqual([
     "c = sin a -> d = sin a; e = cos a; f = mul c e",
     "d = dot a b -> g = dot a b; h = dot c b",
@@ -48,14 +48,14 @@ test("a JVP visits the equations in order, and each step has those it added", ()
   ]);
 });
 
-test("linearizing adds to both programs", () => {
+test("linearizing emits into both programs", () => {
   const m = SIN_COS();
   const p = play(m, "linearize");
   expect(p.rows(0).map((row) => m.name(row))).toEqual(["forward:0", "forward:1", "linear:0"]);
   expect(p.stepOf[m.rowNamed("linear:3")]).toBe(2);
 });
 
-test("a transposition goes backward", () => {
+test("a transposition goes backwards", () => {
   expect(told(play(SIN_COS(), "transpose"))).toEqual([
     "n = sum m -> e = broadcast a",
     "m = add_any k l -> ",
@@ -68,7 +68,7 @@ test("a transposition goes backward", () => {
   ]);
 });
 
-test("what an equation holds follows it, each equation a step of its own; what came of none stands where it appears", () => {
+test("nested equations follow theirs, each a step of its own; equations without origin go where they occur", () => {
   const m = SCAN();
   const p = play(m, "transpose");
   expect(told(p)).toEqual([
@@ -87,7 +87,7 @@ test("what an equation holds follows it, each equation a step of its own; what c
   expect(play(m, "linearize").sources).toEqual(Int32Array.from([0, 1, 2, 3, 4, 5, 6, 7, 8]));
 });
 
-test("what came through a program that is not shown goes with the equations of the same origin, as one step", () => {
+test("equations from a program that is not shown go with those of the same root, as one step", () => {
   expect(told(play(CHECKPOINT(), "transpose"))).toEqual([
     "c = remat2 a b -> c = remat2 a b",
     "f = cos d -> f = cos d",
@@ -110,7 +110,7 @@ test.each([SIN_COS, SCAN, CHECKPOINT])("every equation of the targets is in one 
   }
 });
 
-test("a program called twice is two times steps, by the call", () => {
+test("a program called twice has its steps twice, separated by the call", () => {
   const f = "{ jaxpr x:v\n y:v = sin x\n } y\n";
   const g = (k: number) => `{ jaxpr x:v\n y:v = cos x <- ${k} tangent\n } y\n`;
   const m = modelOf([
@@ -118,7 +118,7 @@ test("a program called twice is two times steps, by the call", () => {
     ["jvp", `in a:v\n b:v = jit a <- 0 primal\n ${g(1)} c:v = jit b <- 2 primal\n ${g(1)} out c`],
   ]);
   m.view.columns["equation_twin"]!.set([-1, -1, -1, 1, -1, -1, -1, 5]);
-  // Twins are read when a model is made.
+  // Twins are read when a model is created.
   const again = new Model(m.view);
   expect(told(play(again, "jvp"))).toEqual([
     "b = jit a -> b = jit a",
@@ -128,7 +128,7 @@ test("a program called twice is two times steps, by the call", () => {
   ]);
 });
 
-test("programs that nothing came of are no steps, and lead to their holder", () => {
+test("programs from which nothing derives have no steps, and lead to the enclosing equation", () => {
   const m = modelOf([
     ["primal", "in a:v\n b:v = custom a\n { jaxpr x:v\n y:v = exp x\n } y\n out b"],
     [
@@ -142,7 +142,7 @@ test("programs that nothing came of are no steps, and lead to their holder", () 
   expect(p.stepOf[1]).toBe(0);
 });
 
-test("steps that add nothing but a copy can be passed over", () => {
+test("steps that only copy can be skipped", () => {
   const p = play(SCAN(), "linearize");
   expect(Array.from(p.adds)).toEqual([0, 1, 1, 0, 1, 1, 1, 1, 1]);
   expect([p.next(-1, 1, true), p.next(2, 1, true), p.next(4, -1, true), p.next(8, 1, true)]).toEqual([
@@ -151,7 +151,7 @@ test("steps that add nothing but a copy can be passed over", () => {
   expect([p.next(2, 1, false), p.next(0, -1, false)]).toEqual([3, -1]);
 });
 
-test("the listings: the equation, what it added, and what is not there yet", () => {
+test("the listings mark the equation, what it emits, and what is not emitted yet", () => {
   const m = SIN_COS();
   const player = new Player(rulesOf(m, play(m, "jvp").transform), 1);
   const how = (name: string) => player.standing(m.rowNamed(name));
@@ -166,7 +166,7 @@ test("the listings: the equation, what it added, and what is not there yet", () 
   expect(player.at(2).standing(m.rowNamed("jvp:5"))).toBe("is-written");
 });
 
-test("a hundred thousand equations are steps in a moment", () => {
+test("a hundred thousand equations become steps in a moment", () => {
   const n = 50_000;
   const ofPrimal = Array.from({ length: n }, () => "b:v = sin a").join("\n");
   const lines = (text: string) => `in a:v\n${text}\nout a`;

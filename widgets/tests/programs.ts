@@ -1,4 +1,4 @@
-/** Views written as text, in the notation of the listings: real programs, with where each equation came from. */
+/** Views written as text, in the notation of the listings: real programs, with the origins of their equations. */
 
 import { Model } from "../src/model/model";
 import { type Column, type ColumnName, ROLES, type Role, type View } from "../src/wire/schema";
@@ -21,8 +21,8 @@ const OTHERS = [
 ].flatMap((names) => names.split(" "));
 
 /**
- * A model of stages, each a key and its lines: `in a:v b:m` and `out c` around a program, `c:v = sin a <- 0 primal, a rule`
- * for an equation, and after one that holds a program `{ jaxpr a:v` and `} c` around that.
+ * A model of stages, each a key and its lines: `in a:v b:m` and `out c` around a program, `c:v = sin a <- 0 primal, a rule` for an
+ * equation, and around its nested program, `{ jaxpr a:v` and `} c`.
  */
 export function modelOf(stages: [key: string, text: string][]): Model {
   const columns: Record<string, number[]> = {};
@@ -111,7 +111,7 @@ export function modelOf(stages: [key: string, text: string][]): Model {
   }
   for (const name of ["type_nbytes", "type_per_device"]) columns[name] = column("type_text").map(() => -1);
   for (const name of OTHERS) column(name);
-  // As the transforms say: what an equation that is copied makes is what the equation made that it came from.
+  // As in the transforms: the results of a copied equation are the same values as the original's.
   const values = column("variable_name").map((_, v) => v);
   const outputs = list("equation_outputs");
   column("equation_origin").forEach((origin, row) => {
@@ -221,7 +221,7 @@ export const SIN_COS = (): Model =>
     ],
   ]);
 
-/** A scan of `tanh(c @ w + t)`, its carry and sums added up. */
+/** A scan of `tanh(c @ w + t)`, with its carry and outputs summed. */
 export const SCAN = (): Model =>
   modelOf([
     [
@@ -292,7 +292,7 @@ export const SCAN = (): Model =>
     ],
   ]);
 
-/** A checkpointed `sin(sin(x))`: the equations of its backward pass go back to the function through a JVP that is not shown. */
+/** A checkpointed `sin(sin(x))`: its backward equations derive from the function through a JVP that is not shown. */
 export const CHECKPOINT = (): Model =>
   modelOf([
     [

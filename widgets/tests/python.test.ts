@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { coloured } from "../src/code/python";
 
-/** What is coloured of a line, with the class of each. */
+/** The coloured parts of a line, with their classes. */
 const found = (text: string) =>
   coloured(text).flatMap((part) => (part instanceof HTMLElement ? [[part.className, part.textContent]] : []));
 
@@ -17,10 +17,10 @@ test("words, numbers, strings and comments are coloured", () => {
   ]);
 });
 
-test("a decorator is coloured, and a product of matrices is not", () => {
+test("a decorator is coloured, and a matrix product is not", () => {
   expect(found("  @jax.jit")).toEqual([["jv-literal", "@jax.jit"]]);
   expect(found("x = jnp.tanh(x@w + b)")).toEqual([]);
-  // Nor in a part that is marked by itself; a string that is cut stays one.
+  // Nor in a separately marked range; a string that is cut stays a string.
   const parts = (text: string, from: number, to: number) =>
     coloured(text, from, to).map((part) => (part instanceof HTMLElement ? [part.textContent] : part));
   expect(parts("x = x@w", 5, 7)).toEqual(["@w"]);

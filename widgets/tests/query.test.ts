@@ -68,7 +68,7 @@ test.each([
   expect(() => find(expression)).toThrow(message);
 });
 
-test("a search over a hundred thousand equations looks at each a few times at most", () => {
+test("a search over a hundred thousand equations tests each at most a few times", () => {
   const large = modelOf({ primal: layers(15_000) });
   expect(large.rows).toBeGreaterThan(100_000);
   const expression = "dot_general flops>500 scope:layer /layer/dot_general";

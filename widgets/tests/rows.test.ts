@@ -11,7 +11,7 @@ let body: HTMLElement;
 let gone: number[];
 let rows: Rows;
 
-/** Rows of one height in a scroller that shows thirty of them; jsdom lays nothing out. */
+/** Rows of equal height in a scroller that shows thirty of them; jsdom has no layout. */
 beforeEach(() => {
   body = h("tbody", {});
   scroller = h("div", {}, h("table", {}, body));
@@ -35,7 +35,7 @@ function scrollTo(y: number): void {
   scroller.dispatchEvent(new Event("scroll"));
 }
 
-/** What the table is high in all: what is there, and what stands in for the rest. */
+/** The total height of the table: its rows and the spacers. */
 function total(): number {
   const spacers = Array.from(body.querySelectorAll<HTMLElement>(".jv-spacer"), (s) =>
     parseFloat(s.style.height),
@@ -43,12 +43,12 @@ function total(): number {
   return spacers.reduce((a, b) => a + b, 0) + HEIGHT * there().length;
 }
 
-test("few rows are all there", () => {
+test("a few rows are all rendered", () => {
   rows.show(100, row);
   expect(there()).toEqual(Array.from({ length: 100 }, (_, i) => i));
 });
 
-test.each([0, 5_000, 31_234, 99_700])("of many rows those in sight at %i are there, in order", (y) => {
+test.each([0, 5_000, 31_234, 99_700])("of many rows, the visible ones at %i are rendered, in order", (y) => {
   rows.show(10_000, row);
   scrollTo(y);
   scrollTo(y);
@@ -61,7 +61,7 @@ test.each([0, 5_000, 31_234, 99_700])("of many rows those in sight at %i are the
   expect(total()).toBe(10_000 * HEIGHT);
 });
 
-test("what scrolls out of sight goes, but for what has the focus", () => {
+test("rows are removed when they scroll away, except a focused one", () => {
   rows.show(10_000, row);
   body.querySelector<HTMLElement>("[data-i='3']")!.focus();
   scrollTo(50_000);
@@ -72,7 +72,7 @@ test("what scrolls out of sight goes, but for what has the focus", () => {
   expect(there()[0]).toBe(0);
 });
 
-test("a row that is asked for is brought", () => {
+test("a requested row is rendered", () => {
   rows.show(10_000, row);
   rows.bring(7_777);
   expect(there()).toContain(7_777);
@@ -81,7 +81,7 @@ test("a row that is asked for is brought", () => {
   expect(scroller.scrollTop).toBe(before);
 });
 
-test("other rows take the place of those before", () => {
+test("new rows replace the previous ones", () => {
   rows.show(10_000, row);
   rows.show(2, row);
   expect(there()).toEqual([0, 1]);

@@ -29,7 +29,7 @@ function parts(m: Model, key: Transform["key"], step: number) {
     .parts.map(({ stage, takes, gives }) => [m.view.stages[stage]!.key, takes.map(name), gives.map(name)]);
 }
 
-test("a JVP rule takes values and tangents of the operands, and gives those of the result", () => {
+test("a JVP rule takes values and tangents of the operands, and returns those of the result", () => {
   const m = SIN_COS();
   expect(parts(m, "jvp", 0)).toEqual([
     ["jvp", ["a value a 0", "c tangent a 0"], ["d value c 1", "f tangent c 1"]],
@@ -43,7 +43,7 @@ test("a JVP rule takes values and tangents of the operands, and gives those of t
   ]);
 });
 
-test("linearize: a residual has one colour in both programs, and that of the value that it holds", () => {
+test("linearize: a residual has one colour in both programs, which is its value's", () => {
   const m = SIN_COS();
   expect(parts(m, "linearize", 0)).toEqual([
     ["forward", ["a value a 0"], ["c value c 1", "d residual  2"]],
@@ -55,7 +55,7 @@ test("linearize: a residual has one colour in both programs, and that of the val
   ]);
 });
 
-test("transpose: residuals and the cotangent of the result, what came before and the sum", () => {
+test("transpose: residuals, the cotangent of the result, the sum so far and the new sum", () => {
   const m = SIN_COS();
   expect(parts(m, "transpose", 7)).toEqual([
     ["backward", ["i cotangent e 2", "d residual d 1", "l so far a 0"], ["n cotangent a 0"]],
@@ -66,7 +66,7 @@ test("transpose: residuals and the cotangent of the result, what came before and
   ]);
 });
 
-test("residuals are followed into the programs that equations hold", () => {
+test("residuals are followed into nested programs", () => {
   const m = SCAN();
   expect(parts(m, "linearize", 4)).toEqual([
     ["forward", ["m value j 0"], ["n value k 1", "o residual  2"]],
@@ -77,7 +77,7 @@ test("residuals are followed into the programs that equations hold", () => {
   ]);
 });
 
-test("what a rule reads of others is an operand of it, or known by another name: never a variable of its own", () => {
+test("variables from outside a rule are operands or have another name, and are never local to it", () => {
   for (const m of [SIN_COS(), SCAN(), CHECKPOINT()])
     for (const transform of transformsOf(m)) {
       const all = rulesOf(m, transform);
@@ -94,7 +94,7 @@ test("what a rule reads of others is an operand of it, or known by another name:
     }
 });
 
-test("what was called, copied or recomputed is known by the equation that it came from", () => {
+test("called, copied and recomputed values are named by the original equation", () => {
   const m = CHECKPOINT();
   expect(parts(m, "linearize", 2)).toEqual([
     ["forward", ["b value d 0"], ["c value e 1"]],
@@ -105,7 +105,7 @@ test("what was called, copied or recomputed is known by the equation that it cam
   ]);
 });
 
-test("what is saved", () => {
+test("saved values", () => {
   const m = SCAN();
   const r = rules(m, "linearize");
   const made = (name: string) => m.outputs(m.rowNamed(name))[0]!;
@@ -118,7 +118,7 @@ test("what is saved", () => {
   expect([value, residual, sum].map((v) => r.isSaved(v!))).toEqual([true, true, false]);
 });
 
-test("sentences say what is certain", () => {
+test("sentences state only what is certain", () => {
   const sentence = (m: Model, key: Transform["key"], step: number) => rules(m, key).at(step).sentence;
   expect(sentence(SIN_COS(), "jvp", 0)).toBe("sin: 1 equation for the value, 2 for the tangent.");
   expect(sentence(SIN_COS(), "linearize", 2)).toBe(
@@ -140,12 +140,12 @@ test("sentences say what is certain", () => {
   expect(sentence(CHECKPOINT(), "transpose", 1)).toBe("sin: 1 equation to recompute what was not saved.");
 });
 
-test("titles are those of the rules", () => {
+test("titles are the names of the rules", () => {
   expect(rules(SIN_COS(), "transpose").at(7).title).toBe("transpose rule of mul");
   expect(rules(SIN_COS(), "transpose").at(1).title).toBe("");
 });
 
-test("classes: the colour says whose, the line what of it, and colours come again", () => {
+test("classes: the colour shows whose it is, the underline what it is, and colours repeat", () => {
   const name: Name = { variable: 0, kind: "so far", of: 1, colour: 8 };
   expect(nameClass(name)).toBe("jv-id jv-id-1 is-so-far");
   expect(nameClass({ ...name, colour: -1, kind: "local" })).toBe("jv-id jv-id-none is-local");

@@ -6,12 +6,12 @@ function lists(columns: Record<string, ArrayLike<number>>): Record<string, numbe
   return Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, Array.from(column)]));
 }
 
-test("the bytes that Python wrote are read", () => {
+test("Python's bytes are decoded", () => {
   const view = decoded();
   expect({ ...view, columns: lists(view.columns) }).toEqual(json);
 });
 
-test("a message that does not start at a multiple of eight is read", () => {
+test("a message that is not aligned to eight bytes is decoded", () => {
   const block = bytes();
   const shifted = new Uint8Array(block.byteLength + 3);
   shifted.set(new Uint8Array(block.buffer), 3);
@@ -38,7 +38,7 @@ function versioned(version: number): Uint8Array<ArrayBuffer> {
   return block;
 }
 
-/** A block with one column, of items that are coded in some way. */
+/** A block with one encoded column. */
 function coded(entry: unknown[], blocks: ArrayBufferView[]): DataView {
   const data = blocks.flatMap((block) => {
     const bytes = [...new Uint8Array(block.buffer)];
@@ -55,7 +55,7 @@ function coded(entry: unknown[], blocks: ArrayBufferView[]): DataView {
   return new DataView(made.buffer);
 }
 
-test("columns are read in whatever way they are coded", () => {
+test("every encoding of columns is decoded", () => {
   const deltas = coded(["i4", 4, 0, "delta", "i1"], [Int8Array.of(100, 100, -120, 127)]);
   expect([...decode(deltas).columns["step_row"]!]).toEqual([100, 200, 80, 207]);
   const values = Float64Array.of(2 ** 40, -1, 0);
@@ -65,7 +65,7 @@ test("columns are read in whatever way they are coded", () => {
   expect([...decode(odd).columns["step_row"]!]).toEqual([300, 300, 300]);
 });
 
-test("the rest is read with what is known", () => {
+test("the remainder is decoded using what is known", () => {
   const known = decoded();
   const view = decode(coded(["u1", 1, 0], [Uint8Array.of(7)]), known);
   expect(view.strings).toEqual([...known.strings, "b"]);

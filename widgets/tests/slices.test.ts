@@ -10,7 +10,7 @@ import type { Change } from "../src/state/state";
 import { model as fixture } from "./fixture";
 import { layers, modelOf } from "./graphs";
 
-/** Counts, each time for some milliseconds. */
+/** Counts, spending some milliseconds each time. */
 function* counting(n: number, milliseconds: number, at: (i: number) => void = () => {}): Sliced<number> {
   for (let i = 0; i < n; i++) {
     const end = performance.now() + milliseconds;
@@ -21,7 +21,7 @@ function* counting(n: number, milliseconds: number, at: (i: number) => void = ()
   return n;
 }
 
-test("work in slices gives the page its turn, and comes to the same", async () => {
+test("work in slices lets the page run in between, with the same result", async () => {
   let turns = 0;
   let isDone = false;
   const others = (async () => {
@@ -34,7 +34,7 @@ test("work in slices gives the page its turn, and comes to the same", async () =
   expect(atOnce(counting(3, 0))).toBe(3);
 });
 
-test("what is not wanted any more is left", async () => {
+test("unwanted work stops", async () => {
   const seen: number[] = [];
   const then = vi.fn();
   void inSlices(
@@ -47,7 +47,7 @@ test("what is not wanted any more is left", async () => {
   expect(then).not.toHaveBeenCalled();
 });
 
-test("what is wrong is told to who waits", async () => {
+test("errors reach the caller", async () => {
   function* failing(): Sliced<void> {
     yield;
     throw new Error("no");
@@ -66,7 +66,7 @@ function pane(isSeen: () => boolean, isLarge = false) {
   return { told, focus, make, pane: guarded("pane", make, { isSeen, isLarge }) };
 }
 
-test("a pane is made when it is first in sight, and hears from then on", () => {
+test("a pane is created when it is first visible, and updated from then on", () => {
   let isSeen = false;
   const { told, make, pane: made } = pane(() => isSeen);
   made.update("selection");
@@ -83,7 +83,7 @@ test("a pane is made when it is first in sight, and hears from then on", () => {
   expect(make).toHaveBeenCalledOnce();
 });
 
-test("one that is to take the keys is made; of a large program one is made in its own turn", async () => {
+test("focusing a pane creates it; a pane of a large program is created in its own task", async () => {
   const hidden = pane(() => false);
   hidden.pane.focus?.();
   expect(hidden.focus).toHaveBeenCalledOnce();
@@ -93,7 +93,7 @@ test("one that is to take the keys is made; of a large program one is made in it
   large.pane.update("shown");
   expect(large.make).not.toHaveBeenCalled();
   await vi.waitFor(() => expect(large.make).toHaveBeenCalledOnce());
-  // What is left before its turn is not made.
+  // A pane that is gone before its task is not created.
   const left = pane(() => isSeen, true);
   left.pane.update("view");
   isSeen = false;
@@ -102,14 +102,14 @@ test("one that is to take the keys is made; of a large program one is made in it
   expect(left.make).not.toHaveBeenCalled();
 });
 
-/** How often work can be left. */
+/** How often work yields. */
 function yields(work: Sliced<unknown>): number {
   let n = 0;
   while (!work.next().done) n += 1;
   return n;
 }
 
-test("what a large program takes can be left every few hundred equations", () => {
+test("work on a large program yields every few hundred equations", () => {
   const model = modelOf({ primal: layers(2000) });
   const n = model.rows;
   expect(n).toBeGreaterThan(10_000);
@@ -123,7 +123,7 @@ test("what a large program takes can be left every few hundred equations", () =>
   for (const [name, made] of work) expect(yields(made()), name).toBeGreaterThan(n / 1000);
 });
 
-test("rows that are prepared are those of whole groups; a group of which a part is found has its own sum", () => {
+test("prepared rows are those of whole groups; a partial group has its own sum", () => {
   const { residuals } = fixture({ residual_group: [0, 0] });
   const prepared = fixture({ residual_group: [0, 0] });
   atOnce(preparingRows(prepared));

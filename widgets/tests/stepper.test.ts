@@ -17,7 +17,7 @@ const stops = fixture.stops as unknown as Record<
 >;
 const copy = <T>(value: T): T => JSON.parse(JSON.stringify(value)) as T;
 
-// Node imports no blobs.
+// Node cannot import blobs.
 vi.mock("../src/host/parts", () => ({
   loadPart: (_: unknown, name: string) => import(`../src/host/parts/${name}.ts`),
 }));
@@ -62,7 +62,7 @@ const marks = (all: (id: string) => HTMLElement[]) => all("equation").map((e) =>
 
 // --- the state ---
 
-test("the program that the run is in is found by its way", () => {
+test("the running program is found by its path", () => {
   const state = new StepperState(programs, stops["in the branch"]);
   expect(state.levels.map(({ row, body }) => [row.p, body])).toEqual([
     ["scan", "jaxpr"],
@@ -96,7 +96,7 @@ test("a cotangent has the hue of its value", () => {
   for (const [name, , of] of cotangents) expect(state.hue("backward", name)).toBe(state.hue("forward", of!));
 });
 
-test("a stop at the same place leaves what is looked at", () => {
+test("a stop at the same position keeps what is shown", () => {
   const state = new StepperState(programs, stops["in the scan"]);
   state.show({ stage: "forward", way: [] });
   state.arrive(copy(stops["in the scan"]));
@@ -107,7 +107,7 @@ test("a stop at the same place leaves what is looked at", () => {
 
 // --- what is shown ---
 
-test("beside a line stand the norms of what it has come to, and where a NaN was born that is said", async () => {
+test("a line shows the norms of its results, and where a NaN first occurred", async () => {
   const { find, all, stopAt } = await shown(stops.start);
   const source = () => find("step-source");
   const cells = () =>
@@ -140,7 +140,7 @@ test("beside a line stand the norms of what it has come to, and where a NaN was 
   expect([cells().flat().join(""), lineOf().title, born().length]).toEqual(["", "", 0]);
 });
 
-test("source, jaxpr and value stand side by side, the current line and equation marked", async () => {
+test("source, jaxpr and value are side by side, with the current line and equation marked", async () => {
   const { all, find, end } = await shown(stops["in the scan"]);
   expect(find("crumbs").textContent).toContain("scan");
   expect(marks(all)).toContain("next");
@@ -155,7 +155,7 @@ test("source, jaxpr and value stand side by side, the current line and equation 
   end();
 });
 
-test("a cond says which branch is taken", async () => {
+test("a cond shows which branch is taken", async () => {
   const { find } = await shown(stops["in the branch"]);
   find("crumbs").querySelectorAll<HTMLButtonElement>(".jv-crumb")[1]!.click();
   const taken = [...find("equations").querySelectorAll(".jv-peek.is-taken")].map((e) => e.textContent);
@@ -164,14 +164,14 @@ test("a cond says which branch is taken", async () => {
   expect(find("crumbs").textContent).toContain("cond branch 1");
 });
 
-test("the cotangent stands beside what was looked at, when the backward pass has passed it", async () => {
+test("the cotangent is shown next to the inspected value once the backward pass has computed it", async () => {
   const { find } = await shown(stops.end);
   const other = find("looked").querySelector("[data-testid=other-value]")!;
   expect(other.textContent).toMatch(/^cotangent/);
   expect(find("step-status").textContent).toContain("The run has ended");
 });
 
-test("text from programs is text", async () => {
+test("text from programs is inserted as text", async () => {
   const stop = copy(stops.start);
   stop.notes = ["<b>note</b>"];
   stop.results[0]!.name = "<img>";
@@ -183,7 +183,7 @@ test("text from programs is text", async () => {
   expect(el.textContent).toContain("<b>note</b>");
 });
 
-test("of a long program only what is in sight is made", async () => {
+test("only the visible lines of a long program are rendered", async () => {
   const made = copy(programs);
   const first = made.programs[made.stages[0]!.program]!;
   first.rows = Array.from({ length: 10_000 }, (_, i) => ({
@@ -200,7 +200,7 @@ test("of a long program only what is in sight is made", async () => {
 
 // --- what is asked for ---
 
-test("nothing is asked for by showing it", async () => {
+test("displaying it sends no requests", async () => {
   const { model, end } = await shown(stops["in the scan"]);
   expect(model.sent).toEqual([]);
   end();
@@ -225,7 +225,7 @@ test.each([
   expect(heard).not.toHaveBeenCalled();
 });
 
-test("keys that are typed into a field are no moves", async () => {
+test("keys typed into a field are not moves", async () => {
   const { model, press, find } = await shown();
   press("n", find("look-name"));
   (find("look-name") as HTMLInputElement).value = " h[2] ";
@@ -233,7 +233,7 @@ test("keys that are typed into a field are no moves", async () => {
   expect(model.sent).toEqual([{ do: "look", stage: "forward", name: "h[2]" }]);
 });
 
-test("where there is nothing before or behind, nothing is asked for", async () => {
+test("at either end, no request is sent", async () => {
   const { model, press, find } = await shown();
   press("b");
   expect(model.sent).toEqual([]);
@@ -245,7 +245,7 @@ test("where there is nothing before or behind, nothing is asked for", async () =
   expect(end.model.sent).toEqual([{ do: "back" }]);
 });
 
-test("moves that the kernel has not come to yet are not piled up", async () => {
+test("moves do not pile up while the kernel is busy", async () => {
   const { model, press, stopAt } = await shown();
   for (let i = 0; i < 5; i++) press("n");
   expect(model.sent).toHaveLength(2);
@@ -289,7 +289,7 @@ test.each([
   expect(model.sent).toEqual([{ do: "break", ...condition }]);
 });
 
-test("an iteration is gone to, of the loop that is next and of the one that the run is in", async () => {
+test("one can go to an iteration, of the next loop and of the current one", async () => {
   const ahead = await shown(stops["at the scan"]);
   (ahead.find("iteration") as HTMLInputElement).value = "2";
   ahead.find("go-iteration").click();
@@ -301,7 +301,7 @@ test("an iteration is gone to, of the loop that is next and of the one that the 
   expect(inside.model.sent).toEqual([{ do: "to", iteration: 0 }]);
 });
 
-test("in the jaxpr, arrows select, Enter runs to the equation, and the right arrow shows what it holds", async () => {
+test("in the jaxpr, arrow keys select, Enter runs to the equation, and the right arrow shows its nested program", async () => {
   const { model, find, press } = await shown(stops["at the scan"]);
   const list = find("equations");
   press("ArrowDown", list);
@@ -318,7 +318,7 @@ test("in the jaxpr, arrows select, Enter runs to the equation, and the right arr
   expect(find("crumbs").textContent).not.toContain("to the stop");
 });
 
-test("two clicks on an equation run to it, one on a variable looks at it", async () => {
+test("a double click on an equation runs to it, and a click on a variable inspects it", async () => {
   const { model, all, find } = await shown(stops["at the scan"]);
   all("equation")[1]!
     .querySelector(".jv-primitive")!
@@ -330,7 +330,7 @@ test("two clicks on an equation run to it, one on a variable looks at it", async
 
 // --- the kernel ---
 
-test("what goes wrong is told, and goes with the next move", async () => {
+test("an error is shown, and cleared by the next move", async () => {
   const { model, find } = await shown();
   expect(find("step-failure").hidden).toBe(true);
   model.set("failure", JSON.stringify({ kind: "AttributeError", message: "while running\n<b>" }));
@@ -339,7 +339,7 @@ test("what goes wrong is told, and goes with the next move", async () => {
   expect(find("step-failure").hidden).toBe(true);
 });
 
-test("a time line alone has the place where a NaN was born, and steps there", async () => {
+test("the timeline alone marks where a NaN first occurred, and goes there", async () => {
   const stage = programs.stages[0]!;
   const mark = JSON.stringify({
     stage: stage.name,
@@ -363,7 +363,7 @@ test("a time line alone has the place where a NaN was born, and steps there", as
   expect([plain.find("mark"), plain.find("marked").hidden]).toEqual([null, true]);
 });
 
-test("what was wrong with something typed is told beside its field, which has it again", async () => {
+test("a mistake in a field is shown next to it, and the text is kept", async () => {
   const { model, find } = await shown();
   const name = find("look-name") as HTMLInputElement;
   name.value = "zz";
@@ -386,7 +386,7 @@ test("what was wrong with something typed is told beside its field, which has it
     expect(find(id).hidden).toBe(true);
 });
 
-test("work that takes longer than a second is told with its time", async () => {
+test("work that takes longer than a second shows its time", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval", "performance"] });
   try {
     const { model, find, press } = await shown();
@@ -408,7 +408,7 @@ test("work that takes longer than a second is told with its time", async () => {
   }
 });
 
-test("a saved page can be read, says so, and asks for nothing", async () => {
+test("a saved page is readable, says so, and sends no requests", async () => {
   const { model, find, press, all } = await shown(stops["in the scan"], { is_saved: true });
   await new Promise((done) => setTimeout(done));
   expect(find("step-notice").textContent).toContain(SAVED);
@@ -424,7 +424,7 @@ test("a saved page can be read, says so, and asks for nothing", async () => {
   expect(find("crumbs").textContent).toContain("backward");
 });
 
-test("where the kernel is gone the last stop stays, and says why nothing runs", async () => {
+test("when the kernel is gone, the last stop stays, with the reason why nothing runs", async () => {
   const manager = { kernel: { status: "idle" }, get_model: async () => ({ comm_live: false }) };
   const { find, all, model } = await shown(stops["in the scan"], { _code: "x" });
   (model as never as { widget_manager: unknown }).widget_manager = manager;
@@ -450,7 +450,7 @@ test("numbers are short", () => {
   ]);
 });
 
-test("what is not finite is counted of floats, and zeros of whatever has several numbers", async () => {
+test("non-finite values are counted in floats, and zeros in any array", async () => {
   const told = (more: object) => ({
     ...copy(stops["in the scan"].results[0]!.value!),
     text: "",
@@ -471,7 +471,7 @@ test("what is not finite is counted of floats, and zeros of whatever has several
   expect(await counts({ type: "f32[]", size: 1, nan: 1, min: null })).toBe("NaN1");
 });
 
-test("a histogram shows what there is at all, and where zero is", () => {
+test("a histogram shows every bar that is not empty, and zero", () => {
   const told = stops["in the scan"].results[0]!.value!;
   expect(histogram({ ...told, size: 1 })).toBeNull();
   const drawn = histogram({ ...told, size: 101, histogram: [100, 0, 1], edges: [-1, 3] })!;
@@ -479,13 +479,13 @@ test("a histogram shows what there is at all, and where zero is", () => {
   expect(bars).toHaveLength(2);
   expect(Number(bars[1]!.getAttribute("height"))).toBeGreaterThan(1);
   expect(Number(drawn.querySelector("line")!.getAttribute("x1"))).toBeCloseTo(9 / 4);
-  // An edge beyond all numbers is sent as null.
+  // An infinite edge is sent as null.
   expect(
     histogram({ ...told, size: 3, histogram: [1, 2], edges: [-1, null] })!.querySelector("line"),
   ).toBeNull();
 });
 
-test("a value is told in words", () => {
+test("a value is described in words", () => {
   const told = stops["in the scan"].results[0]!.value!;
   expect(described({ ...told, type: "f32[3]", size: 3, min: 1, max: 2, mean: 1.5, nan: 1, pos_inf: 2 })).toBe(
     "f32[3], 1 to 2, mean 1.5, 1 NaN, 2 Inf",

@@ -22,7 +22,7 @@ function timeline(forward: number, backward: number, ...buffers: Buffer[]): Time
   return { steps, buffers };
 }
 
-/** sin, cos (kept), sum; then the broadcast cotangent, and one product: as `jaxviz.memory` counts it. */
+/** sin, cos (saved), sum; then the broadcast cotangent, and one product: as `jaxviz.memory` counts it. */
 const chain = timeline(
   3,
   2,
@@ -46,7 +46,7 @@ test("totals of a chain, counted by hand", () => {
   expect([peak, turn]).toEqual([2, 3]);
 });
 
-test("totals are sums of what is alive, whatever the buffers", () => {
+test("totals are sums of what is alive, for any buffers", () => {
   let seed = 1;
   const random = (n: number) => {
     seed = (seed * 48271) % 2147483647;
@@ -69,12 +69,12 @@ test("totals are sums of what is alive, whatever the buffers", () => {
   }
 });
 
-test("there are no equations", () => {
+test("without equations", () => {
   const { total, peak, turn } = totalsOf(timeline(0, 0, buffer(4, "argument", 0, 0)));
   expect([total.length, peak, turn]).toEqual([0, -1, 0]);
 });
 
-test("what is alive at a step, values of one expression and paths that differ in an index counted together", () => {
+test("what is alive at a step, with one expression's values and paths that differ in an index combined", () => {
   const layers = timeline(
     2,
     0,
@@ -136,7 +136,7 @@ test("round sizes", () => {
   expect(ticks(100, 0.4)).toEqual([]);
 });
 
-test("the view's timeline: steps know their pass, buffers the residuals that they hold", () => {
+test("the view's timeline: steps know their pass, and buffers their residuals", () => {
   const { steps, buffers } = model().timeline;
   expect(steps).toEqual([
     { row: 0, isBackward: false },

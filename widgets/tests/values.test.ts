@@ -9,7 +9,7 @@ type Json = Omit<View, "columns"> & { columns: Record<string, number[]> };
 const programs = printed as unknown as Record<string, { view: Json }>;
 const viewOf = (name: string) => new Model(fromJson(programs[name]!.view));
 
-/** What a row of a stage makes first, by its primitive and role; the n-th such. */
+/** The first result of a stage's n-th row with a primitive and role. */
 function made(m: Model, key: string, primitive: string, role: string, n = 0): number {
   const [from, to] = m.view.stages.find((s) => s.key === key)!.equations;
   const rows = Array.from({ length: to - from }, (_, i) => from + i);
@@ -17,7 +17,7 @@ function made(m: Model, key: string, primitive: string, role: string, n = 0): nu
   return m.outputs(found[n]!)[0]!;
 }
 
-test("a value is the same variable in every stage that has it", () => {
+test("a value is the same variable in every stage", () => {
   const m = viewOf("waves");
   const y = made(m, "primal", "sin", "primal");
   for (const key of ["jvp", "forward"]) expect(m.value(made(m, key, "sin", "primal"))).toBe(m.value(y));
@@ -27,7 +27,7 @@ test("a value is the same variable in every stage that has it", () => {
   expect(new Set([y, ...others].map((v) => m.value(v))).size).toBe(4);
 });
 
-test("tangents and cotangents have the hue of their value, and are told apart", () => {
+test("tangents and cotangents have the hue of their value, and are marked as such", () => {
   const m = viewOf("waves");
   const [w] = m.binders(0).slice(1);
   const y = made(m, "primal", "sin", "primal");
@@ -53,7 +53,7 @@ test("calls of one program keep their operands apart", () => {
   expect(new Set(calls.map((row) => m.value(m.inputs(row)[0]!))).size).toBe(calls.length);
 });
 
-test("what an equation of the function makes has another hue than what it reads", () => {
+test("results of the function's equations have other hues than their operands", () => {
   for (const m of [viewOf("waves"), viewOf("loop"), model()]) {
     const [from, to] = m.view.stages[0]!.equations;
     for (let row = from; row < to; row++) {

@@ -25,23 +25,23 @@ const programs = others as Record<string, Program>;
 describe.each(Object.entries(programs))("%s", (_name, { table, settings: cases, flips, drawn, tried }) => {
   const settings = new Settings(table);
 
-  it.each(cases)("calls a setting what Python calls it: $key", ({ regions, saved, offloaded, key }) => {
+  it.each(cases)("has the same key for a setting as Python: $key", ({ regions, saved, offloaded, key }) => {
     expect(
       settings.key({ regions: new Set(regions), saved: new Set(saved), offloaded: new Set(offloaded) }),
     ).toBe(key);
     expect(settings.key(settings.parse(key))).toBe(key);
   });
 
-  it.each(flips)("switches a checkpoint as Python does: %s, region %i", (from, region, to) => {
+  it.each(flips)("toggles a checkpoint like Python: %s, region %i", (from, region, to) => {
     expect(settings.key(settings.flipped(settings.parse(from), region).setting)).toBe(to);
   });
 
-  it("draws the peak that it is told", () => {
+  it("draws the given peak", () => {
     const { total, peak } = totalsOf(timelineOf(drawn));
     expect(total[peak]).toBe(tried.trades[drawn.key]![0]);
   });
 
-  it("has a row for each group that a checkpoint holds, and opens it into one for each value", () => {
+  it("has a row for each group in a checkpoint, which expands into its values", () => {
     const [first] = settings.valuesOf;
     const rows = rowsOf(settings, { ...NOTHING, regions: new Set([0]) });
     expect(rows.flatMap((row) => row.values).sort((a, b) => a - b)).toEqual(first);
@@ -53,7 +53,7 @@ describe.each(Object.entries(programs))("%s", (_name, { table, settings: cases, 
   });
 });
 
-test("rows that are not known yet come last, either way round", () => {
+test("rows with unknown effects are last, in either order", () => {
   const settings = new Settings(programs["layers"]!.table);
   const rows = rowsOf(settings, { ...NOTHING, regions: new Set([2]) });
   const [unknown] = rows;
@@ -75,7 +75,7 @@ test("rows that are not known yet come last, either way round", () => {
   ]);
 });
 
-test("of regions that cross each gives way to the other, and says so", () => {
+test("overlapping regions exclude each other, and the change is reported", () => {
   const { table } = programs["halves"]!;
   const regions = table.regions.map((r, i) => ({ ...r, crosses: i === 0 ? [1] : i === 1 ? [0] : [] }));
   const settings = new Settings({ ...table, regions });
@@ -83,7 +83,7 @@ test("of regions that cross each gives way to the other, and says so", () => {
   expect([[...both.setting.regions], both.gone]).toEqual([[0], [1]]);
 });
 
-test("to recompute what no checkpoint holds, one goes around it that saves all else", () => {
+test("recomputing a value outside all checkpoints adds one that saves everything else", () => {
   const settings = new Settings(programs["layers"]!.table);
   const none = NOTHING;
   const [value] = settings.valuesOf[0]!;
@@ -94,7 +94,7 @@ test("to recompute what no checkpoint holds, one goes around it that saves all e
   expect(settings.without(none, [999])).toBeNull();
 });
 
-/** A kernel that answers from the fixture when it is told to. */
+/** A kernel that answers from the fixture on demand. */
 function kernel({ table, tried, drawn }: Program) {
   const start = {
     trades: { "": tried.trades[""], "||": tried.trades["||"] },
@@ -132,7 +132,7 @@ function kernel({ table, tried, drawn }: Program) {
   return { model, answer, switches };
 }
 
-test("the compiled memory is asked for by a button, and goes when the switches change", () => {
+test("the compiled memory is requested by a button, and cleared when the switches change", () => {
   const { model, answer, switches } = kernel(programs["layers"]!);
   switches.want(() => []);
   switches.compile();
@@ -143,7 +143,7 @@ test("the compiled memory is asked for by a button, and goes when the switches c
   expect(switches.line).toBeNull();
   answer();
   answer();
-  expect(model.sent).toEqual([]); // nothing is compiled by itself
+  expect(model.sent).toEqual([]); // nothing compiles by itself
   switches.compile();
   expect(answer().compile).toBe("0||");
   expect(switches.line?.key).toBe("0||");
@@ -152,7 +152,7 @@ test("the compiled memory is asked for by a button, and goes when the switches c
   expect([switches.isCompiling, switches.line]).toEqual([false, null]);
 });
 
-test("what has been compiled for another pane is the line of the function as written, and of no other setting", () => {
+test("a compilation for another pane is the line of the function as written, and of no other setting", () => {
   const { model, switches } = kernel(programs["layers"]!);
   model.values["line"] = JSON.stringify({ key: "", turn: 1, total: [8, 24], error: "" });
   switches.hearCompiled();
@@ -165,14 +165,14 @@ test("what has been compiled for another pane is the line of the function as wri
   expect(new Switches(switchesOf(model as never), () => {}).line?.total).toEqual([8, 24]);
 });
 
-test("what is set is asked for first, then its memory over time, then what is one switch away", () => {
+test("the current setting is requested first, then its memory over time, then its neighbours", () => {
   const { model, answer, switches } = kernel(programs["layers"]!);
   expect(model.sent).toEqual([]);
   switches.want(() => ["1||", "2||"]);
   expect(model.sent).toEqual([{ work: "try", keys: ["1||", "2||"] }]);
   switches.flip(0);
   expect(switches.isPending).toBe(true);
-  expect(model.sent).toHaveLength(1); // the kernel is at something
+  expect(model.sent).toHaveLength(1); // the kernel is busy
   answer();
   expect(model.sent).toEqual([{ work: "try", keys: ["0||"] }]);
   answer();
@@ -183,7 +183,7 @@ test("what is set is asked for first, then its memory over time, then what is on
   expect(switches.isDrawing).toBe(false);
   expect(totalsOf(switches.timeline!).total.length).toBeGreaterThan(0);
   expect(model.sent).toEqual([]);
-  // What is known is there at once.
+  // Known effects are available immediately.
   switches.flip(1);
   expect(answer().keys).toEqual(["0,1||"]);
   switches.undo();
@@ -193,7 +193,7 @@ test("what is set is asked for first, then its memory over time, then what is on
   expect(model.count()).toBe(0);
 });
 
-test("clicks are taken back one by one, and done again", () => {
+test("clicks are undone one by one, and redone", () => {
   const { switches } = kernel(programs["layers"]!);
   switches.flip(0);
   switches.flip(2);
@@ -213,7 +213,7 @@ test("clicks are taken back one by one, and done again", () => {
   expect(switches.canRedo).toBe(false);
 });
 
-test("the plan moves all switches, and says so", () => {
+test("applying the plan changes all switches, and says so", () => {
   const { model, answer, switches } = kernel(programs["layers"]!);
   switches.plan();
   expect(switches.isPlanning).toBe(true);
@@ -223,7 +223,7 @@ test("the plan moves all switches, and says so", () => {
   expect(switches.said).toContain("All switches are set as in the plan");
 });
 
-test("the code is handed over once it is written", () => {
+test("the code is returned once it is written", () => {
   const { answer, switches } = kernel(programs["layers"]!);
   const then = vi.fn();
   switches.flip(0);
@@ -235,7 +235,7 @@ test("the code is handed over once it is written", () => {
   expect(then).toHaveBeenCalledTimes(2);
 });
 
-test("a page without a kernel has what was worked out before", async () => {
+test("a page without a kernel has what was computed before", async () => {
   const { table, tried } = programs["layers"]!;
   const values = { what_if: JSON.stringify(table), tried: JSON.stringify(tried), drawn: "", written: "" };
   const model = { ...host(values), comm_live: false };
@@ -251,7 +251,7 @@ test("a page without a kernel has what was worked out before", async () => {
   switches.destroy();
 });
 
-test("what is to be recomputed gets a checkpoint, and it is said which", () => {
+test("a value to recompute gets a checkpoint, and the message says which", () => {
   const { switches } = kernel(programs["layers"]!);
   const [value] = switches.settings!.valuesOf[0]!;
   expect(switches.keeps(value!)).toBe(true);

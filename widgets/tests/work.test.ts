@@ -7,12 +7,12 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-/** A model whose host can interrupt the kernel, as JupyterLab's can. */
+/** A model whose host can interrupt the kernel, like JupyterLab. */
 function interruptible(interrupt = vi.fn(async () => {})) {
   return { ...host({ what_if: "" }), widget_manager: { kernel: { interrupt } }, interrupt };
 }
 
-test("the kernel says how far it is, until the work is there", () => {
+test("the kernel reports progress until the result arrives", () => {
   const model = host({ what_if: "" });
   const work = whatIfOf(model);
   const seen: string[] = [];
@@ -34,7 +34,7 @@ test("the kernel says how far it is, until the work is there", () => {
   expect(model.count()).toBe(0);
 });
 
-test("only what the kernel is known to be at is interrupted", async () => {
+test("the kernel is interrupted only if it is known to be working on it", async () => {
   const model = interruptible();
   const work = whatIfOf(model);
   work.listen(() => {});
@@ -52,7 +52,7 @@ test("only what the kernel is known to be at is interrupted", async () => {
   expect(work.progress.state).toBe("stopped");
 });
 
-test("what is done beside the user's cells is stopped by code, and no cell is interrupted", () => {
+test("background work is stopped by code, without interrupting a cell", () => {
   const model = interruptible();
   const requestExecute = vi.fn(() => ({ done: Promise.resolve() }));
   Object.assign(model.widget_manager.kernel, { requestExecute });
@@ -67,7 +67,7 @@ test("what is done beside the user's cells is stopped by code, and no cell is in
   expect(work.progress.state).toBe("stopping");
 });
 
-test("the code that stops it runs in a subshell of its own, so that it does not wait for a cell", async () => {
+test("the code to stop it runs in its own subshell, so that it does not wait for a cell", async () => {
   const model = interruptible();
   const ran: unknown[] = [];
   const kernel = Object.assign(model.widget_manager.kernel, {
@@ -91,7 +91,7 @@ test("the code that stops it runs in a subshell of its own, so that it does not 
   expect(model.interrupt).not.toHaveBeenCalled();
 });
 
-test("where an interrupt is refused, it is not waited for", async () => {
+test("if an interrupt is refused, the page stops waiting", async () => {
   const model = interruptible(vi.fn(() => Promise.reject(new Error("no"))));
   const work = restOf(model);
   work.listen(() => {});
@@ -101,7 +101,7 @@ test("where an interrupt is refused, it is not waited for", async () => {
   await vi.waitFor(() => expect(work.progress.state).toBe("left"));
 });
 
-test("it is late unless the kernel says that it is at it, and the programs later than the rest", () => {
+test("work is late unless the kernel reports it, and the programs are late after a longer time", () => {
   vi.useFakeTimers();
   const model = host({ what_if: "" });
   const [whatIf, view] = [whatIfOf(model), viewOf(model)];
@@ -122,7 +122,7 @@ test("it is late unless the kernel says that it is at it, and the programs later
   expect(vi.getTimerCount()).toBe(0);
 });
 
-test("what the kernel is at is not asked for twice, and is waited for again by whoever asks", () => {
+test("work in progress is not requested twice, and can be awaited again", () => {
   const model = host({ what_if: "" });
   const work = whatIfOf(model);
   work.listen(() => {});
@@ -136,7 +136,7 @@ test("what the kernel is at is not asked for twice, and is waited for again by w
   expect(model.sent).toEqual(["what if"]);
 });
 
-test("a kernel that goes while it is at work is known to be gone, and one that speaks is there", async () => {
+test("a kernel that dies while working is noticed, and so is one that reports again", async () => {
   vi.useFakeTimers();
   const model = interruptible();
   const work = whatIfOf(model);
@@ -151,7 +151,7 @@ test("a kernel that goes while it is at work is known to be gone, and one that s
   work.ask();
   expect(model.sent).toEqual(["what if", "what if"]);
   model.tell("msg:custom", { work: "what if", stopped: true });
-  // Who had asked twice has it done twice.
+  // It was requested twice, so it runs twice.
   model.tell("msg:custom", { work: "what if" });
   expect(work.progress.state).toBe("working");
   expect(work.canStop).toBe(true);
