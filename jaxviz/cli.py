@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         options = _parser().parse_args(argv)
-    except SystemExit as done:  # argparse has said what was wrong, or printed the help
+    except SystemExit as done:  # argparse has already printed the error or the help
         return int(done.code or 0)
     if options.command == "doctor":
         return print_doctor(as_json=options.json)
@@ -98,7 +98,7 @@ def _run(options: Any) -> int:
     except CallError as error:
         complain(f"jaxviz {options.command}: {error}")
         return _USAGE_ERROR
-    except BrokenPipeError:  # whoever reads has read enough
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -252,7 +252,7 @@ def _examples_of(command: str) -> str:
     return "\n".join(["examples:", *lines])
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def _load(target: str) -> tuple[Any, dict[str, Any]]:
@@ -280,7 +280,7 @@ def _module(place: str) -> Any:
             return importlib.import_module(place)
         except ModuleNotFoundError as error:
             if error.name is None or not (place == error.name or place.startswith(f"{error.name}.")):
-                raise  # a module that theirs imports
+                raise  # a module that the user's module imports
             raise CallError(f"no module {place!r} was found; give a file by its path, such as model.py:loss") from None
     path = Path(place).resolve()
     if not path.is_file():
@@ -333,7 +333,7 @@ def _call(function: Any, options: Any, namespace: dict[str, Any]) -> Call:
         raise CallError(
             f'{error} of {options.target}; give it with --args, such as --args "params, f32[8,16]"'
         ) from None
-    except ValueError:  # a builtin, of which Python does not know
+    except ValueError:  # a builtin whose signature Python does not know
         pass
     return Call(f"{options.target}({options.args})", function, found.args, found.kwargs)
 
@@ -384,7 +384,7 @@ def _jaxpr(request: Request) -> None:
     except (jax.errors.ConcretizationTypeError, TypeError):
         if not call.args:
             raise
-        program = request.derivation.primal  # in which an argument that is not an array is itself, such as a flag
+        program = request.derivation.primal  # where an argument that is not an array, such as a flag, is itself
     show(str(program))
 
 
@@ -396,7 +396,7 @@ def _explore(request: Request) -> None:
     options, source = request.options, not request.options.no_source
     derivation = request.derivation
     if options.html:
-        from jaxviz.features.explorer.widget import Explorer  # it brings anywidget and IPython with it
+        from jaxviz.features.explorer.widget import Explorer  # it imports anywidget and IPython
 
         note(f"wrote {Explorer(derivation).save_html(options.html, source=source)}")
     pictures = {name: getattr(options, name) for name in ("svg", "png", "pdf", "dot") if getattr(options, name)}

@@ -163,7 +163,7 @@ class Derivation:
         """The function's own program, and its forward and backward programs if they can be derived."""
         yield self.primal
         for stage in ("forward", "backward"):
-            with contextlib.suppress(Exception):  # which is raised where the program itself is asked for
+            with contextlib.suppress(Exception):  # raised again when the program itself is accessed
                 yield getattr(self, stage)
 
     @cached_property
@@ -203,7 +203,7 @@ class Derivation:
                 continue
             equations = [equation for _, equation in program.walk()]
             for equation in equations:
-                # Between two stages an equation may have been through programs that are none, such as a body's JVP.
+                # Between two stages, equations may pass through programs that are not stages, such as a body's JVP.
                 source = next((e for e in ancestors(equation) if e in shown), None)
                 if source is not None:
                     made.setdefault(source, []).append(equation)
@@ -337,7 +337,7 @@ def _derive_call(
     except compat.ConcretizationTypeErrors:
         return derivation(on_values=True)
     except Exception:
-        return made  # which raises it again where it is asked for
+        return made  # raises it again when it is accessed
     return made
 
 

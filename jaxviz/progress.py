@@ -135,9 +135,9 @@ def _draw(
     if over.wait(_DELAY):
         return
     is_drawn.set()
-    if over.is_set():  # since, so that nobody waits for the bar to go
+    if over.is_set():  # finished in the meantime, so that nobody waits for the bar to disappear
         return
-    from tqdm.auto import tqdm  # takes a while to import
+    from tqdm.auto import tqdm  # slow to import
 
     of: dict[str, Any] = {} if total else {"bar_format": "{desc}: {elapsed}"}
     if _notebook() is not None:
@@ -148,7 +148,7 @@ def _draw(
             bar.n = done()
             bar.refresh()
             if over.wait(_BETWEEN):
-                # Short of its total it would stay, in red.
+                # Below its total, the bar would stay, in red.
                 bar.total = bar.n
                 return
 

@@ -43,6 +43,6 @@ def _has_links(stream: Any) -> bool:
     """Whether a terminal is known to have hyperlinks; others may print what they do not know."""
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return False
-    vte = os.environ.get("VTE_VERSION", "")  # GNOME's terminal and others
+    vte = os.environ.get("VTE_VERSION", "")  # VTE: GNOME Terminal and others
     known = os.environ.get("TERM_PROGRAM") in _PROGRAMS_WITH_LINKS or any(name in os.environ for name in _WITH_LINKS)
     return known or (vte.isdecimal() and int(vte) >= 5000)

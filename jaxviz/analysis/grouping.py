@@ -47,7 +47,7 @@ def evaluation(equation: Equation, within: Sequence[Equation] = ()) -> Hashable:
     """
     written = primal_equation(equation).source
     if own_line(written) is not None:
-        return evaluated_by(written)  # as most
+        return evaluated_by(written)  # the usual case
     made = _up_to_own_code(equation, within)
     return tuple(next((x for a in reversed(chain) if (x := evaluated_by(a.source))), None) for chain in made)
 

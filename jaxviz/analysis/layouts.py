@@ -136,7 +136,7 @@ def _layouts(
     if jax.config.jax_use_shardy_partitioner:  # type: ignore[attr-defined]
         try:
             return _propagated(n_devices, len(program.invars), *lower())
-        except Exception as error:  # of the lowering: an effect that this backend does not know, a program too deep, …
+        except Exception as error:  # an effect that this backend does not support, too deep a program, …
             reason = str(error).split("\n")[0]
     unknown = f"XLA's layouts are unknown ({reason}), so each value counts as if one device held all of it."
     return Layouts(n_devices, (1,) * len(program.invars), (1,) * n_cotangents, {}, {}, unknown)
@@ -171,7 +171,7 @@ def _of_equations(programs: Iterable[Program], made: Mapping[int, Sequence[compa
             if parts is not None:
                 values[v] = min(
                     values.get(v, parts), parts
-                )  # a function that is called from several places has one body
+                )  # a function that is called from several places has a single body
     return values
 
 
@@ -179,7 +179,7 @@ def _of_results(e: Equation, made: Sequence[compat.Propagated]) -> list[int | No
     shapes = tuple(tuple(getattr(v.aval, "shape", ())) for v in e.outvars)
     n = len(shapes)
     for found in reversed(made):
-        # A loop's results are the last of its instruction's: before them stand those that it only reads, and its counter.
+        # A loop's results are the last results of its instruction; its counter and what it only reads come before.
         if found.shapes[-n:] == shapes:
             return list(found.parts[-n:])
     by_shape = {shape: p for found in made for shape, p in zip(found.shapes, found.parts, strict=True)}
@@ -194,7 +194,7 @@ def _key(equation: Equation, place: int) -> tuple[Any, ...]:
     kind = "primal" if role in ("", "primal", "recomputation", "residual") else role
     made = equation.outvars[place]
     if kind == "primal" and (place >= len(root.outvars) or not _alike(made, root.outvars[place])):
-        kind, place = "residual", -1  # what a rule makes beside the results: which one it is differs with what is saved
+        kind, place = "residual", -1  # an additional result of a rule; its position depends on what is saved
     return root.outvars, place, kind, equation.primitive, tuple(getattr(made.aval, "shape", ()))
 
 

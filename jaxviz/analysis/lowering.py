@@ -92,7 +92,7 @@ class Tags:
         for tag in _TAG.findall(path):
             places = self.places.get(int(tag), [])
             inside = [n for n in places if not here or self._is_within(n, here)]
-            if not inside:  # the path of another instruction, merged with this one
+            if not inside:  # the path of another instruction that was merged into this one
                 found += here
             here = inside or places
         return tuple(dict.fromkeys([*found, *here]))
@@ -209,7 +209,7 @@ def lower_step(step: TrainingStep, opened: OpenedStep, donated: Sequence[bool] =
       the errors of JAX when it lowers the program.
     """
     tags = Tags((opened.program,))
-    # As JAX has it: the passes are no calls, which XLA would take apart in another order.
+    # As in JAX, the passes are not calls, which XLA would partition in another order.
     passes = {tags.operation(e.operation) for e in (*opened.forward, *opened.backward)}
     fun = as_function(inlined_where(tags.programs[0], lambda e: e.operation in passes, own_sources=True))
     fun.__name__ = fun.__qualname__ = step.traced.name
@@ -225,7 +225,7 @@ def _numbers(chosen: Sequence[bool]) -> tuple[int, ...]:
 
 def lowered(jitted: Any, types: Sequence[Any], placed: Sequence[Any]) -> Any:
     """What `jitted.lower` gives, for arguments on a mesh of which only the shape is known, too."""
-    # Where there are no devices, JAX has to be told what to lower for.
+    # Without devices, JAX has to be told which platforms to lower for.
     platforms = (jax.default_backend(),) if any(map(is_abstract, placed)) else None
     return jitted.trace(*types).lower(lowering_platforms=platforms)
 
@@ -243,14 +243,14 @@ def _gradient(
     cotangents = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in derivation.backward.invars[derivation.n_residuals :]
     ]
-    # As jax.grad has it, the cotangent of a single number is a constant.
+    # As in jax.grad, the cotangent of a scalar is a constant.
     is_number = n_results == 1 and len(cotangents) == 1 and cotangents[0].shape == ()
 
     def gradient(*values: Any) -> Any:
         outs = forward(*values[:n_inputs])
         seeds = [jax.numpy.ones((), cotangents[0].dtype)] if is_number else values[n_inputs:]
         cotangents_in = iter(backward(*outs[n_results:], *seeds))
-        # One of an input that has none is written out as zeros, as by JAX.
+        # As in JAX, an input without a cotangent gets zeros.
         return outs[:n_results], [
             next(cotangents_in) if nz else compat.zeros(aval.to_ct_aval())
             for nz, aval in zip(formed, inputs, strict=True)

@@ -129,7 +129,7 @@ class Naming:
         for depth, e in reversed(list(enumerate((*within, equation)))):
             source = primal_equation(e)
             program = self._home.get(source)
-            if program is None:  # the body of a call that the forward program has a copy of
+            if program is None:  # the body of a call that the forward program contains a copy of
                 source, bodies = e, (body for _, body in within[depth - 1].programs) if depth else ()
                 program = next((body for body in bodies if e in body.equations), None)
             if program is None or place >= len(source.outvars):
@@ -137,7 +137,7 @@ class Naming:
             value = source.outvars[place]
             if own_line(source.source) is not None:
                 return any(_is_outside(r, source) for r in self._readers_in(program).get(value, ()))
-            # A library's jitted function: its results are what its call results in.
+            # A jitted library function: its results are the call's results.
             if value not in program.outvars:
                 return False
             place = program.outvars.index(value)
@@ -164,7 +164,7 @@ def _is_of_users_rule(equation: Equation) -> bool:
     if equation.origin is None or equation.origin.equation is None or own_line(equation.source) is None:
         return False
     if equation.source is equation.origin.equation.source:
-        return False  # as most
+        return False  # the usual case
     of_call = [_own(written_by(e.source)) for e in ancestors(equation) if own_line(e.source) is not None]
     return _own(written_by(equation.source)) not in of_call
 
@@ -173,10 +173,10 @@ def _is_outside(reader: Equation | None, equation: Equation) -> bool:
     """Whether a reader of an equation's result is no part of the same evaluation of the user's expression."""
     if reader is None:
         return True
-    if reader.source is equation.source:  # of one call that has been inlined
+    if reader.source is equation.source:  # both from one inlined call
         return False
     mine, other = written_by(equation.source), written_by(reader.source)
-    # What the very same instructions made, they made when they were run again.
+    # The same instructions in a second run compute the same values.
     return mine == other or _own(mine) != _own(other)
 
 

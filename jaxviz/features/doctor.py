@@ -181,7 +181,7 @@ def print_doctor(as_json: bool = False) -> int:
 
 
 def _versions() -> Iterator[Finding]:
-    # The namesake's __init__.py, written over ours, has no version.
+    # If a package of the same name has overwritten our __init__.py, there is no version.
     own = getattr(sys.modules["jaxviz"], "__version__", "") or metadata.version(_DISTRIBUTION)
     old = tuple(map(int, platform.python_version_tuple()[:2])) < _OLDEST_PYTHON
     advice = f"jaxviz needs Python {'.'.join(map(str, _OLDEST_PYTHON))} or newer." if old else ""
@@ -210,7 +210,7 @@ def _versions() -> Iterator[Finding]:
     for owner, name in (("jax", "jaxlib"), ("ipywidgets", "jupyterlab_widgets")):
         try:
             wanted = _requirements(owner).get(name)
-        except metadata.PackageNotFoundError:  # that is said above
+        except metadata.PackageNotFoundError:  # reported above
             continue
         if wanted is not None:
             yield _version(name, wanted, owner)
@@ -259,9 +259,7 @@ def _devices() -> Iterator[Finding]:
     asked: Any = jax.config.jax_platforms  # type: ignore[attr-defined]
     try:
         backend, devices = jax.default_backend(), jax.devices()
-    except (
-        Exception
-    ) as error:  # whatever a plugin raises, and an AssertionError for a platform that no plugin is installed for
+    except Exception as error:  # whatever a plugin raises; an AssertionError if there is no plugin for a platform
         chosen = (
             f"JAX is set to use {asked} (jax_platforms or JAX_PLATFORMS): unset it, or install JAX for it."
             if asked
@@ -289,7 +287,7 @@ def _backend(backend: str, asked: Any) -> tuple[State, str, str]:
 def _stats(device: Any) -> dict[str, Any] | None:
     try:
         return device.memory_stats()  # type: ignore[no-any-return]
-    except (RuntimeError, NotImplementedError):  # a device of another process, or one that keeps no count
+    except (RuntimeError, NotImplementedError):  # a device of another process, or one without memory statistics
         return None
 
 
@@ -412,9 +410,7 @@ def _pictures() -> Iterator[Finding]:
 
 def _flags() -> Iterator[Finding]:
     for name, (default, meaning) in _FLAGS.items():
-        value = getattr(
-            jax.config, name, jax.config.values.get(name, default)
-        )  # another version of JAX may not know it
+        value = getattr(jax.config, name, jax.config.values.get(name, default))  # other versions of JAX may not have it
         value = getattr(value, "value", value)
         if value != default:
             yield Finding(name, "flags", "note", str(value), meaning)

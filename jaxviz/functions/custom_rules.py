@@ -42,7 +42,7 @@ class custom_jvp(jax.custom_jvp):  # type: ignore[type-arg]
       AttributeError: the function is called before it has a rule.
     """
 
-    _by_argument: tuple[Rule, ...] = ()  # the rules that `defjvps` is putting together
+    _by_argument: tuple[Rule, ...] = ()  # the rules given to `defjvps`
 
     def defjvp(self, jvp: Rule, symbolic_zeros: bool = False) -> Rule:
         """Sets the rule: `(*nondiff, primals, tangents) → (primals out, tangents out)`, as `jax.custom_jvp.defjvp`."""
@@ -73,7 +73,7 @@ class custom_jvp(jax.custom_jvp):  # type: ignore[type-arg]
         def checked(tangent: Any, out: Any, *primals: Any) -> Any:
             given = _run(rule, (tangent, out, *primals))
             try:
-                jax.tree.map(lambda *_: None, out, given)  # JAX sums what the rules give in this way
+                jax.tree.map(lambda *_: None, out, given)  # this is how JAX sums what the rules return
             except ValueError as error:
                 raise ValueError(
                     f"{error}\nThe tangent that the rule of {argument_names(self.fun)(index)} gives {_difference(given, out)}. "
@@ -108,7 +108,7 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
       AttributeError: the function is called before it has a rule.
     """
 
-    _user_fun: Rule | None = None  # the function to name, where `fun` is one of JAX's
+    _user_fun: Rule | None = None  # the function to name if `fun` is JAX's
 
     def defvjp(self, fwd: Rule, bwd: Rule, symbolic_zeros: bool = False, optimize_remat: bool = False) -> None:
         """Sets the rules, as `jax.custom_vjp.defvjp`: `fwd` returns the output and the residuals, `bwd` takes the residuals and a cotangent."""
@@ -127,7 +127,7 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
         @_in_place_of(bwd)
         def checked_bwd(*args: Any) -> Any:
             *fixed, residuals, ct = args
-            if not isinstance(residuals, _Residuals):  # called by hand
+            if not isinstance(residuals, _Residuals):  # called directly by the user
                 return _run(bwd, args)
             out = _run(bwd, (*fixed, residuals.value, ct))
             if error := residuals.types.refused(out, argument_names(self.fun, self.nondiff_argnums)):
@@ -192,7 +192,7 @@ def custom_gradient(fun: Rule) -> Rule:
                     f"gives must be a function from the cotangent of its output. {_places(fun)}"
                 )
             cts = _run(rule, (ct,))
-            # JAX takes one cotangent as it is, outside a tuple.
+            # JAX accepts a single cotangent without a tuple.
             given = (cts,) if jax.tree_util.all_leaves([cts]) else cts
             if error := types.refused(given, argument_names(fun)):
                 raise type(error)(f"{error} {_places(fun, rule)}")
@@ -209,7 +209,7 @@ def custom_gradient(fun: Rule) -> Rule:
     return named
 
 
-# --- where a rule is, and how it is run -------------------------------------------------------------------------------
+# --- locating and running a rule --------------------------------------------------------------------------------------
 
 
 def _unwrapped(fun: Any) -> Any:
@@ -238,7 +238,7 @@ def _in_place_of(rule: Rule) -> Callable[[Rule], Rule]:
 
     def decorate(checked: Any) -> Rule:
         functools.update_wrapper(checked, rule)
-        if isinstance(rule, functools.partial):  # which JAX looks through, but not inside a function that wraps it
+        if isinstance(rule, functools.partial):  # JAX looks through partials, but not inside a wrapper function
             checked.__wrapped__ = _unwrapped(rule)
             with contextlib.suppress(TypeError, ValueError):
                 checked.__signature__ = inspect.signature(rule)
@@ -298,7 +298,7 @@ def argument_names(fun: Rule, left_out: Sequence[int] = ()) -> Callable[[int], s
     return name
 
 
-# --- what is wrong with what a rule gives -----------------------------------------------------------------------------
+# --- errors in what a rule returns ------------------------------------------------------------------------------------
 
 
 def _result_types(fun: Rule, nondiff_argnums: Sequence[int], nondiff: Sequence[Any], args: Sequence[Any]) -> Any:
@@ -310,7 +310,7 @@ def _result_types(fun: Rule, nondiff_argnums: Sequence[int], nondiff: Sequence[A
 
     try:
         return jax.eval_shape(of_the_others, *args)
-    except Exception:  # what is wrong with the function, if anything is, comes up when JAX runs it
+    except Exception:  # an error in the function itself is raised when JAX runs it
         return None
 
 
@@ -337,7 +337,7 @@ def _difference(got: Any, want: Any) -> str:
     lacks = ", ".join(p for p in at_want if p not in at_got)
     extra = ", ".join(p for p in at_got if p not in at_want)
     parts = [f"lacks {lacks}"] * bool(lacks) + [f"has {extra} in addition"] * bool(extra)
-    if "" in (*at_got, *at_want):  # one of them is a leaf itself, and has no path to speak of
+    if "" in (*at_got, *at_want):  # one of them is a leaf itself, so it has no path
         parts = []
     return " and ".join(parts) or f"has the structure {jax.tree.structure(got)}, not {jax.tree.structure(want)}"
 
@@ -431,7 +431,7 @@ class _ArgumentTypes:
         return _ArgumentTypes(tuple(given), tree)
 
     def __hash__(self) -> int:
-        return hash(self.leaves)  # the metadata of a user's own containers need not be hashable
+        return hash(self.leaves)  # metadata of user-defined containers may not be hashable
 
     def refused(self, cts: Any, name: Callable[[int], str]) -> Exception | None:
         """JAX's error for what a backward rule gives, if it is to be refused; `name` gives the arguments' names."""
@@ -449,7 +449,7 @@ class _ArgumentTypes:
             return TypeError(f"{words} expected {wanted}, got {len(given)}.")
         pairs: list[tuple[int, _Leaf, Any]] = []
         for i, (ct, argument) in enumerate(zip(given, arguments, strict=True)):
-            # As in JAX, one cotangent may stand for all leaves below it, and None for zeros.
+            # As in JAX, one cotangent may apply to all leaves below it, and None means zeros.
             note = lambda x, below, i=i: pairs.extend((i, leaf, x) for leaf in jax.tree.leaves(below))
             try:
                 jax.tree.map(note, ct, argument, is_leaf=_is_none)

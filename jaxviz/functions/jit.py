@@ -22,7 +22,7 @@ class Jitted:
 
     def __init__(self, fun: Callable[..., Any], options: dict[str, Any]):
         functools.update_wrapper(self, fun)
-        self._fun = fun  # the cache holds it weakly
+        self._fun = fun  # the cache only has a weak reference
         self._options = options
         self._compiled = compiled_of(fun, options)
 

@@ -329,7 +329,7 @@ class _Tried:
 
     def verdicts(self, tol: float) -> Any:
         scale = np.maximum(np.abs(self.rule), np.abs(self.numerical))
-        agrees = np.abs(self.rule - self.numerical) <= tol * scale + self.slack  # NaN does not
+        agrees = np.abs(self.rule - self.numerical) <= tol * scale + self.slack  # NaN does not agree
         is_rough = ~np.isfinite(self.numerical) | (
             (self.jump > 0) & (np.nan_to_num(self.gap, posinf=0) <= 10 * self.jump)
         )
@@ -359,7 +359,7 @@ class _Differences:
         x = np.asarray(self.point[i], np.float64)
         size = np.sqrt(np.mean(x**2)) if x.size and x.any() else 1.0
         step = self.eps ** (1 / 3) * np.clip(size, 1e-3, 1.0)
-        for h in (step, step * 1e-3, step * 1e-6):  # a domain may end close by
+        for h in (step, step * 1e-3, step * 1e-6):  # the boundary of the domain may be close
             up, down, near_up, near_down = (self._results(i, x + t * direction) for t in (h, -h, h / 2, -h / 2))
             if all(np.isfinite(y).all() for y in (*up, *down)):
                 break
@@ -391,7 +391,7 @@ class _Differences:
 
             whole = _Tried(*map(_array, along(self.directions[draw][i], self.along(draw, i))))
             tried.append(whole)
-            if whole.verdicts(self.tol) != "right" and 1 < x.size <= 32:  # find the element
+            if whole.verdicts(self.tol) != "right" and 1 < x.size <= 32:  # find the wrong element
                 units = [np.reshape(row, x.shape) for row in np.eye(x.size)]
                 columns = zip(*(along(d, self._central(i, d)) for d in units), strict=True)
                 tried.insert(0, _Tried(*(None if c[0] is None else np.reshape(c, x.shape) for c in columns)))

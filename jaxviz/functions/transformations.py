@@ -77,7 +77,7 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
         raise
     n = len(traced.program.outvars)
     results, aux, tangents_out = outs[: traced.n_results], outs[traced.n_results : n], outs[n:]
-    # JAX's own result has the types that tracing gives, since most operations are jitted: weak where the primal is.
+    # JAX's own result has the types found by tracing, since most operations are jitted: weak if the primal is.
     avals = [v.aval.to_tangent_aval() for v in traced.program.outvars[: traced.n_results]]
     full = [
         compat.as_type(t, a) for t, a in zip(_with_zeros(tangents_out, pushed.nonzeros_out, avals), avals, strict=True)
@@ -198,7 +198,7 @@ def _linearized(
         note_arguments(error, fun, primals, {})
         raise
     n = len(traced.program.outvars)
-    # A number that JAX keeps as an array is still a number where the program only passes it on.
+    # A scalar that JAX keeps as an array remains a scalar if the program only passes it on.
     outs[n:] = [compat.as_array(x, a.aval) for x, a in zip(outs[n:], parts.residuals, strict=True)]
     return traced, outs, parts, nonzeros
 
@@ -406,7 +406,7 @@ def vmap(
         try:
             traced = trace_call(fun, args, kwargs, closes_over=False)
         except compat.RuleHoldsTracer:
-            return fun(*args, **kwargs)  # JAX maps a custom rule together with what it closes over
+            return fun(*args, **kwargs)  # JAX maps a custom rule together with the values it closes over
         made = vmap_program(traced.program, dims, axis)
         outs = compat.outside_vmap(lambda: evaluate(made.program, values), made.dims_out)
         return jax.tree.unflatten(traced.out_tree, outs)
@@ -513,7 +513,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
 
     @api_boundary
     def transposed(consts: tuple[Any, ...], out_cotangent: Any) -> Any:
-        del consts  # leaves of the returned pytree, as in JAX; the program holds them too
+        del consts  # they are leaves of the returned pytree, as in JAX, and the program also refers to them
         cts, tree = jax.tree.flatten(out_cotangent)
         if tree != traced.out_tree:
             raise TypeError(f"cotangent tree does not match function output, expected {traced.out_tree} but got {tree}")

@@ -13,11 +13,11 @@ from jaxviz.transforms.jvp import jvp_rules
 
 class _Composite(HigherOrder):
     def bodies(self, operation: Operation) -> tuple[Body, ...]:
-        ((label, program),) = operation.programs  # `jaxpr`, and `call_jaxpr` since JAX 0.12
+        ((label, program),) = operation.programs  # named `jaxpr`, and since JAX 0.12 `call_jaxpr`
         return (Body(program, range(len(operation.in_avals)), label),)
 
 
 COMPOSITE = _Composite(compat.composite_p)
 
-# JAX's, which raises an error that says so: that it is registered here means that its program is opened.
+# JAX's own rule, which raises a clear error. Registering it here means that the composite is opened.
 jvp_rules.register(compat.composite_p)(jvp_rules.default)

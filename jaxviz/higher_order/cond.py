@@ -153,9 +153,7 @@ def _linearize_cond(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> L
     avals, places = _merged(saved)
     forward = [_saving(p.forward, n_out, m, avals, at) for p, m, at in zip(parts, saved, places, strict=True)]
     primal = call_of(cond_operation(operation, forward))
-    outside: dict[
-        Any, Atom
-    ] = {}  # a residual of some branch that is an operand of the cond, or a constant of the branch
+    outside: dict[Any, Atom] = {}  # residuals of any branch that are operands of the cond, or constants of the branch
     all_places: list[list[int]] = []
     constants: dict[Var, Any] = {}
     for branch, p, given, at in zip(branches, parts, passed, places, strict=True):
@@ -306,7 +304,7 @@ def _vmap_cond(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
     ]
     parts = [vmap_program(b, at[1:], axis, to=dims_out) for b in branches]
     builder, operands, ins = inputs_moved(operation, dims, (dims[0], *at[1:]), axis)
-    if dims[0] is not None:  # which platform it is does not depend on the example
+    if dims[0] is not None:  # the platform does not depend on the example
         asked = trace_rule(lambda: [compat.platform_index(platforms)], [])
         ins[0] = builder.inline(asked, [])[0]
     outs = builder.apply(cond_operation(operation, [b.program for b in parts]), ins)

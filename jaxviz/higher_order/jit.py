@@ -90,7 +90,7 @@ def _linearize_jit(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> Li
     result_of = dict(zip(returned, outs, strict=False))
     outer_results = [result_of[i] if i in result_of else outside[a] for i, a in enumerate(results)]
     for a, v in zip([*(results[i] for i in returned), *computed], outs, strict=True):
-        outside.setdefault(a, v)  # of what is an operand and a result, JAX keeps the operand
+        outside.setdefault(a, v)  # if an operand is also a result, JAX keeps the operand
     residuals = [outside[a] for a in parts.residuals]
 
     call = Equation(made, operands, outs)

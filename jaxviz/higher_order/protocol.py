@@ -80,7 +80,7 @@ class HigherOrder:
         """Whether a result has one value of each iteration."""
         return False
 
-    # --- how a loop is stepped; of other kinds nobody asks ------------------------------------------------------------
+    # --- stepping a loop; not used for other kinds --------------------------------------------------------------------
 
     def turned(self, operation: Operation, iteration: int) -> int:
         """From an iteration's number to its place in the order of execution, and back: a scan in reverse begins with the last."""

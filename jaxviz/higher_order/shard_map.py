@@ -51,7 +51,7 @@ def only_passes_a_scalar(equation: Equation) -> bool:
         return False
     if origin.rule in (_LAID_SIDE_BY_SIDE, _TAKEN_OUT):
         return True
-    # Transposed, it is the same equation once more.
+    # Its transpose is a shard_map again.
     return (
         origin.equation is not None
         and origin.equation.operation is equation.operation
@@ -61,7 +61,7 @@ def only_passes_a_scalar(equation: Equation) -> bool:
 
 class _ShardMapKind(HigherOrder):
     kind = "devices"
-    can_be_stepped = False  # it is one step
+    can_be_stepped = False  # it is a single step
 
     def n_devices(self, operation: Operation) -> int:
         p = operation.params
@@ -173,7 +173,7 @@ def _keep(
     """
     places: dict[Atom, int] = {}
     for i, a in enumerate(results):
-        places[a] = len(forward.invars) + i  # JAX takes the last of several results that are one value
+        places[a] = len(forward.invars) + i  # if several results are the same value, JAX takes the last
     places.update((v, i) for i, v in enumerate(forward.invars))
     forwarded = tuple(places.get(a) for a in residuals)
     producers: dict[Atom, Equation] = {v: e for e in forward.equations for v in e.outvars}

@@ -57,7 +57,7 @@ def applied(primitive: Any, params: Mapping[str, Any], in_avals: tuple[Any, ...]
     key: Any = (primitive, exact_params(params), in_avals, context)
     try:
         found = _applied.get(key)
-    except TypeError:  # a param has no hash
+    except TypeError:  # a param is not hashable
         found = key = None
     if found is None:
         out_avals = compat.plain_result_types(primitive, params, in_avals, context)
@@ -91,7 +91,7 @@ def trace_rule(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], of: Oper
       of: the operation that it is asked of.
     """
     if of is not None and not of.programs and not of.effects:
-        with contextlib.suppress(TypeError):  # a param has no hash
+        with contextlib.suppress(TypeError):  # a param is not hashable
             key = (of.primitive, exact_params(of.params), of.in_avals, of.context)
             _applied.keep(key, of, weakly=of.has_user_data)
     program = compat.record_rule(fun, avals, applied)
@@ -108,7 +108,7 @@ def trace_rule_on_values(fun: Callable[..., Sequence[Any]], avals: Sequence[Any]
 
 def read_traced(traced: compat.TracedJaxpr, branches: tuple[Branch, ...] = (), is_path: bool = False) -> Program:
     """The Program of what `compat.trace_to_jaxpr` made."""
-    bodies = [read_traced(body) for body in traced.bodies]  # found again, as they are, where the jaxpr holds them
+    bodies = [read_traced(body) for body in traced.bodies]  # these are found again where the jaxpr contains them
     program = read_jaxpr(traced.jaxpr, {id(x) for x in traced.held}, branches, is_path, traced.made_from)
     del bodies
     return program
@@ -138,7 +138,7 @@ def read_jaxpr(
     program = _Reader(held).read(inner, tuple(jaxpr.consts) if closed else (), closed, branches, is_path)
     for i, equation in made_from.items():
         program.equations[i].origin = equation.origin
-    program.__dict__["jaxpr"] = jaxpr  # written back, it is the very object that JAX's own caches know
+    program.__dict__["jaxpr"] = jaxpr  # converting back yields the very object that JAX's caches know
     _programs[id(jaxpr)] = program
     return program
 
@@ -269,7 +269,7 @@ def write_program(program: Program) -> Any:
     invars = [bind(v) for v in program.invars]
     eqns = []
     is_high = program.is_high
-    params: dict[int, dict[str, Any]] = {}  # one dict for each Operation: equations that share it, share it here too
+    params: dict[int, dict[str, Any]] = {}  # one dict per Operation: equations that share it also share the dict
     for e in program.equations:
         op = e.operation
         ins = [atom(a) for a in e.invars]
@@ -287,7 +287,8 @@ def write_program(program: Program) -> Any:
 
 def kept_jaxpr(program: Program) -> Any:
     """The jaxpr of a Program that is to keep it. Read again, it is this very program, with the origins of its equations."""
-    # Held before it is known: two threads may write it at once, and what is interrupted here leaves no id that another jaxpr may get.
+    # Stored before it is registered: two threads may convert it at once, and an interrupt here must not leave an id that another jaxpr
+    # could get.
     jaxpr = program.__dict__.setdefault("jaxpr", write_program(program))
     _programs[id(jaxpr)] = program
     return jaxpr

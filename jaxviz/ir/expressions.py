@@ -79,7 +79,7 @@ def called_by(expression: str) -> ast.expr | None:
     """`self.norm` for `self.norm(x)`: what an expression calls; None where it is no call."""
     try:
         call = ast.parse(expression, mode="eval").body
-    except SyntaxError:  # there is no text
+    except SyntaxError:  # there is no source text
         return None
     return call.func if isinstance(call, ast.Call) else None
 
@@ -255,7 +255,7 @@ def _spans(lines: Sequence[str]) -> dict[tuple[int, int, int, int], Span]:
         span = Span(*start, *end, assigned.get(id(node), ""), "", free)
         found.setdefault((*start, *end), span)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            # Where a method is called on another line than its object starts on, Python records the name of the method as the start.
+            # If a method is called on another line than its object, Python records the method's name as the start.
             line, column = node.func.end_lineno or 0, (node.func.end_col_offset or 0) - len(node.func.attr.encode())
             found.setdefault((line, column, *end), span)
     return found

@@ -67,7 +67,7 @@ def file_label(file: str) -> str:
     in_terminal = _CELL_OF_TERMINAL.match(file)
     if in_terminal:
         return f"In[{in_terminal[1]}]"
-    # Where IPython has not been imported, no cell has been run.
+    # If IPython is not imported, no cell has run.
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     named = (
         shell.compile.format_code_name(file) if hasattr(getattr(shell, "compile", None), "format_code_name") else None
@@ -153,7 +153,7 @@ def _lines_of(traceback: Any) -> _Lines:
     library = None
     passed: list[tuple[Any, int]] = []
     evaluated: list[tuple[Any, int]] = []
-    by_jaxviz = False  # whether jaxviz called what was under way
+    by_jaxviz = False  # whether the frames so far were called by jaxviz
     codes, instructions = traceback.raw_frames()
     frames = zip(codes, instructions, owners(codes), strict=True)
     for code, instruction, whose in frames:
@@ -162,7 +162,7 @@ def _lines_of(traceback: Any) -> _Lines:
             case "user":
                 here = location_at(code, instruction)
                 evaluated.append((code, instruction))
-                # What called jaxviz is not part of the function, but where there is no line at all it is better than none.
+                # The caller of jaxviz is not part of the function, but better than no line at all.
                 if by_jaxviz and not any(o == "jaxviz" for _, _, o in frames):
                     return _Lines(None, library, here, _instructions(*passed), _instructions(*evaluated))
                 return _Lines(here, library, None, _instructions(*passed), _instructions(*evaluated))
@@ -247,7 +247,7 @@ def is_inside_own_code(source: Any) -> bool:
     traceback = source.traceback if source is not None else None
     if traceback is None:
         return False
-    # flax has its frames left out of those of the user.
+    # flax excludes its frames from the user's.
     found = owners(traceback.raw_frames()[0])
     return next((o in ("user", "library") for o in found if o not in ("jax", "python")), False)
 

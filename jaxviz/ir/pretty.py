@@ -107,7 +107,7 @@ def printed_params(operation: Operation) -> list[str]:
     if not operation.params:
         return []
     bare = replace(operation, params=map_programs(operation.params, _emptied)) if operation.programs else operation
-    # Where nothing fits in a line, JAX gives each param a line of its own.
+    # If nothing fits on a line, JAX puts each param on a separate line.
     lines = one_equation(bare).pretty_print(width=1, use_color=False).split("\n")
     first = next((i for i, line in enumerate(lines) if line.endswith("[")), -1)
     if first < 0:

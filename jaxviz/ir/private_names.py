@@ -252,7 +252,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "config.trace_context_names": Name("the names of its parts", _RECOMPILING),
     "tree_util.equality_errors_pytreedef": Name("where two argument structures differ", _RECOMPILING),
     "tree_util.keystr": Name("the path of that place", _RECOMPILING),
-    # layouts over devices
+    # shardings
     "lib.mlir.ir.RankedTensorType": Name("the shape of an instruction's result", _LAYOUTS),
     "lib.mlir.ir.WalkResult": Name("walks the instructions of a lowered program", _LAYOUTS),
     "lib.mlir.passmanager.PassManager": Name("runs Shardy on a lowered program, without compiling it", _LAYOUTS),
@@ -311,7 +311,7 @@ def _is_there(name: str) -> bool:
         path += f".{part}"
         if not hasattr(found, part):
             try:
-                importlib.import_module(path)  # a module that nothing has imported yet
+                importlib.import_module(path)  # not imported by anything yet
             except ImportError:
                 return False
         found = getattr(found, part)

@@ -45,9 +45,7 @@ def exact(x: Any) -> Hashable:
             return x  # type: ignore[no-any-return]
         if kinds == _BOOL:
             return bool, x
-    if kind.__hash__ is object.__hash__ or isinstance(
-        x, _ALONE
-    ):  # programs and functions are the same as themselves only
+    if kind.__hash__ is object.__hash__ or isinstance(x, _ALONE):  # programs and functions are compared by identity
         return kind, x
     if isinstance(x, tuple):
         return kind, *map(exact, x)
@@ -131,7 +129,7 @@ class SharedTable(Generic[T]):
         if weakly:
             self._weak[key] = made
             return made
-        if len(self._recent) >= self.size:  # in two halves, so that using what is there costs no more than finding it
+        if len(self._recent) >= self.size:  # two generations, so that a hit costs no more than a lookup
             self._recent, self._earlier = {}, self._recent
         self._recent[key] = made
         return made

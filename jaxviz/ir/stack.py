@@ -23,7 +23,7 @@ _before = 0
 
 
 def _set_limit(limit: int) -> None:
-    with contextlib.suppress(RecursionError):  # some frames are deeper than that already
+    with contextlib.suppress(RecursionError):  # the stack is already deeper than that
         sys.setrecursionlimit(limit)
 
 
@@ -44,10 +44,10 @@ class _DeepStack(contextlib.ContextDecorator):
         global _inside
         with _lock:
             _inside -= 1
-            # A limit that somebody else has set meanwhile stays.
+            # Keep a limit that somebody else has set in the meantime.
             if _inside == 0 and _before and sys.getrecursionlimit() == FRAMES:
                 _set_limit(_before)
-        # Where a jitted function calls itself, JAX says so.
+        # JAX has its own error for a jitted function that calls itself.
         is_too_deep = isinstance(error, RecursionError) and str(error).startswith("maximum recursion depth")
         if error is not None and is_too_deep and _ADVICE not in getattr(error, "__notes__", ()):
             error.add_note(_ADVICE)

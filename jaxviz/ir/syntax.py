@@ -100,7 +100,7 @@ class Operation:
         object.__setattr__(self, "has_user_data", bool(self.programs) or not all(map(is_data, self.params.values())))
 
 
-@dataclass(eq=False, slots=True)  # not frozen, as Equation
+@dataclass(eq=False, slots=True)  # not frozen, like Equation
 class Origin:
     """Where a derived equation came from. It is immutable.
 
@@ -119,7 +119,7 @@ class Origin:
 
 @dataclass(
     eq=False, slots=True
-)  # not frozen: that makes it four times as slow to make, and a derivation makes thousands
+)  # not frozen, which would make creation four times slower, and a derivation creates thousands
 class Equation:
     """`outvars = operation invars`, with the user's source line and, in a derived program, its origin.
 

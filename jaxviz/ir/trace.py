@@ -140,7 +140,7 @@ def trace_call(
     info = debug_info if debug_info is not None else compat.function_debug_info(fun, args, kwargs)
     leaves = [_checked(x, i, info) for i, x in enumerate(leaves)]
     avals = [compat.aval_of(x) for x in leaves]
-    # Outside `jit` a whole number is a value for JAX's transforms, and may be static.
+    # Outside `jit`, JAX's transforms treat an integer as a value; it may also be static.
     is_value = [
         is_static and compat.is_float0(aval.to_tangent_aval())
         for is_static, aval in zip(_static_leaves(fun, args, kwargs), avals, strict=True)
@@ -189,9 +189,9 @@ def _trace_flat(
                 return read_traced(_folded_if_need_be(flat, avals, info, **rules))
         except compat.ConcretizationTypeErrors:
             if not are_concrete(values):
-                raise  # under an outer jit or vmap there is no value to look at: the error is jax's
+                raise  # under an outer jit or vmap there are no values: raise JAX's error
     keeps = [a or compat.is_tracer(x) for a, x in zip(active, leaves, strict=True)]
-    with usual_stack:  # each equation is run
+    with usual_stack:  # each equation is evaluated
         traced = _folded_if_need_be(flat, avals, info, values=values, active=keeps, closes_over=closes_over)
     branches = tuple(Branch(locate(source), kind, value) for source, kind, value in traced.looks)
     return read_traced(traced, branches, is_path=True)
@@ -221,7 +221,7 @@ def _check_leaks(program: Program, leaves: Sequence[Any]) -> None:
     pending, seen = [program], {program}
     while pending:
         p = pending.pop()
-        for v, x in zip(p.constvars, p.consts, strict=False):  # some params hold programs without their constants
+        for v, x in zip(p.constvars, p.consts, strict=False):  # some params contain programs without their constants
             if compat.is_leaked(x):
                 error = compat.leaked_error(x)
                 at = next((locate(e.source) for e in p.equations if v in e.invars), None)
@@ -263,7 +263,7 @@ def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, .
     if not leaves or len(names) != len(leaves):
         return
     named = list(zip(names, leaves, strict=True))
-    named.sort(key=lambda pair: str(getattr(pair[1], "shape", None)) not in str(error))  # first those it speaks of
+    named.sort(key=lambda pair: str(getattr(pair[1], "shape", None)) not in str(error))  # mentioned ones first
     listed = ", ".join(f"{path}: {_type_text(x)}" for path, x in named[:MOST_NOTED])
     rest = f" and {len(named) - MOST_NOTED} more" if len(named) > MOST_NOTED else ""
     error.add_note(f"{CALLED} {name}, called with {listed}{rest}.")

@@ -73,7 +73,7 @@ def _required(fun: Callable[..., Any]) -> list[str]:
     """The names of the arguments that a function has to be called with by position; where there are none, of those that it may be."""
     try:
         parameters = inspect.signature(fun).parameters.values()
-    except (TypeError, ValueError):  # a builtin may not tell
+    except (TypeError, ValueError):  # a builtin may have no signature
         return []
     by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     more = ["x"] if any(p.kind is p.VAR_POSITIONAL for p in parameters) else []

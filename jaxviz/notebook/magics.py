@@ -272,7 +272,7 @@ class JaxvizMagics(Magics):
         words, rest = _options(line, _takes_value(magic.parser))  # type: ignore[attr-defined]
         try:
             options = magic.parser.parse_args(words)  # type: ignore[attr-defined]
-        except SystemExit:  # argparse has printed the help that was asked for
+        except SystemExit:  # argparse has printed the help
             return None
         text = rest if cell is None else f"{rest}\n{cell}"
         place = self._place(magic.__name__, text, cell is not None)
@@ -302,7 +302,7 @@ class JaxvizMagics(Magics):
             file = frame.f_code.co_filename
             if frame.f_globals is not self._namespace() or not is_cell(file):
                 continue
-            # Python has seen what IPython makes of a magic; reports show, and read, what stands in it.
+            # Python has compiled IPython's translation of a magic; reports show and parse the original cell.
             if is_cell_magic:
                 lines, at, name = text.splitlines(), 1, f"%%{magic}"
             else:

@@ -59,7 +59,7 @@ class Bundled(anywidget.AnyWidget):  # type: ignore[misc]
     _shows = traitlets.Unicode(MAIN).tag(sync=True)
 
     def __init__(self, shows: str = MAIN, **traits: Any):
-        # Set on the instance, so that the class can be imported where the bundle has not been built.
+        # Set on the instance, so that the class can be imported if the bundle has not been built.
         self._esm = loader()
         code = bundle()
         super().__init__(_code=code, _build=code.build, _shows=shows, **traits)

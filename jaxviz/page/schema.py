@@ -49,7 +49,7 @@ SCOPES = ("scope", "loop", "repeated", "line", "rest")
 the user's; or what is not worth a box of its own."""
 
 COLUMNS: Mapping[str, str] = {
-    # A program: the top of a stage, or one that an equation holds.
+    # A program: the top level of a stage, or a nested program of an equation.
     "program_stage": "number of its stage",
     "program_owner": "equation that holds it, or -1 at the top of a stage",
     "program_label": "string: the parameter it is, such as 'jaxpr' or 'branches[0]'",
@@ -82,7 +82,7 @@ COLUMNS: Mapping[str, str] = {
     "equation_work": "FLOPs of it alone, all the times that it runs together; 0 where those of the programs that it holds are counted",
     "equation_group": "a number that those have in common which one expression led to in repeated layers, calls and iterations",
     "equation_twin": "the first row that shows the same equation, or -1 if this is the first",
-    # What few equations have: those that name an axis, shard_maps, and jits with donated arguments.
+    # Columns for few equations: those that name an axis, shard_maps, and jits with donated arguments.
     "axis_rows": "equation that names axes; its first param says which",
     "axis_exchanges": "1 if the places along them exchange values, as in a psum; 0 if they do not, as in a pvary",
     "layout_rows": "equation that runs its program on each device of a mesh; its first param says which axes",
@@ -92,7 +92,7 @@ COLUMNS: Mapping[str, str] = {
     "donation_operands": "place of the operand",
     "donation_results": "place of the result that reuses its memory, or -1",
     "donation_reasons": "string: why none does, or empty",
-    # A variable; names are those of its stage's listing.
+    # A variable, named as in the listing of its stage.
     "variable_name": "string",
     "variable_type": "type",
     "variable_label": "string: the name of the argument it is, 'residual', 'tangent of' or 'cotangent of' and what of, or empty",
@@ -102,7 +102,7 @@ COLUMNS: Mapping[str, str] = {
     "others_value": "variable that belongs to more variables than its variable_of: a first one, as in variable_value",
     "others_of": "another that it belongs to, a first one too",
     "others_kin": "index into KINS: how it belongs to that one",
-    # A literal, a type, a place in the user's source.
+    # Literals, types, and locations in the user's source.
     "literal_text": "string",
     "literal_type": "type",
     "type_text": "string, such as 'f32[3,4]'",
@@ -115,14 +115,14 @@ COLUMNS: Mapping[str, str] = {
     "location_start": "where on that line, in code units of UTF-16 from 0",
     "location_end_line": "line on which it ends",
     "location_end": "where on that one",
-    # A line that a location is on.
+    # The lines of locations.
     "line_file": "file",
     "line_number": "line, from 1",
     "line_kept": "bytes that the gradient keeps of it, without arguments",
     "line_forward": "FLOPs of the forward program",
     "line_backward": "FLOPs of the backward program",
     "line_recomputed": "FLOPs of these that compute again what the forward program did",
-    # A residual: a value that the forward program hands to the backward one.
+    # A residual: a value that the forward program saves for the backward program.
     "residual_name": "string: its variable's name in the listing of the forward program",
     "residual_label": "string: what it is called, the user's expression for it where one is found",
     "residual_group": "a number that those have in common that are one expression's values in repeated layers, calls and iterations",
@@ -143,9 +143,9 @@ COLUMNS: Mapping[str, str] = {
     "residual_buffer": "buffer that holds it, or -1; several share one where one shows another in a new shape",
     "residual_consumers": "offsets into consumer_rows, one more than there are residuals",
     "consumer_rows": "equation of the backward program that reads it",
-    # The modelled memory: a step for each equation of the forward, then the backward program, calls in the place where they stand.
+    # The modelled memory: one step per equation of the forward and then the backward program, with calls inlined.
     "step_row": "equation",
-    # What is in memory during some of the steps: a value, or what the body of a loop takes inside for one step.
+    # A value in memory during some steps, or the temporary memory of a loop's body during one step.
     "buffer_nbytes": "bytes",
     "buffer_kind": "index into MEMORY_KINDS",
     "buffer_born": "first step at which it is there",
@@ -153,7 +153,7 @@ COLUMNS: Mapping[str, str] = {
     "buffer_row": "equation that makes it, or -1",
     "buffer_name": "string: the path of an argument, or what makes it",
     "buffer_type": "string, or empty",
-    # The overview: the values kept of one expression, largest first; those of arguments in none.
+    # The overview: the values saved per expression, largest first; arguments belong to none.
     "residual_kept": "kept expression it is a value of, or -1",
     "kept_label": "string: the user's expression, with what it is assigned to",
     "kept_location": "location, or -1",
@@ -161,7 +161,7 @@ COLUMNS: Mapping[str, str] = {
     "kept_times": "how often it is evaluated, in layers, calls and iterations",
     "kept_values": "how many values it keeps each time",
     "kept_reason": "string: why, in sentences",
-    # The scopes that forward and backward run, each followed by those in it; widths are shares of what is around.
+    # The scopes that forward and backward run, each followed by its nested scopes; widths are fractions of the parent.
     "scope_parent": "scope around it, or -1",
     "scope_backward": "1 in the backward pass",
     "scope_name": "string, or empty",

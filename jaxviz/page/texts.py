@@ -24,7 +24,7 @@ def fit(value: Any, limit: int = _LONGEST) -> Any:
       limit: the most characters of a line.
     """
     if isinstance(value, str):
-        if len(value) <= limit and value.isprintable():  # as nearly all are
+        if len(value) <= limit and value.isprintable():  # the usual case
             return value
         return "".join(part if part in "\n\t" else printable(part, limit) for part in re.split(r"([\n\t])", value))
     if isinstance(value, dict):

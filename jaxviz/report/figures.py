@@ -51,7 +51,7 @@ def _for_any_page(figure: Figure) -> Iterator[None]:
             before.append((artist, name, old))
             getattr(artist, f"set_{name}")(to)
 
-    figure.draw_without_rendering()  # ticks are made when they are drawn
+    figure.draw_without_rendering()  # ticks are only computed when drawing
     inks = [
         rcParams["text.color"], rcParams["axes.labelcolor"], rcParams["axes.edgecolor"], rcParams["xtick.color"],
         rcParams["ytick.color"],

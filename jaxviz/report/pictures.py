@@ -138,7 +138,7 @@ def curve(
         return ""
     top = max([*totals, *(other[0] if other else ())])
     highest = totals.index(max(totals))
-    # Of steps that share a column of pixels the highest is drawn, so that the peak is among them.
+    # Of several steps in one column of pixels the highest is drawn, so that the peak is visible.
     n = min(len(steps), 320)
     spans = [(i * len(steps) // n, (i + 1) * len(steps) // n) for i in range(n)]
     picked = [max(range(*span), key=totals.__getitem__) for span in spans]
@@ -241,7 +241,7 @@ def timeline(rows: Sequence[tuple[str, float, Sequence[tuple[str, float]]]], cap
             sums[kind] = sums.get(kind, 0.0) + s
     lanes = sorted(taken, key=lambda name: -taken[name])
     shown, rest = (lanes, []) if len(lanes) <= most else (lanes[: most - 1], lanes[most - 1 :])
-    shown.sort(key=list(taken).index)  # in the order in which they began
+    shown.sort(key=list(taken).index)  # in order of their start
     lanes = [*shown, *rest]
     said = lambda n, seconds: repeated(n, format_seconds(seconds))
     texts = [(fitted(name, 24), said(count[name], taken[name])) for name in shown]
@@ -304,7 +304,7 @@ def front(
         steps = "".join(f"H{x_of(x):.1f}V{y_of(y):.1f}" for x, y in line[1:])
         path = f"M{x_of(line[0][0]):.1f} {y_of(line[0][1]):.1f}{steps}"
         drawn.append(f'<path d="{path}" fill="none" stroke="currentColor" stroke-opacity="0.5" stroke-width="1.5"/>')
-    # Marks that would cover each other are one, with all their numbers.
+    # Marks that would overlap are merged, with all their numbers.
     placed: list[tuple[float, float, str, list[int]]] = []
     for number, (x, y, _, kind) in enumerate(marks, 1):
         near = next((p for p in placed if abs(p[0] - x_of(x)) < 40 and abs(p[1] - y_of(y)) < 18), None)
@@ -417,7 +417,7 @@ def columns(text: str) -> int:
     """How many columns a text takes in a font of one width; some characters take two, and accents none."""
     if text.isascii():
         return len(text)
-    import unicodedata  # where it is needed: the first report as text imports nothing that JAX has not
+    import unicodedata  # imported here: the first text report imports nothing beyond JAX's dependencies
 
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 

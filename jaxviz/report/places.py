@@ -62,7 +62,7 @@ def linked(text: str, link: Callable[[Location, str], str], spelt: Callable[[str
 
 def href(location: Location) -> str:
     """Where a notebook's page finds a line: a file in the notebook's folder, or below it, or a cell as the notebook was last saved; else ''."""
-    # Not with the module: `jaxviz doctor` makes its tables where the engine cannot run.
+    # Imported here: `jaxviz doctor` prints tables even if the engine cannot run.
     from jaxviz.ir.origin import is_cell
 
     if is_cell(location.file):
@@ -78,7 +78,7 @@ def _cell_anchor(text: str) -> str:
     try:
         cells = json.loads(Path(os.environ["JPY_SESSION_NAME"]).read_text(encoding="utf-8"))["cells"]
         of_text = [cell["id"] for cell in cells if "".join(cell["source"]).rstrip() == text.rstrip()]
-    except (OSError, ValueError, LookupError, TypeError):  # no notebook, or none that was saved
+    except (OSError, ValueError, LookupError, TypeError):  # not a notebook, or never saved
         return ""
     return f"#cell-id={quote(of_text[0])}" if len(of_text) == 1 and text.strip() else ""
 

@@ -129,7 +129,7 @@ class Report(Data):
 
     def _repr_html_(self) -> str:
         with noting_places():
-            # All parts are made before the first is written, for the places in them.
+            # All parts are created before the first is written, because of the places in them.
             parts = (self.summary, *self._html_parts())
             return self._picture() + "".join(map(_html, parts))
 

@@ -136,7 +136,7 @@ def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
         return f"<tr>{''.join(made)}</tr>"
 
     body = "".join(row(r, "td") for r in rows)
-    above = f"<p>{code_html(caption)}</p>" if caption else ""  # a caption of the table would be broken at its width
+    above = f"<p>{code_html(caption)}</p>" if caption else ""  # a table caption would wrap at the table's width
     return f"{above}<table><thead>{row(heads, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
@@ -233,7 +233,7 @@ def type_text(aval: Any, lengths: Sequence[int] = ()) -> str:
     counts = list(lengths)
     if aval.shape[0] > counts[0]:
         counts.insert(0, aval.shape[0] // counts[0])
-    from jaxviz.ir import compat  # not with the module: `jaxviz doctor` makes its tables where the engine cannot run
+    from jaxviz.ir import compat  # imported here: `jaxviz doctor` prints tables even if the engine cannot run
 
     for _ in lengths:
         aval = compat.unstacked(aval)

@@ -48,7 +48,7 @@ def remember_step(
     """Notes that `made` is `transform(fun, **options)`, and returns it."""
     leaves, tree = jax.tree.flatten(options, is_leaf=lambda x: x is None)
     key = (transform.__name__, tree, exact(tuple(leaves)))
-    with contextlib.suppress(TypeError):  # an option has no hash: it is then a function like any other
+    with contextlib.suppress(TypeError):  # an option is not hashable: treat it like any other function
         hash(key)
         _steps[made] = Step(fun, transform.__name__, key, functools.partial(transform, **options))
     return made
@@ -66,7 +66,7 @@ def steps_of(fun: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Step, .
 def _find_step(fun: Any) -> Step | None:
     try:
         return _steps.get(fun)
-    except TypeError:  # it has no hash, or cannot be held weakly
+    except TypeError:  # not hashable, or no weak references
         return None
 
 
@@ -138,7 +138,7 @@ class _Held:
 
 def jitted_of(fun: Any) -> Any:
     """What `jax.jit` made, of a function of `jaxviz.jit`; any other function as it is."""
-    # A function that wraps one, as its gradient does, has a copy of its attributes.
+    # A function that wraps a jitted one, such as its gradient, has a copy of its attributes.
     compiled = None if inspect.isfunction(fun) else getattr(fun, "__dict__", {}).get("_compiled")
     return compiled.jitted if isinstance(compiled, Compiled) else fun
 
@@ -197,7 +197,7 @@ def _entry_of(root: Any) -> _Entry | None:
     if entry is not None and entry.reference() is not None:
         return entry
 
-    # A function may go after the names of this module, when Python ends: these are there as long as it is.
+    # At interpreter exit, a function may outlive this module's globals; these references keep them alive.
     entries, dropped = _entries, _dropped
 
     def drop(reference: Any) -> None:

@@ -181,7 +181,7 @@ def _on_start(event: str, value: float, **about: Any) -> None:
                 call = compat.jit_call_under_way(frame)
                 if call is not None and call.kind == "call" and compat.donates(call.info):
                     _heard_calls(call, user_site(frame))
-        except Exception as error:  # what only looks on must not break the user's program
+        except Exception as error:  # an observer must not break the user's program
             _failures.append(f"{type(error).__name__}: {error}")
         _under_way.current.append(found)
 
@@ -194,7 +194,7 @@ def _on_end(event: str, seconds: float, **about: Any) -> None:
     if done is None:
         return
     done.seconds[phase] = seconds
-    if phase == "compile":  # the place of its frame is free for that of another call
+    if phase == "compile":  # the frame's id can be reused by another call
         _under_way.started = {k: c for k, c in _under_way.started.items() if not c.is_compiled}
 
 
@@ -376,7 +376,7 @@ def _closure(fun: Any) -> dict[str, Held]:
                 for name, cell in zip(code.co_freevars, fun.__closure__ or (), strict=False):
                     try:
                         found[name] = _bound(cell.cell_contents)
-                    except ValueError:  # a variable that has no value yet
+                    except ValueError:  # a variable without a value yet
                         continue
                 names = code.co_varnames[: code.co_argcount]
                 given = fun.__defaults__ or ()
@@ -406,7 +406,7 @@ def _bound(x: Any, depth: int = 8) -> Held:
         text = f"a {type(x).__name__} of {len(parts):,} values" if arrays else _text(x)
         return Held(text, (type(x).__name__, names, tuple(p.token for p in parts)), arrays)
     code = getattr(root_function(x), "__code__", None) if callable(x) else None
-    if code is not None:  # a function made anew beside this one is not what makes them differ
+    if code is not None:  # a function that is created anew is not the reason for the difference
         return Held(function_name(x), (code.co_filename, code.co_firstlineno, code.co_name))
     return Held(_text(x), (type(x).__name__, identity(x)), by_identity=True)
 
@@ -436,7 +436,7 @@ def identity(x: Any) -> int:
     serial = next(_serials)
     try:
         reference: Any = weakref.ref(owner, lambda _, place=place, serial=serial: _forget(place, serial))  # type: ignore[misc]
-    except TypeError:  # it cannot be held weakly, so that nothing tells when its place is taken by another
+    except TypeError:  # no weak references, so nothing tells when its id is reused
         return -place
     _identities[place] = (reference, serial)
     return serial
@@ -460,7 +460,7 @@ def _listen(on: bool) -> None:
             jax.monitoring.register_event_duration_secs_listener,
         ),
     ):
-        with contextlib.suppress(AssertionError, ValueError):  # it was not listening
+        with contextlib.suppress(AssertionError, ValueError):  # it was not registered
             stop(callback)  # type: ignore[operator]
         if on:
             start(callback)  # type: ignore[operator]

@@ -124,7 +124,7 @@ class _Watch:
         self.credit = min(_CREDIT, self.credit + _SHARE * (now - self.at))
         self.at = now
         frame = sys._getframe(1)
-        if frame.f_code.co_filename == compat.HOOKS_FILE:  # a hook that was there before goes on
+        if frame.f_code.co_filename == compat.HOOKS_FILE:  # keep a hook that was there before
             frame = frame.f_back or frame
         here = (id(f), frame.f_code, frame.f_lasti)
         repeated = self.repeated.get(here)

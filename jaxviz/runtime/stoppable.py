@@ -45,11 +45,11 @@ class _Work(Generic[T]):
         except BaseException as error:
             self.raised = error
         finally:
-            self._work = None  # and what it was made from, which may be large
+            self._work = None  # it may refer to large data
 
     def wait(self) -> None:
         if self._thread.ident is None:
-            with contextlib.suppress(RuntimeError):  # an interrupt came as it began
+            with contextlib.suppress(RuntimeError):  # interrupted while it was starting
                 self._thread.start()
         while self._thread.is_alive():
             self._thread.join(_GLANCE)

@@ -78,7 +78,7 @@ class Verdict(Data):
         for p in self.points:
             lines.append(wrapped(f"{_SIGNS[p.mark]} {p.mark}: {p.what}" if p.mark != "note" else f"· {p.what}", "  "))
             lines += [wrapped(p.why, "      ")] if p.why else []
-        note = self.note if "\n" in self.note else wrapped(self.note)  # what has lines of its own is code
+        note = self.note if "\n" in self.note else wrapped(self.note)  # multiple lines are code
         return "\n".join([*lines, *([note] if note else [])])
 
     __repr__ = __str__
@@ -92,7 +92,7 @@ class Verdict(Data):
             f'<td style="text-align:left;vertical-align:top">{code_html(p.why)}</td></tr>'
             for p in self.points
         )
-        # What has lines of its own is code.
+        # Multiple lines are code.
         note = (
             preformatted(self.note) if "\n" in self.note else f"<div>{code_html(self.note)}</div>" if self.note else ""
         )

@@ -96,7 +96,7 @@ class Cotangents:
             read = [_read_by(equation, shared) for equation, _ in readers.get(t, ())]
             for i, value in enumerate(shared.values[1:], 1):
                 if any(not places or min(places) < i <= max(places) for places in read):
-                    continue  # which part of the sum comes from this value, and which from one before it, is not known
+                    continue  # which parts of the sum come from this value, and which from an earlier one, is not known
                 parts = (
                     [ct for places, (_, ct) in zip(read, readers[t], strict=True) if min(places) >= i] if read else []
                 )

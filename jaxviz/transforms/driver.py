@@ -152,7 +152,7 @@ class Builder:
 
     @cached_property
     def _copied(self) -> Relations:
-        found: dict[Any, None] = {}  # what is nested in itself is met many times
+        found: dict[Any, None] = {}  # nested programs may be reached several times
         for template, env in self._related:
             slots = template.slots or {}
             for v, relation, of in template.program.relations():
@@ -247,7 +247,7 @@ class RuleTable(SharedTable[R]):
     def _of_user_data(self, operation: Operation, masks: tuple[Any, ...]) -> R:
         key = (self.generation, *masks)
         if key not in operation.rules:
-            with deep_stack, compat.within(operation.context):  # for the zeros and dummies that it writes out
+            with deep_stack, compat.within(operation.context):  # for the zeros and dummies that it emits
                 operation.rules[key] = self.find(operation)(operation, *masks)
         rule: R = operation.rules[key]
         return rule

@@ -153,15 +153,15 @@ def _worst(aval: Any) -> Program:
     """
 
     def largest(x: Any) -> Any:
-        if x.dtype.itemsize == 1:  # some of which have no infinity
+        if x.dtype.itemsize == 1:  # some 8-bit floats have no infinity
             x = lax.convert_element_type(x, jnp.float32)
-        # Half precision is looked at as it is: widened, XLA may leave out the conversion to it, and with that what overflows.
+        # Half precision is tested as it is: if it were widened, XLA might drop the conversion, and with it an overflow.
         integer = np.dtype(f"int{8 * x.dtype.itemsize}")
         magnitude = np.array(np.iinfo(integer).max, integer)[
             ()
-        ]  # not `lax.abs`, which XLA leaves out where no number is negative
+        ]  # not `lax.abs`, which XLA removes if no number is negative
         bits = lax.bitwise_and(lax.bitcast_convert_type(x, integer), magnitude)
-        # A maximum of this start has no operand for it, which would have to differ by device as the bits do.
+        # With this initial value lax.reduce has no operand for it, which would have to vary over devices like the bits.
         most = lax.reduce(bits, np.array(np.iinfo(integer).min, integer), lax.max, tuple(range(bits.ndim)))
         if integer.itemsize == 4:
             return most
@@ -187,7 +187,7 @@ def _kinds(*avals: Any) -> Program:
     return trace_rule(kinds, avals)
 
 
-# --- which values are watched ------------------------------------------------------------------------------------------
+# --- watched values ----------------------------------------------------------------------------------------------------
 
 _IN_ALL = frozenset(
     "add add_any sub mul neg abs reshape transpose broadcast_in_dim squeeze expand_dims copy stop_gradient rev concatenate "

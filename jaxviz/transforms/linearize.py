@@ -173,7 +173,7 @@ def split_jvp(
     parts = split_program(pushed, [False] * n_in + [True] * n_tangents, is_rule=True)
     if any(parts.unknown_out[:n_out]):
         raise unknown_results()
-    # A tangent that depends on none of those that come in is a zero, though it is written out.
+    # A tangent that depends on none of the input tangents is zero, even if it is written out.
     unknown_tangents = iter(parts.unknown_out[n_out:])
     nonzero = tuple([given and next(unknown_tangents) for given in nonzeros_out])
     n_residuals = len(parts.residuals)
@@ -333,7 +333,7 @@ class _Parts:
         if isinstance(atom, Literal):
             if self.in_loop:
                 return atom
-            if made_by_rule:  # JAX makes such a constant afresh, as an array, each time the rule runs
+            if made_by_rule:  # JAX creates such a constant anew, as an array, each time the rule runs
                 atom = Literal(atom.val, atom.aval, held=True)
             elif not atom.held:
                 return atom
@@ -364,6 +364,6 @@ class _Parts:
             tangents=partial(values_of_tangents, tangent, primal, program.outvars),
             relations=partial(relations_of_values, {}, tangent, self.linear, residuals),
         )
-        # A value that is passed on unchanged shares its tangent with the first that had it, which is the one to name.
+        # A value that is passed on unchanged shares the tangent of the original, which is the one to name.
         tangent_of = {t: primal.get(v, v) for v, t in reversed(tangent.items())}
         return Linearized(forward, linear, saved, nonzeros_out, tangent_of, tuple(self.checkpoints))

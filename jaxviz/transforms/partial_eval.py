@@ -316,7 +316,7 @@ class _PolicySplitter(_Splitter):
         operation = equation.operation
         verdict = compat.decide(self.policy, operation.primitive, operation.in_avals, write_params(operation))
         if any(compat.is_real_effect(e) for e in operation.effects):
-            verdict = "saved"  # an effect is not repeated, whatever the policy says
+            verdict = "saved"  # effects are never repeated, whatever the policy says
         if verdict == "saved":
             self.decisions.append(Decision(here, "saved"))
         elif verdict == "recomputed":

@@ -95,7 +95,7 @@ def _default_rule(
         primitive, write_params(operation), operation.in_avals, operation.out_avals, linear, nonzero_cts,
         operation.context, log,
     )  # fmt: skip
-    # The operation is not passed on: its results may have the types of their cotangents here, which are not those of the primitive.
+    # The operation is not passed on: here its results may have the types of their cotangents, not the primitive's.
     program = trace_rule(rule, avals) if values is None else trace_rule_on_values(rule, avals, values)
     return TransposeRule(
         Template(scopes_alone(program), ["cotangent"] * len(program.equations), keeps_lines=True),
@@ -249,7 +249,7 @@ def transpose_program(
         values = partial(values_at, builder, invars, at, given) if at is not None else _literals(given)
         rule = _rule(operation, mask, nonzeros, logs, equation, index, values)
         if True not in nonzeros and rule.logs is None:
-            continue  # a rule that logs does so for zeros too, in a program that some cotangent comes into, as in JAX
+            continue  # a rule with a log effect logs for zeros as well, in a program with any cotangent, as in JAX
         outs = iter(builder.splice(rule.backward, given, equation, "transpose", rule.name))
         operands = [a for a in equation.invars if a in is_linear]
         for operand, nonzero_out in zip(operands, rule.nonzeros_out, strict=True):
@@ -265,7 +265,7 @@ def transpose_program(
     ]
     results = [ct for ct in cts_out if ct is not None]
     results += jax.tree.leaves(logged)
-    # Of the equations that no linear input reaches, only what those after them read is needed.
+    # Of the equations that no linear input reaches, only operands of later equations are needed.
     n = len(program.equations) - len(linear_equations)
     needed = {a for e in builder.equations[n:] for a in e.invars}.union(results)
     builder.equations[:n] = live_equations(builder.equations[:n], needed)

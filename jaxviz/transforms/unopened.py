@@ -48,7 +48,7 @@ def find_unopened(programs: Iterable[Program], opened: Collection[str] = ()) -> 
       programs: such as a function and its backward pass.
       opened: names of primitives that who asks looks into, though they have no rule.
     """
-    is_unopened = cache(_is_unopened)  # asked once of an operation, which many equations share
+    is_unopened = cache(_is_unopened)  # cached per operation, which many equations share
     most: Counter[Unopened] = Counter()
     for program in programs:
         most |= Counter(

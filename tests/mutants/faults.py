@@ -97,8 +97,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "an effect is run again in the backward pass",
         "jaxviz/transforms/partial_eval.py",
-        'verdict = "saved"  # an effect',
-        'verdict = "recomputed"  # an effect',
+        'verdict = "saved"  # effects',
+        'verdict = "recomputed"  # effects',
         "tests/test_stand_in.py tests/features/probes tests/test_parity.py -k 'callback or effect or print or checkpoint'",
     ),
     Fault(

@@ -66,7 +66,7 @@ class Causes:
         need = self._need(exchange)
         if need is None:
             return None
-        # A value that is moved may have the name of what makes it: what it is moved for says more.
+        # If the value is named after the equation that computes it, the equation that it is moved for says more.
         named = self.places.tags.named(need.path)
         numbers = (
             [n for n in named if n in exchange.served]
@@ -80,7 +80,7 @@ class Causes:
         found = [n for n in self._by_number.get(number, []) if n.kind == "move"]
         return self._moved(found[0], number) if len(found) == 1 else None
 
-    # --- what is needed -----------------------------------------------------------------------------------------------
+    # --- needs --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _by_number(self) -> dict[int, list[compat.Need]]:
@@ -109,14 +109,14 @@ class Causes:
             return [n for n in dict.fromkeys(needs) if n.kind == kind and (not wanted or wanted & _axes(n))]
 
         named = fitting(n for path in exchange.paths for n in self._by_path.get(path, ()))
-        if exchange.n_together > 1:  # the names are those of all that XLA does in one
+        if exchange.n_together > 1:  # the names are those of all exchanges that XLA combined
             own = set(exchange.numbers)
             named = [n for n in named if own & set(self.places.tags.named(n.path))] or named
         numbers = *exchange.numbers, *(() if named else exchange.served)
         found = named or fitting(n for number in numbers for n in self._by_number.get(number, ()))
         alike = [n for n in found if self._size(n) == exchange.size]
         if not named and not exchange.numbers:
-            found = alike  # by what reads it alone, it may be another value that is moved for that
+            found = alike  # matched only by its readers, it may be another value that is moved for them
 
         def fit(need: compat.Need) -> tuple[bool, bool, bool, bool, int]:
             of_need = set(self.places.tags.named(need.path))
@@ -131,7 +131,7 @@ class Causes:
         parts = math.prod(int(a.rpartition(")")[2]) if ":" in a else mesh.get(a, 1) for a in need.before.axes)
         return math.prod(need.before.shape) // max(1, parts)
 
-    # --- in words -----------------------------------------------------------------------------------------------------
+    # --- descriptions -------------------------------------------------------------------------------------------------
 
     def _written(self, place: Place) -> str:
         equation = place.equation
@@ -224,7 +224,7 @@ class Causes:
                 return f"and the result of `{what}` is not split over {axes_text([axis])}"
         return ""
 
-    # --- what an instruction's operands are ---------------------------------------------------------------------------
+    # --- operands -----------------------------------------------------------------------------------------------------
 
     def _divided(self, need: compat.Need, equation: Equation) -> list[str]:
         """The operands that are divided over the axes along a dimension that is summed over."""

@@ -54,7 +54,7 @@ def partitioned(lowering: Lowering) -> Partitioned:
 
 def _compile(lowering: Lowering) -> Partitioned:
     with tempfile.TemporaryDirectory(prefix="jaxviz-") as folder, reading_log() as log:
-        with compat.compiled_afresh():  # where JAX's own cache has it, neither the layouts nor the log are
+        with compat.compiled_afresh():  # a program from JAX's own cache has neither layouts nor a log
             compiled = lowering.lowered.compile(compiler_options=_options(folder))
         before = _before(Path(folder))
     (module,) = compiled.runtime_executable().hlo_modules()[:1]

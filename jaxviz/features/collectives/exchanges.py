@@ -106,7 +106,7 @@ class Reading:
             groups = groups_of(read, self.n_devices)
             axes, size = self.axes.along(groups), max(map(len, groups))
         operands = instruction.operands
-        # The parts that an all-to-all exchanges are its operands; those of the others are values by themselves.
+        # The operands of an all-to-all are parts of one exchange; those of the other collectives are separate values.
         parts = [operands] if kind in ("all-to-all", "ragged-all-to-all") else [(o,) for o in operands]
         of_part = self._numbers(instruction, parts)
         trips = self._trips(instruction, raw, of_part[0])

@@ -49,7 +49,7 @@ def _of_mesh(listed: Any) -> Groups:
         devices = devices.transpose(tuple(mesh.iota.transposed)) if mesh.iota.transposed else devices
     else:
         devices = np.arange(math.prod(sizes))
-    # An axis of which a part is meant is taken apart: what comes before it, it, and what comes after.
+    # If only part of an axis is meant, split the axis: what comes before the part, the part, and what comes after.
     dims: list[int] = []
     parts: dict[int, list[tuple[int, int]]] = {}
     for ref in listed.axes:

@@ -60,7 +60,7 @@ def read_warning(line: str) -> Warned | None:
     found = _WARNING.search(line)
     if found is None:
         return None
-    text = found["text"] or ""  # older ones name no instruction
+    text = found["text"] or ""  # older versions name no instruction
     path, shape = _PATH.search(text), _SHAPE.search(text)
     return Warned(
         found["before"], found["after"], found["name"] or "a value", path[1] if path else "", shape[1] if shape else "",
@@ -76,11 +76,11 @@ def reading_log() -> Iterator[Log]:
     log = Log()
     try:
         kept = os.dup(2)
-    except OSError:  # a process without one
+    except OSError:  # a process without stderr
         log.is_read = False
         yield log
         return
-    with contextlib.suppress(Exception):  # a notebook's or a test's stream may be closed
+    with contextlib.suppress(Exception):  # the stream of a notebook or a test may be closed
         sys.stderr.flush()
     reads, writes = os.pipe()
     os.dup2(writes, 2)
@@ -90,7 +90,7 @@ def reading_log() -> Iterator[Log]:
     try:
         yield log
     finally:
-        os.dup2(kept, 2)  # which closes the last end that writes to the pipe
+        os.dup2(kept, 2)  # closes the pipe's last writing end
         thread.join()
         os.close(reads)
         os.close(kept)
@@ -105,7 +105,7 @@ def _pass_on(reads: int, kept: int, log: Log) -> None:
         *lines, rest = (rest + got).split(b"\n")
         for line in lines:
             _sort(line + b"\n", kept, log)
-        if rest and not rest[:1].isalnum():  # a progress bar, which ends in no line
+        if rest and not rest[:1].isalnum():  # a progress bar, which does not end the line
             os.write(kept, rest)
             rest = b""
     if rest:

@@ -218,7 +218,7 @@ def _written(places: Places, found: Sequence[Caused]) -> Iterator[Written]:
                 became.setdefault(n, []).append(c.exchange.kind)
     rows: list[tuple[Written, Any]] = []
     for number, place in enumerate(places.found):
-        # Rules of JAX's ask for layouts, too, of which the user knows nothing.
+        # JAX's rules constrain shardings, too, which the user did not write.
         asks = place.operation in _ASKS and primal_equation(place.equation).primitive is place.equation.primitive
         if is_collective(place.equation) or asks:
             rows.append(

@@ -102,7 +102,7 @@ class Values:
         operands: Sequence[Atom] = linear.invars if linear is not None else ()
         values = [self._tangents[a] for a in operands if a in self._tangents]
         sizes = {getattr(v.aval, "size", 0) for v in equation.outvars}
-        # Of several, that of which the equation makes as many numbers.
+        # Prefer the value with as many elements as the equation computes.
         return next((v for v in values if getattr(v.aval, "size", 0) in sizes), values[0] if values else None)
 
     def source(self, atom: Atom) -> Atom:

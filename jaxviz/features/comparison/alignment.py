@@ -183,7 +183,7 @@ def _kind(e: Equation) -> Hashable:
     if not e.programs:
         return e.operation, tuple(str(a.val) if isinstance(a, Literal) else "" for a in e.invars)
     if is_call(e):
-        # Of a checkpoint the policy too.
+        # For a checkpoint, also compare the policy.
         policy = e.params.get("policy")
         return e.primitive, getattr(policy, "__qualname__", str(policy))
     nested = {label.split("[")[0] for label, _ in e.programs}

@@ -41,7 +41,7 @@ def _longest(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[
             made.append(row)
         return made
 
-    # All rows of a large comparison would fill the memory: some are kept, and those in between made again.
+    # Not all rows of a large comparison fit in memory: keep some, and recompute those in between.
     step = max(isqrt(len(left)), 1)
     kept = [bits]
     for start in range(0, len(left), step):

@@ -166,7 +166,7 @@ class Comparison(Report):
         found = []
         for same in grouped(sides, lambda of: (made_by(of[1]), of[1].type, of[1].nbytes)):
             if 2 * before(same) == len(same):
-                continue  # where variables have other names, expressions differ and values do not
+                continue  # if only the variables are renamed, expressions differ, but values do not
             for group in grouped(same, lambda of: pattern(of[1].expression)):
                 last, what = group[-1][1], alike([r.expression for _, r in group])
                 n = before(group), len(group) - before(group)
@@ -224,7 +224,7 @@ class Comparison(Report):
         labels: dict[str, str] = {}
         for side, derivation in (("before", self.before), ("after", self.after)):
             for r in derivation.residuals:
-                # A line that both have stands elsewhere in each, and their arguments are those of one call.
+                # A line that both versions contain may have moved; arguments belong to one call.
                 text = "arguments" if r.kind == "argument" else source_line(r.location) or str(r.location)
                 kept.setdefault(text, {"before": 0, "after": 0})[side] += r.nbytes
                 labels[text] = text if r.kind == "argument" else line_label(r.location)
@@ -242,7 +242,7 @@ class Comparison(Report):
         heads = ("", first, second if second != first else f"{second}, new", "change")
         figures = [(f.name, _amount(f.before, f.unit), _amount(f.after, f.unit), _change(f)) for f in self.figures]
         yield Table(heads, figures, "<>>>")
-        # What is derived from other equations is other too; what matters of it are the sums.
+        # Where other equations differ, derived ones differ too, and only their totals matter.
         for stage in ["primal"] if self.differences() else self.alignments:
             equations = [
                 (

@@ -207,7 +207,7 @@ def as_compiled(
     pairs = aliases_of(compiled)
     place = [i for i, is_kept in enumerate(kept) if is_kept]
     if pairs is None or any(i >= len(place) or k >= len(program.outvars) for i, k in pairs.items()):
-        return planned  # XLA does not tell, or tokens are among its inputs
+        return planned  # XLA does not say, or there are tokens among its inputs
     result_of = {place[i]: k for i, k in pairs.items()}
     return tuple(_corrected(program, d, result_of, kept[d.argument], compiled, name) for d in planned)
 

@@ -432,7 +432,7 @@ def changes_between(old: Compilation, new: Compilation) -> tuple[Change, ...]:
     """What differs between the keys of two programs of one definition."""
     if old.key is None or new.key is None:
         return ()
-    if new.kind == "part":  # programs of one name and types may differ all the same: they are kept by the jaxpr
+    if new.kind == "part":  # programs with the same name and types may still differ: the jaxpr is part of the key
         return tuple(_key_changes(old.key, new.key)) or (Change("part", new.name),)
     changes = []
     if old.function != new.function:

@@ -112,7 +112,7 @@ class Trials:
         failed: dict[_Key, str] = {}
         rounds = max(1, self.times)
         with counting("compiling parts" if self.times else "lowering parts", rounds * (len(makes) + 1) - 1) as done:
-            # In turn, so that what else the machine does meets all alike.
+            # Interleaved, so that other load on the machine affects all of them alike.
             for i in range(rounds):
                 if i:
                     self.again()

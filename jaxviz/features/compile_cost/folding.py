@@ -106,7 +106,7 @@ def _cut(program: Program, runs: list[Run]) -> Program:
 def _folded(program: Program, runs: list[Run]) -> Program:
     """A nested program with loops, of the same types."""
     if len(program.consts) < len(program.constvars):
-        return program  # its constants stand elsewhere
+        return program  # its constants have moved
     loops = _Loops(program, runs, None)
     made = read_jaxpr(jax.make_jaxpr(lambda *xs: loops.evaluate(xs))(*map(_type, program.in_avals)))
     fits = made.in_avals == program.in_avals and made.out_avals == program.out_avals
@@ -289,7 +289,7 @@ class _Loops:
             self._last: dict[Atom, int] = {}
             n = len(self.program.equations)
             for i, e in enumerate(self.program.equations):
-                at = n if self._is_set_apart(e) else i  # when it is asked for
+                at = n if self._is_set_apart(e) else i  # when it is needed
                 self._last.update((a, max(at, self._last.get(a, 0))) for a in e.invars if isinstance(a, Var))
             self._last.update((a, n) for a in self.program.outvars)
         return {a for a, i in self._last.items() if i >= end}
@@ -308,7 +308,7 @@ class _Loops:
         reverse = sum(self._is_falling(atoms) for atoms in xs_atoms) * 2 > len(xs_atoms)
         xs = [self._stack(atoms, reverse) for atoms in xs_atoms]
         first = [run.operand(0, operand) for operand, _ in run.carry]
-        # In the place of the first block: what it reads of the one before, and of what differs, are the inputs of the body.
+        # In place of the first block: what it reads from the previous one, and what differs, are inputs of the body.
         inner_carry = [Var(run.result(0, result).aval) for _, result in run.carry]
         inner_xs = [Var(atoms[0].aval) for atoms in xs_atoms]
         instead: dict[Slot, Atom] = {}

@@ -80,7 +80,7 @@ class Group:
                 paths = tuple(names[a] for a in atoms if names.get(a))
                 if len(paths) == run.count and len({pattern(p) for p in paths}) == 1:
                     found.setdefault(tuple(sorted(paths)), None)
-        # Another pass may go over all but the first of the same.
+        # Another pass may cover all but the first of these.
         widest = [paths for paths in found if not any(set(paths) < set(others) for others in found)]
         return tuple(dict.fromkeys(one_name(paths) for paths in widest))
 
@@ -151,7 +151,7 @@ def _joined(runs: Sequence[Run], places: Sequence[Place | None]) -> list[int]:
             shared = [of_value.get(a, set()) - {i} for a in atoms]
             for j in set.intersection(*shared) if shared else ():
                 join(i, j)
-            # Of a pass that is shorter, all but a few.
+            # In a shorter pass, all but a few.
             for j in set.union(*shared) if len(shared) > 2 else ():
                 if sum(j in s for s in shared) >= _AS_MANY * len(shared):
                     join(i, j)

@@ -43,7 +43,7 @@ def instructions_of(serialized: bytes) -> tuple[Instruction, ...]:
 
     def of_caller(computation: int) -> tuple[Location, ...]:
         if computation not in of_callers:
-            of_callers[computation] = ()  # what calls itself, if there were such
+            of_callers[computation] = ()  # in case of recursion
             if computation in called_by:
                 of_callers[computation] = lines(called_by[computation])
         return of_callers[computation]

@@ -85,12 +85,12 @@ def line_of_stack(stack: Stack) -> Location | None:
     whose = owners([code for code, _ in inward])
     for (code, line), owner_here, outer in zip(inward, whose, [*whose[1:], "user"], strict=True):
         if code.co_filename == "<string>" and outer != "user":
-            continue  # what Python, JAX or a library writes and compiles, such as the methods of a dataclass
+            continue  # code that Python, JAX or a library generates, such as the methods of a dataclass
         match owner_here:
             case "user":
                 return Location(code.co_filename, line, getattr(code, "co_qualname", code.co_name))
             case "library":
                 library = library or Location(code.co_filename, line, getattr(code, "co_qualname", code.co_name))
-            case "jaxviz" if code.co_name == "call":  # the call of the function itself
+            case "jaxviz" if code.co_name == "call":  # the call of the function being measured
                 return library
     return None

@@ -56,7 +56,7 @@ class Alike:
 
     def _key(self, operation: Operation) -> Hashable:
         if not operation.programs:
-            return id(operation)  # those that are the same are one object
+            return id(operation)  # equal ones are one object
         held = {id(p) for _, p in operation.programs}
         params = []
         for name, value in operation.params.items():
@@ -198,7 +198,7 @@ def find_runs(program: Program, alike: Alike) -> list[Run]:
 
 def _candidates(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
     """Where the same operations follow each other again: start, end, and after how many equations they do; what covers most first."""
-    # An operation may stand in a block several times, so the one before may be of the same block.
+    # An operation may occur several times in a block, so the previous occurrence may be in the same block.
     last: dict[int, deque[int]] = {}
     gaps: Counter[int] = Counter()
     for i, number in enumerate(numbers.tolist()):

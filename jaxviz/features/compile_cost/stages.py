@@ -122,7 +122,7 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
     jitted = compat.jitted_function(f)
 
     def call() -> Callable[..., Any]:
-        # Inner calls of a jitted function would find it traced already.
+        # Otherwise, inner calls of a jitted function would already be traced.
         fresh = compat.jitted_anew(*jitted) if jitted else f
         made, _, _ = with_fixed(fresh, args, kwargs, is_input)
         return lambda *xs: made(*xs)

@@ -199,7 +199,7 @@ class Attribution:
                 break
         return holder
 
-    # --- what a buffer is ---------------------------------------------------------------------------------------------
+    # --- what a buffer contains ---------------------------------------------------------------------------------------
 
     def described_all(self, buffers: Iterable[Buffer]) -> dict[Buffer, Described]:
         """What the buffers of temporaries are: those that are residuals first, since another value may be held in the place of the rest alone."""

@@ -139,7 +139,7 @@ class MemoryBeside(Report):
         yield f"As modelled the peak is {self._peak_of_model}; as compiled, {self.compiled.peak_text.removeprefix('peak ')}."
 
     def _html_parts(self) -> Iterator[Part]:
-        return (part for part in self._parts() if not isinstance(part, Drawn))  # the curves are drawn there
+        return (part for part in self._parts() if not isinstance(part, Drawn))  # the picture has the curves
 
     @property
     def _peak_of_model(self) -> str:

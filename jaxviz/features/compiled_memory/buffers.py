@@ -121,7 +121,7 @@ def _span(module: Module, value: Value, places: list[Value]) -> tuple[int, int]:
     last = first
     if maker.opcode == "parameter" and holder is not None and holder.opcode == "while":
         body = module.body(holder)
-        if maker.computation != body.id:  # what a condition looks at goes on into the body
+        if maker.computation != body.id:  # what a condition reads is also passed to the body
             last = module.span[body.id][0]
     for number, _ in places:
         instruction = module.instructions[number]
@@ -132,9 +132,7 @@ def _span(module: Module, value: Value, places: list[Value]) -> tuple[int, int]:
             if user.id not in module.time or user.opcode in _PASS_ON:
                 continue
             time = module.time[user.id]
-            if (
-                user.opcode == "while"
-            ):  # what goes round there has a buffer of its own from then on, which may be this one
+            if user.opcode == "while":  # from then on the carry has its own buffer, possibly this one
                 time = min(module.span[c][0] for c in user.called if c in module.span)
             last = max(last, time)
     return first, last

@@ -163,7 +163,7 @@ class MemoryChange(Report):
             "before": attributes(self.before, ends), "after": attributes(self.after, ends),
         }  # fmt: skip
 
-    # --- why ----------------------------------------------------------------------------------------------------------
+    # --- reasons ------------------------------------------------------------------------------------------------------
 
     def _why(self, a: Held | None, b: Held | None) -> str:
         if a is not None and b is not None:
@@ -258,7 +258,7 @@ def _said(kind: str) -> str:
     return _SAID.get(kind, f"of the kind {kind}")
 
 
-# --- which rows of two reports are one --------------------------------------------------------------------------------
+# --- matching rows of two reports -------------------------------------------------------------------------------------
 
 _RANGE = re.compile(r"…\w+")
 
@@ -288,7 +288,7 @@ _KEYS: tuple[Callable[[Held], Hashable], ...] = (
     lambda h: None if h.kind in BY_THEMSELVES else _made(h),
     lambda h: (
         (h.kind, h.type, h.count) if h.kind in ("argument", "result") and not h.donated_to else None
-    ),  # of renamed modules
+    ),  # in renamed modules
 )
 """What two rows have in common that are about one and the same, the most first. Lines move from version to version, and so do kinds and types."""
 

@@ -40,7 +40,7 @@ def read_dump(folder: str | os.PathLike[str], module: str = "") -> CompiledMemor
     return memory_of(program, makers, name, f"program `{name}`", (), n_devices, (*notes, WITHOUT_FUNCTION))
 
 
-# --- which file -------------------------------------------------------------------------------------------------------
+# --- finding the file -------------------------------------------------------------------------------------------------
 
 
 def _chosen(folder: Path, module: str) -> tuple[Path, list[Path]]:
@@ -65,7 +65,7 @@ def _program_name(path: Path) -> str:
     return re.sub(rf"{_COMPILED_FOR}\..*", "", path.name)
 
 
-# --- what is in it ----------------------------------------------------------------------------------------------------
+# --- reading it -------------------------------------------------------------------------------------------------------
 
 
 def _program(path: Path) -> tuple[CompiledProgram, int]:

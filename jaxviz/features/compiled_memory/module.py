@@ -121,7 +121,7 @@ class Module:
         for number in computation.order:
             instruction = self.instructions[number]
             if instruction.opcode in _CALLS:
-                # XLA names a loop's body before its condition, which is what runs first.
+                # XLA lists a loop's body before its condition, but the condition runs first.
                 called = instruction.called[::-1] if instruction.opcode == _LOOP else instruction.called
                 for other in called:
                     if self.computations[other].is_scheduled and other not in self.span:
@@ -161,7 +161,7 @@ class Module:
             text, nbytes, tuple(shape.layout.minor_to_major), shape.layout.memory_space == _HOST, prod(shape.dimensions)
         )
 
-    # --- where a value goes -------------------------------------------------------------------------------------------
+    # --- the uses of a value ------------------------------------------------------------------------------------------
 
     def passed_on(self, value: Value) -> Iterator[Value]:
         """The places where a value shows up next without being computed with: in a tuple, as the parameter of a loop's body, …"""
@@ -207,7 +207,7 @@ class Module:
             case "conditional":
                 yield from ((self.computations[c].root, index) for c in instruction.called)
             case "all-reduce" | "all-reduce-start" | "all-gather" | "all-to-all" if index and index[0] < len(operands):
-                yield operands[index[0]], ()  # several of them in one
+                yield operands[index[0]], ()  # several of them at once
             case "parameter":
                 yield from self._given(instruction, index)
 

@@ -109,7 +109,7 @@ class OpNames:
 
     def _label(self, number: int) -> tuple[str, Location | None, Hashable]:
         name = self.found[number]
-        # XLA keeps one end for all expressions that begin in one place, so which of them it is follows from the operation alone.
+        # XLA keeps one end position for all expressions that start at the same place; which of them it is follows only from the operation.
         written = expressions_from(name.location)
         computed = [text for text in written if name.operation in _computed_last(text)]
         expression = shortened_expression(written[-1], ROOM) if written else ""

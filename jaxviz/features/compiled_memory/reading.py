@@ -126,7 +126,7 @@ def _read_stage(stage: Any) -> CompiledMemory:
     """The memory of a program that JAX has lowered or compiled, of which the function is not at hand."""
     if isinstance(stage, jax.stages.Lowered):
         lowered = stage
-        # Names and lines are read, too, which programs that are kept need not share.
+        # Names and source lines are read as well, and cached programs may have others.
         stage = compiled_alone(lambda: compiled_as_named(lowered))
     program = _program(stage)
     name = function_of(program.module)

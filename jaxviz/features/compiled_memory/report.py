@@ -231,7 +231,7 @@ class CompiledMemory(Report):
         yield from self._sentences
 
     def _html_parts(self) -> Iterator[Part]:
-        return (part for part in self._parts() if not isinstance(part, Drawn))  # the curve is drawn there
+        return (part for part in self._parts() if not isinstance(part, Drawn))  # the picture has the curve
 
     @property
     def _sentences(self) -> Iterator[str]:

@@ -30,7 +30,7 @@ def load(path: str | os.PathLike[str]) -> CompiledMemory:
     name = os.fspath(path)
     try:
         read = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError:  # it is no text, or no JSON
+    except ValueError:  # not text, or not JSON
         read = None
     if not isinstance(read, dict) or read.get("format") != _FORMAT:
         raise ValueError(

@@ -156,7 +156,7 @@ def _meetings(
 ) -> int:
     """How many pairs of an output and an element of the kernel read an element of the input, in one dimension."""
     end = (n_in - 1) * in_dilation
-    if in_dilation == 1:  # the outputs that one element of the kernel serves are a range
+    if in_dilation == 1:  # the outputs that use one element of the kernel form a range
         offsets = (k * kernel_dilation - low for k in range(n_kernel))
         return sum(max(0, min(n_out - 1, (end - o) // stride) - max(0, -(o // stride)) + 1) for o in offsets)
     places = (i * stride - low + k * kernel_dilation for k in range(n_kernel) for i in range(n_out))
@@ -284,7 +284,7 @@ COUNTS: Mapping[str, Count] = {
     "integer_pow": _integer_pow,
     "dot_general": _dot, "conv_general_dilated": _conv,
     **_each("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor", _reduction(1)),
-    **_each("argmax argmin", _reduction(9)),  # a comparison of values and of places, NaNs apart, and two selections
+    **_each("argmax argmin", _reduction(9)),  # comparing values and positions, checking for NaN, and two selections
     **_each("cumsum cumprod cummax cummin", _cumulative(1)),
     "cumlogsumexp": _cumulative(8, 2),
     **_each("reduce_window_sum reduce_window_max reduce_window_min", _window),

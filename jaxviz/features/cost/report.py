@@ -200,7 +200,7 @@ class CostReport(CostOfRows, Report):
         found = found[0] if isinstance(found, (list, tuple)) and found else found
         if not found:
             raise JaxvizError(f"the backend {jax.default_backend()} does not report the cost of its programs")
-        # A call into a library counts as -1.
+        # XLA counts a call into a library as -1.
         said = {key: max(0, int(found.get(key) or 0)) for key in ("flops", "transcendentals", _BYTES, _BYTES_OUT)}
         written = min(said[_BYTES_OUT], said[_BYTES])
         return Cost(said["flops"], said[_BYTES] - written, written, said["transcendentals"])

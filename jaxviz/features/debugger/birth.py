@@ -40,7 +40,7 @@ def go_there(stepper: Stepper, event: Event) -> None:
     line = None if event.location is None else f"{event.location.file}:{event.location.line}"
     try:
         stepper.restart().run(line=line, primitive=event.primitive, non_finite=True)
-    except SteppingError:  # it is inside of what is one step here, as a shard_map
+    except SteppingError:  # it is inside something that is a single step here, such as a shard_map
         stepper.run(non_finite=True)
 
 

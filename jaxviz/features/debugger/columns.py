@@ -61,7 +61,7 @@ def printed(value: Any) -> str:
     if not 0 < aval.size <= FEW or (isinstance(value, jax.Array) and not _is_readable(value)):
         return ""
     found = np.asarray(value)
-    if found.dtype.kind == "V":  # numpy has no names for the smallest floats
+    if found.dtype.kind == "V":  # numpy has no name for the smallest floats
         found = found.astype(np.float32)
     if found.size == max(found.shape, default=1):  # a row or a column
         found = found.reshape(-1) if found.ndim else found
@@ -353,7 +353,7 @@ class StepperView:
             plain, iterations = named(name)
             made["value"] = self._told(s._value(stage, plain, iterations), pictures)
         except SteppingError as error:
-            # A name is typed here, and not looked up in `values`.
+            # The user typed a name, not an index into `values`.
             said = str(error).replace(f"['{name}', 0]", f"`{name}[0]`")
             return {**made, "error": printable(said, 600)}
         if stage == "forward" and s.stage == "backward":
@@ -386,7 +386,7 @@ def _inputs(p: Position, holders: Sequence[Equation], program: Program) -> dict[
     if not p.path or p.path[-1].iteration is None:
         return dict.fromkeys(program.invars, "")
     n_before, n_carry = of(holders[-1]).carry(holders[-1].operation)
-    n_before = min(n_before, len(program.invars) - n_carry)  # a while loop's condition has constants of its own
+    n_before = min(n_before, len(program.invars) - n_carry)  # a while loop's condition has its own constants
     fixed, carry, rest = (
         dict.fromkeys(program.invars[start:end], label)
         for start, end, label in (

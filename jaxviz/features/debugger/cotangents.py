@@ -77,7 +77,7 @@ class CotangentPlaces:
         there = [place for place in self.places.get(of, ()) if way(place[0].holders) == here]
         if len(there) < 2:
             return there[0] if there else None
-        # What is called several times is one program: the backward pass meets the calls in reverse.
+        # A function that is called several times is one program; the backward pass visits the calls in reverse.
         forward = [place for place in self._alike[of] if way(place[0].holders) == here]
         rank = forward.index((site, v))
         return there[len(there) - 1 - rank] if len(there) == len(forward) else None

@@ -79,7 +79,7 @@ class Stepper:
         self.values = Values(self)
         self.cotangents = Cotangents(self)
 
-    # --- where it is --------------------------------------------------------------------------------------------------
+    # --- position -----------------------------------------------------------------------------------------------------
 
     @property
     def position(self) -> Position:
@@ -430,7 +430,7 @@ class Stepper:
                             found.append(name)
         return list(dict.fromkeys(found))
 
-    # --- the stop, to be shown ----------------------------------------------------------------------------------------
+    # --- the stop, as data for display --------------------------------------------------------------------------------
 
     @property
     def shown(self) -> tuple[Value, ...]:

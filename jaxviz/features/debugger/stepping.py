@@ -51,7 +51,7 @@ class Machine:
         self._uses: dict[Program, Uses] = {}
         self._functions: dict[Operation, Callable[..., Any]] = {}
 
-    # --- where the run is ---------------------------------------------------------------------------------------------
+    # --- position -----------------------------------------------------------------------------------------------------
 
     def program_at(self, position: Position) -> Program:
         """The program that holds a position."""
@@ -280,7 +280,7 @@ class Machine:
         holder = self.frame(p.stage, tuple(outer))
         equation = holder.program.equations[level.index]
         if holder.reached > level.index and not may_differ(equation):
-            return  # it has run before, at once; the values that followed are those of that run
+            return  # it has run before: continue with the values of that run
         if level.iteration is not None:
             outs = self._finish(self._loop(p.stage, tuple(outer), level.index))
         else:
@@ -387,7 +387,7 @@ class Machine:
             outs = self._execute(equation, [self._read(frame, a) for a in equation.invars])
             self._compare(frame, equation, outs)
             self._bind(frame, equation, outs)
-            if self.kept.nbytes > self.kept.budget:  # only what is still to be read
+            if self.kept.nbytes > self.kept.budget:  # only what will still be read
                 for j in order:
                     for v in frame.program.equations[j].outvars:
                         if j <= i and v is not var and last.get(v, -1) <= i:
@@ -532,7 +532,7 @@ class Machine:
             return k < loop.length
         goes_on = WHILE.goes_on(loop.equation.operation)
         found = self._run(loop.equation, goes_on, loop.operands, self._carry(loop, k))
-        is_there = bool(found.any())  # under vmap each example has one
+        is_there = bool(found.any())  # under vmap each example has its own
         if not is_there:
             loop.length = k
         return is_there

@@ -250,7 +250,7 @@ def _measure(x: Any) -> dict[str, Any]:
     found |= {"min": low, "max": high}
     v = v if jnp.issubdtype(v.dtype, jnp.floating) else v.astype(jnp.float32)
     low, high = low.astype(v.dtype), high.astype(v.dtype)
-    # Scaled, so that no sum or difference overflows.
+    # Scaled, so that sums and differences do not overflow.
     scale = jnp.maximum(jnp.abs(low), jnp.abs(high))
     scale = jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1)
     scaled = jnp.where(finite, v / scale, 0)
@@ -309,7 +309,7 @@ def _shades(x: Any, finite: Any) -> tuple[Any, Any]:
     return jnp.where(n < inside, 255, shades).astype(jnp.uint8), jnp.stack([low, high])
 
 
-# --- is it the same again ---------------------------------------------------------------------------------------------
+# --- detecting equal values -------------------------------------------------------------------------------------------
 
 
 def fingerprint(x: Any) -> np.ndarray:

@@ -133,7 +133,7 @@ class StepperWidget(Bundled):
         do = content.get("do") if isinstance(content, dict) else None
         if not isinstance(do, str) or do not in _ASKED:
             return
-        # An interrupt comes to the main thread; a kernel may hear its widgets in another.
+        # An interrupt reaches the main thread, but a kernel may process widget messages in another one.
         self.send({"begun": do, "can_stop": threading.current_thread() is threading.main_thread()})
         try:
             self.failure = ""
@@ -146,7 +146,7 @@ class StepperWidget(Bundled):
         except JaxvizError as error:
             self._fail(do, "", str(error))
         except Exception as error:
-            # The traceback is left for `%tb`, as an uncaught error would leave it.
+            # Keep the traceback for `%tb`, as for an uncaught error.
             sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
             self._fail(do, type(error).__name__, _told(error, _DOING.get(do, "running")))
         finally:
@@ -156,7 +156,7 @@ class StepperWidget(Bundled):
         lines = "\n".join(printable(line, 600) for line in message.splitlines()[:14])
         self.failure = json.dumps({"do": do, "kind": kind, "message": lines})
 
-    # --- what can be asked for ----------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     def _there(self, asked: Mapping[str, Any]) -> None:
         if self._event is not None:
@@ -316,7 +316,7 @@ def show_report(report: NanReport) -> None:
         return
     try:
         shown = _time_line(report, event)
-    except Exception as error:  # the report is there, and says what it has to say
+    except Exception as error:  # the report exists and contains the error
         shown = {"text/plain": f"It cannot be stepped through: {first_line(error)}"}
     display(shown, raw=True)
 

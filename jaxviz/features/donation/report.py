@@ -205,7 +205,7 @@ def _copied(compiled: Any) -> frozenset[int]:
     """The inputs of a compiled program that it copies."""
     try:
         entry = str(compiled.as_text()).partition("\nENTRY ")[2].partition("\n}")[0]
-    except Exception:  # the backend gives no text
+    except Exception:  # the backend provides no text
         return frozenset()
     number = {
         name: int(n) for name, n in re.findall(r"^\s*(?:ROOT )?%?(\S+) = .* parameter\((\d+)\)", entry, re.MULTILINE)

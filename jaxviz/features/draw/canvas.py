@@ -145,7 +145,7 @@ class Canvas:
         for i, v in enumerate(outvars):
             env[v] = (Made(box, (place, i)),)
 
-    # --- what is drawn ------------------------------------------------------------------------------------------------
+    # --- nodes --------------------------------------------------------------------------------------------------------
 
     def is_full(self) -> bool:
         return self.drawn >= self.room and not (self.script is not None and self.script.replays)
@@ -219,7 +219,7 @@ class Canvas:
         text = f"and {n:,} more equations"
         self.boxes.append(Box(len(self.boxes), "note", text, "left out of the picture", "", frame, text))
 
-    # --- values from outside, and results ------------------------------------------------------------------------------
+    # --- inputs and results --------------------------------------------------------------------------------------------
 
     def add_results(self, results: Iterable[tuple[str, str, Any, Values, int]]) -> None:
         """A word for each result; for all that are the same result of a layer's repetitions, one."""

@@ -104,7 +104,7 @@ class Drawing:
         Args:
           width: in inches; by default such that the text has seven points.
         """
-        from jaxviz.features.draw.figure import draw_figure  # matplotlib takes a while to import
+        from jaxviz.features.draw.figure import draw_figure  # slow to import
 
         return draw_figure(self.graph, self.layout, width)
 

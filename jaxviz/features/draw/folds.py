@@ -48,7 +48,7 @@ class Kinds:
         operation = equation.operation
         found = self.of_operation.get(operation)
         if found is None:
-            # Lists, not generators: those would take the recursion through C, of which Python from 3.12 on allows little.
+            # Lists, because generators would recurse through C, where Python 3.12 and later allow little depth.
             params = tuple([(name, self._param(value)) for name, value in sorted(operation.params.items())])
             types = tuple(map(type_text, operation.in_avals)), tuple(map(type_text, operation.out_avals))
             found = self.of_operation[operation] = self._number((operation.primitive.name, params, types))
@@ -62,7 +62,7 @@ class Kinds:
             return self._program(value)
         if isinstance(value, tuple):
             return tuple([self._param(item) for item in value])
-        if callable(value):  # a rule is another function each time that it is made
+        if callable(value):  # a rule is a new function each time it is created
             return getattr(value, "__qualname__", type(value).__name__)
         try:
             hash(value)

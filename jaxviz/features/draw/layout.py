@@ -88,7 +88,7 @@ class _Item:
     width: float
     height: float
     row: int = 0
-    x: float = 0.0  # its centre
+    x: float = 0.0  # the centre
     y: float = 0.0
     above: list[tuple[_Item, float, float]] = field(default_factory=list)
     below: list[tuple[_Item, float, float]] = field(default_factory=list)
@@ -154,7 +154,7 @@ class _Layers:
         self.order: dict[_Key, int] = {}
         for box in graph.boxes:
             self.hold(("box", box.number), box.frame)
-        for frame in graph.frames[1:]:  # a branch that only passes its operands on holds nothing
+        for frame in graph.frames[1:]:  # a branch that only passes on its operands is empty
             self.hold(("frame", frame.number), frame.parent)
 
     def hold(self, key: _Key, frame: int) -> None:
@@ -210,7 +210,7 @@ class _Layers:
     def stage_of(self, box: int) -> int:
         return self.graph.enclosing(self.graph.boxes[box].frame)[-2]
 
-    # --- lines from frame to frame --------------------------------------------------------------------------------------
+    # --- lines between frames -------------------------------------------------------------------------------------------
 
     def route(self, line: Line) -> list[tuple[int, _Segment]]:
         """The segments of a line, one for each frame that it passes through; none for one that is drawn aside of the rows."""
@@ -277,7 +277,7 @@ class _Layers:
             width, height = self.sizes[p]
             boxes[p] = Rectangle(x - width / 2, y - height / 2, width, height)
 
-    # --- one frame --------------------------------------------------------------------------------------------------------
+    # --- a single frame ---------------------------------------------------------------------------------------------------
 
     def inside(self, frame: int) -> _Inside:
         inner = {key[1]: self.inside(key[1]) for key in self.children[frame] if key[0] == "frame"}
@@ -311,7 +311,7 @@ class _Layers:
             for item in row:
                 item.x -= left
                 free = (tall - item.height) / 2
-                # What is read stands near to its readers, what is made near to what it is made of.
+                # Operands are placed close to their readers, and results close to their operands.
                 item.y = y + tall / 2 + (free if not item.above else -free if not item.below else 0.0)
             y += tall + ROW_GAP
         height = (y - ROW_GAP if rows else y) + (_HEAD if self.is_turned(frame) else _PAD)
@@ -351,7 +351,7 @@ class _Layers:
         y1 = 0.0 if tail[0] == "in" else start.y + start.height / 2
         y2 = height if head[0] == "out" else end.y - end.height / 2
         points = [(x1, y1)]
-        if tail[0] != "in" and tops[start.row][1] > y1 + 1:  # down to where its row ends, as others in it are taller
+        if tail[0] != "in" and tops[start.row][1] > y1 + 1:  # down to the end of its row, which has taller nodes
             points.append((x1, tops[start.row][1]))
         for item in chains.get((tail, value), ())[: max(0, end.row - start.row - 1)]:
             top, bottom = tops[item.row]
@@ -393,7 +393,7 @@ def _rows(
             if waiting[k] == 0:
                 ready.append(k)
     by_rank = sorted(rank, key=lambda k: -rank[k])
-    for key in by_rank:  # what would have fewer long lines above it than below goes down to its first reader
+    for key in by_rank:  # a node with fewer long lines above than below moves down to its first reader
         long = sum(bool(above[k]) or len(below[k]) > 1 for k in above[key])
         if long < len(below[key]):
             rank[key] = min(rank[k] for k in below[key]) - 1
@@ -446,7 +446,7 @@ def _join(upper: _Item, lower: _Item, at_upper: float, at_lower: float) -> None:
     lower.above.append((upper, at_upper, at_lower))
 
 
-# --- the order in a row -----------------------------------------------------------------------------------------------
+# --- the order within a row -------------------------------------------------------------------------------------------
 
 
 def _order(rows: list[list[_Item]]) -> None:
@@ -495,14 +495,14 @@ def _crossings(rows: list[list[_Item]]) -> int:
         ]
         ends.sort()
         below = np.asarray([b for _, b in ends])
-        if len(below) > 400:  # enough to compare two orders by
+        if len(below) > 400:  # enough to compare two orders
             below = below[:: len(below) // 400 + 1]
         if len(below) > 1:
             total += int(np.triu(below[:, None] > below[None, :], 1).sum())
     return total
 
 
-# --- where in a row ---------------------------------------------------------------------------------------------------
+# --- positions within a row -------------------------------------------------------------------------------------------
 
 
 def _place(rows: list[list[_Item]]) -> None:
@@ -542,7 +542,7 @@ def _rooms(row: Sequence[_Item]) -> list[float]:
 def _spread(ideal: Sequence[float], rooms: Sequence[float], weights: Sequence[float]) -> list[float]:
     """The places nearest to the ideal ones (least squares) that are in order and leave each its room: pooled adjacent violators."""
     offsets = np.concatenate(([0.0], np.cumsum([(a + b) / 2 for a, b in itertools.pairwise(rooms)])))
-    pools: list[tuple[float, float, int]] = []  # mean, weight, how many
+    pools: list[tuple[float, float, int]] = []  # mean, weight, count
     for want, weight, offset in zip(ideal, weights, offsets, strict=False):
         mean, total, n = want - offset, weight, 1
         while pools and pools[-1][0] > mean:

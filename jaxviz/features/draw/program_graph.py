@@ -318,7 +318,7 @@ class _Builder:
         if is_choice(e):
             box = self.canvas.add_box("equation", "cond", f"{len(inside)} branches", role(e), outer, call_title(e), at)
             self.canvas.use(given[0], (box, 0), e.invars[0])
-        befores = [Before() for _ in carried(e)]  # what an iteration gets from the one before
+        befores = [Before() for _ in carried(e)]  # what an iteration receives from the previous one
         for before, operand in zip(befores, carried(e), strict=True):
             given[operand] = (*given[operand], before)
         for body in inside:

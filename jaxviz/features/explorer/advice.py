@@ -50,7 +50,7 @@ def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGr
     mine = set(residuals)
     stand_in = lambda i: {switches.number[v] for v in switches.residuals[i] if v in switches.number}
     values = set[int]().union(*map(stand_in, mine))
-    # What stands in for other residuals, too, goes on being saved.
+    # A value that is also saved in place of other residuals stays saved.
     others = set[int]().union(*(stand_in(i) for i in range(len(switches.residuals)) if i not in mine))
     values = values - others or values
     if not values:
@@ -70,7 +70,7 @@ def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGr
             (set[int](), f"A checkpoint around {around} that saves nothing brings"),
         ):
             trade = switches.trade(switches.key([i], saved))
-            # What a checkpoint does that saves it is not for recomputing it.
+            # An effect that the checkpoint also has while saving it is not due to recomputing it.
             less = not isinstance(with_it, Trade) or (isinstance(trade, Trade) and _lowers(with_it, trade))
             if isinstance(trade, Trade) and _lowers(written, trade) and less:
                 found.append((bool(saved), trade, said))

@@ -60,11 +60,11 @@ def save_animation(view: View, path: str | Path, seconds: float) -> Path:
     scene = _Scene(view)
     frames = [scene.frame(step) for step in scene.steps]
     if path.suffix == ".gif":
-        # One set of colours for all, that of a frame that has them all, so that what does not move takes no bytes.
+        # All frames share the palette of a middle one, which has every colour, so that unchanged parts take no bytes.
         colours = frames[len(frames) // 2].quantize(192)
         frames = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
     stays = max(_LEAST_MS, round(1000 * seconds / len(frames)))
-    # The end is looked at for a while before it begins again.
+    # Pause at the end before it loops.
     stay = [stays] * (len(frames) - 1) + [max(stays, 1500)]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=stay, loop=0)
     return path

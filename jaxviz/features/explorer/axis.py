@@ -113,5 +113,5 @@ def steps_by_column(edges: np.ndarray, n: int) -> list[slice]:
     ends = np.arange(1, n + 1) / n
     first = np.minimum(np.searchsorted(edges[1:], ends - 1 / n), len(edges) - 2)
     after = np.maximum(first + 1, np.searchsorted(edges[:-1], ends))
-    after[-1] = len(edges) - 1  # what takes no room at the end of the axis is seen in its last column
+    after[-1] = len(edges) - 1  # steps of zero width at the end belong to the last column
     return [slice(i, j) for i, j in zip(first.tolist(), after.tolist(), strict=True)]

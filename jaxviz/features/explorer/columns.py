@@ -88,7 +88,7 @@ class ViewMaker:
             with collector_paused(), deep_stack:
                 return self._first()
         except BaseException:
-            # An interrupt leaves the columns half filled: they are begun anew by whoever asks again.
+            # An interrupt leaves the columns incomplete: start again on the next request.
             self.begin()
             raise
 
@@ -193,7 +193,7 @@ class ViewMaker:
         """The residuals, by expression too, and by line with the work that is done there; in words what they come to."""
         try:
             found: ResidualSet | None = self.derivation.residuals
-        except Exception:  # `notes` says why
+        except Exception:  # `notes` has the reason
             found = None
         residuals = () if found is None else found.items
         number, row_of = self.string.all, self.rows.first
@@ -273,7 +273,7 @@ class ViewMaker:
 def _array(values: list[int]) -> np.ndarray:
     try:
         return np.fromiter(values, np.int64, len(values))
-    except OverflowError:  # what scans in each other stack may be more bytes than that counts
+    except OverflowError:  # nested scans may stack more bytes than int64 holds
         return np.array(values, np.float64)
 
 
@@ -298,6 +298,6 @@ def pattern_of(sentence: str) -> tuple[str, list[str]]:
     ('`` is read by the ``', ['sin(x)', 'mul'])
     """
     parts = sentence.split("`")
-    if len(parts) % 2 == 0:  # a name has one, too
+    if len(parts) % 2 == 0:  # a name has one as well
         return sentence, []
     return "``".join(parts[::2]), parts[1::2]

@@ -94,7 +94,7 @@ def compiled(found: Lowering, block: str = "") -> Compiled:
             silent.append(f"{what} cannot be shown: {first_line(raised)}")
         return None
 
-    # Of several devices first what says how the program is divided: that compiles it for the rest too.
+    # With several devices, first read how the program is partitioned: this compiles it for everything else.
     if mesh_size(found.derivation.primal, found.derivation.placed) > 1:
         exchanges = unless_silent("Communication between devices", lambda: compiled_exchanges(found))
     try:
@@ -151,7 +151,7 @@ def read_stablehlo(text: str, tags: Tags) -> Text:
             links[opened.pop()] = link
             link = ()
         elif opens and not closes:
-            # `cond {` and `reducer(...) {` stand on a line of their own, below their operation.
+            # `cond {` and `reducer(...) {` are on a separate line below their operation.
             opened.append(len(lines) if was_ended else len(lines) - 1)
         was_ended = last is not None or opens or closes or plain.endswith(":")
         lines.append(plain)
@@ -212,7 +212,7 @@ def read_hlo(text: str, tags: Tags) -> Text:
                 plain += f"  // {_unescaped(path)}" if path and not path.isidentifier() else ""
         lines.append(plain)
         links.append(link)
-    # A computation stands before those that hold it.
+    # A computation precedes those that contain it.
     for at, where, other in held:
         links[at] = tuple(dict.fromkeys([*links[at], *inside.get(other, ())]))
         inside[where].update(dict.fromkeys(links[at]))

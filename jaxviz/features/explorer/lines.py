@@ -42,7 +42,7 @@ def add_lines(
     location, role = (np.asarray(columns[f"equation_{name}"], np.int64) for name in ("location", "role"))
     rows_of = {stage.key: slice(*stage.equations) for stage in stages}
     passes = [rows_of[key] for key in ("forward", "backward")]
-    # What no line of the user's led to counts for that on which the function is defined.
+    # What comes from none of the user's lines counts for the line that defines the function.
     nowhere = -1
     if any((work[here][location[here] < 0] > 0).any() for here in passes):
         nowhere = numbers.location(defined_at(derivation.primal))
@@ -78,7 +78,7 @@ def _work(rows: Rows) -> np.ndarray:
         held.setdefault(owner, []).append(program)
     times = [int(owner < 0) for owner in rows.owners]
     work = np.zeros(len(rows.equations))
-    # The programs that a row holds come behind it.
+    # The nested programs of a row follow it.
     for row, equation in enumerate(rows.equations):
         n = times[rows.program_of[row]]
         inside = [p for p in held.get(row, ()) if any(rows.programs[p] is run for run in _counted(equation, costs))]

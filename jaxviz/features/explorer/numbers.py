@@ -48,7 +48,7 @@ class Numbers:
         self.of_literals: dict[tuple[str, int], int] = {}
         self.of_types: dict[Any, int] = {}
         self.of_locations: dict[tuple[Location, tuple[int, ...]], int] = {}
-        # Equations share what says where they are from, so that is looked at once, by identity.
+        # Equations share source information, so each is looked up once, by identity.
         self.located: dict[int, int] = {}
         self.own: dict[int, int] = {}
         self.scoped: dict[int, int] = {}
@@ -80,7 +80,7 @@ class Numbers:
     def location(self, location: Location | None) -> int:
         if location is None:
             return -1
-        # Two that differ in their columns alone are equal.
+        # Locations that differ only in their columns are equal.
         shown = (location.column, location.end_line, location.end_column) if self.sources.embed else ()
         found = self.of_locations.get((location, shown))
         if found is None:

@@ -158,7 +158,7 @@ def add_scopes(
     def path_of(row: int) -> tuple[str, ...]:
         number = scope[row]
         if number not in paths:
-            # einsum names a scope by its formula, which is nobody's.
+            # einsum names a scope after its formula, which is not a user's name.
             paths[number] = tuple(name for name in strings[number].split("/") if name and "->" not in name)
         return paths[number]
 

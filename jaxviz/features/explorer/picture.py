@@ -71,10 +71,10 @@ def overview_png(view: View) -> bytes:
     """
     canvas = FigureCanvasAgg(overview_figure(view))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of characters that the font lacks
+        warnings.simplefilter("ignore")  # about characters that the font lacks
         canvas.draw()
     out = BytesIO()
-    # A file of 256 colours takes a third of what one of all takes, and what is drawn has a dozen.
+    # A palette of 256 colours takes a third of the bytes, and the picture has about a dozen.
     Image.fromarray(np.asarray(canvas.buffer_rgba())).quantize(256, Image.Quantize.FASTOCTREE).save(out, "PNG")
     return out.getvalue()
 
@@ -105,7 +105,7 @@ class _Drawing:
         self.memory = memory_by_kind(view)
         self.total = self.memory.sum(0)
         self.columns = steps_by_column(self.edges, _RIGHT - _LEFT)
-        # Of the steps of a column that at which most is in memory.
+        # Of several steps in a column, use the one with the most bytes in memory.
         self.largest = [steps.start + int(self.total[steps].argmax()) for steps in self.columns]
         self.turn = self.x(self.edges[n_forward(view)])
         drawn = [b for b in boxes(view, self.measure) if b.depth < _DEPTHS and self.width(b) >= 2]
@@ -204,7 +204,7 @@ class _Drawing:
             self.write(8, y + 16, about, room=_LEFT - 20, size=10.5)
             half = np.where(nbytes > 0, np.maximum(1, nbytes * _BAND / 2 / most), 0)
             seen = np.flatnonzero(half)
-            if 0 < len(seen) < _SEEN:  # what is there but for a moment
+            if 0 < len(seen) < _SEEN:  # very short lifetimes
                 half[max(0, seen[-1] + 1 - _SEEN) : seen[-1] + 1] = half.max()
             half = np.append(half, half[-1])
             middle = y + 15

@@ -23,7 +23,7 @@ _OF_ROLE = {"tangent": _OF_TANGENT, "cotangent": _OF_COTANGENT, "accumulation": 
 def handed_to(equation: Equation) -> dict[int, tuple[Body, list[int]]]:
     """For each program that an equation holds and runs, by identity, how each of its inputs comes by its value: an index into HANDED."""
     rounds = carried(equation)
-    # What a scan goes over comes behind its consts and its carry.
+    # A scan's consts and carry precede the arrays it iterates over.
     slices = sum(of(equation).carry(equation.operation)) if is_scan(equation) else len(equation.invars)
     found: dict[int, tuple[Body, list[int]]] = {}
     other = others.runs(equation)
@@ -118,7 +118,7 @@ class Variables:
                 if relation == "value":
                     if not times or times.get(v, 1) == times.get(whose, 1):
                         self._join(i, j)
-                    else:  # a copy of what is done in one of several calls
+                    else:  # a copy of a value in one of several calls
                         self._belongs(i, j, _COPY)
                     if v in inputs:
                         self.held_apart.add(v)
@@ -156,7 +156,7 @@ class Variables:
         has_cotangent.update(j for _, j, kin in self.others if kin == _COTANGENT)
         stage_of = dict(zip(map(id, self.programs), self.stage_of, strict=True))
         for program in self._unique:
-            # What holds a program may be there for tangents as a whole; its known part is not.
+            # An equation with a nested program may serve tangents as a whole, while its known part does not.
             is_derived = STAGES[stage_of[id(program)]] in ("jvp", "linear", "backward")
             for e in program.equations:
                 role = e.origin.role if e.origin is not None else "primal"
@@ -192,7 +192,7 @@ class Variables:
     def columns(self) -> dict[str, list[int]]:
         """As the explorer is told."""
         values = [self.value(i) for i in range(self.size)]
-        # What is said of one variable holds for all that are the same value.
+        # A relation of one variable holds for all with the same value.
         of: dict[int, int] = {}
         kin = [_VALUE] * self.size
         computed = {values[i] for i in self.computed}

@@ -114,7 +114,7 @@ class Items:
         here = self._path(path, row)
         programs = run_by(e)
         if not programs or any((row, i) not in self.row_in for p in programs for i in p.equations[:1]):
-            # Of what it runs there are no rows where it is run by a rule of another library.
+            # An equation run by another library's rule has no rows for what it runs.
             flops = remembered(e, self.costs).flops * times
             yield Item(row, self._without_function(here), flops, self.group_of[row], self.line_of(row))
             return
@@ -203,7 +203,7 @@ class _Builder:
             return _without_middle(loop)
         name = alike([p for i in items if isinstance(p := _part(i, depth), str)])
         if len(names := {_part(i, depth + 1) for i in items}) == 1 and None not in names:
-            evaluations, count = times, 1  # the loop around all that it calls is taken to be in it
+            evaluations, count = times, 1  # the loop around everything that it calls counts as part of it
         inside = self.inside(items, depth + 1, evaluations, evaluations > 1, level + 1)
         scope = Scope(name, "scope", count, items, inside)
         if [child.kind for child in inside if child.kind != "rest"] in ([], ["line"]):
@@ -238,7 +238,7 @@ def _keys(items: Sequence[Item], depth: int) -> Callable[[Item], tuple[Hashable,
     names: dict[str, str] = {}
     for same in grouped(groups, pattern):
         for name in same:
-            # `block_0` and `block_1` do the same, `Dense_0` and `Dense_1` of one block do not.
+            # `block_0` and `block_1` do the same thing; `Dense_0` and `Dense_1` of one block do not.
             like = (names[n] for n in same if n in names and _are_alike(groups[n], groups[name]))
             names[name] = next(like, name)
 
@@ -295,7 +295,7 @@ def _stretches(runs: Sequence[tuple[tuple[Hashable, ...], list[Item]]], depth: i
     while start < len(runs):
         last = start
         i = start
-        # As far as everything in between comes again, too.
+        # As long as everything in between repeats as well.
         while i <= last and runs[i][0] in again:
             last = max(last, again[runs[i][0]][-1])
             i += 1

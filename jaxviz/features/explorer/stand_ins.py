@@ -35,7 +35,7 @@ def stand_ins(derivation: Derivation, graph: Graph, copies: Mapping[Var, Var]) -
     count, turn, found = Counter(now), Counter[Any](), []
     for key in now:
         same = [] if key is None else residuals.get(key) or all_made[key]
-        # Of a function that is called several times, each call's is told from the others by its turn.
+        # The calls of a function that is called several times are matched in order.
         mine = same[turn[key] : turn[key] + 1] if count[key] == len(same) else same
         turn[key] += 1
         found.append(_nearest(graph, mine))
@@ -67,7 +67,7 @@ class _Places:
             maker = self.graph.makers.get(written.invars[0])
             operation = maker.primitive if maker is not None else operation
         if operation is compat.reduce_precision_p:
-            # A checkpoint rounds what it saves.
+            # A checkpoint rounds the values that it saves.
             operation = written.primitive
         return self._row(written), operation, atom.aval.str_short()
 

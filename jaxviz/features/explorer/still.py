@@ -31,12 +31,12 @@ def still_outputs(view: View) -> Iterator[Output]:
     note = ""
     if len(view.columns["scope_parent"]):
         try:
-            # Not with the module: matplotlib takes half a second.
+            # Imported here, since matplotlib takes half a second.
             from jaxviz.features.explorer.picture import WIDTH, overview_png
 
             alt = ". ".join(headline(view)).replace("`", "")
             yield {"image/png": overview_png(view), "text/plain": alt}, {"image/png": {"width": WIDTH, "alt": alt}}
-        except Exception as error:  # whoever has the widget does not see this output, and should not see its error
+        except Exception as error:  # users with the widget do not see this output, and should not see its error
             note = f"There is no picture: {first_line(error)}"
     yield {"text/html": table_html(view, note), "text/plain": table_text(view)}, {}
 
@@ -57,7 +57,7 @@ def table_html(view: View, note: str = "") -> str:
     rows, rest = _rows(view)
     if rows:
         above = f"<p>{code_html(headline(view)[0])}: the largest values saved for the backward pass</p>"
-        # JupyterLab aligns cells to the right, but not what is in them.
+        # JupyterLab aligns cells to the right, but not a div in them.
         cell = lambda text, tag: f'<{tag}><div align="left">{code_html(text)}</div></{tag}>'
         head, *body = (
             "".join(cell(text, tag) for text in row) for row, tag in [(_HEADS, "th"), *((r, "td") for r in rows)]

@@ -115,7 +115,7 @@ class Switches:
                 found.append(r)
         try:
             _ = search.whole_parts
-        except ValueError:  # devices exchange values where nothing can be saved
+        except ValueError:  # devices exchange values in it, which cannot be saved
             return found
         return [*found, search.whole]
 
@@ -195,7 +195,7 @@ class Switches:
         if key not in self.tried:
             try:
                 self.tried[key] = self.search.measured(self.derived(key))
-            except Exception as error:  # an effect or a custom rule may refuse a checkpoint
+            except Exception as error:  # an effect or a custom rule may not allow a checkpoint
                 self.tried[key] = fit(f"{type(error).__name__}: {error}")
         return self.tried[key]
 
@@ -255,7 +255,7 @@ class Switches:
             for report in report_checkpoints(self.derivation)
             for decided in report.values
             if decided.equation is not None
-            # What saves a named value saves the value.
+            # Saving a named value saves the value itself.
             for v in (*decided.equation.outvars, *_given_a_name(decided.equation))
         }
         having = lambda *some: {i for i, v in enumerate(self.values) if fates.get(copies.get(v, v)) in some}
@@ -294,7 +294,7 @@ class Switches:
         regions = [self.regions[i] for i in setting.regions]
         return write_chosen(self.search, regions, values(setting.saved), values(setting.offloaded), found)
 
-    # --- for the page ----------------------------------------------------------------------------------------------
+    # --- data for the page -----------------------------------------------------------------------------------------
 
     @deep_stack
     def table(self, source: bool = True) -> SwitchTable:

@@ -136,7 +136,7 @@ class Explorer(Bundled):
     def _whole(self) -> View:
         """All of it but the comparison with JAX."""
         whole = fit_to_show(self._maker.whole)
-        del self._maker  # which holds more than it needs to be asked for nothing any more
+        del self._maker  # it holds data that is no longer needed
         return whole
 
     @cached_property
@@ -182,7 +182,7 @@ class Explorer(Bundled):
             self.__dict__.pop(made, None)
         self._asked = 0
         self._maker, self._partial = maker, partial
-        # In one message, so that the page is drawn once.
+        # In one message, so that the page is rendered once.
         with self.hold_sync():
             self.selected, self.compiled, self.lowered, self.failure, self.rest = selected, "", "", "", b""
             self.check = self.line = self.advice = self.what_if = self.tried = self.drawn = self.written = (
@@ -273,7 +273,7 @@ class Explorer(Bundled):
         Raises:
           ValueError: the function has no gradient.
         """
-        # Not with the module: matplotlib takes half a second.
+        # Imported here, since matplotlib takes half a second.
         from jaxviz.features.explorer.picture import overview_figure
 
         return overview_figure(self.view)
@@ -317,7 +317,7 @@ class Explorer(Bundled):
             (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = summary(view)
         return shown
 
-    # The collector would look through all that was made before the page has any of it.
+    # Otherwise the collector would visit everything created before the page has any of it.
     @collector_paused()
     def _ipython_display_(self, **kwargs: Any) -> None:
         """The widget, and then, where there is a notebook to save, what stands in its place wherever it is not alive."""
@@ -326,9 +326,9 @@ class Explorer(Bundled):
         display(data, metadata=metadata, raw=True)
         if getattr(get_ipython(), "kernel", None) is None:
             return
-        # The browser draws the widget meanwhile, and would ask for the rest next.
+        # Meanwhile the browser draws the widget, and would request the rest next.
         self._work("rest", Explorer._fill_rest)
-        if self._partial is None:  # or it was stopped
+        if self._partial is None:  # unless it was stopped
             self._show_still(is_new=True)
 
     def _show_still(self, is_new: bool) -> None:

@@ -119,7 +119,7 @@ class Subject:
         return replace(d, primal=inlined_where(d.primal, is_opened))
 
 
-# --- what is cheap to recompute -----------------------------------------------------------------------------------
+# --- cheap to recompute -------------------------------------------------------------------------------------------
 
 
 def _cheap(subject: Subject) -> Iterator[Advice]:
@@ -343,7 +343,7 @@ def _names_any(equation: Equation, names: Container[str]) -> bool:
     return equation.primitive is compat.name_p and equation.params["name"] in names
 
 
-# --- what the residuals say by themselves -----------------------------------------------------------------------------
+# --- findings about the residuals -------------------------------------------------------------------------------------
 
 
 def _upcasts(subject: Subject) -> Iterator[Advice]:
@@ -382,7 +382,7 @@ def _invariants(subject: Subject) -> Iterator[Advice]:
 
 
 def _forced(subject: Subject) -> Iterator[Advice]:
-    # Not the numbers that jax.numpy hands to its own jitted functions: nothing can be done about them, nor need be.
+    # Except the numbers that jax.numpy passes to its own jitted functions: the user cannot change these.
     yield from _by_line(
         [f for f in subject.found.forced if all(r.kind != "literal" for r in f.residuals)],
         lambda texts: f"Saved only because it crosses the boundary of a jitted function: {texts}.",
@@ -476,12 +476,12 @@ def _layers(subject: Subject) -> Iterator[Advice]:
         return
     try:
         _ = derivation.backward
-    except EquationError:  # it has no reverse mode
+    except EquationError:  # not differentiable in reverse mode
         return
     search = Search(derivation, False)
     repeated = [r for r in search.regions if search.times(r) > 1][:_TRIED]
     promising = [r for r in repeated if search.estimate((r,)) <= _FALL * search.opened.nbytes]
-    # What a line of the user's can have is worth more than what only a library can do.
+    # Regions on the user's own lines come before those that only a library could wrap.
     for region in sorted(promising, key=lambda r: wrapped_at(r) is None):
         trade = search.trial(search.path((region,))[0]).trade
         if trade.peak_nbytes <= _FALL * search.written.peak_nbytes and region.location is not None:

@@ -46,7 +46,7 @@ def is_cheap(equation: Equation) -> bool:
     return equation.primitive.name in COUNTS and equation.primitive.name not in _COSTLY
 
 
-# --- what is kept, and for which equation -----------------------------------------------------------------------------
+# --- what is saved, and for which equation ----------------------------------------------------------------------------
 
 
 class Kept:
@@ -86,7 +86,7 @@ class Kept:
         variables = parts.linear.invars[: len(parts.residuals)]
         try:
             readers = find_readers(self.derivation.backward, variables)
-        except EquationError:  # no reverse mode
+        except EquationError:  # not differentiable in reverse mode
             return set()
         read = {self.outside(a) for a, v in zip(parts.residuals, variables, strict=True) if readers[v]}
         return set(self.readers) - read
@@ -232,7 +232,7 @@ class Saving:
         return self.nbytes - self.unread
 
 
-# --- the lines to put in a checkpoint ---------------------------------------------------------------------------------
+# --- the lines to wrap in a checkpoint --------------------------------------------------------------------------------
 
 Run = Sequence[Equation]
 """Cheap equations that follow each other."""
@@ -292,7 +292,7 @@ def _in_function(kept: Kept, function: Function, runs: Sequence[Run]) -> list[Ca
             best.setdefault(_extent(parts), []).extend(parts)
     made = []
     for (first, last), chosen in best.items():
-        # A checkpoint written on these lines is there each time that they are gone through, for better or worse.
+        # A checkpoint on these lines takes effect each time they run, for better or worse.
         inside = {e for run in chosen for e in run}
         others = (
             [e for e in run if first.line <= _line_number(e) <= last.line] for run in runs if inside.isdisjoint(run)
@@ -310,17 +310,17 @@ def _best(kept: Kept, runs: Sequence[Run]) -> Sequence[Run]:
     def worth(start: int, end: int) -> int:
         return kept.saving([run[start:end] for run in runs]).worth
 
-    # Where to start is tried in at most so many places: what was missed is at its ends, and small.
+    # Try a limited number of starting points: only little, near the ends, can be missed.
     saved, start = max((worth(i, n), i) for i in range(0, n, -(-n // _STARTS)))
     reads = [i + 1 for i in range(start, n) if any(run[i] in kept.reads for run in runs)]
     while len(reads) > 1 and worth(start, reads[-2]) >= saved:
         reads.pop()
     if saved <= 0:
         return ()
-    # All of an instruction is easier to wrap than a part of it.
+    # A whole statement is easier to wrap than part of it.
     first, end = _ends(runs[0], start, reads[-1])
     whole = worth(first, end)
-    # Of what a library computes for an expression nobody can wrap a part.
+    # Users cannot wrap part of what a library computes for an expression.
     if whole >= saved or any(library_line(e.source) is not None for e in (runs[0][start], runs[0][reads[-1] - 1])):
         return [run[first:end] for run in runs] if whole > 0 else ()
     return [run[start : reads[-1]] for run in runs]
@@ -371,7 +371,7 @@ def _whole(kept: Kept, function: Function) -> Candidate | None:
     runs: list[Run] = []
     for _, run in _runs(kept.primal, call):
         times = list(_times(run))
-        # A loop around the function goes through nothing else; one inside of it is part of it.
+        # A loop around the function contains nothing else; a loop inside it is part of it.
         runs += times if len({tuple(map(_written, part)) for part in times}) == 1 else [run]
     first, last = _extent(runs, function)
     return Candidate(runs, first, last, True, True, kept.saving(runs))

@@ -319,7 +319,7 @@ class Model:
         self.settle()
         n = len(self.steps)
         most = sum(b.nbytes for b in self.buffers) + sum(self.inside.values())
-        # Scans in each other stack more than 64 bits count, and NumPy does not say so.
+        # Nested scans may stack more bytes than int64 holds, and NumPy would overflow silently.
         change = np.zeros((n + 1, len(KINDS)), np.int64 if most < 2**63 else object)
         for b in self.buffers:
             if b.nbytes and not b.is_free and b.last >= b.born:

@@ -250,7 +250,7 @@ class MemoryTimeline(Report):
         yield from self.notes
 
     def _html_parts(self) -> Iterator[Part]:
-        return (part for part in self._parts() if not isinstance(part, Drawn))  # the curve is drawn there
+        return (part for part in self._parts() if not isinstance(part, Drawn))  # the picture has the curve
 
     def _more_alive(self, shown: int) -> str:
         rest = self.alive[shown:]

@@ -156,7 +156,7 @@ def _results(kept: Kept, wanted: Sequence[Atom]) -> list[Any]:
     equations = tuple(
         replace(e, outvars=tuple(map(unless_known, e.outvars))) if known else e
         for e in kept.program.equations
-        if e.outvars or not compat.has_effects(e.effects)  # no print again
+        if e.outvars or not compat.has_effects(e.effects)  # without repeating prints
     )
     asked = replace(
         kept.program, invars=(*kept.program.invars, *known), equations=equations, outvars=tuple(wanted), debug_info=None,

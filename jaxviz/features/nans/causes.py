@@ -185,7 +185,7 @@ def is_slope(operation: str, primitive: str) -> bool:
 def _of_domain(case: Case, domain: Domain, id: str, text: str) -> Cause:
     """An argument at or beyond the edge of where an operation is finite, with a `where` after it or without."""
     if case.operation not in (case.of, case.primitive) and ALIASES.get(case.operation) not in (case.of, case.primitive):
-        return Cause(id, f"{text[0].upper()}{text[1:]}; it is in {case.operation}.")  # of which the user writes no line
+        return Cause(id, f"{text[0].upper()}{text[1:]}; it is in {case.operation}.")  # the user has no line for it
     if case.behind_where:
         why = (
             f"`where` computes and differentiates both sides, and here {text}; the side that is not taken sends back a cotangent of "
@@ -343,7 +343,7 @@ def _of_overflow(case: Case) -> Cause | None:
     if case.primitive == "div":
         return advised("overflow", text, "divide by no less", eps=epsilon(case.dtype))
     text += " Numbers grow where a learning rate is too high or a loop diverges."
-    if case.of in ("reduce_prod", "cumprod"):  # of how many numbers is not known here
+    if case.of in ("reduce_prod", "cumprod"):  # the number of factors is not known here
         return Cause("overflow", text)
     size = max(x.size for x in case.inputs)
     factors = {"mul": 2, "square": 2, "dot_general": 2, "conv_general_dilated": 2, "integer_pow": case.params.get("y", 1),

@@ -141,18 +141,18 @@ def _own_operation(level: Level, e: Equation) -> tuple[str, str, bool]:
         own = next(reversed([e, *ancestors(e)]))
         called = compat.library_call(e.source) or compat.library_call(own.source)
         operation = called or own.primitive.name
-        is_derivative = e.origin.role != "primal" and not operation.startswith("custom_")  # that is the user's own rule
+        is_derivative = e.origin.role != "primal" and not operation.startswith("custom_")  # a rule of the user's
         return operation, own.primitive.name, is_derivative
     if compat.is_of_custom_rule(e.source):
         return "custom_vjp_call", e.primitive.name, False
-    # JAX's own gradient says of an equation that it was differentiated, and of some that they were transposed, but not what from:
-    # that is an equation on the same line that reads or makes what this one reads, and has a slope like this.
+    # In JAX's own gradient, an equation is known to come from differentiation, and sometimes from transposition, but not from which
+    # equation: that is one on the same line with a common operand or result, and with a slope like this.
     around = (e, *(outer for outer, _ in level.path))
     if any(compat.is_differentiated(x.source) for x in around):
         line, read = locate(e.source), {a for a in e.invars if isinstance(a, Var)}
         for other in level.program.equations:
             near = read.intersection((*other.invars, *other.outvars))
-            # What is not transposed yet reads nothing but that: a quotient of something else and a root is no slope of the root.
+            # Before transposition it reads nothing else: a quotient that also has other operands is not the slope of a root.
             enough = bool(near) if compat.is_transposed(e.source) else near == read and bool(read)
             if other is e or not enough or locate(other.source) != line:
                 continue
@@ -256,7 +256,7 @@ def chain_of(birth: Birth) -> list[tuple[Passed, Level, Atom]]:
 def with_values(chain: Sequence[tuple[Passed, Level, Atom]], values: Sequence[Any]) -> tuple[Passed, ...]:
     """The lines with their values in the first step in which those are not finite; None where that is not known."""
     made = (None if x is None else operand(x, first_bad(x, INFINITE)) for x in values)
-    # What is finite here is so in another step than that in which it passed.
+    # A value that is finite here came from another step than the one in which it passed.
     return tuple(
         p if o is None or o.is_finite else replace(p, value=o) for (p, _, _), o in zip(chain, made, strict=True)
     )

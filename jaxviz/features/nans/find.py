@@ -195,7 +195,7 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     if blamed is not None:
         first = blamed
     elif isinstance(first.value, Literal) and not first.equations and nan is not None and nan.equations:
-        first = nan  # an infinity that was put there on purpose, as a mask is, and becomes a NaN
+        first = nan  # an intentional infinity, as in a mask, that becomes a NaN
     births = [b for b in dict.fromkeys((first, nan)) if b is not None and b.equations]
     way = chain_of(first)
     places = [(level, search.first(level, v, first.kind) or first.steps[: len(level.devices)]) for _, level, v in way]
@@ -253,7 +253,7 @@ _LOSS = "the loss"
 def _subject(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums, gradient: bool | None
 ) -> _Subject:
-    by_default = argnums == 0 and not args and not gradient  # called with keywords alone, or with nothing
+    by_default = argnums == 0 and not args and not gradient  # called with only keyword arguments, or none
     wanted = () if by_default else positions(f, args, argnums)
     try:
         d = derive(f, *args, argnums=wanted, **kwargs)
@@ -284,7 +284,7 @@ def _subject(
     if is_loss and (gradient or (gradient is None and not _is_derived(primal))):
         try:
             program = _with_gradient(d)
-        except (EquationError, NotImplementedError, TypeError, ValueError) as error:  # ours, and what jax's rules raise
+        except (EquationError, NotImplementedError, TypeError, ValueError) as error:  # ours, and those of jax's rules
             if gradient:
                 raise
             note = f"Its gradient was not searched: {error}"
@@ -407,7 +407,7 @@ def _given(subject: _Subject, birth: Birth) -> str:
     return f"{held} ({operand(x)}" + (f", the first {what} at {list(index)})" if index else ")")
 
 
-# --- where the flags show nothing --------------------------------------------------------------------------------------
+# --- when the flags show nothing ---------------------------------------------------------------------------------------
 
 
 _OTHERWISE = "The compiled program gave this, but not once flags were added: XLA then fuses differently, and so rounds differently."

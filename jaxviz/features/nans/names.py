@@ -35,11 +35,11 @@ class Names:
         """
         name = self.naming.name(e, [outer for outer, _ in level.path], place, room)
         _, of_derivative, called = name.partition(_OF)
-        if not is_derivative and of_derivative:  # a rule of the user's, transposed
+        if not is_derivative and of_derivative:  # the transpose of a user's rule
             return called
         if not name or not is_derivative or of_derivative:
             return name
-        # JAX's own gradient, and a derivative written out of a jitted function, have no rule of their own to say so.
+        # In JAX's own gradient, or a hand-written derivative of a jitted function, there is no rule to name.
         text = shortened_expression(expression_at(locate(e.source)), room) or name
         return f"{e.primitive.name}{_OF}{text}"
 

@@ -319,7 +319,7 @@ class Search:
             carry = _carry(equation, place)
             inner, result = level.within(equation, place), program.outvars[k]
             if carry is not None and result in program.invars:
-                # What a step hands on as it came in: the carry, as the step before left it.
+                # A carry that the step returns unchanged: from the previous step.
                 at = program.invars.index(result) - carry[0]  # type: ignore[arg-type]
                 result = program.outvars[at] if 0 <= at < carry[1] else result
             first = self.first(inner, result, kind, steps)
@@ -414,7 +414,7 @@ class Search:
             last = (*before, steps[-1] - 1)
             when = self._when(body, result, last, kind) if result is not value else None
             if when is not None:
-                # What goes round is followed to the step in which it began, and not step by step.
+                # Follow a carried value directly to the step where it first occurs.
                 first = self.first(body, result, kind, last) if result in body.makers else None
                 yield body, result, when if first is None else min(first, when)
                 return

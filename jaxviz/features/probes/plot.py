@@ -25,7 +25,7 @@ def plot_series(found: Sequence[Series], axes: Axes | None, log: bool) -> Figure
         label = f"{s.name}, {drawn}" if s.kind == "value" else f"{s.name}, {drawn} of its cotangent"
         colour = f"C{names.index(s.name) % 10}"
         style = "-" if s.kind == "value" else "--"
-        # A single point makes no line; names from programs are not mathematics.
+        # A single point draws no line. Names from programs are not math text.
         axes.plot(
             steps,
             ys,

@@ -89,7 +89,7 @@ def with_probes(program: Program, lines: Sequence[Line], spec: Spec) -> Program:
 
     def extend(builder: Builder, e: Equation, loop: Atom) -> None:
         x, *index = e.invars
-        if index and len(index[0].aval.shape) > 1:  # one for each example
+        if index and len(index[0].aval.shape) > 1:  # one per example
             builder.equations.append(e)
             return
         where = joined(builder, loop, index[0]) if index else loop

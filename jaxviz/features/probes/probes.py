@@ -214,13 +214,13 @@ def observed(x: Any, name: str, spec: Spec, indices: tuple[Any, ...] = (), has_s
     array = jnp.asarray(x)
     is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
     report_p.bind(jax.random.key_data(array) if is_key else array, *indices, **params)
-    # What is not an array of JAX's has no cotangent, and stays what it is.
+    # A value that is not a JAX array has no cotangent, and is returned as it is.
     if not spec.cotangents or not isinstance(x, jax.Array) or not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
     return link_p.bind(x, *indices, **{**params, "site": replace(site, kind="cotangent")})
 
 
-# --- what a report carries --------------------------------------------------------------------------------------------
+# --- the content of a report ------------------------------------------------------------------------------------------
 
 
 def measure(x: Any, what: What, axes: int) -> Any:
@@ -241,7 +241,7 @@ def measure(x: Any, what: What, axes: int) -> Any:
         is_bad(x).astype(jnp.int32) if is_inexact else jnp.zeros(x.shape, jnp.int32)
         for is_bad in (jnp.isnan, jnp.isinf)
     ]
-    # Rows first, so that sums are not of all elements one after the other.
+    # Sum by rows first, so that not all elements are added up one after the other.
     shape = (*lead, size // x.shape[-1], x.shape[-1]) if x.ndim > axes else (*lead, 1, 1)
     found = [jnp.reshape(y, shape) for y in (wide * wide, wide, wide, wide, *bad)]
     zero, infinity, none = (np.array(v, wide.dtype) for v in (0, np.inf, -np.inf))

@@ -108,7 +108,7 @@ class Series:
     def _thin(self) -> None:
         if len({r.step for r in self._records}) > 1:
             self._stride *= 2
-        else:  # all of one step, as of a long loop
+        else:  # all from one step, such as a long loop
             self._within *= 2
         self._records = [r for r in self._records if self._keeps(r)]
         self._nbytes = sum(r.values.nbytes for r in self._records)

@@ -85,7 +85,7 @@ class Watch:
         self._seconds = 0.0
         self._listens: list[Callable[[bool], None]] = []
 
-    # --- as a context
+    # as a context
 
     def __enter__(self) -> Watch:
         if self.is_open:
@@ -99,7 +99,7 @@ class Watch:
             if error is None:
                 jax.effects_barrier()
             elif isinstance(error, Exception):
-                with contextlib.suppress(Exception):  # the error under way is the one to see
+                with contextlib.suppress(Exception):  # the pending error is the one to report
                     jax.effects_barrier()
         finally:
             self._listen(False)
@@ -129,7 +129,7 @@ class Watch:
             self.step()
             yield item
 
-    # --- as what reports are handed to
+    # as a receiver of reports
 
     def receive(self, report: Report) -> None:
         """Called by the threads that run the program; see `probes.Receiver`."""
@@ -158,7 +158,7 @@ class Watch:
         for listen in self._listens:
             listen(is_over)
 
-    # --- as a report
+    # as a report
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -298,12 +298,12 @@ class WatchedFunction(Watch):
             key = tree, tuple(compat.aval_of(compat.canonicalize(x)) for x in leaves), probes.asked()
             if key in self._programs:
                 return self._programs[key]
-        except TypeError:  # an argument is not an array: tracing says which
+        except TypeError:  # an argument is not an array: tracing reports which
             key = None
         with probes.asking(self.spec):
             traced = trace_call(self._fun, args, kwargs)
         made = with_probes(traced.program, self._lines, self.spec), traced.out_tree
-        if key is not None and not traced.program.is_path:  # a path holds for these values alone
+        if key is not None and not traced.program.is_path:  # a recorded path is valid only for these values
             self._programs[key] = made
         return made
 

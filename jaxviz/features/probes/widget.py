@@ -86,7 +86,7 @@ def _send(held: Any) -> None:
         if plot is None:
             return
         if plot._has_news.is_set():
-            # A kernel that goes down takes its connection with it.
+            # When the kernel shuts down, its connection is already closed.
             with contextlib.suppress(Exception):
                 plot.update()
             quiet = time.monotonic() + _IDLE

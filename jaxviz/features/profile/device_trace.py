@@ -55,7 +55,7 @@ def device_trace(run: Callable[[], Any]) -> DeviceTrace | None:
             jax.profiler.stop_trace()
         files = sorted(Path(folder).rglob("*.xplane.pb"))
         with warnings.catch_warnings():
-            # The types of jaxlib 0.12's reader warn as they are made, and the process ends where that is an error.
+            # Creating the types of jaxlib 0.12's reader warns, which would abort the process if warnings are errors.
             warnings.simplefilter("ignore", DeprecationWarning)
             return _read(files[-1], seconds) if files else None
 
@@ -69,7 +69,7 @@ def _read(file: Path, seconds: float) -> DeviceTrace:
             until: dict[str, float] = {}
             for event in line.events:
                 if event.name.startswith("PjitFunction("):
-                    # A call stands there twice, the one inside of the other.
+                    # Each call is recorded twice, one nested in the other.
                     if event.start_ns >= until.get(event.name, -1.0):
                         calls[event.name[len("PjitFunction(") : -1]].append(event.duration_ns)
                         until[event.name] = event.start_ns + event.duration_ns

@@ -97,7 +97,7 @@ def speedscope(flame: Flame, name: str) -> dict[str, Any]:
     def add(bar: Flame, below: list[int]) -> None:
         stack = [*below, frames.setdefault(bar.name, len(frames))]
         samples.append(stack)
-        weights.append(max(0.0, bar.seconds - sum(p.seconds for p in bar.parts)))  # of its own
+        weights.append(max(0.0, bar.seconds - sum(p.seconds for p in bar.parts)))  # its own time
         for part in bar.parts:
             add(part, stack)
 
@@ -120,7 +120,7 @@ def drawn_bars(flame: Flame) -> list[tuple[Flame, float, int]]:
 def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
     """The bars as a figure, from the whole at the top down."""
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch, Rectangle  # slow to import, and not wanted by who only looks
+    from matplotlib.patches import Patch, Rectangle  # slow to import, and only needed for figures
 
     from jaxviz.report.figures import INK, Picture
 

@@ -132,7 +132,7 @@ def _whole(
             reason = f"it has {n:,} equations, more than {_MOST_EQUATIONS:,}, since each iteration of a Python loop is traced."
             return None, 0.0, reason
         jax.block_until_ready(jitted(*given))
-    except Exception as error:  # whatever it does that cannot be traced
+    except Exception as error:  # anything in it that cannot be traced
         text = str(error).strip()
         return None, 0.0, f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
     return (lambda: jitted(*given)), time.perf_counter() - started, ""

@@ -201,7 +201,7 @@ class Profile(Report):
             )
             for g in groups
         ]  # fmt: skip
-        n = 6 if any(k.equations for k in self.kernels) else 4  # whether kernels are told apart by equation
+        n = 6 if any(k.equations for k in self.kernels) else 4  # whether kernels are distinguished by equation
         heads = ("time", "", "times", "on the device", "lines", "equations")
         rest = lambda shown: groups[shown:]
         more = lambda shown: more_rows(
@@ -340,7 +340,7 @@ def _timed(
     call: Callable[[Any], Any], fresh: Callable[[], Any], repeat: int | None
 ) -> tuple[float, tuple[float, float], int, float]:
     """The median of the time until results are there, the least and the most, the number of calls, and the median until the call returns."""
-    jax.block_until_ready(call(fresh()))  # compiles it, where it is not
+    jax.block_until_ready(call(fresh()))  # compiles it if necessary
     given = jax.block_until_ready(fresh())
     started = time.perf_counter()
     jax.block_until_ready(call(given))
@@ -452,7 +452,7 @@ def _kernel_paths(kernels: Sequence[Kernel]) -> list[tuple[Path, float]]:
     return paths
 
 
-# --- a function of Python ---------------------------------------------------------------------------------------------
+# --- a Python function ------------------------------------------------------------------------------------------------
 
 
 def _profile_python(

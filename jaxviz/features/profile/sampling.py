@@ -50,7 +50,8 @@ def sampled(interval: float = 1e-3) -> Iterator[Samples]:
     def look() -> None:
         last = time.perf_counter()
         while not done.wait(interval):
-            # Before 3.12 Python may collect garbage as it makes the object of a frame, and hand over to the other thread, whose frame is gone then.
+            # Before 3.12, Python may collect garbage while it creates a frame object and switch to the other thread, whose frame is then
+            # gone.
             with collector_paused():
                 stack = _stack(sys._current_frames().get(here), outer)
             now = time.perf_counter()

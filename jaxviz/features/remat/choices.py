@@ -149,7 +149,7 @@ class Part:
         here = {n: v for n, v in here.items() if v}
         try:
             other.graph = self.graph.restricted(here, self.graph.recompute_collectives)
-        except ValueError:  # of what devices exchange some has no name there
+        except ValueError:  # some exchanged values have no name there
             other.graph, other.exchanges_again = self.graph.restricted(here, True), True
         inputs = self.graph.whole.forward.invars
         other.prices = {v: self.prices[old] for v, old in zip(other.graph.whole.forward.invars, inputs, strict=True)}
@@ -405,7 +405,7 @@ class Part:
         work, used = none.copy(), none.copy()
         bit = {name: k for k, name in enumerate(names)}
         sizes: dict[str | Atom, np.ndarray] = {v: self.prices.get(v, 0) * where for v, where in inputs.items()}
-        views = set(sizes)  # an input may be the memory of something that is there in any case
+        views = set(sizes)  # an input may be a view of a value that is alive in any case
         for node, where, flops in zip(graph.nodes, here, graph.flops, strict=True):
             work += self.times * flops * where
             if node.name in bit:
@@ -416,7 +416,7 @@ class Part:
                 if is_view(graph.makers[graph.candidates[node.name][0]]):
                     views.add(node.name)
                 used |= saved.astype(np.int64) << k
-        same = used == sets  # what is saved and never read is another set's
+        same = used == sets  # a set with values that are saved but never read equals another one
         whole = sum(sizes.values(), none)[same]
         certain = sum((s for key, s in sizes.items() if key not in views), none)[same]
         movable = tuple(key for key in self._movable if key in sizes and moving)
@@ -460,7 +460,7 @@ class Part:
             on_host = {f"{name}_True" for name in moved} | set(entering.values())
             made = checkpointed(self.body, [whole], names, entering, on_host)
             layouts = self.sizes.layouts
-            if layouts is not None:  # what it takes in has the same bytes for each choice
+            if layouts is not None:  # its inputs have the same bytes for each choice
                 layouts = replace(layouts, arguments=(1,) * len(made.invars), cotangents=())
             self._peaks[choice] = peak_of(derive_like(made, self.graph.plain), layouts)
         return self._peaks[choice]

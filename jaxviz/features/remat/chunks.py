@@ -52,7 +52,7 @@ def chunked(scan: Equation, chunk: int, around: Callable[[Program], Operation]) 
 
     xs = [reshaped(a, (n // chunk, chunk, *a.aval.shape[1:])) for a in scan.invars[n_fixed:]]
     ins = (*scan.invars[:n_fixed], *xs)
-    # The scan of one chunk, which is all of the body of the scan over them.
+    # The scan over one chunk, which is the body of the scan over chunks.
     in_avals = (*(a.aval for a in ins[:n_fixed]), *(compat.unstacked(x.aval) for x in xs))
     stacked = [
         _reshape(v.aval.shape, (n // chunk, chunk, *v.aval.shape[1:]), v.aval.dtype, v.aval.weak_type)

@@ -60,7 +60,7 @@ def places_of_values(program: Program) -> dict[Place, tuple[Var, ...]]:
     _find(program, (), found, refused)
     taken: set[Var] = set()
     places = {}
-    for place, values in found.items():  # inner ones come first
+    for place, values in found.items():  # inner ones first
         if place not in refused and taken.isdisjoint(values) and _expression(place) is not None:
             places[place] = tuple(values)
             taken.update(values)

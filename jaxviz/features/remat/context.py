@@ -59,7 +59,7 @@ class Context:
         self.prices.update(dict.fromkeys((*self.flat.invars, *self.flat.constvars), 0))
         self.active.update(v for v, nz in zip(self.flat.invars, derivation.nonzeros, strict=True) if nz)
         before = -1
-        while before < len(self.active):  # what a loop carries round is active in all of it as soon as it is at its end
+        while before < len(self.active):  # a carry that is active at the end of an iteration is active throughout
             before = len(self.active)
             self._walk(self.flat, 1, 1)
 

@@ -86,7 +86,7 @@ def _decorated(code: Any, numbers: tuple[int, ...]) -> Way | None:
         return None
     if not all(_is_jit(d) for d in node.decorator_list):
         return None
-    line = node.lineno  # of `def`, under its decorators
+    line = node.lineno  # the line of `def`, below any decorators
     indent = " " * node.col_offset
     arguments = f", static_argnums={numbers}" if numbers else ""
     put = lambda text: Edit(file, (line, 0), (line, 0), f"{indent}{text}\n")

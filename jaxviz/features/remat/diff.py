@@ -365,7 +365,7 @@ def _is_in_brackets(file: str, span: Span) -> bool:
         return False
     what = before[:-1].decode()
     word = re.search(r"\w+\s*$", what)
-    if word is not None:  # `f (x)` is a call, `return (x)` is none
+    if word is not None:  # `f (x)` is a call, `return (x)` is not
         return keyword.iskeyword(word[0].strip()) and word[0][-1:].isspace()
     return what.rstrip().endswith(tuple("=+-*/%@<>&|^~([{,:"))
 

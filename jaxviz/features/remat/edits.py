@@ -152,7 +152,7 @@ def _with(
     offset = lambda at: starts[at[0] - 1] + at[1] if at[0] <= len(lines) else len(text)
     if lines and not lines[-1].endswith("\n") and any(e.start[0] > len(lines) for e in edits):
         text += b"\n"
-    # Of pairs around one expression the first is the innermost.
+    # Of several pairs around one expression, the first is the innermost.
     places = {e: i if e.closes else -i for i, e in enumerate(edits)}
     parts, reached = [], 0
     for e in sorted(edits, key=lambda e: (*e.order, places[e])):
@@ -202,7 +202,7 @@ def _refuse_changed(file: str, code: Any) -> None:
     if is_cell(file) or not os.path.exists(file):
         return
     now = _text(file)
-    # `linecache` ends the last line, where the file does not.
+    # `linecache` adds a line break to the last line if the file lacks it.
     if now + "\n" * (not now.endswith("\n")) == "".join(linecache.getlines(file)) and (
         code is None or code in _codes(now, file)
     ):

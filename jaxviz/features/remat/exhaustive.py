@@ -152,7 +152,7 @@ class _Looking:
         self.left = min(_TRIALS, _EQUATIONS // max(n_equations, 1))
         self.is_all = not any(
             of(e) is SHARD_MAP for _, e in flat.walk()
-        )  # a value takes its share of each device there
+        )  # there a value takes its share of each device
         is_given_away = any(donated_by(flat)) or search.step is not None
         self.fixed = 0 if is_given_away else sum(map(search.context.sizes.of, (*flat.invars, *flat.constvars)))
         """Bytes that each choice takes beside those that it has to have."""
@@ -199,7 +199,7 @@ def least_works(search: Search, sets: Sequence[Sequence[Region]], room: Callable
     for regions in sets:
         path = search.path(regions)
         measured = [t for form in path if (t := search.tried(form)) is not None]
-        # What a plan may save, if beside that it takes as little as any that was measured.
+        # The most that a plan may save, if everything else takes as little as in any measured plan.
         allowed = max(
             (room(t.trade) + t.form.nbytes for t in measured), default=room(search.reckoned(search.outside(path[0]), 0))
         )
@@ -262,7 +262,8 @@ def _weakest(search: Search, regions: Sequence[Region], most_work: int) -> tuple
     for t in measured:
         size = t.form.nbytes
         beside[size] = min(t.trade.peak_nbytes - size, beside.get(size, t.trade.peak_nbytes))
-    # What saves more needs less beside it, but for which values these are: so the least of all that save as little counts.
+    # Saving more leaves less in memory besides, except that it depends on which values: so take the minimum over all plans that save as
+    # little.
     sizes = [0, *sorted(beside), inf]
     around = lambda high: min(b for size, b in beside.items() if size <= high)
     least, low, high = min(
@@ -271,7 +272,7 @@ def _weakest(search: Search, regions: Sequence[Region], most_work: int) -> tuple
     path, start = search.path(regions), max(low, fewest)
     inside = [form for form in path if start < form.nbytes < high]
     if not inside and high < inf:
-        # Between two choices that are best at some price there are those of some of the layers alone.
+        # Between two choices that are optimal at some price, there are choices that differ only in some of the layers.
         below = max((form for form in path if form.nbytes <= start), key=lambda form: form.nbytes, default=None)
         more = below.within(int(start + high) // 2 - below.nbytes) if below is not None else None
         inside = [more] if more is not None and start < more.nbytes < high else []

@@ -192,7 +192,7 @@ class Graph:
 
     def _choose_from(self, candidates: Mapping[str, Sequence[Var]]) -> None:
         self.candidates = candidates
-        # One name for all, by which rules are found once for each type; which one is meant is known by the equation.
+        # One name for all values, so that rules are looked up once per type; the equation tells them apart.
         marked: dict[Equation, str] = {}
         self.whole = whole = derive_like(
             self._with_names({v: (n, _PREFIX) for n in candidates for v in candidates[n]}, marked), self.plain
@@ -284,7 +284,7 @@ class Graph:
                 continue
             body: Program = e.params["jaxpr"]
             bound = {*body.invars, *(v for inner in body.equations for v in inner.outvars)}
-            if not bound.isdisjoint(self._bound):  # two loops may have one body, whose values are others each time
+            if not bound.isdisjoint(self._bound):  # two loops may share a body, with other values each time
                 body = with_own_variables(body)
             self._bound |= bound
             self.inputs += body.constvars
@@ -454,7 +454,7 @@ class Graph:
         solution = self._outcome_of(found)
         if solution.point.nbytes > budget:
             return solution
-        # What it does not recompute stays so; with that the fewest bytes are a problem without a limit.
+        # What it does not recompute is fixed; the fewest bytes are then a problem without a limit.
         fewest = self._outcome_of(
             self.problem.settled(found, self.work).least(scaled(self.sizes) + 1e-6 * scaled(self.work))
         )

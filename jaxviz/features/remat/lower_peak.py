@@ -38,13 +38,13 @@ def improved(search: Search, best: Trial, most_work: int, near: float = _NEAR) -
         if trial.trade.work > most_work or by_peak(trial) >= by_peak(best):
             break
         best = trial
-    # What takes the least work within a lower peak is looked for more closely, further down as long as there is something.
+    # Search more closely for the least work below a lower peak, continuing downwards as long as something is found.
     for k in range(_LOWER + 1):
         sets = dict.fromkeys([*search.sets, best.form.regions])
         least = least_peak(search, tuple(sets), best.trade.peak_nbytes, most_work, near)
         best = min((t for t in (best, *search.trials.values()) if t.trade.work <= most_work), key=by_peak)
         search.bound = Bound(least, False, of_peak=True) if best.form.chunk == 1 and least > 0 else None
-        if least == 0:  # nothing is known of so little work; of few values all choices can be looked at
+        if least == 0:  # unknown for so little work; with few values all choices can be tried
             proved, is_proved = lowest_of_all(search, tuple(sets), best, most_work)
             best = proved or best
             search.bound = Bound(best.trade.peak_nbytes, True, of_peak=True) if is_proved else None

@@ -320,7 +320,7 @@ class RematPlan(Report):
         Args:
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from jaxviz.features.remat.plot import plot_plan  # matplotlib takes a while to import
+        from jaxviz.features.remat.plot import plot_plan  # slow to import
 
         return plot_plan(self, ax)
 

@@ -302,8 +302,8 @@ def best_of_all(search: Search) -> Found:
     best = max(allowed, key=lambda c: fallen(trade_of(c)) - trade_of(c).work / max(most, 1))
     if _lowers_the_peak(search, best):
         return best
-    # Where there are only two points, or next to that, each is as far on the one way as it is on the other: then a share of the peak is
-    # worth the same share of the work.
+    # With only two points, or nearly, this measure decides nothing; then a fraction of the peak counts as much as the same fraction of the
+    # work.
     added = lambda t: (t.work - search.written.work) / max(search.plain_flops, 1)
     gained = lambda t: (highest - t.peak_nbytes) / max(highest, 1) - added(t)
     other = max(allowed, key=lambda c: gained(trade_of(c)))

@@ -147,7 +147,7 @@ def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyR
 def _about(derivation: Derivation, checkpoints: Sequence[CheckpointReport]) -> Iterable[str]:
     primal = derivation.primal
     if not has_checkpoints(primal):
-        if not any(u.is_opaque for u in derivation.unopened):  # there may be one in it
+        if not any(u.is_opaque for u in derivation.unopened):  # it may contain one
             yield (
                 f"{primal.name} has no checkpoint, so its gradient saves every value that the backward pass reads. Add one with jax.checkpoint(f, policy=...); "
                 "jaxviz.compare_policies shows what each policy would save."

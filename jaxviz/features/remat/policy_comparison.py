@@ -110,9 +110,9 @@ class Outcome:
         for key, n in kept.items():
             fates = found.get(key)
             if fates is None:
-                found[key] = Counter({"saved": n})  # outside of any checkpoint
+                found[key] = Counter({"saved": n})  # outside any checkpoint
             elif n > fates["saved"] + fates["offloaded"]:
-                # What a checkpoint does not save may be kept all the same, as what the next one starts from.
+                # A value that a checkpoint does not save may still be kept, as an input of the next one.
                 fates["already an input"] += n - fates["saved"] - fates["offloaded"]
         return {
             key: Counter({f: n for f, n in fates.items() if n and f != "not needed"}) for key, fates in found.items()
@@ -388,7 +388,7 @@ class PolicyComparison(Report):
           plans: whether to draw that line, for which some plans are computed; it is left out if the function cannot be planned.
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from jaxviz.features.remat.plot import plot_policies  # matplotlib takes a while to import
+        from jaxviz.features.remat.plot import plot_policies  # slow to import
 
         plan = self._planned(1.0) if plans else None
         points = {p.point for p in (plan, *self.plans) if p is not None} if plan is not None else set()

@@ -147,7 +147,7 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
     seen: set[int] = set()
 
     def look(p: Program, depth: int, loops: int = 0) -> None:
-        if id(p) in seen or loops > _DEEPEST:  # a body that two loops share, or one that nobody would look into
+        if id(p) in seen or loops > _DEEPEST:  # a body that two loops share, or one that is too deep to be useful
             return
         seen.add(id(p))
         found = stacks[id(p)]
@@ -171,7 +171,7 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
             continue
         covering.setdefault(frozenset((id(s.program), s.start, s.end) for s in spots), []).append(code)
     for codes in covering.values():
-        # Of a function and what it does nothing but call the user's own is meant, and of a library's what is wrapped.
+        # If a function only calls another one, the user's own is meant, or for a library's, the wrapped one.
         own = [code for code in codes if owner(code.co_filename) == "user"]
         code = own[0] if own else codes[-1]
         at = _called_at(code, *next(iter(calls[code].items())))
@@ -259,7 +259,7 @@ def _find_calls(
                     calls.setdefault(code, {})[Spot(program, first, last)] = outer[first] + stacks[first]
             for first, last in in_a_row or [(i, stop)]:
                 at = first
-                while at < last:  # calls that differ in the line that makes them
+                while at < last:  # calls from different lines
                     same = at
                     while same < last and stacks[same][level] == stacks[at][level]:
                         same += 1

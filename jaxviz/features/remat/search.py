@@ -258,7 +258,7 @@ class Search:
     def name(part: Part, value: Var) -> str:
         return f"saved_{id(part.body)}_{id(value)}"
 
-    # --- which regions ---------------------------------------------------------------------------------------------
+    # --- regions ---------------------------------------------------------------------------------------------------
 
     @cached_property
     def whole(self) -> Region:
@@ -289,7 +289,7 @@ class Search:
                     self.context.part(spots, self.recompute_collectives, self.offload) for spots in region.alike
                 ]
             except Exception:
-                # An axis is bound outside, an effect may not be repeated, or a custom rule refuses what a tangent does not reach in fact.
+                # An axis is bound outside, an effect must not be repeated, or a custom rule rejects what no tangent reaches.
                 self._parts[region] = None
         return self._parts[region]
 
@@ -309,7 +309,7 @@ class Search:
         sets = self.sets_of(self.regions)
         if self.context.written and all(self.parts(r) for r in self.context.written):
             sets.append(tuple(self.context.written))
-        # One checkpoint around all that the function does has all of it recomputed at once, unless XLA puts it off.
+        # A single checkpoint around the whole function recomputes everything at once, unless XLA delays it.
         return sets or [(self.whole,)]
 
     def sets_of(self, regions: Sequence[Region]) -> list[tuple[Region, ...]]:
@@ -435,7 +435,7 @@ class Search:
             for k, chunk in enumerate(self.chunks_of(regions)):
                 last = replace(self.path(regions)[-1], chunk=chunk)
                 if best is not None and (k or self.trial(last).trade.work >= best.trade.work):
-                    break  # that of the length which lowers the peak most would have to be better
+                    break  # even the length that lowers the peak most would not suffice
                 found = self._fastest_around(regions, room, best.trade.work if best is not None else inf, chunk)
                 if found is not None and (best is None or by_work(found) < by_work(best)):
                     best = found
@@ -455,16 +455,16 @@ class Search:
     ) -> Trial | None:
         """The same of plans around some regions, as far as they may take less work than this."""
         path = [replace(form, chunk=chunk) for form in self.path(regions)]
-        # One that takes as much is where those between two choices are looked for.
+        # Keep one that takes too much work: choices between it and the next are tried as well.
         first = next((i for i, form in enumerate(path) if form.work < less_work), None)
         path = path[max(first - 1, 0) :] if first is not None else []
         outside = self.outside(path[0]) if path else 0
 
         def fits(i: int) -> bool:
-            kept = max(int((1 - _ROUGHLY) * (outside + path[i].nbytes)), 0)  # is there when the backward pass begins
+            kept = max(int((1 - _ROUGHLY) * (outside + path[i].nbytes)), 0)  # in memory when the backward pass begins
             return (chunk > 1 or room(self.reckoned(kept, kept)) >= 0) and room(self.trial(path[i]).trade) >= 0
 
-        # What saves less may have the higher peak: all that it recomputes of one region is there at once.
+        # Saving less may raise the peak: everything that is recomputed in one region is in memory at once.
         start = (
             next((i for i in (0, *evenly(1, len(path) - 1, min(_SAMPLES, len(path) - 1))) if fits(i)), None)
             if path
@@ -472,7 +472,7 @@ class Search:
         )
         if start is None:
             return None
-        low, high = start, len(path)  # the one fits, what is from the other on does not
+        low, high = start, len(path)  # `low` fits, `high` and all after it do not
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
@@ -491,7 +491,7 @@ class Search:
             spare = room(best.trade)
             if over is not None:
                 more = over.form.nbytes - best.form.nbytes
-                closer = more + room(over.trade)  # as if each byte that is saved were one of the peak
+                closer = more + room(over.trade)  # as if each saved byte added a byte to the peak
                 spare = closer if spare < closer < more else max(spare, more // 2)
             form = best.form.within(min(spare, more - 1) if over is not None else spare)
             if form is None:
@@ -534,7 +534,7 @@ class Search:
         first = next((i for i, form in enumerate(path) if form.work <= most_work), None)
         if first is None:
             return []
-        # What saves less may have the higher peak: all that it recomputes of one region is there at once.
+        # Saving less may raise the peak: everything that is recomputed in one region is in memory at once.
         some = {
             *range(first, min(first + 3, len(path))),
             *evenly(first, len(path) - 1, min(_SAMPLES, len(path) - first)),

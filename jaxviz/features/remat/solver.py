@@ -83,7 +83,7 @@ class Problem:
         for _ in range(4):
             x = self._within(cost, weight / unit, kept)
             over = weight @ x - limit
-            if over <= 1e-12 * limit:  # what the sum is rounded by
+            if over <= 1e-12 * limit:  # the rounding error of the sum
                 return x
             kept -= 2 * over / unit  # the solver's tolerance
         return self.least(weight)
@@ -95,7 +95,7 @@ class Problem:
           ValueError: there are none.
         """
         some, unit = cost[cost > 0], max(float(weight.max(initial=0.0)), 1e-300)
-        price = float(np.median(some)) if len(some) else 1.0  # for numbers about one, well above the solver's tolerance
+        price = float(np.median(some)) if len(some) else 1.0  # numbers of about one: well above the solver's tolerance
         cost, weight, limit = cost / price, weight / unit, limit / unit
         relaxed = self._relaxed(cost, weight, limit)
         least = float(relaxed.fun)
@@ -115,8 +115,8 @@ class Problem:
             exact = self._whole(cost, weight, limit, self.lower, self.upper, _SECONDS[0])
             if exact is not None:
                 return np.asarray(exact)
-        # The relaxed choices mix two whole ones, of a little more and of a little less weight, that are the best for what weight is
-        # worth here. What they agree on is kept, and the rest solved exactly.
+        # The relaxed solution mixes two integral ones, of slightly more and slightly less weight, that are optimal at the price of weight
+        # here. Where they agree their choice is kept; the rest is solved exactly.
         price = -relaxed.ineqlin.marginals[-1]
         less, more = self.least(weight), cheapest
         for step in _STEPS:

@@ -146,7 +146,8 @@ def alias_of(file: str, module: str) -> str | None:
 
 def globals_of(code: Any) -> dict[str, Any]:
     """The names of the module that some code is of; none where that is not found."""
-    # Code does not know its module. Going through all objects of the process finds it always, and takes a second after a large derivation.
+    # Code objects do not refer to their module. Searching all objects of the process always works, but takes a second after a large
+    # derivation.
     outermost = str(code.co_qualname).partition(".")[0]
     for names in _modules_from(code.co_filename):
         if outermost in names:

@@ -237,7 +237,7 @@ def _compiled(function: Callable[..., Any], types: Sequence[Any], donated: tuple
     cost = made.cost_analysis() or {}
     taken = [memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes]
     on_host = int(memory.host_temp_size_in_bytes)
-    # Layouts in the memory of the host are of memory space 5, whatever the backend.
+    # Host memory is memory space 5 in layouts, on every backend.
     moves = bool(on_host) or bool(re.search(r"\bS\(5\)", made.as_text() or ""))
     return Compiled(
         int(sum(taken) - memory.alias_size_in_bytes), int(memory.temp_size_in_bytes), int(cost.get("flops", 0)), on_host, moves,

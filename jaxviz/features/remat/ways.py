@@ -54,7 +54,7 @@ def removals_of(region: Region) -> tuple[Way, ...] | None:
     return tuple(_removed(*place) for place in found) if found is not None else None
 
 
-# --- where there is none yet -------------------------------------------------------------------------------------------
+# --- where there is no checkpoint yet ----------------------------------------------------------------------------------
 
 
 def _way(region: Region, spot: Spot, code: Any) -> Way | None:
@@ -161,7 +161,7 @@ def _func_chain(call: ast.Call) -> list[ast.expr]:
 
 def _retuned(file: str, code: Any, node: ast.expr) -> Way:
     """A checkpoint with the policy that is given in place of the one that it has."""
-    if not isinstance(node, ast.Call):  # a decorator by its name
+    if not isinstance(node, ast.Call):  # a decorator without a call
         with_policy = around(file, start_of(node), end_of(node), "partial(", ", policy={name})")
         return Way(file, code, tuple(with_policy), without_policy=())
     policy = next((k for k in node.keywords if k.arg == "policy"), None)
@@ -179,7 +179,7 @@ def _retuned(file: str, code: Any, node: ast.expr) -> Way:
 
 def _removed(file: str, code: Any, node: ast.expr) -> Way:
     if not isinstance(node, ast.Call) or not is_checkpoint(node):
-        # The decorator has its lines to itself.
+        # Remove the decorator's lines.
         return Way(file, code, (Edit(file, (node.lineno, 0), (end_of(node)[0] + 1, 0), ""),))
     return Way(file, code, _taken_away(file, node))
 

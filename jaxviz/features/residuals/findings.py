@@ -56,7 +56,7 @@ def largest_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda f: -f.nbytes))
 
 
-# --- values kept twice ------------------------------------------------------------------------------------------------
+# --- values saved twice -----------------------------------------------------------------------------------------------
 
 _LAYS_OUT = frozenset("reshape transpose broadcast_in_dim squeeze expand_dims copy copy_p reduce_precision".split())
 """Operations whose result holds the same numbers as their operand, in another shape, order or number, or rounded."""
@@ -122,7 +122,7 @@ def _root(
 
     With `stops` it goes no further than the first equation that that is true of.
     """
-    outside: list[tuple[Program, Equation]] = []  # the programs on the way in, and the equations entered there
+    outside: list[tuple[Program, Equation]] = []  # the programs on the way in, and the equations entered
     lengths: tuple[int, ...] = ()
     while not isinstance(atom, Literal):
         within = tuple(e for _, e in outside)
@@ -161,16 +161,16 @@ def _keeps_numbers(equation: Equation) -> bool:
     if name != "convert_element_type":
         return name in _LAYS_OUT
     old, new = (jnp.dtype(a.dtype) for a in (equation.invars[0].aval, equation.outvars[0].aval))
-    # A floating number made an integer loses its fraction, a complex one made real half of it.
+    # Converting float to integer loses the fraction, and complex to real half of the value.
     if all(jnp.issubdtype(t, jnp.floating) for t in (old, new)):
         return True
     try:
         return bool(jnp.result_type(old, new) == new)
-    except ValueError:  # JAX promotes no numbers of 4 bits to others
+    except ValueError:  # JAX does not promote 4-bit numbers
         return False
 
 
-# --- values kept in a wider type than they have -----------------------------------------------------------------------
+# --- values saved in a wider type than necessary ----------------------------------------------------------------------
 
 
 def find_upcasts(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
@@ -205,7 +205,7 @@ def _widens(equation: Equation) -> bool:
     return all(jnp.issubdtype(t, jnp.floating) for t in (old, new)) and old.itemsize < new.itemsize
 
 
-# --- rows of zeros with a single one ----------------------------------------------------------------------------------
+# --- one-hot rows -----------------------------------------------------------------------------------------------------
 
 
 def find_one_hots(residuals: Sequence[Residual], atoms: Sequence[Atom], program: Program) -> tuple[Finding, ...]:
@@ -246,7 +246,7 @@ def _is_iota(producers: _Producers, around: Sequence[Program], within: Sequence[
     return source is not None and source.equation is not None and source.equation.primitive.name == "iota"
 
 
-# --- values that a scan stacks though each iteration makes the same ---------------------------------------------------
+# --- values that a scan stacks although they are equal in every iteration ---------------------------------------------
 
 
 def find_invariants(residuals: Sequence[Residual], atoms: Sequence[Atom], program: Program) -> tuple[Finding, ...]:
@@ -264,12 +264,12 @@ def _times_alike(producers: _Producers, dependence: _Dependence, program: Progra
     """The trip counts of the scans in each of whose iterations a value is the same."""
     varying: list[
         tuple[int, set[Atom]]
-    ] = []  # for each scan entered, its length and what differs between its iterations
+    ] = []  # for each enclosing scan, its length and what differs between its iterations
     made = producers(program, atom)
     while made is not None and (is_call(made[0]) or is_scan(made[0])):
         equation, place = made
         body = _body(equation).program
-        # What a call or an inner scan gets that differs; an inner scan may bring it into its carry.
+        # What a call or inner scan receives that differs; an inner scan may add it to its carry.
         inner = [(n, dependence.dependents(body, dependence.differing_in(equation, v))) for n, v in varying]
         if is_scan(equation):
             n_consts, n_carry = of(equation).carry(equation.operation)
@@ -330,7 +330,7 @@ class _Dependence:
         return differs
 
 
-# --- what the boundary of a jit forces to be kept ---------------------------------------------------------------------
+# --- what the boundary of a jit forces to be saved --------------------------------------------------------------------
 
 
 def find_forced(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
@@ -343,11 +343,11 @@ def find_forced(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site
     others = other.linearized.residuals
     had, has = (Counter(_type(a) for a in of) for of in (atoms, others))
     excess = had - has
-    if not excess or has - had:  # nothing gone, or something come in its place
+    if not excess or has - had:  # nothing disappeared, or something else replaced it
         return ()
     there = replace(site, sources=Tracer(other.forward), derivation=other)
     kept = Counter(made_at(a, there) for a in others)
-    # Of those of one type the ones come first that no residual is left for of the same line and operation.
+    # Among values of one type, first take those whose line and operation have no residual left.
     unmatched: list[tuple[Residual, Any]] = []
     matched: list[tuple[Residual, Any]] = []
     for r, a in zip(residuals, atoms, strict=True):

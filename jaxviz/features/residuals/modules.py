@@ -41,7 +41,7 @@ def module_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
     flax linen, haiku and penzai leave it as named scopes. Elsewhere it is the methods that led to the equation, each called as it was: `Net/head` for
     `self.head(x)`, `Net/Block` for `block(x)` of a class `Block`; and then the named scopes.
     """
-    # einsum names a scope too, by its formula, which is a module of nobody's.
+    # einsum also names a scope, after its formula, which is not a module.
     scopes = [name for name in scopes_of(equation, within) if "," not in name and "->" not in name]
     tracebacks = filter(None, map(_traceback, _held(equation, within)))
     if scopes and any(map(_leaves_scopes, filter(None, map(_traceback, _held(equation, within))))):
@@ -77,10 +77,10 @@ def _modules_on(traceback: Any, with_source: bool) -> tuple[str, ...]:
         called = _method(frame.function)
         outer = frames[i + 1 :]
         if not called or (not frame.function.endswith(called) and any(_method(f.function) == called for f in outer)):
-            continue  # no method, or a function in one that is on the way too
+            continue  # not a method, or a function within one that is also on the path
         owner, _, method = called.partition(".")
         name = _called_as(expression_at(outer[0])) if outer else ""
-        if name != method:  # else it is a method of the module that calls it
+        if name != method:  # otherwise it is a method of the module that calls it
             path.append((name or owner) + ("" if method == "__call__" else f".{method}"))
     return tuple(reversed(path))
 

@@ -45,7 +45,7 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
             f"{_bytes_of(found.invariant)} are copies, stacked by a scan, of values that are the same in each iteration: "
             f"{listed(f.text for f in found.invariant)}. If you compute them before the loop and close over them, each is saved once."
         )
-    # A number here and there, that a jitted function of jax.numpy gets as an array, is not worth a sentence.
+    # The occasional scalar that a jitted jax.numpy function receives as an array is not worth a note.
     if found.forced and 100 * sum(f.nbytes for f in found.forced) >= found.nbytes:
         notes.append(
             f"{_bytes_of(found.forced)} are saved only because they cross the boundary of a jitted function; without the "

@@ -26,7 +26,7 @@ _KINDS = ("intermediate", "argument", "constant", "literal", "dummy")
 _MAX_LINES = 12
 _LEAST_LABEL = 4
 _POINT = 1 / 72
-_SMALLEST = 0.5 * _POINT  # of what is drawn by itself, in inches
+_SMALLEST = 0.5 * _POINT  # the smallest box that is drawn separately, in inches
 _FONT = 7.5
 _CHARACTER = 0.63 * _POINT
 """The width of a character of a font of size 1; of most of them, that is, in the font that matplotlib brings."""
@@ -100,7 +100,7 @@ def _draw_map(axes: Axes, found: ResidualSet, width: float, height: float) -> No
     axes.set_ylim(height, 0)
     axes.axis("off")
     groups = [g for g in found.groups if g.nbytes]
-    # Repeated layers are one module, and what they repeat one box.
+    # Repeated layers are one module, and their repeated parts one box.
     key = without_repeats([[r.module for r in g.residuals] for g in groups])
     modules = grouped(groups, lambda g: key(g.residuals[0].module))
     size = lambda module: sum(g.nbytes for g in module)
@@ -118,7 +118,7 @@ def _draw_module(axes: Axes, name: str, size: int, groups: Sequence[ResidualGrou
         _write(axes, f"{_end_of(_own_name(name), room)}  {format_bytes(size)}", x, y)
     inner = (x + gap, y + head + gap, w - 2 * gap, h - head - 2 * gap)
     for g, (left, top, wide, tall) in zip(groups, squarify([g.nbytes for g in groups], inner), strict=True):
-        # The white line between two boxes is left out where it would hide them.
+        # Omit the white line between boxes that it would hide.
         line = 0.6 if min(wide, tall) > 6 * _SMALLEST else 0.0
         axes.add_patch(Rectangle((left, top), wide, tall, facecolor=COLOURS[g.kind], edgecolor="white", linewidth=line))
         for i, text in enumerate(_labels(g, _room(wide, _FONT), int((tall - 0.06) / _LINE))):
@@ -128,7 +128,7 @@ def _draw_module(axes: Axes, name: str, size: int, groups: Sequence[ResidualGrou
 def _labels(g: ResidualGroup, columns: int, rows: int) -> list[str]:
     """The text of a box within its room: a long name is cut after a token, and a type or a size that does not fit is omitted."""
     is_path = g.kind == "argument"
-    name = re.search(r"\w+(?=\W*$)" if is_path else r"^[^ (]+", g.label)  # 'up' of params['up'], 'mul' of mul(a, b)
+    name = re.search(r"\w+(?=\W*$)" if is_path else r"^[^ (]+", g.label)  # 'up' from params['up'], 'mul' from mul(a, b)
     label = g.label if columns >= min(12, len(g.label)) or name is None else name[0]
     if columns < min(len(label), _LEAST_LABEL):
         return []

@@ -163,7 +163,7 @@ class ResidualGroup(Data):
     def label(self) -> str:
         """Their name: `jnp.tanh(x @ w)`, `params['layers'][0…11]['w1']`."""
         first = self.residuals[0]
-        # What one expression makes has one name; the paths of arguments have numbers.
+        # The values of one expression share a name; the paths of arguments differ in numbers.
         return first.label if first.producer is not None else alike([r.label for r in self.residuals])
 
     @property
@@ -197,7 +197,7 @@ class ResidualGroup(Data):
         reasons = [r.why for r in self.residuals]
         if self.count == 1:
             return reasons[0]
-        # Whose cotangents they go into differs from one to the next, and is said of each by itself.
+        # The cotangents that they are read for differ, so each member states its own.
         return most_alike([reason.partition("; read by the ")[0] for reason in reasons])
 
     _data = ("label", "type", "count", "nbytes", "nbytes_per_device", "kind", "rule", "location", "library", "why")

@@ -199,7 +199,7 @@ class ResidualSet(Report, Sequence[Residual]):
         return notes_of(self)
 
     def _picture(self) -> str:
-        # What is computed is summed up by line: a library's function keeps several values of one expression.
+        # Computed values are summed by line: a library function may save several values of one expression.
         written = lambda g: source_line(g.location) if g.kind in ("intermediate", "dummy") else ""
         rows = ((written(g) or g.label, g.nbytes, g.kind) for g in self.groups)
         return bars(rows, f"residual bytes of the gradient of {self.function}, by line")
@@ -248,7 +248,7 @@ class ResidualSet(Report, Sequence[Residual]):
         Args:
           width: in inches.
         """
-        from jaxviz.features.residuals.plot import plot_residuals  # matplotlib takes a while to import
+        from jaxviz.features.residuals.plot import plot_residuals  # slow to import
 
         return plot_residuals(self, width)
 
@@ -335,7 +335,7 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
     linear_readers = find_readers(parts.linear, parts.linear.invars[: len(parts.residuals)])
     try:
         backward_readers = find_readers(derivation.backward, parts.linear.invars[: len(parts.residuals)])
-    except EquationError:  # no reverse mode, as for a while loop: what the linear program reads is kept all the same
+    except EquationError:  # without reverse mode, as for a while loop, the linear program's residuals still count
         backward_readers = None
     made = []
     for atom, var, n in zip(parts.residuals, parts.linear.invars, divided, strict=False):

@@ -105,14 +105,14 @@ def path_to(source: Any) -> str:
 def _call_path(traceback: Any, scopes: tuple[str, ...]) -> str:
     frames = compat.user_frames(traceback) if traceback is not None else ()
     inside = list(takewhile(lambda frame: owner(frame.file_name) != "jaxviz", frames))
-    # flax has its frames left out of those of the user.
+    # flax excludes its frames from the user's.
     every = traceback.frames if scopes and traceback is not None else ()
     if any(library in frame.file_name for frame in every for library in _SCOPED_BY_MODULE):
         return "/".join(scopes)
     called = [
         frame.function_name.split("<locals>.")[-1].removesuffix(".__call__")
         for frame in reversed(inside)
-        # What a library does inside of itself is left out, but for the call of a module that no scope stands for.
+        # Skip a library's internal frames, but keep the call of a module that has no scope.
         if is_own(frame.file_name) or (frame.function_name.endswith(".__call__") and not scopes)
     ]
     return "/".join((*(name for name in called if "<" not in name), *scopes))

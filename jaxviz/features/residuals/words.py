@@ -64,7 +64,7 @@ class Words:
     def expression(self) -> str:
         """How it is made; for an argument its path."""
         source, naming = self.sources[0], self.site.naming
-        # In a cond one place may hold what one branch saves, or what another does.
+        # In a cond, one position may hold a residual of either branch.
         made = " or ".join(dict.fromkeys(_expression(s, self.site) for s in self.sources))
         if source.equation is None and source.passed_by is None:
             made = self.path or self.site.name(source.atom if isinstance(source.atom, Literal) else self.atom)

@@ -65,7 +65,7 @@ def jit_call_under_way(frame: Any) -> JitCall | None:
 def jitted_function(f: Any) -> tuple[Any, Any] | None:
     """What was jitted, and the parameters of `jit`, of a function that `jax.jit` made; None of another."""
     fun, info = getattr(f, "_fun", None), getattr(f, "_jit_info", None)
-    # A function that wraps one, as its gradient does, has its attributes too, but not its methods.
+    # A function that wraps a jitted one, such as its gradient, copies its attributes, but not its methods.
     return None if info is None or not hasattr(f, "lower") else (fun, info)
 
 
@@ -185,7 +185,7 @@ def on_jit_calls(heard: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], No
         return
     state, unset = _api._post_hook_state, _config.config_ext.unset
     places = [(state.get_global, state.set_global)]
-    if state.get_local() is not unset:  # JAX sets that of a thread where `jax.debug_nans` was a context in it
+    if state.get_local() is not unset:  # JAX sets the thread's value if `jax.debug_nans` was a context in it
         places.append((state.get_local, state.set_local))
     for read, write in places:
         before = read()

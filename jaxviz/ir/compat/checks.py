@@ -18,7 +18,7 @@ def _is_nonzero(tangent: Any) -> bool:
     return type(tangent) is not _ad.Zero and not is_float0(_core.typeof(tangent))
 
 
-# Bound when jaxviz is imported, so that a program may put jaxviz.grad in the place of jax.grad and nothing turns in a circle.
+# Bound on import, so that a program can replace jax.grad by jaxviz.grad without infinite recursion.
 jax_vjp = jax.vjp
 jax_make_jaxpr = jax.make_jaxpr
 jax_vmap = jax.vmap

@@ -68,7 +68,7 @@ class _MappedAlike:
         def look(dims: list[Dims]) -> None:
             if self._dims is not None or not any(d is None and m for of in dims for d, m in zip(of, maps, strict=True)):
                 return
-            with contextlib.suppress(Exception):  # which the rule raises again where it is used
+            with contextlib.suppress(Exception):  # the rule raises it again when it is used
                 take()
             if self._dims is not None and not any(
                 d is None and other is not None
@@ -109,7 +109,7 @@ class _MappedAlike:
             for i, (store, _) in enumerate(vmaps):
                 store.reset()
                 store.store([of[i] for of in wanted])
-            # The tangents that a JVP rule gives after its results are mapped as those are.
+            # Tangents, which a JVP rule returns after its results, are mapped like the results.
             return [_mapped_along(x, dims[i % len(dims)], wanted[i % len(dims)], axes) for i, x in enumerate(outs)]
 
         return fun.wrap(alike, (), None)
@@ -166,7 +166,7 @@ class _TakenRule:
         self.carries = carries
         self.nonzeros_out = nonzeros_out
         self.out_trees = out_trees
-        # What the rule told others of its results, who may ask when the rule is used; JAX does not expect it so early.
+        # What the rule stored about its results, for callers that ask when it is used; JAX does not expect it so early.
         self._told = [(store, store.val) for store in rule.stores if store]
         _empty_stores(rule)
 

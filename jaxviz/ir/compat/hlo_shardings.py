@@ -72,7 +72,7 @@ def _fitted(
             return None
         for d in along:
             line = np.moveaxis(place, d, 0).reshape(devices.shape[d], -1)[:, 0]
-            # How far one goes along the dimension until the axis has its next place: the farther, the slower it varies.
+            # The distance along the dimension to the axis's next position: the larger, the slower the axis varies.
             dims[d].append((-int(np.argmax(line != line[0])), name))
     return tuple(_joined([name for _, name in sorted(d)], mesh) for d in dims[:rank])
 

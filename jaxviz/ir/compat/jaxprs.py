@@ -35,7 +35,7 @@ DropVar: Any = _core.DropVar
 jit_p: Any = pjit.jit_p
 add_any_p: Any = jax.interpreters.ad.add_jaxvals_p
 ConcretizationTypeErrors = (
-    jax.errors.ConcretizationTypeError,  # parent of the tracer errors for bool, int and float
+    jax.errors.ConcretizationTypeError,  # the base class of the tracer errors for bool, int and float
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
     jax.errors.NonConcreteBooleanIndexError,
@@ -237,7 +237,7 @@ def positional_effects(effects: Iterable[Any], inputs: Sequence[Any]) -> frozens
     for e in effects:
         if isinstance(e, _effects.JaxprInputEffect) and not isinstance(e.input, int):
             if id(e.input) not in where:
-                continue  # an effect on a closed-over reference, which jaxprs of this kind carry themselves
+                continue  # an effect on a closed-over reference, which such jaxprs carry themselves
             e = e.replace(where[id(e.input)])
         by_position.add(e)
     return frozenset(by_position)

@@ -6,7 +6,7 @@ import types
 
 from jaxviz.ir.private_names import check_jax, complete
 
-check_jax()  # before what is imported next, which another JAX may lack
+check_jax()  # before the imports below, which may fail with other versions of JAX
 
 from jax._src import ad_util as _ad_util
 from jax._src import api as _api

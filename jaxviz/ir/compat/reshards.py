@@ -250,7 +250,7 @@ class _Module:
         self.devices: dict[str, tuple[int, ...]] = {}
         self.ops: list[Any] = []
         operation.walk(self._visit)
-        for op in self.ops:  # of the module
+        for op in self.ops:  # the module's operations
             if op.operation.name == "sdy.mesh":
                 name, mesh = str(op.attributes["sym_name"]).strip('"'), _sdy.MeshAttr(op.attributes["mesh"])
                 self.meshes[name] = {a.name: a.size for a in map(_sdy.MeshAxisAttr, mesh.axes)}
@@ -258,9 +258,7 @@ class _Module:
         functions = (op for op in self.ops if op.operation.name == "func.func")
         self.main = next(op for op in functions if str(op.attributes["sym_name"]) == '"main"')
         self.ops = []
-        self.main.operation.walk(
-            self._visit
-        )  # what else there is are bodies of loops and reductions, which stand in it too
+        self.main.operation.walk(self._visit)  # all else are bodies of loops and reductions
 
     def _visit(self, op: Any) -> Any:
         self.ops.append(op)
@@ -313,7 +311,7 @@ class _Module:
             given = holder.attributes["arg_attrs"][number] if "arg_attrs" in holder.attributes else {}
             return _entry(given, "sdy.sharding")
         if holder.operation.name == "sdy.manual_computation":
-            return None  # what one device has
+            return None  # the local shape
         given = _entry(holder.attributes, "sdy.sharding")
         of_each = self._per_value(given) if given is not None else []
         return of_each[number] if number < len(of_each) else None
@@ -377,7 +375,7 @@ class _Module:
         uses = [(u.owner, u.operand_number) for u in op.results[0].uses]
         readers = [(reader, place) for reader, place in uses if reader.operation.name not in _PASSED_ON]
         if uses and not readers:
-            return  # another layout is asked for right away, or it is a result, of which XLA says how it is laid out before
+            return  # another sharding follows immediately, or it is a result, whose sharding XLA has decided already
         if asked or not readers:
             yield Need(
                 "move", axes, _name(op.location), source, str(maker.operation.name) if maker is not None else "", self._operands(maker),

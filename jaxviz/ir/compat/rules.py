@@ -49,7 +49,7 @@ def nonzero_results(eqn: Any, mask: tuple[bool, ...]) -> Sequence[bool]:
     ):  # a rule gives a tangent for each result
         return [not is_float0(v.aval.to_tangent_aval()) for v in eqn.outvars]
     if eqn.primitive is jit_p:
-        return jvp_jaxpr(eqn.params["jaxpr"], mask)[1]  # which JAX remembers for as long as the jaxpr lives
+        return jvp_jaxpr(eqn.params["jaxpr"], mask)[1]  # JAX caches it for the lifetime of the jaxpr
     avals = tuple(t.aval for t in eqn.in_tracers)
     if not all(map(is_data, eqn.params.values())):
         return _find_nonzero(eqn.primitive, eqn.params, avals, mask)
@@ -190,7 +190,7 @@ def trace_forward_rule(
             return outs
 
         traced = trace_to_jaxpr(forward, in_avals, unknown_debug_info(len(in_avals), 0))
-        # A number that went through an operation of jnp, and so is a tracer here, is an array outside `jit`.
+        # A scalar that went through a jnp operation, and so is a tracer here, is an array outside `jit`.
         outvars = zip(traced.jaxpr.jaxpr.outvars, is_array, strict=True)
         traced.held.extend(a for a, given in outvars if given and isinstance(a, _core.Literal))
     _, residual_tree, forwarded = params["out_trees"]()
@@ -328,7 +328,7 @@ def linearize_rule(
 
     def forward(*operands: Any) -> list[Any]:
         with context.manager:
-            # Since 0.11.1 JAX has residuals of a structure of their own beside the others.
+            # Since 0.11.1 JAX has residuals with a separate structure as well.
             results, carries, *residuals, linearized = rule(is_vjp, list(nonzeros), *operands, **params)
         if not primitive.multiple_results:
             results, carries = [results], [carries]
@@ -449,7 +449,7 @@ def dce_hi_primitive(one: Any, used: Sequence[bool]) -> tuple[Sequence[bool], li
     """
     (eqn,) = one.jaxpr.eqns
     rule = _pe.dce_rules[hi_primitive_p]
-    takes_live = len(inspect.signature(rule).parameters) == 3  # since 0.12: which operands are live too
+    takes_live = len(inspect.signature(rule).parameters) == 3  # since 0.12: also which operands are live
     read, smaller = rule(list(used), *([[True] * len(eqn.invars)] if takes_live else []), eqn)
     if smaller is None:
         return None
@@ -479,7 +479,7 @@ def is_linear(one: Any, mask: Sequence[bool]) -> bool:
             Log(False),
         )
         trace_to_jaxpr(rule, avals, unknown_debug_info(len(avals), 0))
-    except Exception:  # JAX's rules refuse in many ways, most by a failed assertion; each means no
+    except Exception:  # JAX's rules fail in many ways, mostly by an assertion; each means no
         return False
     return True
 

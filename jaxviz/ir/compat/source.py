@@ -12,11 +12,11 @@ from jax.extend import source_info_util
 from jaxviz.ir.compat.jaxprs import is_user_file
 from jaxviz.ir.compat.private import _config, _source, _traceback_util
 
-# An operation's innermost frame is that of our trace, which JAX would take for the user's where it names one line.
+# An operation's innermost frame is in our tracing code, which JAX would report as the user's line.
 source_info_util.register_exclusion(os.path.dirname(os.path.abspath(__file__)) + os.sep)
 
 
-# Where a traceback leaves out jax's frames, it leaves out those of this package too.
+# Tracebacks that omit JAX's frames also omit those of this package.
 _traceback_util.register_exclusion(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 
@@ -79,7 +79,7 @@ def is_of_custom_rule(source: Any) -> bool:
     JAX's transposition gives what `bwd` computes the line that calls the function.
     """
     frames = source.traceback.frames if source is not None and source.traceback is not None else ()
-    inner = False  # whether the frame before is JAX's of custom derivatives
+    inner = False  # whether the previous frame belongs to JAX's custom derivatives
     was_user = False
     for frame in frames:
         is_custom = frame.file_name.endswith("/jax/_src/custom_derivatives.py")
@@ -98,7 +98,7 @@ def is_of_custom_rule(source: Any) -> bool:
 
 def scopes(source: Any) -> tuple[str, ...]:
     """The names that `jax.named_scope` and libraries left on an equation, outermost first, without transforms such as `vmap(...)`."""
-    if source is None or not source.name_stack.stack:  # as most
+    if source is None or not source.name_stack.stack:  # the usual case
         return ()
     path: list[str] = []
     part: list[str] = []
@@ -107,7 +107,7 @@ def scopes(source: Any) -> tuple[str, ...]:
             if item.name != RECOMPUTED:
                 part.append(item.name)
         elif item.name in ("jvp", "transpose"):
-            # What differentiation derives within the scopes of what it derives from names them once more.
+            # Differentiation within a scope repeats the scope's name.
             path = part if part[: len(path)] == path else path + part
             part = []
     return tuple(path)

@@ -157,7 +157,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         outer = self.within or self
         holds_own, holds_inner = _holds_tracers(outer, rule), _holds_tracers(outer, rule, inside=True)
         if self.within is not None:
-            # A rule that calls its own function, say. It is traced as often as it is differentiated, as JAX would call it.
+            # For example, a rule that calls its own function. It is traced each time it is differentiated, as in JAX.
             if not (holds_own or holds_inner):
                 return None
         else:
@@ -186,7 +186,7 @@ class _Trace(_pe.DynamicJaxprTrace):
                 )
             return _TakenRule(rule, jaxpr, carries, nonzeros_out, out_trees())
 
-        # JAX refuses a tangent of what a function closed over before it was traced, which are its first operands.
+        # JAX rejects tangents of values that a function closed over before it was traced; these are its first operands.
         for n in range(len(carries)):
             with contextlib.suppress(_ad.CustomVJPException):
                 return traced([c and i >= n for i, c in enumerate(carries)])
@@ -217,7 +217,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         call = _with_unused_inputs(eqn.params["call_jaxpr"], n, [t.aval for t in consts])
         eqn.params = {**eqn.params, "call_jaxpr": call}
         if name == "jvp_jaxpr_fun":
-            # JAX's own rule cannot be traced any more. What takes its place tells a tangent of zeros from others.
+            # JAX's own rule can no longer be traced. Its replacement distinguishes zero tangents from others.
             eqn.params |= {name: _thunk_of(taken, [t.aval for t in eqn.in_tracers[n:]], rule), "symbolic_zeros": True}
         else:
             eqn.params["num_consts"] = n + len(consts)
@@ -405,7 +405,7 @@ class _PathTrace(_Trace):
         self.values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))
         mask = tuple(self.carries_tangent(t.val) for t in eqn.in_tracers)
         if any(mask):
-            from jaxviz.ir.compat.rules import nonzero_results  # whose rules are traced by this module
+            from jaxviz.ir.compat.rules import nonzero_results  # whose rules this module traces
 
             reaches = nonzero_results(eqn, mask)
             self.active.update(v for v, nonzero in zip(eqn.outvars, reaches, strict=True) if nonzero)
@@ -451,8 +451,8 @@ def trace_to_jaxpr(
     parent = _core.trace_ctx.trace
     trace = (_Trace if values is None else _PathTrace)(debug_info, parent, keeps_rules)
     trace.within, trace.levels = within, levels
-    # Unlike JAX's tracing this keeps the frames outside `fun`, so that an operation of a library function that the user
-    # hands over as it is, such as `jnp.sin`, is placed at the user's call.
+    # Unlike JAX's tracing this keeps the frames outside `fun`, so that an operation of a library function that the user passes directly,
+    # such as `jnp.sin`, is located at the user's call.
     with _source.reset_name_stack():
         source = _source.current()
         tracers = [trace.new_arg(aval, source_info=source) for aval in avals]
@@ -501,7 +501,7 @@ def nan_checks_off() -> Iterator[None]:
         with _config.debug_nans(False), _config.debug_infs(False):
             yield
     finally:
-        state.set_local(here)  # JAX leaves None there, which hides what is set for all threads
+        state.set_local(here)  # JAX would leave None, which hides the global setting
 
 
 def compiled_with_its_own_metadata() -> contextlib.AbstractContextManager[None]:
@@ -515,7 +515,7 @@ def compiled_afresh() -> Iterator[None]:
     """Within it XLA compiles all that this thread has it compile: nothing is taken from the cache on disk, and nothing is put there."""
     try:
         with _config.enable_compilation_cache(False):
-            compilation_cache.reset_cache()  # JAX asks once in a process whether there is a cache
+            compilation_cache.reset_cache()  # JAX checks only once per process whether there is a cache
             yield
     finally:
         compilation_cache.reset_cache()

@@ -223,7 +223,7 @@ def of_jvp(my: Engine) -> Exercise:
 
     def stays(jvp: Any) -> str:
         one = np.float32(1.0)
-        with my.trying("partial", my.original("partial")):  # a rule of the learner's may give zeros for None
+        with my.trying("partial", my.original("partial")):  # a learner's rule may return zeros for None
             outs, moved = jvp(my.trace(lambda x: [my.step(x), np.float32(2.0), x], one), [one], [one])
         if [m is None for m in moved] != [True, True, False]:
             return f"x → (step(x), 2, x) should have the tangents (None, None, the given one), not {moved}."

@@ -73,7 +73,7 @@ def read(env: dict[Any, Any], a: Any) -> Any:
 class Tracer:
     """Stands for a value that is not known yet: every operation on it becomes an equation of its recording."""
 
-    __array_ufunc__ = None  # array * tracer is left to the tracer
+    __array_ufunc__ = None  # leave array * tracer to the tracer
 
     def __init__(self, recording: Recording, var: Var):
         self.recording, self.var = recording, var
@@ -158,9 +158,9 @@ cos: Any = lambda x: bind("cos", x)[0]
 exp: Any = lambda x: bind("exp", x)[0]
 log: Any = lambda x: bind("log", x)[0]
 recip: Any = lambda x: bind("recip", x)[0]
-dot: Any = lambda x, y: bind("dot", x, y)[0]  # of two matrices, or of two stacks of as many
-swap: Any = lambda x: bind("swap", x)[0]  # the last two axes exchanged
-step: Any = lambda x: bind("step", x)[0]  # 1 where x is above 0, else 0
+dot: Any = lambda x, y: bind("dot", x, y)[0]  # of two matrices, or two equally long stacks of them
+swap: Any = lambda x: bind("swap", x)[0]  # swaps the last two axes
+step: Any = lambda x: bind("step", x)[0]  # 1 where x is positive, else 0
 
 
 def sum(x: Any, axis: int) -> Any:
@@ -248,7 +248,7 @@ def partial(op: str, i: int, dx: Any, inputs: Any, out: Any, params: dict[str, A
             return None
         case "dot":
             return dot(dx, inputs[1]) if i == 0 else dot(inputs[0], dx)
-        case "neg" | "sum" | "spread" | "swap":  # linear: what happens to x happens to dx
+        case "neg" | "sum" | "spread" | "swap":  # linear: the same operation applies to dx
             return bind(op, dx, **params)[0]
     raise NotImplementedError(f"no rule for {op}")
 
@@ -544,7 +544,7 @@ def scan_transpose(inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -
     body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
     is_linear = [
         n <= i < n + m or x is None for i, x in enumerate(inputs)
-    ]  # tangents may begin at zeros, and are tangents all the same
+    ]  # tangents that start at zero are still tangents
     k_consts = [x for x in inputs[:n] if x is not None]
     k_xs = [x for x in inputs[n + m :] if x is not None]
     sums = [np.zeros(s, np.float32) for s, lin in zip(shapes[:n], is_linear, strict=False) if lin]

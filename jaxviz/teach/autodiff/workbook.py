@@ -36,7 +36,7 @@ class Engine(types.ModuleType):
         super().__init__("my")
         self.__file__ = str(_SOURCE)
         self._path = Path(path)
-        self._own: dict[str, str] = {}  # the source of each of the learner's, '' where it is not known
+        self._own: dict[str, str] = {}  # the source of each of the learner's functions, '' if unknown
         exec(compile(_SOURCE.read_text(encoding="utf-8"), str(_SOURCE), "exec"), self.__dict__)
         self.__dict__.update(my=self, np=np)
         self._solutions = {name: getattr(self, name) for name in SLOTS}

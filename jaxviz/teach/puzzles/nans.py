@@ -191,7 +191,7 @@ def _which_are_nan() -> str:
     return "the others" if (found == _SOME[1]).all() else "this one" if (found != _SOME[1]).all() else "none"
 
 
-# --- a rule of one's own ------------------------------------------------------------------------------------------------
+# --- a custom rule ------------------------------------------------------------------------------------------------------
 
 
 def softplus(x):

@@ -11,7 +11,7 @@ from jaxviz.teach.predict import predict
 from jaxviz.teach.puzzles.measures import AXIS, COLLECTIVES, DEVICES, EQUATIONS, KEPT, PEAK, SENT, Function, at_most
 from jaxviz.teach.puzzles.puzzle import Puzzle, amount_of, least_peak, normal, typed
 
-# --- straight through ---------------------------------------------------------------------------------------------------
+# --- straight-through estimator -----------------------------------------------------------------------------------------
 
 
 def quantized(x):
@@ -80,7 +80,7 @@ STRAIGHT = Puzzle(
 )  # fmt: skip
 
 
-# --- where a loop ends --------------------------------------------------------------------------------------------------
+# --- the end of a loop --------------------------------------------------------------------------------------------------
 
 
 def kepler(m, e):
@@ -137,7 +137,7 @@ IMPLICIT = Puzzle(
 )  # fmt: skip
 
 
-# --- a loop that is rolled up -------------------------------------------------------------------------------------------
+# --- rolling up a loop --------------------------------------------------------------------------------------------------
 
 
 def deep(ws, x):

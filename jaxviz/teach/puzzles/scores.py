@@ -60,7 +60,7 @@ def source_of(answer: Any) -> str:
         return ""
     file = code.co_filename
     lines = linecache.getlines(file)
-    if Path(file).exists() and "ipykernel" not in file:  # a module, and not a cell
+    if Path(file).exists() and "ipykernel" not in file:  # a module, not a cell
         return textwrap.dedent("".join(inspect.getblock(lines[code.co_firstlineno - 1 :])))
     try:
         statements = ast.parse("".join(lines)).body

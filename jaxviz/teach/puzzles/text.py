@@ -33,7 +33,7 @@ def code_of(puzzle: Puzzle, answer: Any) -> str:
     parts = [s for s in body if {*_defines(s), *_extends(s)} & (needed - ({given} - {name}))]
     lines = inspect.getsource(module).splitlines()
     text = "\n\n".join("\n".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
-    return re.sub(r"\b_(?=[A-Za-z])", "", text)  # private names of the module are not private in a cell
+    return re.sub(r"\b_(?=[A-Za-z])", "", text)  # a module's private names are not private in a cell
 
 
 def _first_line(statement: ast.stmt) -> int:
