@@ -1,4 +1,4 @@
-"""Programs that run on several devices: the table that every transform is held against jax on, with eight host devices."""
+"""Programs that run on several devices: the table on which every transform is compared with jax, with eight host devices."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ S = jnp.float32(1.5)
 CASES: list[Case] = []
 
 BODIES = []
-"""What `both` enters: (name, body, in_specs, mesh, check_vma, args), for what is done inside of a shard_map."""
+"""What `both` registers: (name, body, in_specs, mesh, check_vma, args), to be used inside a shard_map."""
 
 MESH_OF = {"explicit_axes": EXPLICIT, "explicit_axes_in_shard_map": EXPLICIT}
-"""What JAX has to be told, by `jax.set_mesh`, to run some of them inside others."""
+"""The mesh to set with `jax.set_mesh` to run some of them inside others."""
 
 
 def case(*args, vmaps=True, forward=True):
-    """Enters a function into the table, to be called with these."""
+    """Adds a function to the table, to be called with these arguments."""
 
     def enter(fun):
         CASES.append(Case(fun.__name__, fun, args, vmaps, forward))
@@ -48,7 +48,7 @@ def mapped(in_specs, out_specs, mesh=LINE, **options):
 
 
 def both(name, in_specs, out_specs, *args, mesh=LINE, **options):
-    """Enters a body twice: with types that say what differs from device to device, and without."""
+    """Adds a body twice: with types that track how values vary over devices, and without."""
 
     def enter(body):
         for check_vma in (True, False):
@@ -156,7 +156,7 @@ def one_in_another(x, w):
     inner = jax.shard_map(
         lambda x, w: jnp.sin(x @ w), in_specs=(P("j"), P()), out_specs=P("j"), axis_names={"j"}, check_vma=False
     )
-    outer = lambda x, w: inner(x, w) * 2.0  # without types, since JAX cannot lower the gradient with them
+    outer = lambda x, w: inner(x, w) * 2.0  # without varying types, since JAX cannot lower its gradient with them
     specs = {"in_specs": (P("i"), P()), "out_specs": P("i"), "axis_names": {"i"}, "check_vma": False}
     return jax.jit(jax.shard_map(outer, mesh=GRID, **specs))(x, w)
 

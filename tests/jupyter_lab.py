@@ -1,4 +1,4 @@
-"""A JupyterLab server and a browser, kept apart from the user's own settings: for the browser tests and for the benchmarks."""
+"""A JupyterLab server and a browser, isolated from the user's settings: for the browser tests and the benchmarks."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Lab:
     """A running server.
 
     Args:
-      url: without a slash at the end.
+      url: without a trailing slash.
       token: to log in with.
-      folder: that it serves.
+      folder: the folder it serves.
     """
 
     url: str
@@ -47,7 +47,7 @@ class Lab:
     folder: Path
 
     def open(self, page: Page, notebook: str) -> None:
-        """Opens a notebook in a workspace of its own, and waits for its kernel."""
+        """Opens a notebook in a separate workspace and waits for its kernel."""
         page.goto(f"{self.url}/lab/workspaces/{uuid.uuid4().hex}/tree/{notebook}?token={self.token}&reset")
         page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
         page.wait_for_function(KERNEL_IDLE, timeout=60_000)
@@ -59,8 +59,8 @@ def running_lab(home: Path, folder: Path, env: dict[str, str] | None = None) -> 
 
     Args:
       home: an empty folder for its settings and its log.
-      folder: with the notebooks to serve.
-      env: variables for it and its kernels, beside those of this process.
+      folder: the folder of notebooks to serve.
+      env: environment variables for it and its kernels, in addition to this process's.
     """
     env = {**os.environ, **(env or {}), "IPYTHONDIR": str(home / "ipython")}
     for name in ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR"):
@@ -101,7 +101,7 @@ def free_port() -> int:
 
 
 def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    """Waits until a server answers; fails with its log if it ends, or takes too long."""
+    """Waits until a server answers; fails with its log if it exits or takes too long."""
     for _ in range(STARTUP_SECONDS * 4):
         assert server.poll() is None, log.read_text()
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
@@ -112,7 +112,7 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 @contextlib.contextmanager
 def running_browser() -> Iterator[Browser]:
-    """Chromium, without a window."""
+    """Headless Chromium."""
     chromium = shutil.which("chromium")
     assert chromium, "this needs Debian's package 'chromium'; `make browser` installs it"
     with sync_playwright() as playwright:
@@ -132,13 +132,13 @@ _ASK = """async (code) => {
 
 
 def ask_kernel(page: Page, expression: str) -> str:
-    """What an expression is in the kernel of the notebook that is open: run as a cell is."""
+    """The value of an expression in the kernel of the open notebook, run as a cell."""
     answer: str = page.evaluate(_ASK, f"print({expression})")
     return answer
 
 
 class Tab:
-    """A page that notes what it should not do: raise an error, or ask for anything beyond this machine."""
+    """A page that records what must not happen: errors, and requests to other machines."""
 
     def __init__(self, browser: Browser, theme: str = "light"):
         self.page: Page = browser.new_page(

@@ -1,4 +1,4 @@
-"""Programs as people write them with other libraries, in a table of their own."""
+"""Programs written with other libraries, in a separate table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEY = jax.random.key(0)
 
 
 def case(*args: Any, forward: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enters a function into the table, to be called with these."""
+    """Adds a function to the table, to be called with these arguments."""
 
     def enter(fun: Callable[..., Any]) -> Callable[..., Any]:
         LIBRARY_CASES.append(Case(fun.__name__, fun, on_device(args), forward=forward))
@@ -391,7 +391,7 @@ def adaptive_solve_fwd(x, theta):
 
 
 def adaptive_solve_bwd(residuals, ct):
-    """The adjoint equation, by fixed steps back."""
+    """The adjoint equation, integrated backwards with fixed steps."""
     y, theta = residuals
     field = lambda x, theta: jnp.tanh(theta @ x) - x
 

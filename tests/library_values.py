@@ -1,4 +1,4 @@
-"""Arguments for programs of libraries, by NumPy: JAX would compile something for each shape when a table is imported."""
+"""Arguments for library programs, created with NumPy: JAX would compile something for each shape whenever a table is imported."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def normal(i: int, *shape: int) -> jax.Array:
 
 
 def filled(shapes: Any, positive: bool = False) -> Any:
-    """Values for a tree of shapes, such as an initializer's result that was only traced; integers are zero.
+    """Values for a tree of shapes, such as the traced result of an initializer; integers are zero.
 
     Args:
-      positive: for states, among which are variances.
+      positive: for states, which may include variances.
     """
     rng = np.random.default_rng(0)
 
@@ -41,16 +41,16 @@ def filled(shapes: Any, positive: bool = False) -> Any:
 
 
 def initial(init: Callable[..., Any], *args: Any) -> Any:
-    """What a flax or haiku `init` would give, in shape."""
+    """The shapes of a flax or haiku `init`."""
     return filled(jax.eval_shape(init, *args))
 
 
 def equinox_parts(make: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
-    """A new equinox module's inexact arrays, and the rest."""
+    """The inexact arrays of a new equinox module, and the rest."""
     return eqx.partition(filled(eqx.filter_eval_shape(make, *args)), eqx.is_inexact_array)
 
 
 def nnx_parts(make: Callable[..., Any]) -> tuple[Any, Any, Any]:
-    """A new nnx module's structure, parameters and the rest of its state."""
+    """The structure, the parameters and the remaining state of a new nnx module."""
     graph, params, rest = nnx.split(nnx.eval_shape(make), nnx.Param, ...)
     return graph, filled(params), filled(rest, positive=True)

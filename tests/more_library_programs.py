@@ -1,4 +1,4 @@
-"""More programs as people write them with other libraries: each leans on a part of JAX that the simple models do not reach."""
+"""More programs written with other libraries: each uses a part of JAX that simple models do not reach."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ MORE_LIBRARY_CASES: list[Case] = []
 """Programs with reverse mode."""
 
 FORWARD_ONLY_CASES: list[Case] = []
-"""Programs that JAX pushes forward and refuses to pull back."""
+"""Programs that JAX differentiates only in forward mode."""
 
 
 def case(*args: Any, forward: bool = True, reverse: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enters a function into a table, to be called with these."""
+    """Adds a function to a table, to be called with these arguments."""
 
     def enter(fun: Callable[..., Any]) -> Callable[..., Any]:
         table = MORE_LIBRARY_CASES if reverse else FORWARD_ONLY_CASES
@@ -53,7 +53,7 @@ def case(*args: Any, forward: bool = True, reverse: bool = True) -> Callable[[Ca
 
 
 class DecoderLayer(nn.Module):
-    """Causal attention and a gated MLP with dropout; what is saved has a name for the policy."""
+    """Causal attention and a gated MLP with dropout; saved values are named for the policy."""
 
     @nn.compact
     def __call__(self, x, _):
@@ -114,7 +114,7 @@ CARRIED = nn.scan(
     NormalizedStep, variable_broadcast="params", variable_carry="batch_stats", split_rngs={"params": False}
 )()
 SEQUENCE = normal(0, 5, 3, 2)
-# A scan cannot begin what it carries, so the step alone gives the shapes.
+# A scan cannot initialise its carry, so the shapes come from a single step.
 CARRIED_SHAPES = jax.eval_shape(NormalizedStep().init, KEY, jnp.zeros((3, 4)), SEQUENCE[0])
 
 
@@ -135,7 +135,7 @@ def linen_bidirectional_with_lengths(params, x, lengths):
 
 
 class SpectralEnsemble(nn.Module):
-    """Three members with parameters of their own, vmapped; spectral norm keeps a state."""
+    """Three members with their own parameters, vmapped; spectral norm has state."""
 
     @nn.compact
     def __call__(self, x):
@@ -154,7 +154,7 @@ def linen_vmapped_ensemble_with_spectral_norm(params, stats, x):
 
 
 class Experts(nn.Module):
-    """A lifted switch between experts, and a lifted custom rule that clips what goes back."""
+    """A lifted switch between experts, and a lifted custom rule that clips the cotangent."""
 
     @nn.compact
     def __call__(self, x, which):
@@ -241,8 +241,8 @@ IMAGES = normal(5, 2, 6, 6, 1)
 
 @case(CONV_PARAMS, CONV_STATE, IMAGES)
 def nnx_batch_norm_and_dropout_state(params, state, x):
-    """The module's statistics and random counts change in the call, and come out as state."""
-    model = nnx.merge(CONV_GRAPH, params, state, copy=True)  # else it would change the caller's
+    """The call changes the module's statistics and RNG counts, which are returned as state."""
+    model = nnx.merge(CONV_GRAPH, params, state, copy=True)  # otherwise the call would change the caller's
     y = model(x)
     _, _, updated = nnx.split(model, nnx.Param, ...)
     return jnp.sum(y**2), updated
@@ -261,7 +261,7 @@ REGRESSOR_GRAPH, REGRESSOR_PARAMS, _ = nnx_parts(lambda: NnxRegressor(nnx.Rngs(0
 
 @case(REGRESSOR_PARAMS, normal(6, 4, 2), normal(7, 4, 1))
 def nnx_adapted_by_one_step(params, x, y):
-    """MAML: the loss after one gradient step on a module merged and differentiated inside."""
+    """MAML: the loss after one gradient step on a module that is merged and differentiated inside."""
 
     def loss(model):
         return jnp.mean((model(x) - y) ** 2)
@@ -359,7 +359,7 @@ QUANTIZER_PARAMS, QUANTIZER_STATE = jax.eval_shape(HAIKU_QUANTIZER.init, KEY, jn
 
 @case(filled(QUANTIZER_PARAMS), filled(QUANTIZER_STATE, positive=True), normal(12, 5, 3))
 def haiku_vector_quantizer(params, state, x):
-    """Straight through the nearest code, whose averages move."""
+    """Straight through the nearest code, with a moving average of the codes."""
     out, state = HAIKU_QUANTIZER.apply(params, state, None, x)
     return out["loss"] + jnp.sum(out["quantize"] ** 2), out["perplexity"], state
 
@@ -412,7 +412,7 @@ def _smooth_step_jvp(primals, tangents, *, sharpness):
 
 @case(normal(14, 3, 3), normal(15, 6, 3))
 def equinox_spiking_neurons(w, currents):
-    """Surrogate gradients: what is 0 or 1 forward has a smooth slope."""
+    """Surrogate gradients: a step function forward, with a smooth slope."""
 
     def step(v, current):
         v = 0.9 * v + w @ current
@@ -431,7 +431,7 @@ def _logistic_map(carry):
 
 @case(jnp.float32(0.3), jnp.int32(5), forward=False)
 def equinox_checkpointed_loop_with_buffers(x, n):
-    """An array written in place, iteration by iteration, with fewer checkpoints than iterations."""
+    """An array updated in place in each iteration, with fewer checkpoints than iterations."""
     carry = (0, x, jnp.zeros(8))
     loop = partial(eqxi.while_loop, kind="checkpointed", checkpoints=2, max_steps=8, buffers=lambda c: c[2])
     _, x, history = loop(lambda c: c[0] < n, _logistic_map, carry)
@@ -491,7 +491,7 @@ def equinox_physics_informed_loss(params, points):
 
 @case(np.linspace(0.5, 1.5, 3), jnp.float32(2.0))
 def equinox_checked_values(x, limit):
-    """`error_if` puts a branch, a callback and a value that may not be optimised away around what is checked."""
+    """`error_if` adds a branch, a callback and an optimization barrier around the checked value."""
     x = eqx.error_if(x, jnp.any(x > limit), "too large")
     inner = eqx.filter_closure_convert(lambda y: jnp.sin(y) * limit, x)
     return eqx.filter_jit(inner)(x) + eqx.filter_grad(lambda y: jnp.sum(inner(y) ** 2))(x)
@@ -567,7 +567,7 @@ def diffrax_sampled_paths(scale, y):
 
 @case(jnp.float32(9.8), jnp.float32(2.0), forward=False)
 def diffrax_event(gravity, height):
-    """When a ball meets the ground, by a root find on the solution."""
+    """The time at which a ball hits the ground, found as a root of the solution."""
     terms = diffrax.ODETerm(lambda t, y, g: jnp.array([y[1], -g]))
     event = diffrax.Event(lambda t, y, args, **_: y[0], optimistix.Newton(1e-4, 1e-4))
     solution = diffrax.diffeqsolve(
@@ -609,7 +609,7 @@ def lineax_structured(diagonal, lower, upper, b):
 
 @case(np.array([2.0, 0.5]), np.linspace(0.0, 1.0, 5), np.array([2.1, 1.8, 1.6, 1.4, 1.2]))
 def optimistix_least_squares(guess, t, y):
-    """A fit of a decaying exponential; the derivative is that of the solution in the data."""
+    """A fit of a decaying exponential; the derivative is that of the solution with respect to the data."""
     residual = lambda p, data: p[0] * jnp.exp(-p[1] * data[0]) - data[1]
     solver = optimistix.LevenbergMarquardt(rtol=1e-5, atol=1e-5)
     return optimistix.least_squares(residual, solver, guess, args=(t, y), max_steps=32).value
@@ -644,7 +644,7 @@ def _regression(params, batch):
 
 @case(MODEL, jnp.float32(0.05), jnp.float32(1e-2), BATCH)
 def optax_learned_schedule(params, rate, decay, batch):
-    """A chain of transformations in a `fori_loop`; the schedule and the weight decay are what is learned."""
+    """A chain of transformations in a `fori_loop`; the schedule and the weight decay are learned."""
     optimizer = optax.chain(
         optax.clip_by_global_norm(0.5),
         optax.scale_by_adam(),
@@ -663,7 +663,7 @@ def optax_learned_schedule(params, rate, decay, batch):
 
 @case(MODEL, jax.tree.map(lambda x: jnp.stack([x] * 4), BATCH))
 def optax_accumulated_and_guarded(params, batches):
-    """Updates every second step, and only finite ones: conds in a scan."""
+    """Updates every second step, and only with finite gradients: conds in a scan."""
     optimizer = optax.apply_if_finite(optax.MultiSteps(optax.sgd(0.1, momentum=0.9), 2), 3)
 
     def step(carry, batch):
@@ -679,7 +679,7 @@ def optax_accumulated_and_guarded(params, batches):
 @case(MODEL, BATCH)
 @jax.jit
 def optax_lbfgs_with_line_search(params, batch):
-    """The line search is a while loop, whose tangents nothing reads: it has reverse mode all the same."""
+    """The line search is a while loop whose tangents are never read, so there is reverse mode nevertheless."""
     optimizer = optax.lbfgs(linesearch=optax.scale_by_backtracking_linesearch(4))
     loss = lambda p: _regression(p, batch)
     state = optimizer.init(params)
@@ -713,7 +713,7 @@ OBSERVED = normal(28, 6)
 
 
 def _hierarchical(groups, y):
-    """Correlated effects of groups, not centred, and a mixture for outliers."""
+    """Correlated, non-centred effects of groups, and a mixture for outliers."""
     scale = numpyro.sample("scale", dist.HalfNormal(1.0).expand([2]).to_event(1))
     correlation = numpyro.sample("correlation", dist.LKJCholesky(2, 2.0))
     with numpyro.plate("groups", 3):
@@ -761,13 +761,13 @@ def _guide(y):
 
 @case({"location": np.array([0.2, 0.1]), "log_scale": np.array([-1.0, -2.0])}, OBSERVED)
 def numpyro_variational_bound(params, y):
-    """The evidence bound of a time series, with samples of the guide."""
+    """The evidence lower bound of a time series, with samples from the guide."""
     return Trace_ELBO(num_particles=2).loss(jax.random.key(1), params, _autoregressive, _guide, y)
 
 
 @case(np.array([0.3, -0.2]), np.array([1.0, 0.5]), jnp.float32(0.1))
 def numpyro_leapfrog(position, momentum, step_size):
-    """Trajectories of Hamiltonian Monte Carlo, differentiated in the step size: gradients in a loop."""
+    """Trajectories of Hamiltonian Monte Carlo, differentiated with respect to the step size: gradients in a loop."""
     prior = dist.TransformedDistribution(
         dist.Normal(jnp.zeros(2), 1.0).to_event(1),
         [dist.transforms.ExpTransform(), dist.transforms.AffineTransform(0.5, 2.0)],
@@ -783,7 +783,7 @@ def numpyro_leapfrog(position, momentum, step_size):
     return lax.fori_loop(0, 3, step, (position, momentum))
 
 
-# --- solvers of jax's own ---------------------------------------------------------------------------------------------
+# --- jax's own solvers ------------------------------------------------------------------------------------------------
 
 
 @case(
@@ -811,7 +811,7 @@ def jax_iterative_solvers(a, b):
 
 @case(np.array([2.0, 3.0]))
 def jax_custom_root(a):
-    """Newton's method in a while loop; the derivative is that of the root."""
+    """Newton's method in a while loop, with the derivative of the root."""
     f = lambda x: x**3 + a * x - 1.0
 
     def newton(f, guess):
@@ -834,7 +834,7 @@ def jax_custom_root(a):
 
 @case(SQUARE, np.arange(1.0, 5.0))
 def jax_custom_linear_solve(a, b):
-    """One's own solver, with the factors shared between the system and its transpose."""
+    """A custom solver, whose factors are shared between the system and its transpose."""
     factors = jax.scipy.linalg.lu_factor(lax.stop_gradient(a))
     return lax.custom_linear_solve(
         lambda x: a @ x,
@@ -847,7 +847,7 @@ def jax_custom_linear_solve(a, b):
 @case(np.array([0.5, 1.5]), reverse=False)
 @jax.jit
 def jax_scipy_minimize(target):
-    """BFGS is a while loop: it has forward mode only."""
+    """BFGS is a while loop, so it has only forward mode."""
     rosenbrock = lambda x: (target[0] - x[0]) ** 2 + 5.0 * (x[1] - x[0] ** 2) ** 2 + 0.1 * target[1] * x[1] ** 2
     return jax.scipy.optimize.minimize(rosenbrock, jnp.zeros(2), method="BFGS", options={"maxiter": 6}).x
 
@@ -867,7 +867,7 @@ def _fixed_point_fwd(f, params, x):
 
 
 def _fixed_point_bwd(f, residuals, ct):
-    """The adjoint is a fixed point too, of the pull back."""
+    """The adjoint is also a fixed point, of the pullback."""
     params, x = residuals
     _, pull_x = jax.vjp(lambda x: f(params, x), x)
     adjoint = _fixed_point(lambda ct, u: ct + pull_x(u)[0], ct, ct)
@@ -904,7 +904,7 @@ def _adaptive_fwd(field, x, params, end):
 
 
 def _adaptive_bwd(field, end, residuals, ct):
-    """The adjoint equation, by the same solver on the joint state, back in time."""
+    """The adjoint equation, solved backwards in time with the same solver on the joint state."""
     y, params = residuals
     flat, unravel = jax.flatten_util.ravel_pytree((y, ct, jax.tree.map(jnp.zeros_like, params)))
 
@@ -1055,7 +1055,7 @@ def mixture_of_experts(x, router, experts):
 
 @case(normal(50, 3), jnp.float32(0.1))
 def early_stop_by_bounded_scan(x, rate):
-    """A loop with a bound, whose rest is skipped by a cond once it is done."""
+    """A loop with a bound, whose remaining iterations a cond skips once it is done."""
 
     def step(state, _):
         x, done = state
@@ -1088,13 +1088,13 @@ def _on_the_host_jvp(primals, tangents):
 
 @case(normal(54, 3), normal(55, 4, 3))
 def callbacks_in_a_scan(h, xs):
-    """Numbers from the host, with a rule for their derivative."""
+    """Numbers computed on the host, with a rule for their derivative."""
     return lax.scan(lambda h, x: (_on_the_host(h) * x, h.sum()), h, xs)
 
 
 @case(normal(56, 3), normal(57, 5, 3))
 def loops_in_batches(w, xs):
-    """A scan, a loop, a switch and a checkpoint, vmapped: predicates and lengths that depend on the example."""
+    """A scan, a loop, a switch and a checkpoint, vmapped: predicates and lengths depend on the example."""
 
     @jax.checkpoint
     def one(x, n):
@@ -1107,7 +1107,7 @@ def loops_in_batches(w, xs):
 
 @case(normal(58, 4), normal(59, 4))
 def kalman_filter(observations, log_scales):
-    """A filter by scan with a solve in each step, and the likelihood of what is observed."""
+    """A scan with a solve in each step, and the likelihood of the observations."""
     transition = jnp.array([[1.0, 0.1], [0.0, 1.0]])
     process, measurement = jnp.diag(jnp.exp(log_scales[:2])), jnp.exp(log_scales[2])
 
@@ -1125,7 +1125,7 @@ def kalman_filter(observations, log_scales):
 
 @case(normal(60, 2, 4, 2), np.array([0, 1, 1, 0]))
 def low_precision_training_step(x, labels):
-    """Scaled loss in bfloat16, with a straight-through rounding of the weights."""
+    """A scaled loss in bfloat16, with straight-through rounding of the weights."""
     w = jnp.round(x[0] * 8.0) / 8.0
     w = x[0] + lax.stop_gradient(w - x[0])
     logits = (x[1].astype(jnp.bfloat16) @ w.T.astype(jnp.bfloat16)).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""Programs inside programs, entered into the shared table: control flow, checkpoint, custom rules, in each other."""
+"""Nested programs, added to the shared table: control flow, checkpoint, custom rules, in each other."""
 
 from __future__ import annotations
 

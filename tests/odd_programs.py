@@ -1,4 +1,4 @@
-"""Odd programs: what could trip a view up, by name, each with its function and its arguments."""
+"""Odd programs, by name: functions and arguments that could break a view."""
 
 import jax
 import jax.numpy as jnp

@@ -21,13 +21,13 @@ COMPLEX = (*FLOATS, "complex64")
 
 @dataclass(frozen=True)
 class Sample:
-    """A function in whose program a primitive stands.
+    """A function whose program contains a primitive.
 
     Args:
       primitive: its name.
       fun: takes arrays of one dtype.
-      args: NumPy arrays; those of floats are cast to each of `dtypes`, integers and booleans stay.
-      dtypes: what it is tried with.
+      args: NumPy arrays; floats are cast to each of `dtypes`, integers and booleans are not.
+      dtypes: the dtypes to test.
     """
 
     primitive: str
@@ -40,7 +40,7 @@ class Sample:
 
 
 def ramp(*shape: int, low: float = 0.2, high: float = 0.9) -> np.ndarray:
-    """Distinct numbers, out of order, inside the domain of most functions."""
+    """Distinct numbers in mixed order, inside the domain of most functions."""
     n = int(np.prod(shape))
     return np.linspace(low, high, n)[np.argsort(np.sin(np.arange(n) * 7.0), kind="stable")].reshape(shape)
 
@@ -109,7 +109,7 @@ def samples() -> list[Sample]:
     def add(primitive: str, fun: Callable[..., Any], *args: Any, dtypes: tuple[str, ...] = FLOATS) -> None:
         table.append(Sample(primitive, fun, args, dtypes))
 
-    # types and values passed on
+    # passing values on, and converting their types
     add("bitcast_convert_type", lambda x: (lax.bitcast_convert_type(x, jnp.int32), x), V, dtypes=("float32",))
     add("convert_element_type", lambda x: lax.convert_element_type(x, jnp.float16), V)
     add("convert_element_type", lambda x: lax.convert_element_type(x, jnp.complex64), V, dtypes=("float32",))
@@ -400,6 +400,6 @@ COVERED = {s.primitive for s in SAMPLES}
 
 
 def differentiable() -> set[str]:
-    """The primitives that JAX itself has a JVP rule for, asked of a fresh interpreter: other libraries register their own."""
+    """The primitives with a JVP rule in JAX itself, from a fresh interpreter, since other libraries register their own."""
     asked = "from jax.interpreters import ad; import jax.numpy; print(*{p.name for p in ad.primitive_jvps})"
     return set(subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True).stdout.split())

@@ -1,4 +1,4 @@
-"""The shared table of programs: every transform is held against jax on each of them."""
+"""The shared table of programs, on each of which every transform is compared with jax."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import jaxviz
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A function and what it is called with; all its floating-point inputs are differentiated.
+    """A function and its arguments; all floating-point inputs are differentiated.
 
     Args:
       vmaps: whether jax can vmap it.
-      forward: whether it has forward mode, which a custom VJP rule takes away.
+      forward: whether it has forward mode, which a custom VJP rule removes.
     """
 
     name: str
@@ -37,7 +37,7 @@ CASES: list[Case] = []
 
 
 def case(*args: Any, vmaps: bool = True, forward: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enters a function into the table, to be called with these."""
+    """Adds a function to the table, to be called with these arguments."""
 
     def enter(fun: Callable[..., Any]) -> Callable[..., Any]:
         CASES.append(Case(fun.__name__, fun, args, vmaps, forward))
@@ -47,7 +47,7 @@ def case(*args: Any, vmaps: bool = True, forward: bool = True) -> Callable[[Call
 
 
 def one_of_each(cases: list[Case]) -> set[Case]:
-    """The first program that has an operation, for each operation that any of them has."""
+    """For each operation, the first program that has it."""
     seen: set[str] = set()
     found = set()
     for c in cases:
@@ -59,7 +59,7 @@ def one_of_each(cases: list[Case]) -> set[Case]:
 
 
 def on_device(tree: Any) -> Any:
-    """NumPy's arrays as JAX's. JAX compiles something for each shape that it makes itself, in each process that imports a table."""
+    """Converts NumPy arrays to JAX's. Arrays created by JAX would compile something for each shape, in each process that imports it."""
     return jax.tree.map(lambda x: jax.device_put(x) if isinstance(x, np.ndarray) else x, tree)
 
 
@@ -137,7 +137,7 @@ def with_a_key(x, key):
     return jnp.sum(x * jax.random.normal(key, x.shape))
 
 
-# --- shapes of programs -----------------------------------------------------------------------------------------------
+# --- forms of programs ------------------------------------------------------------------------------------------------
 
 
 @case(X)

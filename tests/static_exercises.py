@@ -1,6 +1,6 @@
-"""Exercises as a page without a kernel holds them, with answers and what Python says to each: `tests/fixtures/exercises.json`.
+"""Exercises as on a page without a kernel, with answers and Python's response to each: `tests/fixtures/exercises.json`.
 
-Run as a script, it writes that file, which the tests of both languages read.
+Run as a script, this writes the file, which the tests of both languages read.
 """
 
 import json
@@ -46,11 +46,11 @@ ANSWERS = {
     "code": [],
     "lines of code": [],
 }
-"""As the form gives them: the place of a choice, the text of a line, the places of the boxes that are ticked."""
+"""As given by the form: the index of a choice, the text of a line, the indices of ticked boxes."""
 
 
 def given(name, answer):
-    """An answer as Python takes it."""
+    """An answer in Python's form."""
     if isinstance(answer, list):
         return [Key(i) for i in answer]
     return EXERCISES[name].form.groups[0][1][answer][0] if isinstance(answer, int) else answer

@@ -1,4 +1,4 @@
-"""The command line: what it prints and writes, its exit statuses, and that no name commands the terminal."""
+"""The command line: its output and files, its exit statuses, and that no name controls the terminal."""
 
 import json
 import subprocess
@@ -61,7 +61,7 @@ def model(tmp_path_factory):
 def run(model, capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(model.parent)
-    # What the terminal says that the tests run in, or a library on its behalf, is not what is tested.
+    # Not the messages of the terminal that runs the tests, or of a library, are under test.
     monkeypatch.setenv("COLUMNS", "100")
 
     def run_command(command, function, *words):

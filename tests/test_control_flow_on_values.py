@@ -1,4 +1,4 @@
-"""Python that looks at values: recorded as the path it takes, and refused where JAX refuses it."""
+"""Python branches on values: recorded along the path they take, and rejected where JAX rejects them."""
 
 import inspect
 

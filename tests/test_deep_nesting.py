@@ -1,4 +1,4 @@
-"""Programs nested two hundred deep, at Python's own recursion limit: whatever JAX could do with them is done and shown."""
+"""Programs nested two hundred levels deep, at Python's recursion limit: whatever JAX can do with them can be done and shown."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ def nested(kind, n=DEPTH):
 
 
 def traceable(kind, n=DEPTH):
-    """The function, if JAX itself can trace it: Python from 3.12 on has a limit of its own for calls that go through C."""
+    """The function, if JAX itself can trace it: Python 3.12 and later have a separate limit for calls through C."""
     f = nested(kind, n)
     try:
         with deep_stack:
@@ -59,7 +59,7 @@ def deep(request):
 
 
 def holders(program):
-    """The primitive of each equation that holds programs."""
+    """The primitive of each equation with nested programs."""
     return [e.primitive.name for _, e in program.walk() if e.programs]
 
 
@@ -68,7 +68,7 @@ def test_every_stage_is_derived_and_printed(deep):
     assert holders(deep.primal) == [name] * DEPTH
     for stage in ("primal", "jvp", "forward", "backward"):
         program = getattr(deep, stage)
-        # The outermost checkpoint is no equation of the forward program any more.
+        # The outermost checkpoint is not an equation of the forward program any more.
         assert max(depth for depth, _ in program.walk()) >= DEPTH - 1
         assert str(program).count(f" {name}[") >= DEPTH - 1
 
@@ -102,14 +102,14 @@ def test_the_explorer_shows_all_of_it(deep):
     ],
 )
 def test_a_page_is_saved_and_agrees_with_jax(kind, tmp_path):
-    """JAX takes half a minute for the gradient of two hundred conds; half of them go beyond Python's own limit too."""
+    """JAX takes half a minute for the gradient of two hundred conds; half of them also exceed Python's limit."""
     f = traceable(kind, DEPTH // 2 if kind in ("cond", "scan") else DEPTH)
     explorer = jaxviz.explore(f, 1.0)
     if explorer.view.check.status == "unknown":
         with (
             deep_stack,
             pytest.raises(RecursionError),
-        ):  # as `traceable` says: what JAX can trace it may still not differentiate
+        ):  # as in `traceable`: JAX may be unable to differentiate what it can trace
             jax.vjp(f, 1.0)
     else:
         assert explorer.view.check.status == "agrees"
@@ -125,7 +125,7 @@ def on_values(x):
 
 @pytest.mark.parametrize("run", [lambda: jaxviz.grad(nested("jit"))(0.5), lambda: jaxviz.derive(on_values, 0.5)])
 def test_what_xla_runs_has_no_more_room_than_in_jax(run):
-    """Else XLA, which compiles the calls in C++, ends the process."""
+    """Otherwise XLA, which compiles the calls in C++, crashes the process."""
     with pytest.raises(RecursionError):
         run()
     assert sys.getrecursionlimit() < FRAMES

@@ -1,4 +1,4 @@
-"""Mistakes in programs that run on several devices: jax's error, with the user's line and the argument's path."""
+"""Mistakes in programs for several devices: jax's error, with the user's line and the argument's path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 import jaxviz
 
 ROWS = NamedSharding(LINE, P("i"))
-PARAMS = {"v": jnp.ones(3), "w": X[:12]}  # 12 does not divide by the 8 devices
+PARAMS = {"v": jnp.ones(3), "w": X[:12]}  # 12 is not divisible by 8 devices
 DEVICES = jax.devices()[:3]
 MANY = {"w": X}  # 16 examples, for 8 devices
 
@@ -24,7 +24,7 @@ CASES = {}
 
 
 def case(*args, path=None):
-    """Enters a function of `jax` or `jaxviz` and of these arguments into the table; `path` is that of the one at fault."""
+    """Adds a function of `jax` or `jaxviz` and these arguments to the table; `path` is that of the wrong argument."""
 
     def enter(fun):
         CASES[fun.__name__] = (fun, args, path)
@@ -33,7 +33,7 @@ def case(*args, path=None):
     return enter
 
 
-# --- an axis that is not there ----------------------------------------------------------------------------------------
+# --- an axis that does not exist --------------------------------------------------------------------------------------
 
 
 def unbound(x):
@@ -94,7 +94,7 @@ def size_of_unbound(m, x):
     return m.grad(lambda x: x.sum() * lax.axis_size("nope"))(x)
 
 
-# --- results whose layout does not fit --------------------------------------------------------------------------------
+# --- results whose sharding does not fit ------------------------------------------------------------------------------
 
 
 @case(M, path="out_axes")
@@ -159,7 +159,7 @@ def out_specs_of_grad(m, p):
     return mapped(P("i"), {"v": P("i")})(m.grad(weights))(p)
 
 
-# --- sizes that do not divide -----------------------------------------------------------------------------------------
+# --- sizes that are not divisible -------------------------------------------------------------------------------------
 
 
 @case(MANY, path="p['w']")
@@ -177,7 +177,7 @@ def pmap_of_grad_of_too_many(m, p):
 
 @case(1.0, {"w": X[:12]}, path="p['w']")
 def shard_map(m, s, p):
-    """The argument at fault is one that the gradient is not taken in."""
+    """The wrong argument is one that is not differentiated."""
 
     def f(s, p):
         return mapped((P(), P("i")), P("i"))(lambda s, q: jnp.sin(s * q["w"]))(s, p).sum()
@@ -213,7 +213,7 @@ def out_shardings(m, p):
 
 @case(PARAMS, path="called with p['w']")
 def constraint(m, p):
-    """Which JAX refuses when it runs it: in a jit it would pad."""
+    """JAX rejects it when it runs; in a jit it would pad."""
 
     def f(p):
         return lax.with_sharding_constraint(jnp.sin(p["w"]), ROWS).sum()
@@ -264,11 +264,11 @@ def pmap_of_nothing_mapped(m, p):
 # ----------------------------------------------------------------------------------------------------------------------
 
 OWN_WORDS = ("out_specs_of_more_dimensions", "out_specs_of_what_differs")
-"""Where jax speaks of the residuals of its own gradient; the engine meets the mistake before it has any."""
+"""Where jax mentions the residuals of its own gradient; the engine finds the mistake before it has any."""
 
 
 def lines(error):
-    """The lines in this file that an error shows, also those that JAX shows as the place where an operation was written."""
+    """The lines in this file that an error shows, including those that JAX reports as the origin of an operation."""
     shown = set()
     while error is not None:
         shown |= {frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == __file__}
@@ -290,7 +290,7 @@ def test_the_error_is_jaxs_with_line_and_path(name):
     if name not in OWN_WORDS:
         assert str(ours) == str(theirs)
     assert lines(ours) >= lines(theirs)
-    assert len(lines(ours)) > 1  # that in the test, and that of the call
+    assert len(lines(ours)) > 1  # the line in the test, and the line of the call
     if path is not None:
         assert path in "\n".join([str(ours), *getattr(ours, "__notes__", ())])
 
@@ -309,7 +309,7 @@ def test_with_many_arguments_those_that_the_error_speaks_of_come_first():
 @pytest.mark.values
 @pytest.mark.parametrize("body", [lambda x: lax.psum(x, "i"), lambda x: x * 2.0], ids=["same", "differing"])
 def test_a_pmap_whose_result_is_not_mapped(body):
-    """JAX does not check that the devices agree; each is given an eighth of the cotangent."""
+    """JAX does not check that the devices agree; each gets an eighth of the cotangent."""
 
     def f(x):
         return (jax.pmap(body, axis_name="i", out_axes=None)(x) ** 2).sum()

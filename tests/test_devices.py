@@ -1,4 +1,4 @@
-"""Every transform against jax's own, on programs that run on eight devices."""
+"""Every transform compared with jax's own, on programs that run on eight devices."""
 
 from collections import Counter
 from contextlib import nullcontext
@@ -24,7 +24,7 @@ cases = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 def seeds(like, tangent):
-    """Tangents or cotangents that lie where their values do, if their types say where."""
+    """Tangents or cotangents with the sharding of their values, if their types say so."""
 
     def put(x, seed):
         if seed.dtype == jax.dtypes.float0 or AxisType.Explicit not in jax.typeof(x).sharding.mesh.axis_types:
@@ -43,7 +43,7 @@ def held(pull):
 
 
 def some(items, n):
-    """Every nth of them, for what takes long: outside `jit`, JAX compiles each operation on eight devices by itself."""
+    """Every nth of them, for slow tests: outside `jit`, JAX compiles each operation on eight devices separately."""
     return items[::n]
 
 
@@ -96,7 +96,7 @@ def test_jvp(case):
     ids=[entry[0] for entry in BODIES] + [f"{entry[0]}, operation by operation" for entry in some(BODIES, 5)],
 )
 def test_gradient_on_each_device(entry, run):
-    """The other order: what is mapped over the devices is a gradient, outside `jit` and inside."""
+    """The other order: a gradient is mapped over the devices, outside `jit` and inside."""
     _, body, in_specs, mesh, check_vma, args = entry
     specs = in_specs if isinstance(in_specs, tuple) and not isinstance(in_specs, P) else (in_specs,)
     floats = tuple(i for i, a in enumerate(args) if inexact(a))
@@ -109,7 +109,7 @@ def test_gradient_on_each_device(entry, run):
     side_by_side(on_each, *args, run=run)
 
 
-# One nesting for each program, in turn: all of them for all would take ten minutes.
+# One nesting per program, in turn: all combinations would take ten minutes.
 NESTED = [(case, NESTINGS[i % len(NESTINGS)]) for i, case in enumerate(CASES)]
 NESTED += [(CASES[0], nest) for nest in NESTINGS] + [(CASES[-1], nest) for nest in NESTINGS]
 
@@ -208,7 +208,7 @@ def test_pmax_has_no_derivative():
 
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 def test_an_argument_that_is_donated_and_kept():
-    """As in JAX the array is gone when the gradient reads it; the note says why."""
+    """As in JAX the array has been deleted when the gradient reads it; the note says why."""
     square = jax.jit(lambda x: x * x, donate_argnums=0)
     for m in (jax, jaxviz):
         x = M + 0.0

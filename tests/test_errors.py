@@ -1,4 +1,4 @@
-"""What a user reads when something goes wrong: their own call, their own line, and what to write."""
+"""What users read when something goes wrong: their own call, their own line, and what to write."""
 
 import contextlib
 import functools
@@ -57,7 +57,7 @@ CALLS = {
     "draw": jaxviz.draw,
     "to_dot": jaxviz.to_dot,
 }
-"""Every public function that takes a function, called with it and its arguments."""
+"""Every public function that takes a function, with its arguments."""
 
 JAX_S_OWN = {"checkpoint", "closure_convert", "linear_call", "pmap", "remat", "shard_map"}
 DECORATORS = {"custom_gradient", "custom_jvp", "custom_vjp"}
@@ -158,7 +158,7 @@ STATIC = {
     "partial": lambda call, n: call(functools.partial(jax.jit(power, static_argnames="n"), n=n), X),
 }
 TAKE_ALL_AS_TRACED = {"linear_transpose", "vmap", "jit"}
-"""As JAX's namesakes take them."""
+"""Like their namesakes in JAX."""
 TAKES_TANGENTS = {"jvp"}
 TAKES_JITTED = {"donation"}
 

@@ -1,4 +1,4 @@
-"""High-level primitives, named calls and others that hold programs, which no shared table has."""
+"""High-level primitives, named calls and other primitives with nested programs that are in no shared table."""
 
 import jax
 import jax.extend

@@ -1,4 +1,4 @@
-"""How the package is laid out: public names are what they are whatever was imported first, and tools see them."""
+"""The package layout: public names do not depend on the order of imports, and tools see them."""
 
 import importlib
 import pkgutil
@@ -87,7 +87,7 @@ def test_completion_offers_the_public_names():
 def test_type_checkers_know_the_public_names(tmp_path):
     pytest.importorskip("mypy", reason="the environment of `make test-latest` has no type checker")
     file = tmp_path / "first.py"
-    # What jaxviz imports itself need not be read.
+    # What jaxviz imports itself is skipped.
     skipped = ",".join(
         f"{name}.*" for name in ("anywidget", "IPython", "ipywidgets", "jax", "matplotlib", "numpy", "scipy")
     )

@@ -1,4 +1,4 @@
-"""Work that is interrupted anywhere leaves nothing half done: asked for again, it comes to what it comes to."""
+"""Work that is interrupted anywhere leaves nothing half done: the next request has the same result."""
 
 import sys
 from pathlib import Path
@@ -62,7 +62,7 @@ WORK = {
 
 
 def subject():
-    """A derivation and an explorer of which nothing is made yet, and no rule is known."""
+    """A new derivation and explorer, without cached rules."""
     jax.clear_caches()
     jaxviz.clear_caches()
     derivation = jaxviz.derive(loss, *ARGS)
@@ -70,14 +70,14 @@ def subject():
 
 
 def calls(work, interrupted_at=0):
-    """How many functions of the package the work calls; an interrupt comes as one of them is called."""
+    """The number of functions of the package that the work calls; an interrupt occurs in one of these calls."""
     n = 0
 
     def count(frame, event, _):
         nonlocal n
         code = frame.f_code
-        # What is raised in a generator that nobody reads to its end is lost. An interrupt as a context begins or ends is one that no code of
-        # Python's can undo: the limit of the stack would stay, for this process's other tests too.
+        # An exception in a generator that is not read to its end is lost. No Python code can handle an interrupt just as a context begins
+        # or ends: the stack limit would remain, for this process's other tests as well.
         is_a_context_s = code.co_filename.endswith("stack.py")
         if event == "call" and code.co_filename.startswith(OWN) and not code.co_flags & 0x20 and not is_a_context_s:
             n += 1

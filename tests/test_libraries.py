@@ -1,4 +1,4 @@
-"""Programs written with other libraries, against jax."""
+"""Programs written with other libraries, compared with jax."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ all_cases = pytest.mark.parametrize("case", [*LIBRARY_CASES, *MORE_LIBRARY_CASES
 
 
 def assert_close(got, want):
-    """Same structure and types, and values as near as a solver's tolerance lets one ask."""
+    """Same structure and types, and values within a solver's tolerance."""
     assert jax.tree.structure(got) == jax.tree.structure(want)
     for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert type_name(jax.typeof(g)) == type_name(jax.typeof(w))

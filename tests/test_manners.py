@@ -1,4 +1,4 @@
-"""What jaxviz does when it is only imported: nothing is listened to, patched or looked at."""
+"""Importing jaxviz alone registers, patches and inspects nothing."""
 
 import subprocess
 import sys

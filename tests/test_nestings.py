@@ -1,4 +1,4 @@
-"""Every program of the shared table, put inside loops, branches, checkpoints and calls, against jax."""
+"""Every program of the shared table inside loops, branches, checkpoints and calls, compared with jax."""
 
 from functools import partial
 
@@ -23,12 +23,12 @@ def total(case, args):
 
 
 def in_scan(case, *args):
-    """The arguments are closed over, so that what depends on them alone can leave the loop."""
+    """The arguments are closed over, so that what depends only on them can be hoisted out of the loop."""
     return lax.scan(lambda c, k: (jnp.tanh(c) + k * total(case, args), c), jnp.float32(0.5), jnp.arange(2.0))
 
 
 def in_scan_as_carry(case, *args):
-    """The arguments go round."""
+    """The arguments are the carry."""
 
     def step(carry, _):
         y = total(case, carry)
@@ -61,7 +61,7 @@ def in_checkpoint_in_scan(case, *args):
 
 
 def in_all(case, *args):
-    """Four deep: checkpoint, scan, cond, jit."""
+    """Four levels: checkpoint, scan, cond, jit."""
 
     @partial(jax.checkpoint, policy=jax.checkpoint_policies.everything_saveable)
     def outer(args):
@@ -84,7 +84,7 @@ def is_nested(case):
 
 
 def nestings_of(case):
-    """What holds programs itself is put into two of them, or the sweep would take half an hour."""
+    """Programs with nested programs are put into two of them, or the sweep would take half an hour."""
     return (in_checkpoint_in_scan, in_all) if is_nested(case) else NESTINGS
 
 
@@ -124,13 +124,13 @@ def test_residuals_inside(case, nest):
 
 
 IN_SHORT = (in_scan_as_carry, in_checkpoint_in_scan, in_all)
-"""What goes round and what is closed over, computed again and saved, a branch and a call: each is in one of these."""
+"""A carry and closed-over values, recomputed and saved values, a branch and a call: each occurs in one of these."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", marked(NESTABLE, third=0), ids=str)
 def test_derivatives_inside(case):
-    """Ours and JAX's in one program, each program in one nesting, the next in another. The sweep below has all of them."""
+    """Ours and JAX's in one program, each program in one nesting, the next in another. The sweep below has all combinations."""
     nest = in_all if is_nested(case) else IN_SHORT[NESTABLE.index(case) % len(IN_SHORT)]
 
     def pulled(m, *args):
@@ -143,7 +143,7 @@ def test_derivatives_inside(case):
 @pytest.mark.sweep
 @nested
 def test_derivatives_inside_one_by_one(case, nest):
-    """Outside `jit`, where some numbers are held that are written into the program inside."""
+    """Outside `jit`, where some scalars are saved that are literals of the program inside."""
     f, args = partial(nest, case), arrays(case)
     want, jax_pull = jax.vjp(f, *args)
     got, pull = jaxviz.vjp(f, *args)

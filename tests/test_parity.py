@@ -1,4 +1,4 @@
-"""Every transform against jax's own, on every program of the shared table."""
+"""Every transform compared with jax's own, on every program of the shared table."""
 
 import re
 from collections import Counter
@@ -27,8 +27,8 @@ ONE_OF_EACH = one_of_each(CASES)
 def marked(cases, slow=None, third=None):
     """The quick tests compute with one program for each operation.
 
-    Of the others, `slow` says which half the newest JAX goes without, too: those in the even places, or those in the odd ones. And `third`
-    says which third of them the short tests compute with, beside one for each operation; where it is None, with all.
+    Of the others, `slow` is the half that is also skipped with the newest JAX: the programs at even indices, or those at odd ones. `third`
+    is the third that the short tests compute with, in addition to one for each operation; None means all.
     """
     others = [c for c in cases if c not in ONE_OF_EACH]
 
@@ -47,7 +47,7 @@ computed = pytest.mark.parametrize("case", marked(CASES), ids=str)
 
 
 def assert_same(got, want):
-    """Same structure, types (weak ones too) and values."""
+    """Same structure, types (including weak ones) and values."""
     got_leaves, got_tree = jax.tree.flatten(got)
     want_leaves, want_tree = jax.tree.flatten(want)
     assert got_tree == want_tree
@@ -66,7 +66,7 @@ both_ways = pytest.mark.parametrize(
 
 
 def side_by_side(of, *args, run=jax.jit):
-    """What a function of the module of transforms gives with ours and with JAX's: in one program, for compiling takes most of the time."""
+    """The results of a function with our transforms and with JAX's, in one program, since compiling takes most of the time."""
     got, want = run(lambda *args: (of(jaxviz, *args), of(jax, *args)))(*args)
     assert_same(got, want)
 
@@ -101,7 +101,7 @@ def test_jvp(case):
 
 
 @pytest.mark.slow
-# What is not in it, the vjp below goes through too.
+# The vjp test below covers the rest.
 @pytest.mark.parametrize("case", marked(CASES[::2], third=0), ids=str)
 def test_linearize(case):
     tangents = seeds(case.args, tangent=True)
@@ -114,12 +114,12 @@ def test_linearize(case):
 
 @cache
 def pulled(m, case):
-    """What `vjp` of one of the modules gives, outside jit, as a user would call it: asked for once, and looked at by several tests."""
+    """The result of `vjp` of one of the modules, outside jit, as a user would call it: computed once for several tests."""
     return m.vjp(case.fun, *case.args)
 
 
 def held(pull):
-    """The types of the arrays that a returned function really holds."""
+    """The types of the arrays that a returned function holds."""
     return Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(pull))
 
 
@@ -139,7 +139,7 @@ def test_residuals_are_what_jax_vjp_holds(case):
 
 
 def test_weak_types_are_those_of_jaxs_tracing():
-    """For a Python number to a traced integer power JAX holds a weak type outside jit, and a strong one inside."""
+    """For a Python number to a traced integer power, JAX saves a weak type outside jit, and a strong one inside."""
 
     def power(x, n):
         return x**n
@@ -160,7 +160,7 @@ REMATS = [case for case in CASES if "remat" in case.name or "checkpoint" in case
 
 @pytest.mark.parametrize("case", REMATS, ids=str)
 def test_a_checkpoint_is_given_to_xla_as_jax_gives_it(case):
-    """What it saves is rounded for both passes, and what is recomputed is kept apart from the forward pass."""
+    """Its saved values are rounded for both passes, and recomputation is kept apart from the forward pass."""
 
     def marks(m):
         def pulled(*args):
@@ -199,18 +199,18 @@ def test_every_derived_equation_leads_back_to_the_function(case):
 
     def leads_back(equation):
         for ancestor in ancestors(equation):
-            if ancestor in shown:  # between two stages an equation may have been through others
+            if ancestor in shown:  # between two stages an equation may have been in other programs
                 assert equation in d.links[ancestor]
                 equation = ancestor
-        # The cotangents of a value that is a result more than once are summed on the way in, for no equation; a zero or a
-        # dummy is written out because there is no equation that gives a value.
+        # Cotangents of a value that is returned more than once are summed at the start, for no equation; a zero or dummy is emitted because
+        # there is no equation for the value.
         of_none = ("accumulation", "zero", "dummy")
         return equation in own or (equation.origin is not None and equation.origin.role in of_none)
 
     def check(program, of_an_equation_that_does):
         for equation in program.equations:
             back = leads_back(equation)
-            # What a rule itself calls, such as the `where` in relu's, stands for the equation that the rule was for.
+            # What a rule itself calls, such as the `where` in relu's, belongs to the rule's equation.
             assert back or of_an_equation_that_does
             for _, nested in equation.programs:
                 check(nested, back or of_an_equation_that_does)
@@ -243,7 +243,7 @@ def test_a_program_or_a_jaxpr_can_be_derived_itself(case):
 
 
 def scalar(case):
-    """The case's function made to return one number, of its floating-point results."""
+    """The case's function, returning the sum of its floating-point results."""
 
     def f(*args):
         leaves = [x for x in jax.tree.leaves(case.fun(*args)) if jnp.issubdtype(jnp.result_type(x), jnp.inexact)]
@@ -261,14 +261,12 @@ FLOAT_CASES = [
 
 
 @both_ways
-@pytest.mark.parametrize(
-    "case", marked(FLOAT_CASES, 0, third=0), ids=str
-)  # with what `test_vjp` goes through, and a sum
+@pytest.mark.parametrize("case", marked(FLOAT_CASES, 0, third=0), ids=str)  # the operations of `test_vjp`, and a sum
 def test_grad_and_value(case, run):
     side_by_side(lambda m, *args: m.value_and_grad(scalar(case))(*args), *case.args, run=run)
 
 
-# Compiling takes most of the time of the next two: every program is in one of them.
+# Compiling takes most of the time of the next two tests: every program is in one of them.
 @pytest.mark.slow
 @both_ways
 @pytest.mark.parametrize("case", marked(FLOAT_CASES[::2], third=1), ids=str)
@@ -322,7 +320,7 @@ def test_second_derivatives_every_way(case, run):
 
 
 def closing_over(kind, depth):
-    """A function whose custom rule closes over a value computed from constants, itself or by way of another function."""
+    """A function whose custom rule closes over a value computed from constants, directly or through another function."""
 
     def f(x):
         y = jnp.sin(2.0) * jnp.ones(3)

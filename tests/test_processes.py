@@ -1,4 +1,4 @@
-"""Two processes with four devices each, against one with eight and against jax's own gradients."""
+"""Two processes with four devices each, compared with one process with eight, and with jax's own gradients."""
 
 import contextlib
 import os
@@ -15,16 +15,16 @@ import two_processes
 import jaxviz
 
 SECONDS = 60
-"""What both may take; they take a few."""
+"""The time limit for both, which take a few seconds."""
 
 
 def environment():
-    env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}  # none between the two
+    env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}  # no proxy between the two
     return env | {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(jaxviz.__file__).parents[1]), env.get("PYTHONPATH")])),
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={two_processes.N_DEVICES // 2}",
         "JAX_PLATFORMS": "cpu",
-        "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",  # the CPU has no collectives between processes of its own
+        "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",  # the CPU has no collectives of its own between processes
     }
 
 
@@ -33,7 +33,7 @@ def run_both(folder):
     deadline = time.monotonic() + SECONDS
     outfiles, logs = ([folder / f"{i}.{kind}" for i in range(2)] for kind in ("npz", "log"))
     with contextlib.ExitStack() as stack:
-        # The port stays ours while they run: the coordinator may share it, as its server asks to, and nobody else is given it.
+        # The port stays reserved while they run: the coordinator may share it, as its server requests, and nobody else gets it.
         port = stack.enter_context(socket.socket())
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         port.bind(("127.0.0.1", 0))
@@ -46,7 +46,7 @@ def run_both(folder):
             stack.callback(worker.wait)
             stack.callback(worker.kill)
             workers.append(worker)
-        # Till both have ended, or one has failed, for which the other would wait.
+        # Until both have ended, or one has failed, which the other would wait for.
         while None in (codes := [w.poll() for w in workers]) and not any(codes) and time.monotonic() < deadline:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 workers[codes.index(None)].wait(0.2)

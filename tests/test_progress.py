@@ -1,4 +1,4 @@
-"""The bar for what takes long: when it is there, what it says, and that it goes whatever ends the work."""
+"""The progress bar: when it appears, what it shows, and that it disappears however the work ends."""
 
 import sys
 import threading
@@ -79,7 +79,7 @@ def test_it_goes_where_the_work_is_stopped(capsys, error):
 
     with pytest.raises(error) as raised:
         progress.each(stops, range(4), "plans")
-    assert raised.tb is not None  # which holds on to the frames
+    assert raised.tb is not None  # which keeps the frames alive
     ended()
     shown = capsys.readouterr().err
     assert "plans" in shown

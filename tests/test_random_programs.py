@@ -1,4 +1,4 @@
-"""Random programs: every transform agrees with jax on what hypothesis makes up."""
+"""Random programs: every transform agrees with jax on what hypothesis generates."""
 
 from collections import Counter
 
@@ -50,7 +50,7 @@ BINARY = {
 
 @st.composite
 def programs(draw):
-    """A function of one to three arrays, as a list of steps, each on values that are there already; and its arguments."""
+    """A function of one to three arrays, as a list of steps on values that exist already; and its arguments."""
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
     steps = draw(
         st.lists(
@@ -133,7 +133,7 @@ def test_second_derivatives_by_checked_differences(program):
 
     fun, args, steps = program
     if any(name in ("gate", "relu", "maximum", "stop") for name, _, _ in steps):
-        return  # kinks, where a difference quotient says nothing
+        return  # kinks, where difference quotients are meaningless
     loss = lambda *xs: sum(jnp.sum(x) for x in fun(*xs))
     want = jax.jvp(jax.grad(loss), args, args)
     got = jaxviz.jvp(jaxviz.grad(loss), args, args)

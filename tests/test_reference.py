@@ -1,4 +1,4 @@
-"""The reference has every public name, and each has an example that can be run."""
+"""The reference has every public name, each with an example that runs."""
 
 import builtins
 import contextlib
@@ -29,7 +29,7 @@ for full_name in public_names(ROOT):
 
 
 def entries():
-    """What the reference has an entry for, and the examples that stand in its pages."""
+    """The entries of the reference, and the examples on its pages."""
     found, written = set(), {}
     for path in REFERENCE:
         text, module = path.read_text(encoding="utf-8"), ""
@@ -53,7 +53,7 @@ def test_the_reference_has_every_public_name():
 
 
 def examples_of(name):
-    """Of a public name: in its docstring, or for JAX's own and for data in the reference."""
+    """The examples of a public name: in its docstring, or for JAX's own objects and for data, in the reference."""
     if name == "jaxviz.LINT_RULES":
         text = '>>> print(jaxviz.LINT_RULES["cheap-recompute"])'
     else:
@@ -66,7 +66,7 @@ def test_every_public_name_has_an_example(name):
     assert examples_of(name)
 
 
-# --- and the examples run ---------------------------------------------------------------------------------------------
+# --- the examples run -------------------------------------------------------------------------------------------------
 
 
 def loss(params, x):
@@ -91,7 +91,7 @@ def train_step(params, *rest):
 
 
 def names():
-    """What the examples take for granted, made anew for each."""
+    """The names that the examples assume, created anew for each."""
     params = {"w": jnp.ones((3, 3)), "b": jnp.ones(3)}
     x = jnp.ones((2, 3))
     return {

@@ -1,6 +1,6 @@
 """A suite of behaviours that JAX documents, run with jax's functions and with jaxviz's in their place.
 
-Every expectation is a fixed one: the run with jax shows that it is right, the run with jaxviz that jaxviz stands in.
+All expectations are fixed: the run with jax shows that they are right, and the run with jaxviz that it can replace jax.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 REPLACED = ("grad", "vjp", "jvp", "linearize", "value_and_grad", "jacfwd", "jacrev", "hessian", "linear_transpose")
 
 
-# That JAX is as it says tells nothing of jaxviz; it is asked when JAX moves.
+# The run with JAX says nothing about jaxviz; it is needed when JAX changes.
 @pytest.fixture(params=[pytest.param("jax", marks=pytest.mark.sweep), "jaxviz"], autouse=True)
 def stand_in(request, monkeypatch):
     if request.param == "jaxviz":
@@ -39,7 +39,7 @@ S, C = math.sin, math.cos
 
 def close(got, want, rtol=1e-5):
     got_leaves, want_leaves = jax.tree.leaves(got), jax.tree.leaves(want)
-    if len(got_leaves) != len(want_leaves):  # a list of numbers stands for an array
+    if len(got_leaves) != len(want_leaves):  # a list of numbers may represent an array
         want_leaves = jax.tree.leaves(want, is_leaf=lambda x: isinstance(x, list))
     assert len(got_leaves) == len(want_leaves)
     for g, w in zip(got_leaves, want_leaves, strict=True):
@@ -47,12 +47,12 @@ def close(got, want, rtol=1e-5):
 
 
 def values(*table):
-    """Behaviours that give a value: (name, what to do, what comes out)."""
+    """Behaviours with a value: (name, function, expected value)."""
     return pytest.mark.parametrize(("run", "want"), [row[1:] for row in table], ids=[row[0] for row in table])
 
 
 def errors(*table):
-    """Behaviours that are refused: (name, what to do, type of error, part of its message)."""
+    """Behaviours with an error: (name, function, type of error, part of its message)."""
     return pytest.mark.parametrize(("run", "error", "says"), [row[1:] for row in table], ids=[row[0] for row in table])
 
 
@@ -351,7 +351,7 @@ def test_refused_types(run, error, says):
     assert says in str(caught.value)
 
 
-# --- what is returned -------------------------------------------------------------------------------------------------
+# --- returned functions -----------------------------------------------------------------------------------------------
 
 
 @values(
@@ -412,7 +412,7 @@ def test_wrappers_keep_the_name_and_say_what_they_are(name):
     assert made.__wrapped__ is energy
 
 
-# --- derivatives of derivatives ---------------------------------------------------------------------------------------
+# --- higher derivatives -----------------------------------------------------------------------------------------------
 
 
 @values(

@@ -1,4 +1,4 @@
-"""Exercises: that what they call right is what JAX does, and that they say what is wrong with an answer."""
+"""Exercises: what they accept as right is what JAX does, and wrong answers are explained."""
 
 import subprocess
 import sys
@@ -79,7 +79,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_called_saved_is_held_by_jax(name):
-    """By value: what `jax.vjp` holds is what is marked, as far as a value of the function stands outside of a loop."""
+    """By value: `jax.vjp` saves what is marked, as far as it is a value of the function outside of loops."""
     f, args = PROGRAMS[name]
     case = _Case(jaxviz.derive(f, *args))
     primal = case.derivation.primal

@@ -1,4 +1,4 @@
-"""Building one's own autodiff: other right answers are accepted, wrong ones are not, and what is right does the engine's work."""
+"""Building one's own autodiff: other correct answers are accepted, wrong ones are not, and correct ones replace the engine's functions."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def my(tmp_path):
 
 
 def other_answers(my):
-    """For each function one that is right, and written otherwise than the notebooks' own."""
+    """For each function a correct answer that differs from the notebooks' own."""
 
     def bind(op, *inputs, **params):
         tracers = [x for x in inputs if isinstance(x, my.Tracer)]
@@ -143,7 +143,7 @@ def test_the_own_answer_is_right_and_the_wrong_ones_say_why(my, name):
     assert exercise.answer(...).is_right is None
     assert len(exercise.hints) >= 2
     assert "def " in exercise.reveal().note
-    assert getattr(my, name) is my.original(name)  # nothing that is wrong is left in the engine
+    assert getattr(my, name) is my.original(name)  # nothing wrong is left in the engine
 
 
 @pytest.mark.values
@@ -172,7 +172,7 @@ def test_right_answers_are_kept_for_the_next_notebook(my, tmp_path):
     source = "def mine(equations, unknown):\n    return helper(equations, set(unknown))\n\n\ndef helper(equations, unknown):\n"
     source += "    now, later = [], []\n    for e in equations:\n        waits = bool(unknown & set(e.inputs))\n"
     source += "        (later if waits else now).append(e)\n        unknown |= set(e.outputs) if waits else set()\n    return now, later\n"
-    file = tmp_path / "cell.py"  # stands for the cell
+    file = tmp_path / "cell.py"  # represents the cell
     import linecache
 
     linecache.cache["<a cell>"] = (len(source), None, source.splitlines(True), "<a cell>")

@@ -1,4 +1,4 @@
-"""Puzzles: that par is what the planner and the known answers come to, and that only answers count which compute the same."""
+"""Puzzles: par is the best known result, from the planner or known answers, and only answers that compute the same count."""
 
 import linecache
 import re
@@ -42,7 +42,7 @@ def test_the_site_and_the_notebooks_have_them_in_order():
         path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks").glob("2*_puzzles_*.py"))
     )
     assert re.findall(r'teach\.puzzles\.show\("(\w+)"\)', notebooks) == [p.name for p in PUZZLES]
-    for puzzle in PUZZLES:  # the cell to change has the function as it is given
+    for puzzle in PUZZLES:  # the cell to edit contains the given function
         lines = [] if puzzle.name == "names" else code_of(puzzle, puzzle.function).splitlines()[1:]
         assert "\n".join(lines) in notebooks
 
@@ -85,7 +85,7 @@ def test_the_code_that_is_shown_runs_and_is_measured_alike(puzzle):
 
 
 def test_par_is_what_the_planner_finds():
-    """By its public name: no plan for the residuals of par recomputes more than may be, and none keeps less for that."""
+    """Using public functions: no plan with par's residuals recomputes more than allowed, and none saves less with that."""
     width = teach.puzzles.show("width").puzzle
     arguments = sum(r.nbytes for r in jaxviz.residuals(width.function, *width.types) if r.kind == "argument")
     most = 0.1 * jaxviz.cost(width.function, *width.types).total.flops

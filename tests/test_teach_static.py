@@ -1,4 +1,4 @@
-"""Exercises on a page without a kernel: they say what Python says, and the page gives no answer away."""
+"""Exercises on a page without a kernel: they respond like Python, and the page does not give away any answer."""
 
 import json
 import re
@@ -12,7 +12,7 @@ HELD = re.compile(r' data-(?:sheet|content)="[^"]*"')
 
 
 def test_the_fixture_is_what_is_made():
-    """Where it is not: `python tests/static_exercises.py` writes it anew."""
+    """If it is not: `python tests/static_exercises.py` updates it."""
     assert json.loads(FIXTURE.read_text(encoding="utf-8")) == fixture()
 
 

@@ -1,4 +1,4 @@
-"""Each way in which a program can be wrong is found, with the equation and the user's line."""
+"""Each way in which a program can be ill-typed is found, with the equation and the user's line."""
 
 from dataclasses import replace
 

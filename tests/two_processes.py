@@ -29,12 +29,12 @@ def loss(params, x, y):
 
 
 def loss_of_one_device(params, x, y):
-    """The mean over all devices; also how many they are, counted in two ways."""
+    """The mean over all devices; also their number, counted in two ways."""
     return lax.pmean(loss(params, x, y), "i"), (lax.psum(1, "i"), lax.axis_size("i"))
 
 
 def global_arrays(mesh):
-    """The arguments, of which a process holds only what lies on its own devices; and how they are laid out."""
+    """The arguments, of which a process holds only the shards on its own devices; and their shardings."""
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, P("i"))
     shardings = ({"w": whole, "b": whole}, rows, rows)
     place = lambda x, sharding: jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
@@ -42,7 +42,7 @@ def global_arrays(mesh):
 
 
 def rows_of_own_devices(mesh):
-    """For `pmap` each process gives the rows of its own devices, with these along the first dimension."""
+    """For `pmap` each process passes the rows of its own devices, with these along the first dimension."""
     own = np.array([d.process_index == jax.process_index() for d in mesh.devices])
     return [a.reshape(N_DEVICES, -1, a.shape[-1])[own] for a in (X, Y)]
 
@@ -74,11 +74,11 @@ def pmap_derived(m, mesh):
 
 PROGRAMS = (with_shard_map, with_shardings, with_pmap, pmap_derived)
 PER_PROCESS = ("pmap_derived",)
-"""While JAX traces, a pmap is over the devices of its own process alone."""
+"""While tracing, JAX considers a pmap to be over the devices of its own process only."""
 
 
 def held_here(x):
-    """What this process holds of an array: all, or its rows."""
+    """What this process holds of an array: everything, or its rows."""
     if x.ndim == 0:
         return np.asarray(x.addressable_data(0))
     rows = {s.index[0].start or 0: s.data for s in x.addressable_shards}
@@ -86,7 +86,7 @@ def held_here(x):
 
 
 def run(m):
-    """For each program what this process holds of the leaves of its result.
+    """For each program, what this process holds of the leaves of its result.
 
     Args:
       m: `jax` or `jaxviz`.
@@ -100,7 +100,7 @@ def run(m):
 
 
 def main(coordinator, process, outfile):
-    # "[::]", where the coordinator listens by default, is not there on a machine without IPv6.
+    # "[::]", the coordinator's default address, does not exist on a machine without IPv6.
     jax.distributed.initialize(coordinator, 2, int(process), coordinator_bind_address=coordinator)
     assert (jax.local_device_count(), jax.device_count()) == (N_DEVICES // 2, N_DEVICES)
     np.savez(outfile, **{f"{m.__name__} {name}": x for m in (jax, jaxviz) for name, x in run(m).items()})
@@ -113,4 +113,4 @@ if __name__ == "__main__":
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # at once: JAX's own way out waits for the other process
+        os._exit(1)  # immediately: JAX's own shutdown waits for the other process

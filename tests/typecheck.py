@@ -1,4 +1,4 @@
-"""A type checker for programs, which says which equation and which line of the user's is wrong."""
+"""A type checker for programs, which reports the wrong equation and the user's line."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
 
 class ProgramTypeError(TypeError):
-    """A program that is not well typed; the message names the equation and the user's line."""
+    """A program that is ill-typed; the message names the equation and the user's line."""
 
 
 def check_program(program: Program, linear: Sequence[bool] | None = None) -> None:
-    """Checks that a program is well typed, and linear where it is said to be.
+    """Checks that a program is well-typed, and linear if it is declared to be.
 
     Args:
-      program: checked with the programs nested in it.
-      linear: for each input, whether the program is said to be linear in it (in all of those taken together).
+      program: the program, checked together with nested ones.
+      linear: for each input, whether the program is declared to be linear in it (jointly in all of these).
 
     Raises:
-      ProgramTypeError: an unbound variable, one bound twice, operands or results of other types than the operation has, a
-        wrong number of them, or an equation that is not linear in a linear program. The message names the equation, the
-        user's line, what came and what was expected.
+      ProgramTypeError: an unbound variable, one bound twice, operands or results of other types than the operation's, a wrong number of
+        them, or an equation that is not linear in a linear program. The message names the equation, the user's line, and the actual and
+        expected types.
     """
     _Checker().check(program, linear)
 
@@ -92,7 +92,7 @@ class _Checker:
         self.result_types(equation, fail)
 
     def result_types(self, equation: Equation, fail: Any) -> None:
-        """The types that the primitive itself gives for these operands are the types of the results."""
+        """The types that the primitive itself infers for these operands are those of the results."""
         operation = equation.operation
         if operation not in self.results:
             self.results[operation] = compat.result_types(

@@ -1,4 +1,4 @@
-"""What a user may write, which type checkers are to find no fault in."""
+"""What a user may write, which type checkers have to accept."""
 
 import jax
 import jax.numpy as jnp

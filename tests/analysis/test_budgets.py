@@ -1,4 +1,4 @@
-"""Budgets as people give them."""
+"""Budgets in the forms that users write."""
 
 from types import SimpleNamespace
 

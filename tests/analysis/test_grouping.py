@@ -1,4 +1,4 @@
-"""What repeats is one row."""
+"""Repeated values share a row."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The compiled program of a gradient is that of this gradient."""
+"""A gradient's compiled program belongs to exactly this gradient."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ for name in (False, True, False):
 
 @pytest.mark.process
 def test_a_cache_on_disk_gives_no_program_with_the_lines_of_another(tmp_path):
-    """XLA's cache looks past names and lines, and a name is no operation: but the numbers of the equations differ."""
+    """XLA's cache ignores names and source lines, but the equations' numbers differ."""
     done = subprocess.run(
         [sys.executable, "-c", TWO_THAT_COMPILE_ALIKE, str(tmp_path)], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Values are called by the expression that was written for them."""
+"""Values are named by the expressions that compute them."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ X = jnp.ones((3, 3))
 
 
 def names(f, *args):
-    """For each result of each equation of a function's own program, by primitive, what it is called."""
+    """The names of the results of each equation of a function's program, by primitive."""
     program = jaxviz.trace(f)(*args)
     naming = Naming(program)
     return [(e.primitive.name, naming.name(e, (), i)) for e in program.equations for i in range(len(e.outvars))]
@@ -111,7 +111,7 @@ def test_what_a_loop_carries_has_the_name_that_its_body_has_for_it():
     assert "x = jnp.tanh(x @ w) * x, carried" in found
     assert {"h = new_c * x, carried", "c = jnp.sin(h) * c * h, carried"} <= labels(scanned_cell(unpacked), X[0])
     assert "carry[1] = carry[1] * x, carried" in labels(scanned_cell(indexed), X[0])
-    # A tuple that is put together from parts of an argument is not that argument.
+    # A tuple built from parts of an argument is not that argument.
     assert "carry[1] = c * x, carried" in labels(scanned_cell(unpacked_in_a_checkpoint), X[0])
 
 

@@ -1,4 +1,4 @@
-"""Training steps: with the passes of their gradients as equations they give what JAX gives, whatever stands in the place of these."""
+"""Training steps, with the passes of their gradients as equations, match JAX, and so do steps with replaced passes."""
 
 import threading
 from functools import partial
@@ -93,7 +93,7 @@ def two_gradients(params, momentum, batch):
 
 
 def penalized(params, momentum, batch):
-    """A gradient is taken of a function that takes one."""
+    """A gradient of a function that itself takes a gradient."""
     steep = lambda p: loss(p, batch) + jnp.sum(jax.grad(lambda x: loss(p, {**batch, "x": x}))(batch["x"]) ** 2)
     return updated(params, momentum, jax.grad(steep)(params))
 
@@ -115,7 +115,7 @@ def exchanging(params, momentum, batch):
 
 
 def unread(params, momentum, batch):
-    """A parameter that the loss does not read has a gradient of zeros."""
+    """A parameter that the loss does not read has a zero gradient."""
     return updated(params, momentum, jax.grad(lambda p: loss(p[:2], batch))(params))
 
 
@@ -173,7 +173,7 @@ def test_afterwards_jax_is_as_it_was():
 
 @pytest.mark.values
 def test_threads_that_overlap_leave_jax_as_it_was():
-    """The one that began first ends first, while the other still differentiates in its own way."""
+    """The first to start also finishes first, while the other is still differentiating."""
     before = jax.vjp, jax.grad(loss)(W, BATCH)
     second_is_inside, first_has_ended = threading.Event(), threading.Event()
     called = []

@@ -1,4 +1,4 @@
-"""What Binder builds from: files that parse and fit each other, and in a clean environment a server that opens on a notebook that runs."""
+"""Binder's configuration: files that parse and agree, and in a clean environment a server that opens a working notebook."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def test_post_build_can_be_run():
     assert not mode.stdout or mode.stdout.startswith("100755"), mode.stdout
     subprocess.run(["bash", "-n", str(POST_BUILD)], check=True)
     for line in POST_BUILD.read_text().splitlines():
-        assert "sudo" not in line  # it is run as a user
+        assert "sudo" not in line  # it does not run as root
 
 
 def test_the_environment_fits_the_package():
@@ -56,9 +56,7 @@ def test_what_post_build_names_is_there():
 def test_the_lock_has_what_the_package_needs():
     text = (ROOT / "binder" / "lock.txt").read_text()
     locked = {name: Version(number) for name, number in re.findall(r"(?m)^([\w.-]+)==(\S+)$", text)}
-    assert len(locked) == sum(
-        not line.startswith("#") for line in text.splitlines()
-    )  # versions, and no files or addresses
+    assert len(locked) == sum(not line.startswith("#") for line in text.splitlines())  # versions, not files or URLs
     locked = {canonicalize_name(name): number for name, number in locked.items()}
     for text in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["lab"]):
         needed = Requirement(text)
@@ -80,7 +78,7 @@ def test_binders_own_tool_takes_it():
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory):
-    """A copy of the repository and a clean environment, in which postBuild has been run."""
+    """A copy of the repository and a clean environment, in which postBuild has run."""
     root = tmp_path_factory.mktemp("binder")
     home = root / "home"
     shutil.copytree(
@@ -129,7 +127,7 @@ def test_every_notebook_is_there_and_the_first_one_runs(image):
 def test_a_link_that_names_nothing_opens_on_the_first_notebook(image, command):
     home, env = image
     prefix = home.parent / "env"
-    # The notebook server is the image's own and no part of the package: here it is that of the tests, with the settings of the image.
+    # The notebook server belongs to the image, not to the package: here it is the tests' own, with the image's settings.
     python = prefix / "bin" / "python" if command == "lab" else sys.executable
     module = "jupyterlab" if command == "lab" else "notebook"
     env = {**env, "JUPYTER_CONFIG_PATH": str(prefix / "etc" / "jupyter")}

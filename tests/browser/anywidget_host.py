@@ -1,4 +1,4 @@
-"""A page that shows one widget as the contract of anywidget's modules (AFM) has it: what VS Code, Colab and others do, but for their looks."""
+"""A page that shows one widget according to anywidget's module contract (AFM), like VS Code, Colab and others, apart from their looks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ BINARY = {
     "DataView": "(bytes) => new DataView(bytes.buffer)",
     "ArrayBuffer": "(bytes) => bytes.buffer",
     "Uint8Array": "(bytes) => bytes",
-    # A part of a message, at an odd place of it.
+    # Part of a message, at an odd offset.
     "part": """(bytes) => {
         const message = new Uint8Array(bytes.length + 7);
         message.set(bytes, 3);
         return new DataView(message.buffer, 3, bytes.length);
     }""",
-    # As of a host whose widgets stand in a frame, and whose messages are read outside.
+    # As in a host whose widgets are in a frame, with messages decoded outside it.
     "of another frame": """(bytes) => {
         const frame = document.body.appendChild(document.createElement("iframe"));
         const { ArrayBuffer, DataView, Uint8Array } = frame.contentWindow;
@@ -37,7 +37,7 @@ BINARY = {
         return new DataView(block);
     }""",
 }
-"""The forms in which hosts hand bytes over."""
+"""The forms in which hosts pass binary data."""
 
 _HOST = """
 globalThis.refused = [];
@@ -103,20 +103,20 @@ await addView();
 
 
 _ON: WeakKeyDictionary[Page, AnywidgetHost] = WeakKeyDictionary()
-"""What is shown on a page now."""
+"""What each page currently shows."""
 
 
 class AnywidgetHost:
-    """An explorer on such a page, with its Python side at the other end.
+    """An explorer on such a page, connected to its Python side.
 
     Args:
-      page: to show it on.
-      explorer: what is shown.
-      folder: for the page.
-      binary: the form of bytes, of `BINARY`.
-      html, body: the attributes of these elements, as a notebook sets them for its theme.
-      style: of the page.
-      workers: from where the page allows workers.
+      page: the page to show it on.
+      explorer: the explorer to show.
+      folder: a folder for the page.
+      binary: the form of binary data, one of `BINARY`.
+      html, body: attributes of these elements, which notebooks set according to their theme.
+      style: the stylesheet of the page.
+      workers: the sources from which the page allows workers.
       answers: whether there is a kernel.
     """
 
@@ -144,7 +144,7 @@ class AnywidgetHost:
 <script type="module" nonce="host">{_HOST.replace("BINARY", BINARY[binary])}</script></body></html>""",
             encoding="utf-8",
         )
-        if page not in _ON:  # a page keeps its functions when it goes to another address
+        if page not in _ON:  # exposed functions survive navigation
             page.expose_function("kernel", lambda message: _ON[page]._hear(message))
         _ON[page] = self
         page.goto(path.as_uri())
@@ -153,7 +153,7 @@ class AnywidgetHost:
         self.messages.append(message)
 
     def answer(self) -> None:
-        """The kernel's turn: takes in what the page has sent since, and sends back what comes of it."""
+        """Lets the kernel process the page's messages and sends back its answers."""
         explorer, sent = self.explorer, []
         messages, self.messages = self.messages, []
         explorer.send = lambda content, buffers=None: sent.append({"content": content, "buffers": _coded(buffers)})
@@ -170,12 +170,12 @@ class AnywidgetHost:
             self.page.evaluate("(message) => fromKernel(message)", one)
 
     def refused(self) -> list[str]:
-        """What the page's policy has not allowed."""
+        """What the page's content security policy has blocked."""
         found: list[str] = self.page.evaluate("() => refused")
         return found
 
     def wait(self, test_id: str) -> None:
-        """Lets both sides talk until there is an element."""
+        """Processes messages on both sides until an element exists."""
         for _ in range(400):
             if self.page.get_by_test_id(test_id).count() > 0:
                 return
@@ -190,7 +190,7 @@ def _coded(buffers: Any) -> list[dict[str, str]]:
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    """Traits as JSON: bytes in base64, other widgets by their name, as ipywidgets refers to them."""
+    """Traits as JSON: bytes as base64, and other widgets by id, as in ipywidgets."""
     coded = {}
     for name, value in state.items():
         if isinstance(value, (bytes, memoryview)):

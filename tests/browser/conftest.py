@@ -17,7 +17,8 @@ ARTIFACTS = ROOT / "artifacts"
 
 @pytest.fixture(scope="module", autouse=True)
 def panes_first():
-    """Most tests are of the panes, and not of the overview that an explorer opens with; those of other folders, in the same process, may not be."""
+    """Most tests are about the panes rather than the overview that an explorer opens with; tests of other folders in the same process are
+    unaffected."""
     with pytest.MonkeyPatch.context() as patch:
         made = Explorer.__init__
         patch.setattr(
@@ -41,7 +42,7 @@ def browser():
         yield made
 
 
-# Colours and contrasts are looked at in both, by tests that say so; what is done with the page is the same in the dark.
+# Tests of colours and contrasts run in both themes explicitly; everything else is the same in the dark.
 @pytest.fixture(params=["light", pytest.param("dark", marks=pytest.mark.sweep)])
 def theme(request):
     return request.param
@@ -72,7 +73,7 @@ def tabs(browser):
 
 @pytest.fixture
 def same_tab(browser, tabs, theme):
-    """One page of each theme for all tests of a file: to open another takes longer than to go on to the next address."""
+    """One page per theme for all tests of a file: opening another takes longer than navigating."""
     if theme not in tabs:
         tabs[theme] = PictureTab(browser, theme)
     tab = tabs[theme]
@@ -107,11 +108,11 @@ THEME = """async (theme) => {
 
 
 class OpenLab(PictureTab):
-    """JupyterLab, open from test to test, and a kernel: to load the one and to start the other takes longer than what most tests do there.
+    """JupyterLab and a kernel, kept open across tests, since starting them takes longer than most tests.
 
     Args:
       lab: the server.
-      browser: to open it in.
+      browser: the browser to open it in.
     """
 
     def __init__(self, lab, browser):
@@ -134,14 +135,14 @@ class OpenLab(PictureTab):
         self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
 
     def open(self, notebook, own_kernel=False):
-        """Shows a notebook and waits for its kernel: that of all the tests, or one that it may patch and end."""
+        """Shows a notebook and waits for its kernel: the shared one, or a separate one that the test may patch and shut down."""
         self.own_kernel = own_kernel
         self.page.evaluate(OPEN, [notebook, None if own_kernel else self.kernel])
         self.page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
         self.page.wait_for_function(KERNEL_IDLE, timeout=60_000)
 
     def close(self):
-        """No notebook is left open, and none of the widgets that the kernel held for it."""
+        """Closes all notebooks, and the widgets that the kernel holds for them."""
         if not self.own_kernel:
             ask_kernel(self.page, "__import__('ipywidgets').Widget.close_all()")
         self.page.evaluate(CLOSE, not self.own_kernel)
@@ -162,7 +163,7 @@ def in_lab(open_lab, theme):
     open_lab.wear(theme)
     yield open_lab
     said = lambda: [*open_lab.errors, *open_lab.foreign]
-    # Of a kernel that ends, JupyterLab itself says that it was waiting for it.
+    # JupyterLab itself reports a kernel that disappears while it is waiting for it.
     before = said()
     open_lab.close()
     assert (before if open_lab.own_kernel else said()) == []

@@ -1,4 +1,4 @@
-"""A program all of whose names and texts try to break out of the page that shows it."""
+"""A program whose names and texts all try to break out of the page that shows it."""
 
 import itertools
 
@@ -12,7 +12,7 @@ MARKUP = '</script><img/src=x/onerror="window.hit=\'img\'">"><svg/onload="window
 CONTROLS = "\u202eabc\u2066\x1b[31m\x00\u2028"
 EVIL = f"{MARKUP}{CONTROLS}<b>`]]>-->${{window.hit=2}}%n\\N'&lt;"
 HALF = f"{EVIL}\ud800"
-"""With half a character, which JAX takes in the names of arguments alone."""
+"""Contains a lone surrogate, which JAX accepts only in argument names."""
 
 LONG = "W" * 1_000_000
 
@@ -35,14 +35,14 @@ def make(jax, jnp, evil, half, long, odd):
     total.__name__ = total.__qualname__ = evil
     return total
 '''
-"""Made to hold the texts in a file, in comments, in strings and in a file name."""
+"""A template that puts the texts in a file, as comments, strings and its name."""
 
 NAME = '"><svg onload=hit()>\u202e<b>.py'
 _number = itertools.count()
 
 
 def odd_operation(has_rules):
-    """A primitive that returns its operand and takes any params, one each time; with a rule for each transform, or with none."""
+    """A primitive that returns its operand and accepts any params, new each time; with a rule for each transform, or with none."""
     p = Primitive(f"{EVIL}{next(_number)}")
     p.def_abstract_eval(lambda x, **params: x)
     if has_rules:
@@ -50,7 +50,7 @@ def odd_operation(has_rules):
         mlir.register_lowering(p, mlir.lower_fun(lambda x, **params: x, multiple_results=False))
 
     class Text(str):
-        """Prints as it is, where a string prints its escapes."""
+        """Prints as it is, whereas a string would print escapes."""
 
         __repr__ = str.__str__
 
@@ -58,7 +58,7 @@ def odd_operation(has_rules):
 
 
 def hostile_program(folder, has_rules=True):
-    """The function, whose lines stand in a file in a folder, and its arguments."""
+    """The function, whose source is a file in a folder, and its arguments."""
     path = folder / NAME
     text = SOURCE.format(evil=MARKUP.replace('"', "'"), long=LONG)
     path.write_text(text, encoding="utf-8", errors="surrogatepass")

@@ -1,4 +1,4 @@
-"""The explorer by the rules of axe-core, in every pane and in both themes, and by the keyboard alone."""
+"""The explorer checked with axe-core in every pane and both themes, and used with only the keyboard."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ EVERYTHING = {
     "rules": {"region": {"enabled": False}},
 }
 RULES = {"light": EVERYTHING, "dark": {"runOnly": {"type": "rule", "values": ["color-contrast"]}}}
-"""By which a page is looked at: what is not a colour is the same in both themes."""
+"""The rules that are checked: all but colours are the same in both themes."""
 
 
 def violations(page, root="[data-testid=explorer]", rules=EVERYTHING):
@@ -81,7 +81,7 @@ VIEWS = {
 
 
 IN_DARK = ("as it opens", "an equation selected", "two versions", "compiled", "keys")
-"""The views that have colours of their own: two stages, and graphs, have those of one."""
+"""Views with colours of their own; two stages and graphs have the same colours as one."""
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ CLICKS = {
 @pytest.mark.parametrize("theme", ["light"], indirect=True)
 @pytest.mark.parametrize("clicks", CLICKS.values(), ids=CLICKS)
 def test_who_clicks_goes_on_with_keys(tab, explorer, clicks):
-    """What had the focus may go with a click; the next key is still the explorer's."""
+    """A click may remove the focused element; the next key still goes to the explorer."""
     tab.page.set_viewport_size({"width": 1280, "height": 800})
     for where in clicks:
         explorer.locator(where).first.click()
@@ -185,7 +185,7 @@ def test_who_clicks_goes_on_with_keys(tab, explorer, clicks):
 
 @pytest.mark.parametrize("theme", ["light"], indirect=True)
 def test_the_keyboard_reaches_everything(tab, explorer):
-    """Whatever can be clicked is a button, a field or a row that the keys reach, and shows that it has the focus."""
+    """Everything clickable is a button, field or row that the keyboard reaches, with a visible focus."""
     unreachable = tab.page.evaluate(
         """() => [...document.querySelectorAll("[data-testid=explorer] *")].filter((e) => {
             const style = getComputedStyle(e);

@@ -1,4 +1,4 @@
-"""The explorer where it cannot be tried out, as in VS Code and in Colab: on a page that keeps to anywidget's contract and gives nothing else."""
+"""The explorer in hosts that cannot be tested here, such as VS Code and Colab: on a page with only what anywidget's contract guarantees."""
 
 import re
 
@@ -48,7 +48,7 @@ def test_it_works_however_bytes_arrive(tab, tmp_path, explorer, binary):
     works(page.get_by_test_id("explorer"))
     host.answer()
     assert explorer.equation.primitive.name == "tanh"
-    # A part that is loaded later, and what Python makes when it is asked.
+    # A part that is loaded later, and data that Python computes on request.
     page.keyboard.press("g")
     host.wait("graph-left")
     page.get_by_test_id("stage-compiled").click()
@@ -68,7 +68,7 @@ def test_views_of_one_model_come_and_go(tab, tmp_path, explorer):
     page = tab.page
     of_one = page.evaluate("() => listening()")
     page.evaluate("() => addView()")
-    # A host may show it in a tree of its own, which has no styles but those that are put there.
+    # A host may use a shadow root, which has no styles other than those added to it.
     page.evaluate(
         "() => addView(document.body.appendChild(document.createElement('div')).attachShadow({ mode: 'open' }))"
     )
@@ -91,14 +91,14 @@ def test_views_of_one_model_come_and_go(tab, tmp_path, explorer):
 def test_the_module_is_what_hosts_take(tab, tmp_path, explorer):
     shown(tab, explorer, tmp_path)
     assert tab.page.evaluate("() => Object.keys(widget).sort()") == ["initialize", "render"]
-    # It is loaded from a blob, which can import nothing by a path.
+    # It is loaded from a blob, which cannot import by path.
     assert not re.search(r"""\bimport\s*[\w{*"']|\bfrom\s*["']|import\.meta""", explorer._esm)
 
 
 def test_a_page_that_allows_no_workers(tab, tmp_path):
     rng = np.random.default_rng(0)
 
-    def deep(x):  # with no two parts alike, which would be drawn as one
+    def deep(x):  # without repetition, which would be folded
         values = [x]
         for i in range(1500):
             a, b = (values[-1 - j] for j in rng.integers(0, min(i + 1, 5), 2))
@@ -110,13 +110,13 @@ def test_a_page_that_allows_no_workers(tab, tmp_path):
     tab.page.keyboard.press("g")
     host.wait("graph-left")
     expect(tab.page.get_by_test_id("graph-left").get_by_role("treeitem").first).to_be_attached()
-    # The graph is there from the moment at which the worker is refused; the page is told of that a little later.
+    # The graph is there as soon as the worker is refused, but the page is notified slightly later.
     tab.page.wait_for_function("() => refused.length > 0")
     assert host.refused() == ["worker-src"]
 
 
 LIGHT_OF_WIDGETS = ":root { --jp-layout-color1: white; --jp-border-color2: #e0e0e0; }"
-"""What ipywidgets' own styles hold outside of JupyterLab, in the dark too."""
+"""Values that ipywidgets' styles have outside JupyterLab, even in dark themes."""
 
 
 def vs_code(kind, background):
@@ -154,7 +154,7 @@ CONTRAST = """(element) => {
 
 
 @pytest.mark.parametrize("name", HOSTS)
-# The reader's own system has the other scheme: it is the notebook's that counts.
+# The system has the other colour scheme: the notebook's takes precedence.
 def test_its_colours_are_those_of_the_notebook(browser, tab, tmp_path, explorer, name):
     scheme, background, of_host = HOSTS[name]
     tab.page.emulate_media(color_scheme="dark" if scheme == "light" else "light")

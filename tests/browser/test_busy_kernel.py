@@ -1,4 +1,4 @@
-"""The explorer where the kernel is busy, gone or begun anew, and where one widget has several views."""
+"""The explorer with a kernel that is busy, gone or restarted, and with several views of one widget."""
 
 import re
 
@@ -42,7 +42,7 @@ def test_two_views_of_one_widget_follow_each_other(in_lab):
 
 @pytest.mark.parametrize("end", [NO_KERNEL, RESTART], ids=["shut down", "restarted"])
 def test_panes_go_on_without_their_kernel(in_lab, end):
-    # In a box it is the page that asks for the programs; here nobody answers.
+    # In a box, the page requests the programs; here nobody answers.
     unanswered = (
         "import ipywidgets\ne = jaxviz.explore(loss, *args)\ne.on_msg(e._answer, remove=True)\nipywidgets.VBox([e])"
     )
@@ -69,10 +69,10 @@ def test_panes_go_on_without_their_kernel(in_lab, end):
     explorer.get_by_test_id("stage-primal").click()
     works(explorer)
 
-    # What was not derived says that its kernel is gone.
+    # An explorer without programs says that its kernel is gone.
     said = empty.get_by_test_id("no-answer")
     expect(said).to_contain_text(GONE, timeout=12_000)
-    expect(said).to_have_css("padding-left", "16px")  # there is a style before there are programs
+    expect(said).to_have_css("padding-left", "16px")  # styles apply before the programs arrive
     said.get_by_test_id("again").click()
     expect(said).to_contain_text(GONE)
     assert empty.evaluate("e => e.contains(document.activeElement)")
@@ -128,7 +128,7 @@ def test_long_work_says_how_far_it_is_and_can_be_stopped(in_lab):
     expect(waiting.get_by_test_id("elapsed")).to_have_text(re.compile(r"^\d s · [1-7] of 8 plans$"), timeout=20_000)
     expect(button).to_have_text("Cancel")
     in_lab.screenshot("waiting")
-    # While a cell of the user's runs, which goes on.
+    # While a user's cell is running, which must continue.
     page.evaluate(ENDLESS)
     button.click()
     expect(waiting).to_contain_text("Stopped.")
@@ -140,7 +140,7 @@ def test_long_work_says_how_far_it_is_and_can_be_stopped(in_lab):
     waiting.get_by_test_id("again").click()
     expect(explorer.get_by_test_id("what-if-figures")).to_be_visible(timeout=20_000)
 
-    # What JAX hands to XLA is there while XLA compiles, and the kernel comes back where that is stopped.
+    # JAX's input to XLA is shown while XLA compiles, and the kernel is free again after stopping it.
     explorer.get_by_test_id("stage-compiled").click()
     compiling = explorer.get_by_test_id("compiling")
     button = compiling.get_by_test_id("cancel")
@@ -159,7 +159,7 @@ def test_long_work_says_how_far_it_is_and_can_be_stopped(in_lab):
     title = pane.locator(".jv-pane-head strong")
     assert title.bounding_box()["x"] - pane.bounding_box()["x"] < 20
     expect(pane.get_by_label("which text")).to_be_hidden()
-    # The kernel is not asked again by a pane that is shown again, and is not taken to be silent.
+    # Showing a pane again sends no second request, and the kernel does not count as silent.
     explorer.get_by_test_id("stage-primal").click()
     explorer.get_by_test_id("stage-compiled").click()
     expect(compiling.get_by_test_id("elapsed")).to_be_visible()

@@ -1,4 +1,4 @@
-"""Exercises in JupyterLab: a form that needs no mouse, and folds that keep the answers."""
+"""Exercises in JupyterLab: forms that work without a mouse, and folds that hide the answers."""
 
 import pytest
 from playwright.sync_api import expect

@@ -1,4 +1,4 @@
-"""The first notebook in the real JupyterLab, and the saved page, in a real browser, in both themes."""
+"""The first notebook in a real JupyterLab, and the saved page, in a real browser and both themes."""
 
 import re
 
@@ -15,7 +15,7 @@ from jaxviz.features.residuals.totals import call_path
 
 pytestmark = pytest.mark.browser
 light = pytest.mark.parametrize("theme", ["light"], indirect=True)
-"""For what is the same in both themes; colours and contrasts are looked at where whole views are."""
+"""For everything that is the same in both themes; colours and contrasts are tested on whole views."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ args = [jnp.ones((9, 9))] * 3, jnp.ones((50, 9))
 
 @pytest.fixture
 def notebook(in_lab):
-    """A notebook with an explorer of a small network, open and run."""
+    """An open notebook that has run, with an explorer of a small network."""
     run_in_lab(
         in_lab, LAYERS, "derivation = jaxviz.derive(loss, *args)\nexplorer = jaxviz.explore(derivation)\nexplorer"
     )
@@ -44,13 +44,13 @@ def notebook(in_lab):
 
 
 def explorer_of(page):
-    found = page.get_by_test_id("explorer").last  # the first notebook has one in motion above it
+    found = page.get_by_test_id("explorer").last  # the first notebook has an animation above it
     found.scroll_into_view_if_needed()
     return found
 
 
 def test_the_first_notebook_shows_the_explorer(in_lab):
-    # In that of the other tests an explorer does not open with the overview.
+    # In the other tests' kernel, an explorer does not open with the overview.
     in_lab.open("00_first_look.ipynb", own_kernel=True)
     in_lab.page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
     in_lab.page.wait_for_selector("[data-testid=explorer] [data-testid=scope]", state="attached", timeout=90_000)
@@ -172,7 +172,7 @@ def test_residuals_are_filtered_and_the_memory_leads_to_equations(notebook):
     cells = page.locator(".jp-Notebook .jp-Cell").count()
     explorer.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive").first.click()
     page.keyboard.press("f")
-    page.keyboard.type("tanh dd b")  # in a notebook `d d` deletes the cell and `b` puts one below
+    page.keyboard.type("tanh dd b")  # in a notebook, `d d` deletes a cell and `b` inserts one below
     expect(explorer.get_by_test_id("filter")).to_have_value("tanh dd b")
     expect(explorer.get_by_test_id("residuals")).to_contain_text("match. ")
     assert page.locator(".jp-Notebook .jp-Cell").count() == cells
@@ -303,7 +303,7 @@ def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation)
     page = tab.page
     page.goto(explorer.save_html(tmp_path / "page.html").as_uri())
     code, text = page.get_by_test_id("code-left"), page.get_by_test_id("code-right")
-    # It opens on the memory, with the modelled one as a line; a row leads to its line.
+    # It opens on the memory, with the modelled one as a line; a row leads to its source line.
     memory = text.get_by_test_id("compiled-memory")
     expect(memory).to_contain_text("peak")
     expect(memory.locator(".jv-reference")).to_be_visible()
@@ -316,7 +316,7 @@ def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation)
     expect(text.locator(".cm-line", has_text="ENTRY")).to_be_visible()
     lit = text.locator(".cm-line.is-selected")
     if stage == "backward":
-        # The cotangent of a sum is ones, by which XLA does not multiply.
+        # The cotangent of a sum is ones, and XLA removes the multiplication by it.
         code.locator(".cm-line[data-row]", has_text="mul").locator(".jv-primitive").first.click()
         expect(text.get_by_test_id("no-instruction")).to_contain_text("no instruction left")
         expect(lit).to_have_count(0)
@@ -324,7 +324,7 @@ def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation)
     code.locator(".cm-line[data-row]", has_text=primitive).locator(".jv-primitive").first.click()
     expect(text.get_by_test_id("no-instruction")).to_have_text("")
     expect(lit.first).to_be_visible()
-    # The instruction itself, or the fusion that it is in.
+    # The instruction itself, or the fusion that contains it.
     expect(lit.first).to_contain_text(re.compile(rf" ({operation}|fusion)\("))
     tab.screenshot(f"compiled-{stage}")
     text.get_by_test_id("text-stablehlo").click()
@@ -335,7 +335,7 @@ def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation)
     expect(page.get_by_test_id("inspected")).to_have_text("dot_general")
     page.keyboard.press("Escape")
 
-    # What stands at the top of one pane has its counterpart in sight in the other.
+    # The counterpart of the top line of one pane is visible in the other.
     scroller = lambda pane: pane.locator(".cm-scroller")
     top = lambda pane: scroller(pane).evaluate("e => e.scrollTop")
     scroller(code).evaluate("e => e.scrollTo(0, 0)")
@@ -357,7 +357,7 @@ def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation)
     scroller(text).hover()
     page.mouse.wheel(0, 60)
     page.wait_for_timeout(200)
-    # The backward pass ends with what the forward one began with.
+    # The backward pass ends with the counterpart of the first forward equations.
     assert abs(top(code) - before) < 2 if stage == "backward" else top(code) < before
 
 
@@ -379,7 +379,7 @@ def test_the_code_pane_tells_values_apart_and_leads_to_them(tab, tmp_path):
     forward, backward = page.get_by_test_id("code-left"), page.get_by_test_id("code-right")
     colour = "e => getComputedStyle(e).color"
 
-    # A value has one hue in both panes, and is lit in both.
+    # A value has the same hue in both panes, and is highlighted in both.
     tanh = forward.locator(".cm-line", has_text="tanh").locator(".jv-variable").first
     assert tanh.evaluate(colour) != forward.locator(".cm-line", has_text="= exp").locator(
         ".jv-variable"
@@ -392,7 +392,7 @@ def test_the_code_pane_tells_values_apart_and_leads_to_them(tab, tmp_path):
     expect(backward.locator(".is-pointed, .is-kin").first).to_be_visible()
     tab.screenshot("code-hover")
 
-    # A click on a use leads to where it is made; Alt and the left arrow lead back.
+    # A click on a use goes to the definition; Alt and the left arrow go back.
     sin = forward.locator(".cm-line", has_text="= sin")
     sin.locator(".jv-primitive").click()
     sin.locator(".jv-variable").last.click()
@@ -414,7 +414,7 @@ def test_the_code_pane_tells_values_apart_and_leads_to_them(tab, tmp_path):
     tab.screenshot("code-folded")
     page.keyboard.press("+")
 
-    # What is copied is JAX's text: the program, the equation that is selected, the lines that are.
+    # JAX's text is copied: of the program, of the selected equation, of the selected lines.
     page.get_by_test_id("copy-left").click()
     expect(forward.get_by_text("copied 12 equations as JAX text")).to_be_visible()
     copied = lambda: page.evaluate("navigator.clipboard.readText()")
@@ -505,7 +505,7 @@ def test_the_graph_is_opened_searched_and_clicked(tab, tmp_path):
     expect(current()).to_contain_text("dot_general")
     expect(code.locator(".cm-line.is-selected")).to_contain_text("dot_general")
 
-    # What is selected is in the middle of the pane when it has been zoomed to.
+    # Zooming to the selection centres it.
     search.press("Escape")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("z")

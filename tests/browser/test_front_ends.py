@@ -1,4 +1,4 @@
-"""The explorer outside of a notebook's own cell: in ipywidgets' containers, in Notebook 7, in marimo, on nbconvert's page."""
+"""The explorer outside a plain notebook cell: in ipywidgets' containers, in Notebook 7, in marimo, and on nbconvert's page."""
 
 import os
 import re
@@ -33,11 +33,11 @@ def panes_first(self, *args, made=Explorer.__init__, **traits):
 if Explorer.__init__.__name__ != "panes_first":
     Explorer.__init__ = panes_first
 """
-"""For a kernel that more than one notebook may have."""
+"""For a kernel that several notebooks may use."""
 
 
 def notebook_of(*cells):
-    """A notebook with a program and some cells after it, in which explorers do not open with the overview."""
+    """A notebook with a program followed by some cells, in which explorers do not open with the overview."""
     program = PROGRAM + PANES_FIRST
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c.strip()) for c in (program, *cells)])
     made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -45,7 +45,7 @@ def notebook_of(*cells):
 
 
 def write(folder, *cells):
-    """The same as a file; gives its name."""
+    """Writes such a notebook to a file and returns the file's name."""
     name = f"{uuid.uuid4().hex}.ipynb"
     nbformat.write(notebook_of(*cells), folder / name)
     return name
@@ -62,7 +62,7 @@ def run_in_lab(in_lab, *cells, own_kernel=False):
 
 
 def works(explorer):
-    """Whether an explorer answers: an equation is selected by a click, and the inspector and the residuals follow."""
+    """Checks that an explorer responds: clicking an equation selects it, and the inspector and the residuals follow."""
     explorer.scroll_into_view_if_needed()
     line = explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text=re.compile("= tanh"))
     line.click(position={"x": 4, "y": 6})
@@ -129,7 +129,7 @@ def test_notebook_7(lab, tab):
     page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]", timeout=90_000)
     works(page.get_by_test_id("explorer"))
     tab.screenshot("notebook-7")
-    # What Notebook's own plugins complain of, at times, when it starts: ours is a module of its own, from a blob.
+    # Notebook's own plugins sometimes report errors at startup; our module is loaded from a blob.
     tab.errors[:] = [e for e in tab.errors if "blob:" in e]
 
 
@@ -160,7 +160,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def marimo(tmp_path):
-    """The address of a marimo server that runs a notebook with an explorer in it."""
+    """The URL of a marimo server that runs a notebook with an explorer."""
     path = tmp_path / "notebook.py"
     path.write_text(MARIMO)
     port, log = free_port(), tmp_path / "marimo.log"
@@ -189,9 +189,9 @@ def test_marimo(marimo, tab):
     tab.screenshot("marimo")
     background = "(e) => getComputedStyle(e).backgroundColor"
     assert page.get_by_test_id("explorer").evaluate(background) == "rgb(255, 255, 255)"
-    page.evaluate("() => document.body.classList.add('dark')")  # as its switch of themes does
+    page.evaluate("() => document.body.classList.add('dark')")  # like its theme switch
     assert page.get_by_test_id("explorer").evaluate(background) == "rgb(17, 20, 24)"
-    # It asks for fonts and its news; what it asks for is its own affair, and there is no network.
+    # marimo requests fonts and its news feed, which does not concern this test, and there is no network.
     tab.foreign.clear()
 
 
@@ -202,11 +202,11 @@ SERVED = {
     / "@jupyter-widgets/html-manager/dist/embed-amd.js",
     r"/anywidget@[^/]*/dist/index\.js$": Path(sys.prefix) / "share/jupyter/nbextensions/anywidget/index.js",
 }
-"""What nbconvert's page asks the network for, and where it is on this machine."""
+"""What nbconvert's page requests from the network, and where it is on this machine."""
 
 
 def serve_widgets(page):
-    """Answers what a page asks the network for with what is installed; gives the list that what it is given goes into."""
+    """Serves a page's network requests from installed files; returns the list of other requests, filled as they occur."""
     served = []
 
     def answer(route):
@@ -223,7 +223,7 @@ def serve_widgets(page):
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """A notebook with an explorer in it, run by nbclient as `jupyter nbconvert --execute` runs it."""
+    """A notebook with an explorer, executed by nbclient like `jupyter nbconvert --execute`."""
     made = notebook_of("jaxviz.explore(loss, *args)")
     folder = tmp_path_factory.mktemp("executed")
     NotebookClient(made, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
@@ -236,7 +236,7 @@ def test_nbconvert(executed, tab, tmp_path, of_page):
     path = tmp_path / "converted.html"
     path.write_text(html, encoding="utf-8")
     page = tab.page
-    # The reader's own system has the other scheme: it is the page's that counts.
+    # The system has the other colour scheme: the page's takes precedence.
     page.emulate_media(color_scheme="dark" if of_page == "light" else "light")
     served = serve_widgets(page)
     page.goto(path.as_uri())
@@ -253,12 +253,12 @@ def test_nbconvert(executed, tab, tmp_path, of_page):
     explorer.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive", has_text="mul").first.click()
     expect(explorer.get_by_test_id("inspected")).to_have_text("mul")
     expect(explorer.get_by_test_id("source").locator(".is-selected, .is-ancestor").first).to_be_visible()
-    # The graph comes from the widget that holds the code, which the page has as the notebook does.
+    # The graph comes from the widget that carries the code, which the page has like the notebook.
     page.keyboard.press("g")
     expect(explorer.get_by_test_id("graph-left")).to_be_visible()
     tab.theme = of_page
     tab.screenshot("nbconvert")
-    # All else that it asks for is nbconvert's, for text cells.
+    # All other requests are nbconvert's own, for text cells.
     asked = [
         url for url in tab.foreign if not re.search("|".join(SERVED), url) and not re.search("mathjax|mermaid", url)
     ]
@@ -279,5 +279,5 @@ def test_nbconvert_without_the_network(executed, tab, tmp_path, template):
     expect(picture).to_be_visible()
     assert picture.evaluate("(e) => e.complete && e.naturalWidth === 2 * e.width")
     tab.screenshot(f"nbconvert-{template}-alone")
-    tab.errors[:] = [e for e in tab.errors if "$ is not defined" not in e]  # of the classic page, which fetches jQuery
+    tab.errors[:] = [e for e in tab.errors if "$ is not defined" not in e]  # from the classic page, which loads jQuery
     tab.foreign.clear()

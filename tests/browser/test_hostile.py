@@ -1,4 +1,4 @@
-"""Names and texts that try to break out of the page, or to turn it around or fill it, in every pane of a saved page."""
+"""Names and texts that try to break out of the page, to reverse its text or to flood it, in every pane of a saved page."""
 
 import re
 import time
@@ -13,7 +13,7 @@ import jaxviz
 pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
 
 SECONDS = 5
-"""Within which the page answers."""
+"""How soon the page has to respond."""
 
 FOUND = """() => {
     const bad = /[\\u0000-\\u0008\\u000b-\\u001f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]|\\p{Cs}/u;
@@ -51,7 +51,7 @@ FOUND = """() => {
 
 @pytest.fixture
 def watched(tab):
-    """The page, and what it noted: dialogs, errors on the console, requests beyond the file itself."""
+    """The page, with a record of dialogs, console errors and requests other than for the file itself."""
     noted = []
     page = tab.page
     page.on("dialog", lambda dialog: (noted.append(f"dialog {dialog.message}"), dialog.dismiss()))
@@ -63,7 +63,7 @@ def watched(tab):
 
 
 def holds(page, where):
-    """Nothing ran, nothing was made, nothing sticks out; and the page says so soon."""
+    """Checks that no code ran, no element was injected, nothing overflows, and the page responds quickly."""
     began = time.monotonic()
     found = page.evaluate(FOUND)
     assert found == [], f"{where}: {found[:8]}"
@@ -71,17 +71,17 @@ def holds(page, where):
 
 
 def hover_all(page, within, selector, most=12):
-    """Points at the first few of some elements that are in sight, one after the other."""
+    """Hovers the first few visible elements, one after the other."""
     for element in within.locator(selector).all()[:most]:
         if element.is_visible():
             element.hover(force=True, timeout=4000)
             page.wait_for_timeout(250)
             holds(page, f"{selector} pointed at")
-    page.mouse.move(2, 2)  # a card may be over what is clicked next
+    page.mouse.move(2, 2)  # a card may cover the next element to click
 
 
 def visit(page):
-    """Every pane, with what shows up where the mouse is."""
+    """Visits every pane, including what hovering shows."""
     code = page.get_by_test_id("code-left")
     holds(page, "as opened")
     page.get_by_test_id("view-overview").click()
@@ -214,7 +214,7 @@ def test_nothing_runs_side_by_side(watched, tmp_path):
 
 
 def test_errors_with_hostile_names_stay_text(watched, tmp_path):
-    """A stage, the comparison and the switches that fail say why in the program's own words."""
+    """Errors of a stage, the comparison and the switches contain the program's own text."""
     f, args = hostile_program(tmp_path, has_rules=False)
     explorer = jaxviz.explore(f, *args)
     assert not re.search("[\u202e\u2066\x1b\x00]", str(explorer) + repr(explorer))

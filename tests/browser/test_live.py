@@ -1,4 +1,4 @@
-"""A plot that follows training: points arrive while the cell runs, and stay in the notebook that is saved."""
+"""A plot that follows training: points arrive while the cell runs, and stay in the saved notebook."""
 
 import json
 import re
@@ -32,7 +32,7 @@ with jaxviz.watch("loss", "hidden") as watch:
         if pathlib.Path("enough").exists():
             break
 """
-# How many colours other than greys there is much of.
+# The number of colours other than greys that cover a significant area.
 HUES_DRAWN = """(canvas) => {
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     const seen = new Map();
@@ -66,7 +66,7 @@ def test_points_arrive_while_the_cell_runs(in_lab):
     while live.evaluate(POINTS) <= first and time.monotonic() < deadline:
         time.sleep(0.1)
     assert live.evaluate(POINTS) > first
-    expect(page.locator(".jp-Cell .jp-InputPrompt").nth(1)).to_have_text("[*]:")  # it runs still
+    expect(page.locator(".jp-Cell .jp-InputPrompt").nth(1)).to_have_text("[*]:")  # it is still running
     expect(page.get_by_test_id("live-status")).to_have_text("watching")
     expect(live.get_by_role("img").first).to_have_attribute("aria-label", re.compile("loss 0"))
     enough.write_text("")

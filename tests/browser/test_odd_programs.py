@@ -1,4 +1,4 @@
-"""Saved pages of odd programs: every pane of each shows what there is, or says why there is none, and none fails."""
+"""Saved pages of odd programs: every pane shows something, or says why not, and none fails."""
 
 import jax
 import pytest
@@ -10,18 +10,18 @@ from jaxviz.derivation import STAGES
 
 pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
 
-LARGE = {  # not compiled: it takes XLA a quarter of a minute, or is too deep for JAX
+LARGE = {  # not compiled: XLA takes fifteen seconds, or it is too deep for JAX
     "5,000 arguments": (many_arguments, {f"a{i}": 1.0 for i in range(5_000)}),
     "jit in jit, 200 deep": (nested(200, lambda f: jax.jit(lambda x: f(x) * 1.25)), 1.0),
 }
 
 FAILED = """() => [...document.querySelectorAll("[data-testid^=failed], .jv-message")]
     .map((e) => e.textContent).filter((text) => /failed|could not be shown|undefined|NaN|\\[object/.test(text))"""
-"""What a pane says that did not come up, or came up with a value that is none."""
+"""Texts in a pane that failed or has a meaningless value."""
 
 
 SETTLING = "Viewport failed to stabilize"
-"""CodeMirror notes it where it leaps to the end of a program indented fifty deep, and shows that all the same."""
+"""CodeMirror logs this when it jumps to the end of a program with fifty levels, but displays it correctly."""
 
 
 SHORT = (
@@ -34,8 +34,8 @@ SHORT = (
     "empty arrays",
     "more bytes than a float counts",
 )
-"""What the short tests open: stages with an error, with nothing in them and with much in each other; names, what is no array, none and too many bytes. Of the others the
-tables that a page is sent are looked at in `test_robustness.py`."""
+"""What the short tests open: stages with an error, empty ones and deeply nested ones; unusual names, leaves that are not arrays, no arrays
+and too many bytes. For the others, `test_robustness.py` tests the tables sent to the page."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def tab(same_tab):
 
 @pytest.fixture
 def page(tab):
-    """A page that leaves no error and no warning on its console."""
+    """A page without errors and warnings in its console."""
     noted = []
 
     def note(message):
@@ -63,7 +63,7 @@ def holds(page, where):
 
 
 def show_code(page, view, name):
-    """Each stage: an equation of it is inspected, or the error stands in its place."""
+    """Each stage: one equation is inspected, or the error is shown instead."""
     code = page.get_by_test_id("code-left")
     for key in STAGES:
         page.get_by_test_id(f"stage-{key}").click()
@@ -80,7 +80,7 @@ def show_code(page, view, name):
 
 
 def show_graph(page, view, name):
-    """The function and its backward program as graphs, opened as far as they go."""
+    """The function and its backward program as graphs, opened as far as possible."""
     for key in ("primal", "backward"):
         page.get_by_test_id(f"stage-{key}").click()
         page.get_by_test_id("as-graph-left").click()
@@ -95,7 +95,7 @@ def show_graph(page, view, name):
 
 
 def show_tables(page, view, name):
-    """The residuals with their switches, the memory over time, the switches of all values."""
+    """The residuals with their switches, the memory over time, and the switches of all values."""
     rows = page.get_by_test_id("residual-row")
     expect(page.get_by_test_id("residuals")).to_be_visible()
     if view.columns["residual_name"].size:
@@ -104,7 +104,7 @@ def show_tables(page, view, name):
     holds(page, f"{name}, the residuals")
     for key in ("what-if", "memory", "residuals"):
         tab = page.locator(f"[data-testid=show-{key}]:visible")
-        if tab.count():  # where there is room, the memory is below the table
+        if tab.count():  # if there is room, the memory is below the table
             tab.first.click()
         expect(page.get_by_test_id(key)).to_be_visible()
         page.wait_for_timeout(50)
@@ -112,7 +112,7 @@ def show_tables(page, view, name):
 
 
 def has_equations(view, source, *targets):
-    """Whether the first stage has equations, and none of them failed."""
+    """Whether the first stage has equations and the derivation did not fail."""
     first, last = view.stage(source).equations
     return last > first and not any(view.stage(key).error for key in (source, *targets))
 

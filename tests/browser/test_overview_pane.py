@@ -1,4 +1,4 @@
-"""The overview that an explorer opens with: in the first notebook, and in a saved page, by the eye of axe and at three widths."""
+"""The overview that an explorer opens with: in the first notebook, and in a saved page, checked with axe and at three widths."""
 
 import re
 
@@ -68,7 +68,7 @@ def test_what_is_kept_leads_to_its_equations_and_back(tab, shown):
     tab.page.keyboard.press("h")
     expect(page.get_by_test_id("overview")).to_be_visible()
     expect(page.locator(".jv-ov-row.is-lit")).to_have_count(1)
-    # By keys alone: from scope to scope, and into its equations.
+    # With only the keyboard: from scope to scope, and into a scope's equations.
     tab.page.get_by_test_id("scope").first.focus()
     for key in ("ArrowRight", "ArrowDown", "Enter"):
         tab.page.keyboard.press(key)
@@ -98,7 +98,7 @@ def test_the_gradient_is_seen_in_motion(tab, shown):
     tab.screenshot("motion")
     assert violations(tab.page) == ""
     tab.page.keyboard.press("End")
-    expect(shelf).not_to_contain_text("KiB")  # numbers of a few bytes are there to the end
+    expect(shelf).not_to_contain_text("KiB")  # values of a few bytes are alive until the end
     expect(page.get_by_test_id("motion-now")).to_contain_text("backward pass")
     shelf.click()
     expect(page.get_by_test_id("code-left")).to_have_attribute("data-stage", "forward")

@@ -1,4 +1,4 @@
-"""Panes in a narrow page, and one of them on all of the screen."""
+"""Panes on a narrow page, and a pane in full screen."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""A notebook of many explorers, saved with the state of its widgets and opened again by a kernel that knows nothing of them, and by none."""
+"""A notebook with many explorers, saved with its widget state and reopened with a kernel that does not know them, and without one."""
 
 import base64
 import gzip
@@ -60,7 +60,7 @@ def widgets(notebook):
 @pytest.mark.sweep
 def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
     name, page = "many.ipynb", tab.page
-    # Half of them wait until they are asked for what a large program leaves for later.
+    # Half of them wait for a request before sending what large programs send later.
     late = "import jaxviz.features.explorer.widget as module\nmodule._AT_ONCE = 10"
     half = EXPLORERS // 2
     show = "for e in explorers[{}:{}]:\n    display(e)"
@@ -83,12 +83,12 @@ def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
     saved = widgets(json.loads(path.read_text()))
     code = [m for m in saved.values() if "code" in m["state"]]
     assert len(code) == 1
-    # All but the code takes less than half of what each had of its own before.
+    # Apart from the code, each takes less than half of what it took when it had its own copy.
     assert (path.stat().st_size - len(code[0]["state"]["code"])) / EXPLORERS < 170_000
     page.evaluate(NO_KERNEL)
     page.close()
 
-    # Another kernel, which knows none of them, and no cell run: all there is is in the file.
+    # Another kernel, which knows none of them, and no cell run: everything comes from the file.
     again = type(tab)(page.context.browser, "light")
     page = again.page
     lab.open(page, name)
@@ -109,7 +109,7 @@ def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
         expect(explorer.get_by_test_id("timeline")).to_contain_text("peak")
     assert page.evaluate(MODULES) == 1
     again.screenshot("reopened")
-    # JupyterLab itself saves no widget that no kernel is behind.
+    # JupyterLab itself saves no widget without a kernel.
     assert widgets(save(page, path)).keys() == saved.keys()
     assert again.errors == []
     assert again.foreign == []
@@ -129,7 +129,7 @@ SAVES = "(is) => jupyterapp.commands.isToggled('@jupyter-widgets/jupyterlab-mana
 
 @pytest.fixture
 def saves_no_state(open_lab):
-    """JupyterLab with the setting that it comes with."""
+    """JupyterLab with its default setting."""
     for is_on in (False, True):
         open_lab.page.evaluate(TOGGLE)
         open_lab.page.wait_for_function(SAVES, arg=is_on)
@@ -143,7 +143,7 @@ def save(page, path):
     return json.loads(path.read_text())
 
 
-# One test, since to open JupyterLab and to derive the program takes most of its time.
+# A single test, since opening JupyterLab and deriving the program take most of its time.
 def test_an_explorer_or_its_picture_is_seen_again_whatever_is_set(saves_no_state, in_lab):
     page, folder = in_lab.page, in_lab.lab.folder
     picture = f"from IPython.display import Image\nimport ipywidgets\ndisplay(ipywidgets.IntSlider())\nImage({PNG!r}, format='png')"
@@ -155,7 +155,7 @@ def test_an_explorer_or_its_picture_is_seen_again_whatever_is_set(saves_no_state
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)
     live = ["explorer", "hidden picture", "hidden table"]
     page.wait_for_function(f"() => ({STILL})().length === 9", timeout=30_000)
-    # A user's own picture is seen, wherever it stands.
+    # A picture of the user's own is visible, wherever it is.
     assert page.evaluate(STILL) == ["other", "picture", *live, "picture", *live]
     in_lab.screenshot("still-live")
     # The explorer is saved, and the user's own widget is not.
@@ -181,7 +181,7 @@ def test_an_explorer_or_its_picture_is_seen_again_whatever_is_set(saves_no_state
     assert page.evaluate(STILL) == ["other", "picture", "table", "picture", "other", "picture", "table"]
     table = page.locator(".jaxviz-still").first
     expect(table.locator("tbody tr").first).to_contain_text("jnp.tanh(x @ w)")
-    # JupyterLab has taken out nothing that aligns and names it.
+    # JupyterLab's sanitizer keeps the alignment and the name.
     assert table.locator("td > div").first.evaluate("(e) => getComputedStyle(e).textAlign") in ("left", "-webkit-left")
     in_lab.screenshot("still-sent")
 

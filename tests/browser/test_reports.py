@@ -1,4 +1,4 @@
-"""Reports in a cell: the drawing above, at the widths that windows have, places that lead somewhere, and what is left where nothing is trusted."""
+"""Reports in a cell: drawings at typical window widths, working links, and what remains in an untrusted notebook."""
 
 import re
 
@@ -27,7 +27,7 @@ CELLS = {
     "nan": "jaxviz.find_nan(inline, jnp.array([1.0, 0.0]))",
 }
 
-# What is measured of a drawing: its width, the room it has, the size of its text, and whether it has the ink of the page.
+# Measures a drawing: its width, the available width, its text size, and whether its ink has the page's colour.
 MEASURED = """(output) => {
     const svg = output.querySelector(".jaxviz-picture svg"), text = svg.querySelector("text");
     const ink = (node) => getComputedStyle(node).color;
@@ -49,7 +49,7 @@ def write(lab, name, cells):
 
 
 def output_of(page, name):
-    """The output of a cell, scrolled to."""
+    """The output of a cell, scrolled into view."""
     place = list(CELLS).index(name)
     page.evaluate("(i) => jupyterapp.shell.currentWidget.content.scrollToItem(i, 'start')", place)
     found = page.locator(f'.jp-Cell[data-windowed-list-index="{place}"] .jp-RenderedHTML').first

@@ -1,4 +1,4 @@
-"""Exercises on a page without a kernel: answered with the keyboard alone, and looked at by axe in both themes."""
+"""Exercises on a page without a kernel: answered with only the keyboard, and checked with axe in both themes."""
 
 import pytest
 from playwright.sync_api import expect
@@ -28,7 +28,7 @@ def test_forms_are_answered_with_the_keyboard(tab, tmp_path):
 
     page.get_by_label("its operand").focus()
     keys.press("ArrowDown")
-    keys.press("Enter")  # in a field it checks the answer
+    keys.press("Enter")  # in a field, Enter checks the answer
     expect(said.nth(0)).to_contain_text("Right. its result")
 
     page.get_by_label("Your answer").focus()

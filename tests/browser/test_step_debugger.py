@@ -24,7 +24,7 @@ rnn_args = jnp.eye(3) * 0.5, jnp.linspace(-1.0, 1.0, 18).reshape(6, 3)
 
 
 def step_in_lab(in_lab, *cells, own_kernel=False):
-    """A notebook with these cells, all of them run; gives its first stepper."""
+    """A notebook in which these cells have run; returns its first stepper."""
     page = in_lab.page
     in_lab.open(write(in_lab.lab.folder, RNN, *cells), own_kernel)
     page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
@@ -59,9 +59,9 @@ def test_a_user_goes_forward_and_back_through_a_loop_and_its_derivative(in_lab):
     expect(stepper.get_by_test_id("results").get_by_test_id("value-card")).to_have_count(1)
     assert ask_kernel(page, "s.position.path[0].iteration, s.position.index") == "3 1"
     in_lab.screenshot("step-scan")
-    assert page.locator(".jp-Notebook .jp-Cell").count() == cells  # no key came through to JupyterLab
+    assert page.locator(".jp-Notebook .jp-Cell").count() == cells  # no key reached JupyterLab
 
-    # A breakpoint by a click beside the line, and one by its primitive.
+    # A breakpoint by clicking beside the line, and one on a primitive.
     line = stepper.get_by_test_id("step-source-line").filter(has_text="jnp.log")
     line.get_by_test_id("line-gutter").click()
     expect(stepper.get_by_test_id("breakpoint")).to_have_count(1)
@@ -76,7 +76,7 @@ def test_a_user_goes_forward_and_back_through_a_loop_and_its_derivative(in_lab):
     expect(stepper.get_by_test_id("step-status")).to_contain_text("Stopped at: line In[")
     assert ask_kernel(page, "s.position.path") == "()"
 
-    # The backward pass, and the cotangent of what is in between.
+    # The backward pass, and the cotangent of an intermediate value.
     name = ask_kernel(page, "s._texts['forward'].names[s.program.equations[1].outvars[0]]")
     stepper.get_by_test_id("look-name").fill(name)
     stepper.get_by_test_id("look-name").press("Enter")
@@ -91,7 +91,7 @@ def test_a_user_goes_forward_and_back_through_a_loop_and_its_derivative(in_lab):
     assert shown.strip("[] ").split() == cotangent.split()
     in_lab.screenshot("step-backward")
 
-    # Back in time, by a click on an earlier equation's program and a double click on it.
+    # Back in time: show the program of an earlier equation and double-click the equation.
     stepper.get_by_test_id("step-stage-forward").click()
     stepper.get_by_test_id("equation").first.locator(".jv-primitive").dblclick()
     expect(stepper.get_by_test_id("step-said")).to_contain_text("equation 0")
@@ -106,11 +106,11 @@ def test_two_views_an_error_and_a_kernel_that_goes(in_lab):
     )
     page = in_lab.page
     expect(page.get_by_test_id("stepper")).to_have_count(2)
-    expect(page.locator(".jp-OutputArea-output table")).to_be_visible()  # what s.next() came to, beside the widget
+    expect(page.locator(".jp-OutputArea-output table")).to_be_visible()  # the value of s.next(), beside the widget
     second = page.get_by_test_id("stepper").last
     expect(next_equation(stepper)).to_contain_text("scan")
 
-    # A predicate that raises is told in both, and harms neither.
+    # A predicate that raises is reported by both, and breaks neither.
     stepper.get_by_test_id("break-kind").select_option("predicate")
     stepper.get_by_test_id("break-text").fill("lambda v: v.no_such_thing")
     stepper.get_by_test_id("break-add").click()
@@ -122,7 +122,7 @@ def test_two_views_an_error_and_a_kernel_that_goes(in_lab):
     expect(stepper.get_by_test_id("breakpoint")).to_have_count(0)
     expect(stepper.get_by_test_id("step-failure")).to_be_hidden()
 
-    # What takes long says so.
+    # Slow operations say so.
     second.get_by_test_id("break-kind").select_option("predicate")
     second.get_by_test_id("break-text").fill("lambda v: __import__('time').sleep(0.06)")
     second.get_by_test_id("break-add").click()

@@ -1,4 +1,4 @@
-"""The switches of checkpoints, with a kernel that works out what they come to, and in a page without one."""
+"""The switches of checkpoints, with a kernel that computes their effects, and on a page without one."""
 
 import pytest
 from jupyter_lab import ask_kernel
@@ -22,7 +22,7 @@ e = jaxviz.explore(f, *args)
 e
 """
 
-# What is known, or that it is being worked out, is there before the click is over.
+# What is known, or that it is being computed, is shown before the click event ends.
 CLICK = """(row) => {
     const shown = () => document.querySelector("[data-testid=what-if-peak]").textContent;
     row.querySelector("[role=switch]").click();
@@ -40,7 +40,7 @@ def region(page, name):
 
 
 def show(page, key):
-    """Shows a pane, if it is not there beside the tables."""
+    """Shows a pane, unless it is already beside the tables."""
     tab = page.locator(f"[data-testid=show-{key}]:visible")
     if tab.count():
         tab.first.click()
@@ -74,7 +74,7 @@ def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
     assert page.locator(".jv-reference").count() == 1
     show(page, "what-if")
 
-    # Each group has its own difference, which it comes to when it is switched, or says that it is being worked out.
+    # Each group shows its own difference, which is its effect when switched, or that it is being computed.
     rows = page.get_by_test_id("what-if-row")
     expect(rows.first).not_to_contain_text("…", timeout=30_000)
     told = rows.first.evaluate(CLICK)
@@ -82,7 +82,7 @@ def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
     expect(is_on(rows.first)).to_have_count(1)
     expect(page.locator(".jv-board.is-busy")).to_have_count(0, timeout=30_000)
     before = f"{around}||"
-    keys = (ask_kernel(page, "e.switches").strip("'") for _ in range(20))  # the page's setting is on its way
+    keys = (ask_kernel(page, "e.switches").strip("'") for _ in range(20))  # the page's setting has not arrived yet
     key = next(k for k in keys if k != before)
     expect(page.get_by_test_id("what-if-peak")).to_have_text(
         format_bytes(switches.trade(key).peak_nbytes), timeout=30_000
@@ -102,7 +102,7 @@ def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
     page.get_by_test_id("what-if-reset").click()
     expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(written.peak_nbytes))
 
-    # A residual is recomputed in a checkpoint, and it is said around what.
+    # A residual is recomputed in a checkpoint, and the message says around what.
     page.get_by_test_id("what-if").get_by_test_id("show-residuals").click()
     page.get_by_test_id("residual-switch").first.click()
     expect(page.get_by_test_id("residual-said")).to_contain_text("Switched on with it: a checkpoint around")
@@ -137,7 +137,7 @@ def test_a_page_has_what_was_worked_out_and_says_that_there_is_no_kernel(tab, tm
         "as written, because it is unknown for the switches as set"
     )
     row.get_by_role("switch").click()
-    # What nobody has worked out cannot be switched.
+    # Switches with unknown effects are disabled.
     rows = page.get_by_test_id("what-if-row")
     rows.first.get_by_role("switch").click()
     dead = rows.locator("[aria-disabled=true]")

@@ -1,4 +1,4 @@
-"""`jaxviz.doctor()` and `jaxviz doctor`: what is said of an environment, and of each thing that may be missing from it."""
+"""`jaxviz.doctor()` and `jaxviz doctor`: the report about an environment, and about everything that may be missing."""
 
 import importlib.metadata as metadata
 import json
@@ -17,7 +17,7 @@ from jaxviz.features import doctor as module
 
 
 def doctor_of_a_process(**variables):
-    """The exit status and the report of `jaxviz doctor --json` in a process of its own."""
+    """The exit status and report of `jaxviz doctor --json` in a separate process."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "CUDA_"))}
     done = subprocess.run(
         [sys.executable, "-m", "jaxviz", "doctor", "--json"], env={**env, "JAX_PLATFORMS": "cpu", **variables},
@@ -39,7 +39,7 @@ def test_all_is_here_that_the_tests_run_with():
     assert report["widget bundle"].state == "ok"
     assert metadata.version("anywidget") in report["lab extension anywidget"].found
     assert "numpy" in report
-    assert "sphinx" not in report  # an extra is not needed
+    assert "sphinx" not in report  # extras are optional
     with pytest.raises(KeyError, match="no check 'node'"):
         report["node"]
 
@@ -174,12 +174,12 @@ def test_the_setting_that_saves_widgets(monkeypatch, tmp_path):
     found = jaxviz.doctor()["lab setting saveState"]
     assert (found.state, found.found) == ("note", "off")
     assert "Save Widget State Automatically" in found.advice
-    # As `make lab` and Binder have it.
+    # As configured by `make lab` and Binder.
     given = tmp_path / "config" / "labconfig" / "default_setting_overrides.json"
     given.parent.mkdir(parents=True)
     shutil.copy(Path(__file__).parents[2] / "binder" / "lab_settings.json", given)
     assert jaxviz.doctor()["lab setting saveState"].state == "ok"
-    # Whoever has set it has the last word.
+    # The user's own setting takes precedence.
     own = tmp_path / "own" / "@jupyter-widgets" / "jupyterlab-manager" / "plugin.jupyterlab-settings"
     own.parent.mkdir(parents=True)
     own.write_text('{"saveState": false}')
@@ -188,7 +188,7 @@ def test_the_setting_that_saves_widgets(monkeypatch, tmp_path):
 
 @pytest.mark.process
 def test_a_clean_process_has_no_flags():
-    """No flag is told of where none is set, so what is taken for each flag's default is JAX's."""
+    """No flag is reported if none is set, so our idea of each default is JAX's."""
     status, told = doctor_of_a_process()
     assert (status, told["ok"]) == (0, True), told
     assert not [f for f in told["findings"] if f["part"] == "flags"]
@@ -231,4 +231,4 @@ def test_a_gpu_that_jax_cannot_use(monkeypatch, tmp_path):
 
 def test_every_flag_that_is_told_of_is_one_of_jax():
     known = {name for name in module._FLAGS if hasattr(jax.config, name) or name in jax.config.values}
-    assert set(module._FLAGS) - known <= {"jax_custom_jvp3"}  # which only newer versions have
+    assert set(module._FLAGS) - known <= {"jax_custom_jvp3"}  # only in newer versions

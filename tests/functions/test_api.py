@@ -14,7 +14,7 @@ PARAMS = {"w": X, "n": 3}
 
 
 def both(call):
-    """The errors that jax's and jaxviz's functions raise for the same call."""
+    """The errors of jax's and jaxviz's function for the same call."""
     errors = []
     for library in (jax, jaxviz):
         with pytest.raises(Exception) as caught:  # noqa: PT011  whatever jax raises
@@ -335,7 +335,7 @@ def test_the_returned_functions_are_pytrees():
 
 def test_wrappers_keep_the_functions_name():
     def energy(x):
-        "Of a spring."
+        "The energy of a spring."
         return x**2
 
     assert jaxviz.grad(energy).__name__ == "energy"
@@ -383,7 +383,7 @@ def test_memo_tables_find_a_rule_once_and_can_be_emptied():
 
 @pytest.mark.large
 def test_what_a_user_drops_is_dropped():
-    """The memo tables keep rules for primitives; a jitted function and what it closes over go with the user's reference."""
+    """The caches keep rules for primitives; a jitted function and its closure are freed with the user's reference."""
     import gc
     import weakref
 

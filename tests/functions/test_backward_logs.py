@@ -1,4 +1,4 @@
-"""What backward rules log, which `with_logs` returns beside the cotangents since JAX 0.11.1, is what JAX's has."""
+"""Logs of backward rules, which `with_logs` returns beside the cotangents since JAX 0.11.1, are the same as JAX's."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def _logging(key):
 
 @jax.custom_vjp
 def none(x):
-    """Has no cotangent."""
+    """It has no cotangent."""
     return x
 
 

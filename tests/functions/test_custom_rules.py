@@ -1,4 +1,4 @@
-"""Custom rules: what is wrong with one is said by its leaf; right ones are jax's."""
+"""Custom rules: errors name the leaf; correct rules behave as in jax."""
 
 import functools
 
@@ -179,7 +179,7 @@ def test_calls_of_other_shapes_do_not_disturb_each_other():
 
 
 def test_cotangents_are_held_against_the_call_that_they_belong_to():
-    """A cotangent of the shape that another call had is wrong for this one."""
+    """A cotangent with the shape from another call is wrong for this one."""
     f = with_vjp(weighted, lambda p, x: (weighted(p, x), None), lambda res, ct: ({"w": ct * X}, ct * X))
     np.testing.assert_allclose(jaxviz.grad(f)({"w": X}, X)["w"], X)
     for grad in (jaxviz.grad, jax.grad):
@@ -275,7 +275,7 @@ def test_a_rule_that_closes_over_a_tracer_says_what_to_do():
 
 
 def _count_and_value(x):
-    """How many steps were taken, and where they led: a whole number beside a result."""
+    """The number of steps, and where they led: an integer beside a float."""
     return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.sin(c[1]) * 2.0), (0, x))
 
 
@@ -284,7 +284,7 @@ WHOLE_NUMBERS = {
     "jax's": lambda count: jax.jvp(lambda x: (x, count), (1.0,), (1.0,))[1][1],
     "from_primal": jax.custom_derivatives.zero_from_primal,
 }
-"""Tangents of whole numbers, as a rule may write them."""
+"""Tangents of integers that a rule may return."""
 
 USES = {
     "plain": lambda f: f,
@@ -356,7 +356,7 @@ SQUARE = jnp.linspace(-1.0, 1.0, 9).reshape(3, 3)
 
 
 def mapped_otherwise(kind):
-    """Results that the function and its rule map along different dimensions, one of them that only the rule maps."""
+    """Results that the function and its rule map along different dimensions, including one that only the rule maps."""
     fun = lambda x: (jnp.sin(SQUARE @ x), x.sum(), jnp.ones(3))
 
     def rule(primals, tangents):
@@ -384,7 +384,7 @@ def mapped_otherwise(kind):
 @pytest.mark.parametrize("kind", ["jvp", "vjp"])
 @pytest.mark.parametrize("dims", [(0,), (1,), (0, 0), (1, 0), (0, 1), (1, 2)], ids=str)
 def test_a_rule_may_map_its_results_along_other_dimensions_than_its_function(kind, dims):
-    """The matrices are square, so that a wrong dimension would go unseen."""
+    """The matrices are square, so that a wrong dimension has the right shape."""
 
     def loss(x):
         f = mapped_otherwise(kind)
@@ -415,14 +415,14 @@ SCALES = jnp.arange(1.0, 4.0)
 
 
 def scaled(kind):
-    """A function of x with a rule that closes over the other arguments, and gives three times the derivative."""
+    """A function of x with a rule that closes over the other arguments and returns three times the derivative."""
 
     def f(x, *scales):
         s = functools.reduce(lambda a, b: a * b, scales)
         if kind == "jvp":
             g = jax.custom_jvp(lambda y: jnp.sin(y) * s)
             g.defjvp(lambda p, t: (g(p[0]), 3.0 * t[0] * jnp.cos(p[0]) * s))
-        elif kind == "jvp of itself":  # its function again, on the way of the derivative too
+        elif kind == "jvp of itself":  # its own function, which is differentiated as well
             g = jax.custom_jvp(lambda y: jnp.sin(y) * s)
             g.defjvp(lambda p, t: (g(p[0]), 3.0 * t[0] * g(p[0] + 1.0)))
         elif kind == "vjp of itself":
@@ -484,7 +484,7 @@ def twice(m, f):
 
 
 def over(m, f):
-    """The sum of what a function with a rule gives for each of the scales, as a function of x."""
+    """The sum over the scales of a function with a rule, as a function of x."""
     return lambda x: m.vmap(lambda s: f(x, s))(SCALES).sum()
 
 
@@ -554,7 +554,7 @@ def test_a_rule_may_not_close_over_what_is_mapped_and_differentiated():
 
 
 def test_one_rule_for_each_of_the_arguments_that_are_differentiated():
-    """A program is derived again and again: what was found for one argument is not what holds for the other."""
+    """A program is derived several times: what was found for one argument does not hold for the other."""
     product = jaxviz.custom_jvp(lambda x, y: x * y)
     product.defjvps(lambda t, out, x, y: 2.0 * t * y, lambda t, out, x, y: 3.0 * t * x)
     program = jaxviz.trace(product)(5.0, 7.0)

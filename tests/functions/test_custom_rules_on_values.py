@@ -1,4 +1,4 @@
-"""Custom rules that JAX runs where their function is called: on values, on what an enclosed vmap maps, on a tracer they are given."""
+"""Custom rules that JAX runs where their function is called: on values, on values mapped by an enclosed vmap, on a given tracer."""
 
 import functools
 
@@ -149,7 +149,7 @@ def test_a_backward_rule_has_no_values_within_what_is_transposed_as_a_whole(with
             m.grad(f)(0.7)
 
 
-# --- a number that a rule of a primitive keeps ------------------------------------------------------------------------------
+# --- a number that a primitive's rule saves ---------------------------------------------------------------------------------
 
 
 def made(name, fun):

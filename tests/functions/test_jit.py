@@ -40,7 +40,7 @@ def test_nothing_is_said_when_python_ends():
     assert "Exception ignored" not in ended.stderr
 
 
-# --- it computes what jax.jit computes --------------------------------------------------------------------------------
+# --- the same results as jax.jit --------------------------------------------------------------------------------------
 
 
 def test_results():
@@ -82,7 +82,7 @@ def test_decorator_and_method():
 
 @pytest.mark.parametrize("inline", [False, True])
 def test_inlining(inline):
-    """A function that JAX inlines leaves no jit behind, and its residuals are those of plain code."""
+    """A function that JAX inlines leaves no jit behind, and has the residuals of plain code."""
     f = lambda jit: lambda x: jnp.sum(jit(lambda x: jnp.sin(x) * 2.0, inline=inline)(x) * x)
     derivation = jaxviz.derive(f(jax.jit), X)
     assert derivation.check()
@@ -128,7 +128,7 @@ def test_other_transforms_parameters_and_types_are_others():
 
 @pytest.mark.values
 def test_functions_made_in_a_loop_are_not_confused():
-    """Of each pair one is dropped before the next is made, so that it may take its place in memory."""
+    """Each is dropped before the next is created, which may then have the same id."""
     for k in range(20):
         f = lambda x: x * k
         assert_same(jaxviz.jit(f)(X), jax.jit(f)(X))
@@ -158,7 +158,7 @@ def test_what_is_compiled_of_a_function_goes_with_it():
 
 
 def test_a_wrapper_of_the_users_is_a_function_of_its_own():
-    """`functools.wraps` copies attributes, so that the cache must not go by those."""
+    """`functools.wraps` copies attributes, so the cache must not use them."""
     gradient = jaxviz.grad(loss)
 
     @functools.wraps(gradient)
@@ -180,7 +180,7 @@ def test_what_has_no_hash_or_cannot_be_held_weakly_is_compiled_all_the_same():
     scale = Scale()
     scale.k = 2.0
     with pytest.raises(TypeError):
-        jax.jit(scale)(X)  # JAX does not take it either
+        jax.jit(scale)(X)  # JAX does not accept it either
     mapped = jaxviz.vmap(lambda d: d["x"] * 2.0, in_axes=({"x": 0},))
     assert_same(jaxviz.jit(mapped)({"x": X}), X * 2.0)
     assert jaxviz.cache_info().misses == 1
@@ -231,7 +231,7 @@ def test_why_a_donation_cannot_be_used(fun, arg, reason):
 
 
 def test_a_result_of_another_type_may_take_the_memory():
-    """JAX offers it to XLA, which on the CPU does so for what is as large."""
+    """JAX offers it to XLA, which uses it on the CPU if the sizes are equal."""
     for fun, arg in ((lambda x: x.astype(jnp.int32), X), (lambda x: x.reshape(3, 4), M)):
         jitted, x = jaxviz.jit(fun, donate_argnums=0), arg + 0.0
         (said,) = jitted.report(x).donations
@@ -245,7 +245,7 @@ def test_a_result_of_another_type_may_take_the_memory():
 @pytest.mark.values
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 def test_the_report_is_what_xla_did():
-    """Every pair of donated arguments and results, against what becomes of the arrays."""
+    """Every pair of donated arguments and results, compared with what happens to the arrays."""
     kinds = [jnp.ones(3), jnp.ones((4, 3)), jnp.ones(3, jnp.int32), jnp.ones(())]
     for i, x in enumerate(kinds):
         for j, y in enumerate(kinds):
@@ -288,7 +288,7 @@ def test_reading_a_donated_array_again(watched):
             transform(read, params)
     with pytest.raises(RuntimeError, match="It was donated to step"):
         jaxviz.jvp(read, (params,), ({"w": jnp.ones(3)},))
-    assert jaxviz.derive(read, params).check()  # which looks at types alone
+    assert jaxviz.derive(read, params).check()  # which only considers types
 
 
 def test_a_consumed_key():
@@ -408,7 +408,7 @@ def test_an_argument_is_where_it_lies():
         for r in jaxviz.residuals(lambda x, w: jnp.sum(jnp.sin(x @ w)), x, jnp.ones((4, 3)), argnums=None)
     }
     assert found["x"].nbytes_per_device == 16
-    assert found["w"].nbytes_per_device == found["w"].nbytes // 4  # XLA divides it as x's columns are
+    assert found["w"].nbytes_per_device == found["w"].nbytes // 4  # XLA shards it like x's columns
     compiled = jaxviz.residuals(lambda x, w: jnp.sum(jnp.sin(x @ w)), x, jnp.ones((4, 3)), argnums=None, compile=True)
     assert all(r.nbytes_per_device is not None for r in compiled)
 
@@ -434,7 +434,7 @@ def test_on_one_device_nothing_is_said_of_devices():
 
 
 def check_parts(cases):
-    """What is said without compiling, against XLA; gives of how many values it is said."""
+    """Compares what is reported without compiling with XLA; returns the number of values for which it is reported."""
     known = 0
     for case in cases:
         said = jaxviz.residuals(case.fun, *case.args)

@@ -1,4 +1,4 @@
-"""`check_rule`: custom rules against numerical differences, and against what they replace."""
+"""`check_rule`: custom rules compared with numerical differences, and with the functions they replace."""
 
 import functools
 
@@ -81,7 +81,7 @@ def test_nothing_to_differentiate_in():
 
 
 def test_one_wrong_element_is_found_and_shown():
-    """Zero along all ones, so that a sum does not show it."""
+    """The errors cancel in a sum, so a sum does not show them."""
     swap = jnp.array([1.0, -1.0, 0.0])
     f = with_jvp(jnp.sin, lambda p, t: (jnp.sin(p[0]), jnp.cos(p[0]) * t[0] + swap * jnp.sum(t[0])))
     found = jaxviz.check_rule(f, X)
@@ -132,9 +132,9 @@ def root_with_rule(root_of):
 
 @pytest.mark.values
 def test_a_rule_that_computes_with_the_loop_cannot_be_differentiated_again():
-    """The most common mistake with `custom_jvp`: in the rule stands what the rule is for."""
+    """The most common mistake with `custom_jvp`: the rule uses the operations that it should replace."""
     once = jaxviz.check_rule(root_with_rule(lambda f, root: root), 2.0)
-    assert once  # what it gives is right
+    assert once  # its result is right
     assert "Reverse-mode differentiation does not work for lax.while_loop" in once.no_second
     assert once.summary.endswith("agrees with numerical differences, but not every second derivative could be computed")
     assert once.no_second in " ".join(str(once).split())

@@ -1,4 +1,4 @@
-"""The function that `vjp` returns does what JAX's does: residuals that are arguments, references, structure, errors."""
+"""The function that `vjp` returns behaves like JAX's: residuals that are arguments, references, structure, errors."""
 
 import jax
 import jax.numpy as jnp
@@ -145,7 +145,7 @@ def test_arguments_may_be_left_out_of_the_differentiation_or_of_what_is_saved():
 
 
 def test_a_cotangent_outlives_the_transpose_of_a_jit_that_takes_its_argument():
-    """What is donated is the argument of the function, not the cotangent of its result."""
+    """The function's argument is donated, not the cotangent of its result."""
     triple = jax.jit(lambda x: 3.0 * x, donate_argnums=0)
     for m in (jax, jaxviz):
         _, pull = m.vjp(triple, X + 0.0)

@@ -1,4 +1,4 @@
-"""A JAX that lacks private names, as jaxviz sees it: `python lacking.py NAME... -- CODE`."""
+"""Makes jaxviz see a JAX without some private names: `python lacking.py NAME... -- CODE`."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ import jax.numpy  # noqa: F401  what of JAX is imported while jaxviz is, with th
 
 
 def hide(name):
-    """Takes a name under `jax._src` away from what is imported from now on; JAX itself goes on with the modules that it has."""
+    """Hides a name under `jax._src` from later imports; JAX's own modules still have it."""
     *path, last = name.split(".")
     owner = importlib.import_module("jax._src")
     for i, part in enumerate(path):

@@ -1,4 +1,4 @@
-"""The garbage collector: paused while programs are traced and derived, and afterwards as it was."""
+"""The garbage collector is paused while programs are traced and derived, and restored afterwards."""
 
 import gc
 import threading
@@ -20,7 +20,7 @@ def enabled():
 
 
 class Node:
-    """Garbage that only the collector finds, once nobody else has it."""
+    """Garbage that only the collector can free."""
 
     def __init__(self):
         self.me = self
@@ -158,7 +158,7 @@ def test_a_derivation_is_not_stopped_to_collect():
         d = jaxviz.derive(program)
         return d.jvp, d.backward
 
-    # One or so as each of the three programs is finished; without the pause it is one for each hundred equations.
+    # About one when each of the three programs is finished; without the pause, one per hundred equations.
     assert collections_in(work) <= 6
 
 

@@ -1,4 +1,4 @@
-"""One package knows JAX's inside and its versions, by the names that are in the table beside it."""
+"""Only one package uses JAX's internals and versions, with the names listed in its table."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reading a jaxpr in and writing it out anew loses nothing."""
+"""Converting a jaxpr to a program and back loses nothing."""
 
 import warnings
 from dataclasses import replace
@@ -22,7 +22,7 @@ X = jnp.arange(1.0, 4.0)
 
 
 def assert_same_jaxpr(got, want):
-    """Equation by equation, nested programs too; a bijection between the variables of both."""
+    """Compares equations, including nested programs, up to a bijection of variables."""
     if isinstance(want, jex_core.ClosedJaxpr):
         assert isinstance(got, jex_core.ClosedJaxpr)
         assert all(g is w for g, w in zip(got.consts, want.consts, strict=True))
@@ -77,7 +77,7 @@ def same_param(got, want):
 
 
 def written_anew(jaxpr):
-    """Read, and written without the jaxprs that were read being at hand."""
+    """Converted to a program and back, without reusing the original jaxprs."""
     program = read_jaxpr(jaxpr)
     forget(program, set())
     return write_program(program)
@@ -87,7 +87,7 @@ def forget(program, seen):
     if program in seen:
         return
     seen.add(program)
-    convert._programs.pop(id(program.__dict__.pop("jaxpr", None)), None)  # another jaxpr may come to have that id
+    convert._programs.pop(id(program.__dict__.pop("jaxpr", None)), None)  # another jaxpr may get this id
     for equation in program.equations:
         for _, nested in equation.programs:
             forget(nested, seen)

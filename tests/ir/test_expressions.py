@@ -1,4 +1,4 @@
-"""The text of the expression that made an equation."""
+"""The source text of the expression that produced an equation."""
 
 import linecache
 
@@ -14,7 +14,7 @@ from jaxviz.report.places import source_line
 
 
 def written(f, *args):
-    """For each equation of a function its primitive and expression."""
+    """The primitive and the expression of each equation of a function."""
     return [(e.primitive.name, expression_at(locate(e.source))) for e in trace(f)(*args).equations]
 
 
@@ -58,7 +58,7 @@ def test_tuples_walrus_and_annotations():
 def test_several_lines_are_one_without_comments():
     def f(x):
         return jnp.where(
-            x > 0,  # what is positive
+            x > 0,  # positive
             jnp.sin(
                 x,
             ),
@@ -132,7 +132,7 @@ def test_the_expressions_that_begin_in_one_place():
 
 
 def test_what_called_jaxviz_made_nothing():
-    """Of a function without lines of the user's, values are named by their operations, and their line is the last resort."""
+    """In a function without user lines, values are named by their operations, and the caller's line is the last resort."""
     (sine,) = jaxviz.residuals(jnp.sin, 1.0)
     assert sine.expression == "cos(x)"
     assert sine.location.file == __file__

@@ -1,4 +1,4 @@
-"""The user's line on each equation, and on each that was derived from it."""
+"""The user's line of each equation, and of each equation derived from it."""
 
 import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""Which frames are the user's own."""
+"""Which frames count as the user's own."""
 
 import sys
 
@@ -84,7 +84,7 @@ def loop(x, n):
 
 
 def test_what_a_librarys_loop_is_rid_of_is_on_the_users_line(tmp_path):
-    """JAX cuts the traceback of a loop's body, and what is the same in each iteration stands outside of the loop."""
+    """JAX truncates the traceback of a loop's body, and values that are the same in each iteration are hoisted out of the loop."""
     path = tmp_path / "loops.py"
     path.write_text(LOOP)
     space = {}
@@ -148,4 +148,4 @@ def test_a_function_of_jaxs_is_on_the_line_that_called_jaxviz():
 def test_cells_are_named_as_ipython_counts_them():
     assert file_label("<ipython-input-3-0a1b2c3d>") == "In[3]"
     assert str(Location("<ipython-input-12-0a1b2c3d>", 5, "f")) == "In[12]:5"
-    assert file_label("/tmp/ipykernel_17/4.py") == "cell"  # no kernel here to ask
+    assert file_label("/tmp/ipykernel_17/4.py") == "cell"  # there is no kernel to ask

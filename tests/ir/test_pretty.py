@@ -1,4 +1,4 @@
-"""Parts of programs as text: what JAX prints is what is asked for."""
+"""Parts of programs as text, compared with what JAX prints."""
 
 import jax
 import jax.numpy as jnp

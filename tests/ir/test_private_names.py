@@ -1,4 +1,4 @@
-"""Every private name of JAX that is used has a row; a JAX that lacks one gives one error, or one feature less."""
+"""Every private name of JAX in use has a row; a JAX without one gives one error, or disables one feature."""
 
 import ast
 import json
@@ -21,7 +21,7 @@ NEEDED_BY_SOME = [name for name, row in PRIVATE_NAMES.items() if row.feature]
 
 
 def names_used():
-    """The names under `jax._src` in `compat`: what it imports, with the attribute that is taken of it, and of a class a private one."""
+    """The names under `jax._src` used in `compat`: imports, with the attributes accessed on them, and private ones of classes."""
     nodes = [node for file in sorted(COMPAT.glob("*.py")) for node in ast.walk(ast.parse(file.read_text()))]
     modules = {
         alias.asname or alias.name: f"{node.module}.{alias.name}".removeprefix("jax._src.")
@@ -65,7 +65,7 @@ def test_the_supported_versions_are_those_that_pip_takes():
 
 
 def run(code, *hidden, status=0):
-    """What a process prints, and its errors, whose JAX hides these names from jaxviz."""
+    """The output and the errors of a process in which JAX lacks these names."""
     done = subprocess.run(
         [sys.executable, Path(__file__).parent / "lacking.py", *hidden, "--", code],
         capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"},
@@ -95,7 +95,7 @@ def test_without_a_name_that_all_of_it_needs_there_is_one_error():
     assert f"jaxviz {jaxviz.__version__} supports JAX {SUPPORTED}: `pip install 'jax{SUPPORTED}'`" in error
     assert "`jaxviz doctor` lists what is missing" in error
     assert "During handling" not in errors
-    assert "_vjp_too_many_args" not in errors  # no reason to refuse
+    assert "_vjp_too_many_args" not in errors  # not a reason to refuse
 
 
 @pytest.mark.process
@@ -149,7 +149,7 @@ WITHOUT = {
     "interpreters.partial_eval.ensure_enum": "jaxviz.derive(jax.checkpoint(jnp.sin), x).forward",
     "shard_map._as_manual_mesh": "jaxviz.derive(jax.shard_map(jnp.sin, mesh=mesh, in_specs=P('i'), out_specs=P('i')), x).forward",
 }
-"""Name → what cannot be done without it."""
+"""Each name, and what cannot be done without it."""
 
 EACH = """
 import jax, jax.numpy as jnp, jaxviz

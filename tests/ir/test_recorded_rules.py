@@ -1,4 +1,4 @@
-"""JAX's rules recorded the short way, against the same rules traced as JAX traces."""
+"""JAX's rules recorded the short way, compared with the same rules traced by JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def cast(x, dtype):
 
 
 def rules_of(operation):
-    """Every way in which JAX pushes an operation forward, and transposes it."""
+    """Every way in which JAX differentiates an operation in forward mode and transposes it."""
     floats = [jnp.issubdtype(a.dtype, jnp.inexact) for a in operation.in_avals]
     params = convert.write_params(operation)
     masks = {tuple(floats), *(tuple(i == k for i in range(len(floats))) for k, f in enumerate(floats) if f)}
@@ -38,7 +38,7 @@ def rules_of(operation):
 
 
 def shown(program):
-    """The program, with what becomes an array in JAX's linearize marked."""
+    """The program, with marks on what becomes an array in JAX's linearize."""
     held = [
         [isinstance(a, Literal) and a.held for a in atoms]
         for atoms in [*(e.invars for _, e in program.walk()), program.outvars]
@@ -58,7 +58,7 @@ def test_recorded_as_traced(sample, dtype):
             for rule, avals in rules_of(operation):
                 try:
                     traced = compat.trace_to_jaxpr(rule, avals, compat.unknown_debug_info(len(avals), 0))
-                except Exception:  # JAX refuses to transpose what is not linear in these
+                except Exception:  # JAX refuses to transpose operations that are not linear in these
                     assert compat.record_rule(rule, avals, convert.applied) is None
                     continue
                 recorded = compat.record_rule(rule, avals, convert.applied)
@@ -67,7 +67,7 @@ def test_recorded_as_traced(sample, dtype):
 
 
 def test_rules_of_plain_operations_are_recorded():
-    """Not one of a transformer's, say, goes the long way."""
+    """All rules of a transformer, for example, are recorded the short way."""
     aval = jax.typeof(jnp.ones((3, 4)))
     context = compat.current_context()
     for primitive in (primitives.mul_p, primitives.sub_p, primitives.add_p, primitives.max_p):

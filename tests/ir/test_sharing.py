@@ -1,4 +1,4 @@
-"""What is shared, and what only looks alike; and that a user's data goes when the user drops it."""
+"""What is shared, and what only looks alike; and that a user's data is freed when the user drops it."""
 
 import gc
 import inspect
@@ -70,7 +70,7 @@ def attributes_of_jaxpr(closed):
 
 
 def test_params_of_a_users_primitive_keep_their_types():
-    """Through its JVP rule, its transpose and its batching rule."""
+    """In its JVP rule, its transpose and its batching rule."""
     scaled = Primitive("scaled")
     scaled.def_abstract_eval(lambda x, *, by: x)
     scaled.def_impl(lambda x, *, by: x * by)
@@ -117,7 +117,7 @@ def test_the_context_of_one_gradient_does_not_reach_another():
 @IN_CONTEXT
 @pytest.mark.parametrize("loop", [False, True])
 def test_compute_types_within_a_function_are_those_of_jax(loop):
-    """What sums cotangents, and what fills in zeros, is in the context of the equation that needs it."""
+    """The sum of cotangents, and zeros that are filled in, have the context of the equation that needs them."""
 
     def body(c, x):
         return c * jnp.sin(x), (c + x, jnp.int32(1))
@@ -144,7 +144,7 @@ def test_two_meshes():
 
 
 class Callback:
-    """With a large array, as a closure has."""
+    """With a large array, like a closure."""
 
     def __init__(self):
         self.table = np.ones(1000)
@@ -231,7 +231,7 @@ def test_clear_caches_empties_every_table():
     assert jaxviz.derive(plain, 1.0).backward.equations
     jaxviz.find_nan(lambda x: jnp.log(x), -1.0)
     jaxviz.trace(jaxviz.vmap(lambda x: jax.lax.scan(lambda c, _: (c * x, None), 1.0, None, 3)[0]))(jnp.ones(3))
-    # What a feature keeps by itself, and empties by a function, is looked at in that feature's tests.
+    # Caches that a feature keeps itself and clears with a function are tested with that feature.
     cleared = [clear.__self__ for clear in sharing._clear if hasattr(clear, "__self__")]
     tables = [t for t in cleared if isinstance(t, SharedTable)]
     assert sum(map(len, tables)) > 20
@@ -241,7 +241,7 @@ def test_clear_caches_empties_every_table():
 
 
 def test_a_program_is_what_it_was_before_its_like():
-    """The second program is the same text whether the first was there or not."""
+    """The second program is printed the same whether the first existed or not."""
     call = jax.ffi.ffi_call("unregistered", jax.ShapeDtypeStruct((3,), jnp.float32))
     make = lambda value: jaxviz.trace(lambda x: call(x, option=value))(jnp.ones(3))
     jaxviz.clear_caches()

@@ -1,4 +1,4 @@
-"""Python's recursion limit: raised while programs that are nested deep are worked on, and put back."""
+"""Python's recursion limit: raised while deeply nested programs are processed, and restored."""
 
 import sys
 import threading

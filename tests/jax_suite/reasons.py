@@ -1,4 +1,4 @@
-"""The tests of JAX's that do not pass on jaxviz, by name, each with its reason. One that passes all the same fails the run."""
+"""The tests of JAX that fail with jaxviz, by name, each with its reason. The run fails if one of them passes."""
 
 import jax
 

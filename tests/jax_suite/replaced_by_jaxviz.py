@@ -1,10 +1,10 @@
-"""A pytest plugin that runs JAX's own tests on jaxviz.
+"""A pytest plugin that runs JAX's own tests with jaxviz.
 
-It puts jaxviz's functions in the place of JAX's in `jax` and `jax._src.api` before JAX's test files are imported. JAX's own linearize and
-backward pass then raise where jaxviz reaches them, so that no test passes by handing the work back to JAX. A test in `reasons.py` is
-expected to fail, and the run fails if it passes.
+It replaces functions in `jax` and `jax._src.api` by jaxviz's before JAX's test files are imported. JAX's own linearize and backward
+pass then raise if jaxviz calls them, so that no test passes by delegating to JAX. A test in `reasons.py` is expected to fail, and the
+run fails if it passes.
 
-`make test-jax JAX_CHECKOUT=…` runs it on a checkout of JAX at the tag of the version that is installed.
+`make test-jax JAX_CHECKOUT=…` runs it on a checkout of JAX at the tag of the installed version.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IN_BETWEEN = (os.sep + "functools.py", os.sep + "contextlib.py", __file__)
 
 
 def reached_from_jaxviz() -> bool:
-    """Whether the innermost frame that is not JAX's own is jaxviz's, and not a test's."""
+    """Whether the innermost frame outside JAX is in jaxviz, not in a test."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

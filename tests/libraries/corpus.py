@@ -1,6 +1,6 @@
-"""Real programs of other libraries, each through every tool, in a process of its own: `make test-libraries`.
+"""Real programs of other libraries, each with every tool, in separate processes: `make test-libraries`.
 
-Not collected with the other tests, since the libraries have an environment of their own. One program, or one tool, is
+Not collected with the other tests, since the libraries have their own environment. To run one program, or one tool:
 
     .venv-libraries/bin/python -m pytest tests/libraries/corpus.py -k "mctx and find_nan"
 """
@@ -20,13 +20,13 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "artifacts" / "libraries"
 PROGRAMS = load()
 MINUTES = 60
-"""So long may a program take, beside what else runs on the machine; a tool has a limit of its own, of CPU time."""
+"""The time limit of a program in minutes, including other load on the machine; each tool also has a limit of CPU time."""
 
 
 @cache
 def results(name):
-    """What the tools say of a program, by tool, and what its process wrote besides."""
-    # Nothing that the other tests compiled, nor JAX's own gradient a moment before, is taken from a disk: the times are those of a user.
+    """The results of the tools for a program, by tool, and the other output of its process."""
+    # Nothing comes from the compilation cache, neither from other tests nor from JAX's own gradient before: a user would wait as long.
     given = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE"))}
     environment = {**given, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def results(name):
                 [sys.executable, HERE / "tools.py", name], stdout=out, stderr=subprocess.PIPE, text=True,
                 env=environment, timeout=60 * MINUTES, check=False,
             ).stderr  # fmt: skip
-        except subprocess.TimeoutExpired:  # what it had done until then counts
+        except subprocess.TimeoutExpired:  # what was done until then counts
             said = f"not done after {MINUTES} minutes"
     lines = [line for line in kept.read_text().splitlines() if line.startswith('{"tool"')]
     kept.write_text("".join(f"{line}\n" for line in lines))

@@ -1,4 +1,4 @@
-"""Networks for images."""
+"""Image models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from registry import program
 
 @program("diffusers", is_abstract=True)
 def diffusers_stable_diffusion():
-    """The denoiser of Stable Diffusion 1, 860 million parameters, as Hugging Face's Flax module."""
+    """The denoiser of Stable Diffusion 1 with 860 million parameters, from Hugging Face's Flax module."""
     from diffusers import FlaxUNet2DConditionModel
 
     model = FlaxUNet2DConditionModel(sample_size=64, cross_attention_dim=768, dtype=jnp.bfloat16)
@@ -48,7 +48,7 @@ def equimo_vision_transformer():
 
 @program("keras", is_abstract=True)
 def keras_resnet_50():
-    """ResNet-50 as Keras has it, on the JAX backend, in training on 32 pictures; nothing is allocated but the parameters."""
+    """Keras's ResNet-50 on the JAX backend, training on 32 images; only the parameters are allocated."""
     import os
 
     os.environ["KERAS_BACKEND"] = "jax"
@@ -67,7 +67,7 @@ def keras_resnet_50():
 
 @program("keras")
 def keras_separable_convolutions():
-    """A layer of each kind that Keras's networks for images are made of, in training, with its seeds and statistics."""
+    """One layer of each kind that Keras's image models use, in training, with seeds and statistics."""
     import os
 
     os.environ["KERAS_BACKEND"] = "jax"
@@ -98,7 +98,7 @@ def keras_separable_convolutions():
 
 @program("dm-pix")
 def dm_pix_similarity():
-    """How alike a picture and its blurred, rotated self are."""
+    """The similarity of an image and its blurred, rotated copy."""
     import dm_pix
 
     picture = jax.random.uniform(jax.random.key(0), (32, 32, 3))

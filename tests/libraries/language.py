@@ -1,4 +1,4 @@
-"""Language models at the size that they are trained at. Nothing is allocated: the parameters are types."""
+"""Language models at their real size. Nothing is allocated: the parameters are ShapeDtypeStructs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def cross_entropy(logits, tokens):
 
 
 def penzai_llama(use_layer_stack: bool):
-    """A Llama of 7 billion parameters as penzai builds it, in bfloat16."""
+    """A Llama with 7 billion parameters, built by penzai in bfloat16."""
     from penzai import pz
     from penzai.models.transformer.variants import llamalike_common as llama
 
@@ -41,19 +41,19 @@ def penzai_llama(use_layer_stack: bool):
 
 @program("penzai", is_abstract=True)
 def penzai_llama_7b():
-    """Its 32 layers one after the other."""
+    """With its 32 layers in sequence."""
     return penzai_llama(use_layer_stack=False)
 
 
 @program("penzai", is_abstract=True)
 def penzai_llama_7b_scanned():
-    """Its 32 layers in a scan."""
+    """With its 32 layers in a scan."""
     return penzai_llama(use_layer_stack=True)
 
 
 @program("transformers", is_abstract=True)
 def transformers_llama_7b():
-    """Hugging Face's Flax Llama, of the configuration that its LlamaConfig gives: 7 billion parameters."""
+    """Hugging Face's Flax Llama in the default configuration of LlamaConfig: 7 billion parameters."""
     from transformers import FlaxLlamaForCausalLM, LlamaConfig
 
     model = FlaxLlamaForCausalLM(LlamaConfig(), dtype=jnp.bfloat16, _do_init=False)
@@ -67,7 +67,7 @@ def transformers_llama_7b():
 
 @program("transformers")
 def transformers_bert_base():
-    """Masked words of two short sentences, with dropout."""
+    """Masked words in two short sentences, with dropout."""
     from transformers import BertConfig, FlaxBertForMaskedLM
 
     config = BertConfig(num_hidden_layers=4)

@@ -1,4 +1,4 @@
-"""Reinforcement learning, graphs, and what networks are trained with."""
+"""Reinforcement learning, graphs, and training methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from registry import program
 
 @program("rlax")
 def rlax_v_trace():
-    """Actor and critic on V-trace's targets."""
+    """Actor and critic with V-trace targets."""
     import rlax
 
     def loss(params, observations, actions, rewards, behaviour):
@@ -29,7 +29,7 @@ def rlax_v_trace():
 
 @program("mctx")
 def mctx_gumbel_muzero():
-    """A policy that is pulled towards what a tree search in its own model finds."""
+    """A policy trained on the result of a tree search in its own model."""
     import mctx
 
     def loss(params, observations, key):
@@ -82,7 +82,7 @@ def jraph_graph_network():
 
 @program("kfac-jax")
 def kfac_registered_loss():
-    """A network whose layers and loss are tagged by primitives of kfac-jax's own, which know nothing of this library."""
+    """A network whose layers and loss are tagged by kfac-jax's own primitives, which this library does not know."""
     import kfac_jax
 
     def loss(params, x, labels):
@@ -121,7 +121,7 @@ def e3nn_tensor_product():
 
 @program("evosax")
 def evosax_mean_fitness():
-    """A surrogate of what an evolution strategy climbs: the mean of the fitness over its population."""
+    """A surrogate of an evolution strategy's objective: the mean fitness of its population."""
     from evosax.algorithms import Open_ES
     from evosax.problems import BBOBProblem
 

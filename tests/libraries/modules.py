@@ -1,4 +1,4 @@
-"""Models that a user writes with a library's layers, in a file of their own."""
+"""Models that a user writes with a library's layers, in a separate file."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def optax_steps():
 
 @program("diffrax")
 def diffrax_neural_ode():
-    """A field that a network gives, followed over time."""
+    """A vector field given by a network, integrated over time."""
     import diffrax
 
     params = [jax.random.normal(key, (16, 16)) / 4 for key in jax.random.split(jax.random.key(0), 2)]

@@ -9,7 +9,7 @@ from registry import program
 
 @program("jaxopt")
 def jaxopt_ridge_by_implicit_differentiation():
-    """The error on held-out data of a solution that L-BFGS finds, in the regularization: by the implicit function theorem."""
+    """The held-out error of a solution found by L-BFGS, as a function of the regularization: by the implicit function theorem."""
     import jaxopt
 
     keys = jax.random.split(jax.random.key(0), 3)
@@ -44,7 +44,7 @@ def jaxopt_projection():
 
 @program("jaxlie")
 def jaxlie_pose_graph():
-    """Poses in space that agree with what was measured between them."""
+    """Poses in space that agree with relative measurements."""
     import jaxlie
 
     keys = jax.random.split(jax.random.key(0), 2)
@@ -76,7 +76,7 @@ def interpax_cubic_spline():
 
 @program("quadax")
 def quadax_adaptive_quadrature():
-    """An integral by adaptive Gauss–Kronrod rules, and by romberg, in a parameter of the integrand."""
+    """An integral by adaptive Gauss–Kronrod rules, and by Romberg's method, as a function of a parameter of the integrand."""
     import quadax
 
     def loss(a):

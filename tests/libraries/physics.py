@@ -1,4 +1,4 @@
-"""Simulators: fluids, molecules, rigid bodies, neurons, quanta."""
+"""Simulators: fluids, molecules, rigid bodies, neurons, quantum systems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from registry import program
     "jax-md",
 )
 def jax_md_molecular_dynamics():
-    """Soft spheres for thirty steps of velocity Verlet; the gradient of the last energy in where they begin."""
+    """Soft spheres for thirty steps of velocity Verlet; the gradient of the final energy with respect to the initial positions."""
     from jax_md import energy, simulate, space
 
     displacement, shift = space.periodic(4.0)
@@ -29,7 +29,7 @@ def jax_md_molecular_dynamics():
 
 @program("jax-cfd")
 def jax_cfd_turbulence():
-    """Thirty steps of two-dimensional turbulence; the gradient of the last energy in the first velocity."""
+    """Thirty steps of two-dimensional turbulence; the gradient of the final energy with respect to the initial velocity."""
     import jax_cfd.base as cfd
 
     grid = cfd.grids.Grid((32, 32), domain=((0, 2 * jnp.pi), (0, 2 * jnp.pi)))
@@ -46,7 +46,7 @@ def jax_cfd_turbulence():
 
 @program("brax")
 def brax_rollout():
-    """Ten steps of a robot with a policy, in the policy's weights."""
+    """Ten steps of a robot with a policy, with respect to the policy's weights."""
     from brax import envs
 
     env = envs.get_environment("inverted_pendulum", backend="generalized")
@@ -66,7 +66,7 @@ def brax_rollout():
 
 @program("mujoco-mjx")
 def mjx_pendulum():
-    """Where a double pendulum is after five steps of MuJoCo's, in where it starts."""
+    """The position of a double pendulum after five steps of MuJoCo, with respect to its initial one."""
     import mujoco
     from mujoco import mjx
 
@@ -100,7 +100,7 @@ def mjx_pendulum():
 
 @program("jaxley")
 def jaxley_neurons():
-    """The voltage of a branched neuron with Hodgkin and Huxley's channels, in the channels' conductances."""
+    """The voltage of a branched neuron with Hodgkin and Huxley's channels, with respect to the channels' conductances."""
     import jaxley as jx
     from jaxley.channels import HH
 
@@ -120,7 +120,7 @@ def jaxley_neurons():
 
 @program("dynamiqs", find_nan_argument="The library refuses a NaN: its program raises before there is a result.")
 def dynamiqs_master_equation():
-    """The photons that are left in a driven, damped cavity, in its drive."""
+    """The photons that remain in a driven, damped cavity, with respect to its drive."""
     import dynamiqs as dq
 
     n = 8
@@ -178,7 +178,7 @@ def pennylane_circuit():
 
 @program("folx")
 def folx_kinetic_energy():
-    """The local kinetic energy of a wave function by the forward Laplacian, in the wave function's weights."""
+    """The local kinetic energy of a wave function by the forward Laplacian, with respect to the wave function's weights."""
     import folx
 
     def log_psi(params, x):
@@ -205,7 +205,7 @@ def folx_kinetic_energy():
 
 @program("sax")
 def sax_interferometer():
-    """What passes an interferometer on a chip, in the lengths of its arms."""
+    """The transmission of an interferometer on a chip, with respect to the lengths of its arms."""
     import sax
 
     def coupler(coupling=0.5):

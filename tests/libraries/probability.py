@@ -29,7 +29,7 @@ def flowjax_spline_flow():
 
 @program("distrax")
 def distrax_coupling_flow():
-    """A normalizing flow: half of each layer's elements are the parameters of splines that warp the other half."""
+    """A normalizing flow: half of each layer's elements parametrize splines that transform the other half."""
     import distrax
 
     def flow(params):
@@ -107,7 +107,7 @@ def tinygp_likelihood():
 
 @program("tinygp")
 def tinygp_quasiseparable():
-    """The same likelihood in linear time, by scans over what its matrices are made of."""
+    """The same likelihood in linear time, by scans over the factors of its matrices."""
     from tinygp import GaussianProcess
     from tinygp.kernels import quasisep
 
@@ -123,7 +123,7 @@ def tinygp_quasiseparable():
 
 @program("blackjax")
 def blackjax_leapfrog():
-    """Where ten steps of Hamiltonian Monte Carlo's integrator end, in where they start."""
+    """The end of ten leapfrog steps of Hamiltonian Monte Carlo, with respect to the start."""
     import blackjax.mcmc.integrators as integrators
     import blackjax.mcmc.metrics as metrics
 
@@ -144,7 +144,7 @@ def blackjax_leapfrog():
 
 @program("ott-jax")
 def ott_sinkhorn():
-    """The entropic cost of carrying one cloud of points to another: a while loop with a derivative by the envelope theorem."""
+    """The entropic cost of transporting one point cloud to another: a while loop with a derivative by the envelope theorem."""
     from ott.geometry import pointcloud
     from ott.tools import sinkhorn_divergence
 
@@ -157,7 +157,7 @@ def ott_sinkhorn():
 
 @program("pyhf")
 def pyhf_likelihood():
-    """A fit of signal over background with uncertainties that are correlated, as particle physicists write it."""
+    """A fit of signal plus background with correlated uncertainties, as in particle physics."""
     import pyhf
 
     pyhf.set_backend("jax", precision="64b")

@@ -1,4 +1,4 @@
-"""The table of programs: a function for each, which makes the loss and its arguments when it is called."""
+"""The table of programs: functions that create the loss and its arguments when called."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import Any
 
 AREAS = "language images physics probability learning numerics modules".split()
-"""The modules that the programs are in."""
+"""The modules with the programs."""
 
 Made = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A loss, and what to call it with; the first argument is differentiated."""
+"""A loss and its arguments; the first argument is differentiated."""
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class LibraryProgram:
     """A program written with a library.
 
     Args:
-      name: of the function that makes it.
-      library: as its distribution is named.
-      make: makes the loss and its arguments.
+      name: the name of the function that creates it.
+      library: the name of the library's distribution.
+      make: creates the loss and its arguments.
       is_abstract: whether the arguments are ShapeDtypeStructs, since the program is too large to run.
-      expected_failures: why a tool fails on it today, by the tool's name.
-      modules: some that the residuals are summed up by.
+      expected_failures: why a tool currently fails on it, by the tool's name.
+      modules: some modules that the residuals are grouped by.
     """
 
     name: str
@@ -41,7 +41,7 @@ PROGRAMS: dict[str, LibraryProgram] = {}
 def program(
     library: str, is_abstract: bool = False, modules: tuple[str, ...] = (), **expected_failures: str
 ) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
-    """Enters a program into the table: `@program("mctx", plan="why it fails today")`."""
+    """Adds a program to the table: `@program("mctx", plan="why it fails today")`."""
 
     def enter(make: Callable[[], Made]) -> Callable[[], Made]:
         name = make.__name__
@@ -52,7 +52,7 @@ def program(
 
 
 def load() -> dict[str, LibraryProgram]:
-    """The table, filled. The libraries themselves are imported where a program is made."""
+    """The complete table. The libraries themselves are imported when a program is created."""
     for area in AREAS:
         import_module(area)
     return PROGRAMS

@@ -1,4 +1,4 @@
-"""Prints the table of what the last run of the corpus measured; given a page, puts it there instead of the table that it has.
+"""Prints the table of the corpus's last run; given a page, replaces the table in it.
 
 python tests/libraries/table.py docs/libraries.md
 """
@@ -30,7 +30,7 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 
 def row(program: LibraryProgram, by_tool: dict[str, dict]) -> tuple[str, ...]:
-    """A program's; what failed or was not reached says so."""
+    """The row of a program; says what failed or was not reached."""
     got = lambda tool, key: by_tool.get(tool, {}).get(key, "failed")
     seconds = lambda *tools: f"{sum(by_tool[t]['seconds'] for t in tools if t in by_tool):.1f}"
     peak = max((r["peak"] for r in by_tool.values()), default=0)

@@ -1,6 +1,6 @@
-"""Puts one program through every tool, and prints for each what came of it: `python tests/libraries/tools.py penzai_llama_7b`.
+"""Runs every tool on one program, and prints the results: `python tests/libraries/tools.py penzai_llama_7b`.
 
-A line of JSON for each tool: its name, whether all was right (or the error), seconds, and the peak of the process's memory.
+One line of JSON per tool: its name, whether everything was right (or the error), seconds, and the peak memory of the process.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ import jaxviz
 from jaxviz.derivation import type_name
 
 LIMIT = 180
-"""Seconds of CPU time that a tool may take: what else runs on the machine does not count."""
+"""The limit of a tool in seconds of CPU time, so that other load on the machine does not count."""
 
 
 @dataclass
 class Subject:
-    """A loss and its arguments, and JAX's gradient of it, which is None for types."""
+    """A loss and its arguments, with JAX's gradient, which is None for abstract arguments."""
 
     loss: Callable[..., Any]
     args: tuple[Any, ...]
@@ -47,10 +47,10 @@ class Subject:
 
 Tool = Callable[[Subject], dict[str, Any] | None]
 TOOLS: dict[str, Tool] = {}
-"""By name, in the order in which they run. A tool raises if something is wrong, and says what is worth a column of the table."""
+"""By name, in the order in which they run. A tool raises if something is wrong, and returns the text for its column in the table."""
 
 NEED_VALUES: set[str] = set()
-"""Those that run the program."""
+"""The tools that run the program."""
 
 
 def tool(use: Tool) -> Tool:
@@ -72,7 +72,7 @@ def tools_for(program: LibraryProgram) -> list[str]:
 
 @tool
 def jax_grad(subject: Subject) -> dict[str, Any] | None:
-    """What all else is compared with: the gradient by JAX alone, traced, compiled and run."""
+    """The reference for everything else: the gradient by JAX alone, traced, compiled and run."""
     if subject.is_abstract:
         return {"equations": count(jax.make_jaxpr(jax.grad(subject.loss))(*subject.args).jaxpr)}
     traced = jax.jit(jax.grad(subject.loss)).trace(*subject.args)
@@ -81,7 +81,7 @@ def jax_grad(subject: Subject) -> dict[str, Any] | None:
 
 
 def count(jaxpr: Any) -> int:
-    """Equations, those of the programs in equations too."""
+    """The number of equations, including nested programs."""
     return len(jaxpr.eqns) + sum(count(sub) for e in jaxpr.eqns for sub in jaxprs_in_params(e.params))
 
 
@@ -106,9 +106,9 @@ def assert_same_types(got: Any, want: Any) -> None:
 
 
 def compared(got: Any, want: Any) -> str:
-    """'bitwise', or the largest difference beside the largest gradient of an array; more than rounding makes is an error.
+    """'bitwise', or the largest difference relative to the largest gradient of an array; an error if it is more than rounding.
 
-    An array whose gradient is next to nothing beside the others', as that of a bias of attention's keys, is zero but for rounding.
+    An array whose gradient is tiny compared to the others', such as the bias of attention keys, is zero up to rounding.
     """
     assert_same_types(got, want)
     if all(same_bits(g, w) for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)):
@@ -134,7 +134,7 @@ def difference(got: Any, want: Any, least: float) -> float:
 
 @tool
 def check(subject: Subject) -> dict[str, Any] | None:
-    """The residuals, as a multiset of types, against those that `jax.vjp` holds."""
+    """Compares the residuals, as a multiset of types, with those of `jax.vjp`."""
     found = jaxviz.derive(subject.loss, *subject.args).check()
     assert found.agrees, str(found)
     return {"residuals": re.findall(r"[\d,]+ of [\d,]+", found.summary)[0]}
@@ -142,7 +142,7 @@ def check(subject: Subject) -> dict[str, Any] | None:
 
 @tool
 def residuals(subject: Subject) -> None:
-    """Each has a line and a reason."""
+    """Each residual has a line and a reason."""
     found = jaxviz.residuals(subject.loss, *subject.args)
     readable(found)
     assert all(r.location.line > 0 and r.reason for r in found)
@@ -150,7 +150,7 @@ def residuals(subject: Subject) -> None:
 
 @tool
 def own_lines(subject: Subject) -> dict[str, Any] | None:
-    """Each residual is on a line of the file that the loss and its model are written in, whatever library it is made in."""
+    """Each residual is on a line of the file with the loss and its model, whichever library computes it."""
     found = jaxviz.residuals(subject.loss, *subject.args)
     elsewhere = [r for r in found if Path(r.location.file).parent != Path(__file__).parent]
     share = 1 - sum(r.nbytes for r in elsewhere) / max(found.nbytes, 1)
@@ -160,14 +160,14 @@ def own_lines(subject: Subject) -> dict[str, Any] | None:
 
 @tool
 def modules(subject: Subject) -> dict[str, Any] | None:
-    """The residuals are summed up by the modules of the network, those of repeated layers together."""
+    """The residuals are grouped by the network's modules, with repeated layers combined."""
     found = [t.name for t in jaxviz.residuals(subject.loss, *subject.args).by_module()]
     assert set(subject.modules) <= set(found), f"{sorted(set(subject.modules) - set(found))} are not among {found}"
     return {"modules": len(found)}
 
 
 def readable(report: Any) -> None:
-    """Whether a report can be printed, shown and written as JSON."""
+    """Whether a report can be printed, displayed and written as JSON."""
     assert str(report).strip()
     assert report._repr_html_().strip()
     json.dumps(report.to_dict())
@@ -208,9 +208,9 @@ def compare_policies(subject: Subject) -> None:
 
 
 def planned(subject: Subject) -> tuple[Any, int]:
-    """A plan that keeps half of what is saved beside the arguments, or as much more as it takes; and that budget.
+    """A plan that saves half of what is saved in addition to the arguments, or more if necessary; and that budget.
 
-    Where that takes a higher peak, it is the plan without a bound.
+    If that increases the peak, the plan has no bound.
     """
     found = jaxviz.residuals(subject.loss, *subject.args)
     for share in (2, 4, 8):
@@ -226,7 +226,7 @@ def planned(subject: Subject) -> tuple[Any, int]:
 
 @tool
 def plan(subject: Subject) -> None:
-    """The plan keeps to its budget, the function that it makes keeps what the plan says, and the gradient is the same."""
+    """The plan keeps to its budget, its function saves what the plan says, and the gradient is the same."""
     found, budget = planned(subject)
     readable(found)
     assert found.code().strip()
@@ -242,7 +242,7 @@ def plan(subject: Subject) -> None:
 
 @tool
 def plan_peak(subject: Subject) -> dict[str, Any] | None:
-    """The peak of a plan is that of the function that it makes, and no higher than that of the function as it is written."""
+    """The plan's peak is that of its function, and no higher than that of the function as written."""
     before, found = (
         jaxviz.memory(subject.loss, *subject.args).peak_nbytes,
         jaxviz.plan_remat(subject.loss, *subject.args),
@@ -272,7 +272,7 @@ def find_nan(subject: Subject) -> None:
 
 @tool_on_values
 def find_nan_line(subject: Subject) -> None:
-    """A slope that is infinite is planted beside the loss; its line is what is found."""
+    """Adds a term with an infinite slope to the loss; its line has to be found."""
 
     def faulty(params: Any, *rest: Any) -> Any:
         return subject.loss(params, *rest) + jnp.sqrt(jnp.real(jnp.sum(leaf_of(params)[1] * 0)))
@@ -286,7 +286,7 @@ def find_nan_line(subject: Subject) -> None:
 
 @tool_on_values
 def find_nan_argument(subject: Subject) -> None:
-    """A NaN is planted in one array of the first argument; its name is what is found."""
+    """Puts a NaN into one array of the first argument; its name has to be found."""
     params, *rest = subject.args
     path, leaf = leaf_of(params)
     bad = leaf.at[(0,) * leaf.ndim].set(jnp.nan)
@@ -300,14 +300,14 @@ def find_nan_argument(subject: Subject) -> None:
 
 
 def leaf_of(params: Any) -> tuple[Any, Any]:
-    """The array in the middle of an argument, of those with elements, and its path."""
+    """The middle one of an argument's non-empty arrays, and its path."""
     leaves = [(path, x) for path, x in jax.tree_util.tree_leaves_with_path(params) if jnp.size(x)]
     path, leaf = leaves[len(leaves) // 2]
     return path, jnp.asarray(leaf)
 
 
 def found_as_by_jax(loss: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """What `find_nan` says, which names as many results as JAX gives that are not finite."""
+    """The report of `find_nan`, which has as many results as JAX has non-finite ones."""
     results = jax.tree.leaves(jax.jit(jax.value_and_grad(loss))(*args))
     n = sum(not np.all(np.isfinite(x)) for x in results)
     found = jaxviz.find_nan(loss, *args)
@@ -323,7 +323,7 @@ def found_as_by_jax(loss: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 
 class TooLong(BaseException):
-    """A tool took longer than it may; no `except Exception` in a library stops it."""
+    """A tool exceeded its limit; not caught by `except Exception` in a library."""
 
 
 def ring(*_: Any) -> None:
@@ -331,22 +331,22 @@ def ring(*_: Any) -> None:
 
 
 def run(program: LibraryProgram) -> None:
-    """Runs the tools one after the other and prints a line of JSON for each. One that fails does not end the rest."""
+    """Runs the tools in sequence and prints a line of JSON for each, even if one fails."""
     signal.signal(signal.SIGPROF, ring)
     subject = Subject(*program.make(), program.is_abstract, program.modules)
     for name in tools_for(program):
         print(json.dumps({"tool": name} | measured(TOOLS[name], subject)), flush=True)
-    os._exit(0)  # what some libraries do at exit takes seconds
+    os._exit(0)  # some libraries take seconds at exit
 
 
 def measured(use: Tool, subject: Subject) -> dict[str, Any]:
-    """What a tool says or how it failed, its seconds of CPU time, and the most bytes that the process took meanwhile."""
+    """The result or the error of a tool, its seconds of CPU time, and the peak memory of the process."""
     jax.clear_caches()
     jaxviz.clear_caches()
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
     signal.setitimer(signal.ITIMER_PROF, LIMIT)
-    faulthandler.dump_traceback_later(4 * LIMIT, exit=True)  # where no signal is seen, as in the compiler
+    faulthandler.dump_traceback_later(4 * LIMIT, exit=True)  # where no signal is handled, as in the compiler
     start = time.process_time()
     try:
         found = use(subject) or {}

@@ -1,10 +1,10 @@
 """Plants faults in a copy of the checkout, one at a time, and runs the tests that cover them: `make mutants`.
 
-A fault has to be found by the short tests, which `make test` runs. Only one that they miss is looked for in the sweeps, too, so as to say
-whether leaving these out is what misses it. The tests that found something are run once more with no fault planted: there they have to pass.
+The short tests, which `make test` runs, have to find each fault. Only if they miss one are the sweeps run as well, to tell whether
+leaving these out is the reason. The tests that found something are run again without a fault, and have to pass.
 
-    make mutants                      all of them
-    make mutants MUTANTS="jvp 12"     those whose file, text or number matches
+    make mutants                      all faults
+    make mutants MUTANTS="jvp 12"     those whose file, description or number matches
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARTS = (
     "CONTRIBUTING.md",
 )
 BESIDE = ("browser", "packaging")
-"""Marks, and folders, of tests that only those faults are looked for by that name the folder."""
+"""Marks and folders of tests that run only for faults whose tests name the folder."""
 WORKERS = 2
 
 
@@ -54,7 +54,7 @@ def copy_of_the_checkout(folder: Path) -> Path:
 
 
 def write(checkout: Path, path: str, text: bytes) -> None:
-    """Writes a file, and builds the page's bundle where it is one of its sources."""
+    """Writes a file, and rebuilds the page's bundle if the file is one of its sources."""
     (checkout / path).write_bytes(text)
     if path.startswith("widgets/"):
         subprocess.run(["npm", "run", "--silent", "build"], cwd=checkout / "widgets", check=True, capture_output=True)
@@ -64,7 +64,7 @@ def planted(fault: Fault) -> str:
     """The file's text with the fault in it.
 
     Raises:
-      SystemExit: the text that it replaces is not there, or is there more than once.
+      SystemExit: the text to replace is missing, or not unique.
     """
     text = (ROOT / fault.path).read_text(encoding="utf-8")
     n = text.count(fault.text)
@@ -74,7 +74,7 @@ def planted(fault: Fault) -> str:
 
 
 def run_tests(checkout: Path, tests: Sequence[str], marks: str) -> tuple[int, str]:
-    """pytest's exit status, and the test that failed first."""
+    """pytest's exit status, and the first test that failed."""
     env = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
     env.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-m", marks, *tests]
@@ -86,7 +86,7 @@ def run_tests(checkout: Path, tests: Sequence[str], marks: str) -> tuple[int, st
 
 
 def looked_for(fault: Fault, checkout: Path) -> tuple[str, str]:
-    """By which tests a fault is found: `short`, `sweep` or `none`; and the test that found it."""
+    """Which tests find a fault: `short`, `sweep` or `none`; and the name of the test."""
     sound = (checkout / fault.path).read_bytes()
     beside = "".join(f" and not {mark}" for mark in BESIDE if f"tests/{mark}" not in fault.tests)
     write(checkout, fault.path, planted(fault).encode())

@@ -1,4 +1,4 @@
-"""Faults to plant: a text of the package, what stands there instead, and the tests that cover it."""
+"""Faults to plant: a text in the package, its replacement, and the tests that cover it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ class Fault(NamedTuple):
     """One fault.
 
     Args:
-      what: in a few words, what is wrong then.
+      what: in a few words, what is wrong with it.
       path: the file.
-      text: what stands there, once.
-      instead: what is planted.
-      tests: for pytest: the files that cover it, with `-k` where a few of their tests do.
+      text: the original text, which is unique in the file.
+      instead: its replacement.
+      tests: for pytest: the files that cover it, with `-k` if only a few of their tests do.
     """
 
     what: str

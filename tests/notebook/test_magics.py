@@ -1,4 +1,4 @@
-"""The magics, in a shell of their own: what they show, and what they say to a mistake."""
+"""The magics, in a shell of their own: what they display, and how they report mistakes."""
 
 import linecache
 
@@ -45,7 +45,7 @@ def shell():
 
 @pytest.fixture
 def run(shell, capsys):
-    """Runs a cell; gives its result, and what it printed to stderr."""
+    """Runs a cell; returns its result and what it printed to stderr."""
 
     def run_cell(text):
         capsys.readouterr()
@@ -354,7 +354,7 @@ def test_options_are_completed(shell, text, at, offered):
     with provisionalcompleter():
         found = {c.text for c in shell.Completer.completions(text, len(text) if at is None else at)}
     assert {name for name in found if name.startswith("--")} == offered
-    assert found == offered or not offered  # nothing else is in the way
+    assert found == offered or not offered  # nothing else gets in the way
 
 
 def test_the_line_of_a_magic_is_the_line_of_what_has_no_other(run, shell, capsys):

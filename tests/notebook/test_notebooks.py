@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom, and does what docs/writing_notebooks.md asks of it."""
+"""Every notebook runs from top to bottom and follows docs/writing_notebooks.md."""
 
 import json
 import re
@@ -28,10 +28,10 @@ SHOWN = {
         "bool was True",
     ],
 }
-"""What is printed or drawn, and no value that an assertion of the notebook could look at."""
+"""Printed or drawn output, which an assertion of the notebook cannot check."""
 
 FOLDED = ("exercise", "unseen", "solution", "check")
-"""The tags of cells whose source is folded; besides, there is `answer`."""
+"""The tags of cells whose source is folded; `answer` is another."""
 
 WRONG_ANSWERS = """
 import json as _json
@@ -48,8 +48,8 @@ for _name, _exercise in list(globals().items()):
             assert _exercise.hint().headline
 print(_json.dumps([_seconds, _found]))
 """
-"""Gives each exercise answers that are wrong, and asks for its hints; tells too how long the processor was at the notebook till then, which
-does not depend on what else it does."""
+"""Gives wrong answers to each exercise and requests its hints; also reports the CPU time that the notebook took before, which does not
+depend on other load."""
 
 
 def text_of(cell):
@@ -67,7 +67,7 @@ def tagged(notebook, tag):
 
 @pytest.fixture(scope="module")
 def run():
-    """Runs sources one after the other in a fresh process, which has imported JAX already: a list of what each showed, as text."""
+    """Runs sources in sequence in a fresh process that has already imported JAX; returns the text output of each."""
     command = [sys.executable, str(Path(__file__).with_name("forking.py"))]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -99,7 +99,7 @@ def test_a_notebook_runs_and_its_exercises_hold(path, tmp_path, run):
     *texts, last = runs([*(cell.source for cell in code), WRONG_ANSWERS], tmp_path)
     of_cell = {id(cell): text for cell, text in zip(code, texts, strict=True)}
 
-    shown = " ".join("\n".join(texts).split())  # a sentence in a table runs over several lines
+    shown = " ".join("\n".join(texts).split())  # a sentence in a table wraps
     for text in SHOWN.get(path.stem, ()):
         assert text in shown
     assert "residuals differ" not in shown
@@ -163,13 +163,13 @@ def test_the_text_below_a_question_does_not_answer_it(path):
             if "solution" in cell.metadata.get("tags", ())
             else None
         )
-        if told and re.fullmatch(r"\d{2}[\d.]*|\"[^\"]{4,}\"", told[1]):  # a digit may stand for something else
+        if told and re.fullmatch(r"\d{2}[\d.]*|\"[^\"]{4,}\"", told[1]):  # a single digit may have another meaning
             following = next((c.source for c in cells[i + 1 :] if c.cell_type == "markdown"), "")
             assert not re.search(rf"(?<!\w){re.escape(told[1].strip(chr(34)))}(?!\w)", following), following
 
 
 WORDS_PER_MINUTE, MINUTES_PER_LINE, MINUTES_PER_QUESTION, MINUTES_PER_FUNCTION = 170, 4 / 60, 1.5, 4
-"""How long a reader is taken to need for prose, for a line of code that is not folded, to mark or choose, and to write a function."""
+"""The time a reader is assumed to need for prose, for a line of unfolded code, to mark or choose an answer, and to write a function."""
 
 
 def minutes_of(notebook):
@@ -203,7 +203,7 @@ def test_in_a_notebook_one_writes_code(path):
 
 
 def links_of(text):
-    """Pairs of a notebook and what the link to it says."""
+    """The notebooks that a page links to, with the texts of the links."""
     return [(name, label) for label, name in re.findall(r"\[([^\]]+)\]\(([^)]+)\.ipynb\)", text)]
 
 
@@ -229,7 +229,7 @@ def test_the_first_notebook_lists_the_series_in_order():
 
 @pytest.mark.process
 def test_the_first_notebook_is_a_script_too(tmp_path):
-    """`make demo` runs it so: the magics are comments then, and the explorer is written to a file."""
+    """`make demo` runs it as one: the magics are comments then, and the explorer is written to a file."""
     done = subprocess.run(
         [sys.executable, str(NOTEBOOKS / "00_first_look.py")], cwd=tmp_path, capture_output=True, text=True, check=True
     )

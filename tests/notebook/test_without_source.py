@@ -1,4 +1,4 @@
-"""A page that is saved without source holds no line of the user's files, and no path of theirs, in any of its parts."""
+"""A page saved without source contains no line of the user's files, and none of their paths."""
 
 import base64
 import gzip
@@ -58,12 +58,12 @@ def user(tmp_path, request):
 
 
 def opened(block):
-    """What was packed, however often."""
+    """Unpacks data, however often it was packed."""
     return opened(gzip.decompress(block)) if block.startswith(b"\x1f\x8b") else block
 
 
 def texts_of(path):
-    """All that a page holds: itself, and what is packed in it."""
+    """All texts of a page: itself, and everything packed in it."""
     page = path.read_text(encoding="utf-8")
     found = {"page": page}
     for name in ("state", "payload"):

@@ -1,4 +1,4 @@
-"""The pages and settings for those who work on the package: they say what is so, and the hooks stop what they are there to stop."""
+"""Pages and settings for contributors: what they state is true, and the hooks reject what they should."""
 
 import re
 import shutil
@@ -63,7 +63,7 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A repository with the sources and the settings, in which mistakes may be made."""
+    """A repository with the sources and settings, in which to make mistakes."""
     pytest.importorskip("pre_commit")
     root = tmp_path_factory.mktemp("checkout")
     for name in ("pyproject.toml", ".pre-commit-config.yaml"):
@@ -72,7 +72,7 @@ def checkout(tmp_path_factory):
     for name in ("jaxviz", "widgets", "tests/fixtures"):
         shutil.copytree(ROOT / name, root / name, ignore=ignored)
     (root / "widgets" / "node_modules").symlink_to((ROOT / "widgets" / "node_modules").resolve())
-    if (ROOT / ".mypy_cache").exists():  # `make lint` has filled it
+    if (ROOT / ".mypy_cache").exists():  # filled by `make lint`
         shutil.copytree(ROOT / ".mypy_cache", root / ".mypy_cache")
     (root / ".gitignore").write_text("__pycache__/\n.mypy_cache/\nnode_modules\n")
     for words in (["init", "--quiet"], ["add", "--all"]):
@@ -85,7 +85,7 @@ def checkout(tmp_path_factory):
 def test_a_hook_passes_what_is_here_and_stops_a_mistake(checkout, hook, monkeypatch):
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     monkeypatch.setenv("PRE_COMMIT_HOME", str(checkout.parent / "pre-commit"))
-    monkeypatch.delenv("PYTHONPATH", raising=False)  # lint-imports is to read the copy
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # lint-imports has to read the copy
     path, mistake, said = MISTAKES[hook]
 
     def run():

@@ -1,4 +1,4 @@
-"""The site is built with no warning, from code that is run, and nothing on its pages leads nowhere or fetches anything."""
+"""The site builds without warnings from code that runs; no link on its pages is broken, and nothing is loaded from elsewhere."""
 
 import base64
 import html
@@ -23,7 +23,7 @@ SHEET = re.compile(r' data-(?:sheet|content)="([^"]*)"')
 
 
 class Page(HTMLParser):
-    """What a page leads to and fetches, and the places in it that something may lead to."""
+    """The links and external resources of a page, and the anchors in it."""
 
     def __init__(self, text):
         super().__init__()
@@ -56,13 +56,13 @@ def pages_of(out):
 
 @pytest.fixture(scope="module")
 def unrun(tmp_path_factory):
-    """The site without what its code shows; a name that the reference lacks fails it, as a warning does."""
+    """The site without the code's output; a name that the reference lacks, or a warning, makes the build fail."""
     return build(tmp_path_factory.mktemp("unrun"), JAXVIZ_DOCS_RUN="0")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site as `make docs` builds it, with the outputs that it has kept."""
+    """The site as built by `make docs`, using the outputs it has kept."""
     return build(tmp_path_factory.mktemp("site"))
 
 
@@ -105,7 +105,7 @@ def test_outputs_are_kept_for_each_state_of_what_they_depend_on(tmp_path, monkey
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     first = outputs.state(tmp_path)
-    page.write_text("other text")  # of a page myst-nb sees that itself
+    page.write_text("other text")  # myst-nb itself detects changes of the page's text
     assert outputs.state(tmp_path) == first
     kept = outputs.folder(tmp_path, tmp_path / "build")
     assert outputs.folder(tmp_path, tmp_path / "build") == kept
@@ -117,7 +117,7 @@ def test_outputs_are_kept_for_each_state_of_what_they_depend_on(tmp_path, monkey
     assert not kept.exists()
 
 
-# --- what the code shows ----------------------------------------------------------------------------------------------
+# --- the code's output ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.sweep

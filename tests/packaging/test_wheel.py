@@ -1,4 +1,4 @@
-"""The wheel is built from the checkout, and works in an empty environment where there is no Node."""
+"""The wheel is built from the checkout, and works in an empty environment without Node."""
 
 import ast
 import importlib.util
@@ -86,7 +86,7 @@ def test_with_the_address_of_the_repository_links_and_pictures_lead_there():
 
 
 def works(python, folder, **variables):
-    """Runs a script where nothing of the checkout, and no Node, is within reach."""
+    """Runs a script without access to the checkout and to Node."""
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     env |= {"PATH": str(folder / "bin"), **variables}
     script = folder / "smoke.py"
@@ -99,7 +99,8 @@ def works(python, folder, **variables):
 
 
 def test_the_wheel_works_where_there_is_no_node(wheel, tmp_path):
-    """Beside what is installed here: an environment of its own takes pip a minute, and that it has all is asked below."""
+    """With the packages installed here, since pip takes a minute to create an environment; whether its requirements suffice is tested
+    below."""
     installed = tmp_path / "site-packages"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(wheel)]
     subprocess.run(command, check=True)
@@ -115,7 +116,7 @@ def test_the_wheel_works_in_an_empty_environment(wheel, tmp_path):
 
 
 def needed_by(requirements):
-    """The distributions that some requirements come to here, those of their own included."""
+    """The distributions that some requirements resolve to here, including their own requirements."""
     found, waiting = set(), list(requirements)
     while waiting:
         one = Requirement(waiting.pop())
@@ -127,7 +128,7 @@ def needed_by(requirements):
 
 
 def test_what_is_imported_is_required():
-    """In the environment of the tests all of it is there anyway."""
+    """In the tests' environment everything is installed anyway."""
     imported = set()
     for path in (ROOT / "jaxviz").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""The saved page: one file, which nothing in a program can break out of, and which asks for nothing."""
+"""The saved page: a single file that loads nothing else, and that no program text can break out of."""
 
 import base64
 import gzip

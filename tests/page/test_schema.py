@@ -1,4 +1,4 @@
-"""The wire format: what is written is read again, by this side here and by the browser's in `widgets/tests`."""
+"""The wire format: what is written can be read, here and by the browser's side in `widgets/tests`."""
 
 import base64
 import dataclasses
@@ -134,7 +134,7 @@ def test_what_is_known_is_not_written_again():
 
 
 def test_the_types_of_the_page_are_current():
-    """Write them anew with `python tests/page/wire_types.py`."""
+    """To update them, run `python tests/page/wire_types.py`."""
     for path, text in wire_types().items():
         assert path.read_text(encoding="utf-8") == text
 
@@ -179,7 +179,7 @@ def watched():
 def test_what_is_sent_is_of_its_type(sent, kind):
     found = as_sent(sent())
     assert misfit(found, kind) == ""
-    # Whatever is missing, too much or of another type would be found.
+    # Anything missing, superfluous or of another type would be found.
     for name in kind.__required_keys__ & found.keys():
         assert misfit({k: v for k, v in found.items() if k != name}, kind)
         assert misfit({**found, name: {"other": object()}}, kind)

@@ -1,4 +1,4 @@
-"""Whose source is shown, and which lines of it."""
+"""Whose source is shown, and which lines."""
 
 import linecache
 import pathlib
@@ -91,7 +91,7 @@ def f(x, w):
 
 
 def expressions(path, *args):
-    """What a page cuts out of the lines that it is sent, for each location."""
+    """What a page cuts out of the lines it receives, for each location."""
     module = {}
     exec(compile(pathlib.Path(path).read_text(), path, "exec"), module)
     view = view_of(jaxviz.derive(module["f"], *args))
@@ -107,7 +107,7 @@ def expressions(path, *args):
 def test_a_page_is_told_which_text_of_its_lines_is_an_expression(tmp_path):
     path = write(tmp_path, WRITTEN)
     found = set(expressions(path, jnp.ones((2, 3)), jnp.ones((3, 3))))
-    # The function itself, where its arguments are from, is no expression.
+    # The function itself, where its arguments come from, is not an expression.
     assert found - {""} == {
         "x @ w",
         "jnp.sin(x @ w)",

@@ -1,4 +1,4 @@
-"""Work in a thread of its own is stopped by code that the kernel runs."""
+"""Work in a separate thread is stopped by code that the kernel runs."""
 
 import threading
 import time

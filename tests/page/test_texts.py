@@ -1,4 +1,4 @@
-"""Texts from a program, and paths in errors, as they are shown."""
+"""The display of program texts, and of paths in errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is sent to the page, as types of TypeScript. Run as a script, it writes them down from Python's."""
+"""Generates TypeScript types of the data sent to the page. Run as a script, it writes them from Python's definitions."""
 
 import dataclasses
 import sys
@@ -25,7 +25,7 @@ PLAIN = {str: "string", int: "number", float: "number", bool: "boolean", type(No
 
 
 def type_of(annotation):
-    """A Python type as the JSON of it is in TypeScript."""
+    """The TypeScript type of a Python type's JSON form."""
     if annotation in PLAIN:
         return PLAIN[annotation]
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
@@ -54,20 +54,20 @@ def is_row(annotation):
 
 
 def fields_of(record):
-    """The name, the type and whether it may be missing of each field of a record."""
+    """The name, the type and the optionality of each field of a record."""
     for name, hint in typing.get_type_hints(record, include_extras=True).items():
         may_miss = typing.get_origin(hint) is typing.NotRequired
         yield name, typing.get_args(hint)[0] if may_miss else hint, may_miss
 
 
 def records_in(module):
-    """The records that a module has, in their order."""
+    """The records of a module, in order."""
     found = [x for x in vars(module).values() if isinstance(x, type) and x.__module__ == module.__name__]
     return [x for x in found if is_record(x) or is_row(x)]
 
 
 def declared(record):
-    """A record as an interface; a row as a tuple with names."""
+    """A record as an interface; a row as a labelled tuple."""
     about = " ".join(record.__doc__.split("\n\n")[0].split())
     fields = [f"{name}{'?' * may_miss}: {type_of(hint)}" for name, hint, may_miss in fields_of(record)]
     if is_row(record):
@@ -111,7 +111,7 @@ def wire_types():
 
 
 def misfit(value, hint, path=""):
-    """Where a JSON value is not what its type says; '' where it is."""
+    """Where a JSON value does not match its type, or ''."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         found = [misfit(value, arg, path) for arg in args]

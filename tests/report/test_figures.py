@@ -24,7 +24,7 @@ def pixels(png):
 
 
 def ink(image, colour):
-    """How many pixels are of a colour, and cover what is below them."""
+    """The number of pixels with this colour that are opaque."""
     return int(((abs(image[..., :3] - colour) < 0.02).all(-1) & (image[..., 3] > 0.9)).sum())
 
 
@@ -51,13 +51,13 @@ DRAWN = {
 def test_a_page_may_be_dark_or_light(name):
     figure = DRAWN[name](jnp.ones((8, 8)))
     saved(figure)
-    figure.set_layout_engine("none")  # the constrained layout may move by a pixel each time that it is made
+    figure.set_layout_engine("none")  # the constrained layout may shift by a pixel each time
     before = saved(figure)
     shown = pixels(figure._repr_png_())
     assert shown[..., 3].min() == 0  # no background
     assert ink(shown, 0.0) == 0
     assert ink(shown, [c / 255 for c in (0x7B, 0x81, 0x89)]) > 20
-    # For a file it is as matplotlib's style has it, before and after.
+    # In a file it has the colours of matplotlib's style, before and after.
     assert ink(before, 0.0) > 20
     assert before[..., 3].min() == 1
     assert (saved(figure) == before).all()

@@ -1,4 +1,4 @@
-"""The drawings that reports open with: well-formed, without scripts and ids, nothing over anything else, and with the figures of the report."""
+"""The drawings at the top of reports: well-formed, without scripts and ids, without overlaps, and with the figures of the report."""
 
 from __future__ import annotations
 
@@ -160,13 +160,13 @@ FIGURES = {
 
 
 def drawn(page):
-    """The drawing that a page opens with."""
+    """The drawing at the top of a page."""
     end = page.index("</svg></div>") + len("</svg></div>")
     root = ElementTree.fromstring(f"<div>{page[:end]}</div>")
     style, holder = root
     assert (style.tag, style.text) == ("style", ".jaxviz-picture[hidden]{display:block!important}")
     assert holder.get("class") == "jaxviz-picture"
-    assert holder.get("hidden") == "hidden"  # where styles are stripped the text in it is not shown
+    assert holder.get("hidden") == "hidden"  # if styles are stripped, the text in it is not shown
     (svg,) = holder
     return svg
 
@@ -176,7 +176,7 @@ def texts(svg):
 
 
 def places(svg):
-    """Left, top, right and bottom of each text."""
+    """The left, top, right and bottom of each text."""
     for e in svg.iter("text"):
         wide = pictures._COLUMN * columns(e.text or "")
         x = float(e.get("x")) - {"start": 0, "middle": 0.5, "end": 1}[e.get("text-anchor", "start")] * wide
@@ -203,7 +203,7 @@ def is_sound(svg):
     for i, (text, (left, top, right, bottom)) in enumerate(found):
         for other, (l, t, r, b) in found[:i]:
             assert right <= l + 0.5 or r <= left + 0.5 or bottom <= t + 0.5 or b <= top + 0.5, (text, other)
-    # of 11 pixels at least, at whatever width
+    # at least 11 pixels at any width
     narrowest = float(re.search(r"min-width:(\d+)px", svg.get("style"))[1])
     assert 12 * narrowest / width >= 11
     assert "font-size:12px" in svg.get("style")
@@ -408,6 +408,6 @@ def luminance(colour):
 @pytest.mark.parametrize("page", ["#ffffff", "#212121", "#111111"])
 def test_colours_stand_out_from_light_and_dark_pages(page):
     for kind, colour in COLOURS.items():
-        if len(colour) == 7:  # what is translucent stands beside the same colour in full
+        if len(colour) == 7:  # translucent colours are used together with the opaque one
             low, high = sorted((luminance(colour), luminance(page)))
             assert (high + 0.05) / (low + 0.05) >= 3, kind

@@ -91,7 +91,7 @@ def test_a_cell_is_found_by_its_text_in_the_saved_notebook(folder, monkeypatch):
     notebook.write_text(json.dumps({"cells": cells}))
     assert href(at) == "#cell-id=c%261"
     assert links(Named((at,))._repr_html_())[0] == ("#cell-id=c%261", "cell:2")
-    notebook.write_text(json.dumps({"cells": [*cells, cells[1]]}))  # which of the two is not known
+    notebook.write_text(json.dumps({"cells": [*cells, cells[1]]}))  # ambiguous
     assert href(at) == ""
     notebook.write_text("no notebook")
     assert href(at) == ""

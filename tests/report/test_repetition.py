@@ -1,4 +1,4 @@
-"""However many layers a model has, each report has a row for what repeats, and a last one that counts the rest."""
+"""However many layers a model has, each report has a row for repeated ones, and a last row that counts the rest."""
 
 import re
 
@@ -101,7 +101,7 @@ def test_costs_are_summed_up_by_expression():
         if r.stage == "forward" and r.location == product.location and r.primitive == "dot_general"
     )
     gelu = [g for g in many.groups if g.label.startswith("jax.nn.gelu(") and g.label.endswith(")")]
-    assert [g.count for g in gelu] == [MANY]  # one row, however many operations it comes to
+    assert [g.count for g in gelu] == [MANY]  # one row for any number of operations
     assert f"{3 * MANY} × `x @ p[name]`" in str(many)
 
 

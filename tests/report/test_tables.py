@@ -1,4 +1,4 @@
-"""Types as the reports show them."""
+"""The display of types in reports."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Reading an array that was donated: the error names the call, of functions of `jax.jit` too."""
+"""Reading a donated array: the error names the call, also for functions of `jax.jit`."""
 
 import gc
 import inspect
@@ -42,7 +42,7 @@ READS = {
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("calls_before", [0, 2])
 def test_the_call_is_named_whether_it_was_compiled_or_not(watched, read, calls_before):
-    # Before JAX 0.12 an operation that is compiled already raises XLA's error, so these arrays are of a size that nothing else has.
+    # Before JAX 0.12 a compiled operation raises XLA's error, so these arrays have a size that is used nowhere else.
     size = 1009 + 2 * list(READS.values()).index(read) + 31 * calls_before
     f = jax.jit(step, donate_argnums=0)
     for _ in range(calls_before):
@@ -133,7 +133,7 @@ def test_of_calls_in_quick_succession_the_first_are_noted_and_the_rest_are_proba
     f({"w": jnp.ones(30), "b": jnp.ones(31)}, 2.0)  # compiled
     kept = []
     for _ in range(5):
-        if len(kept) == 2:  # the two are noted, and no time is left
+        if len(kept) == 2:  # both are recorded, and there is no time left
             donated._watch.credit = -1e9
         kept.append({"w": jnp.ones(30), "b": jnp.ones(31)})
         f(kept[-1], 2.0)

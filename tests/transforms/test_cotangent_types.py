@@ -1,4 +1,4 @@
-"""Cotangents of another type than the value, which a user's backward rule may give: what JAX makes of them, and where it refuses them."""
+"""Cotangents of another type than the value, which a user's backward rule may return: how JAX converts them, and where it rejects them."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Flags against what running equation by equation shows."""
+"""Flags compared with evaluating equation by equation."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jaxviz.transforms.flags import INFINITE, NAN, flag_program, is_watchable, p
 
 
 def poisoned(x, with_, rng):
-    """An array with one element replaced, if it can hold that."""
+    """An array with one element replaced, if its type can represent it."""
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.inexact) or not x.size:
         return x
@@ -121,7 +121,7 @@ def test_a_loop_gives_the_iteration_in_which_it_first_happened():
     "dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "float8_e5m2", "float8_e4m3fn"]
 )
 def test_a_nan_is_seen_whatever_its_sign_and_type(dtype):
-    """`inf - inf` has the sign of a negative number, and XLA takes `exp` for one that is never negative."""
+    """`inf - inf` has a negative sign, and XLA assumes that `exp` is never negative."""
     with jax.enable_x64(dtype == "float64"):
         f = lambda x: jnp.exp((x - x).astype("float32" if dtype.startswith("float8") else dtype)).astype(dtype)
         program = jaxviz.trace(f)(jnp.ones(3, dtype))
@@ -135,7 +135,7 @@ def test_a_nan_is_seen_whatever_its_sign_and_type(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_is_half_precise_is_not_widened_before_it_is_looked_at(dtype):
-    """Widened right after it was rounded, it may be more precise than its type in what XLA compiles, and so finite where it is not."""
+    """If XLA widens it right after rounding, it may be more precise than its type, and finite where it should not be."""
     flagged = flag_program(jaxviz.trace(lambda x: x.astype(dtype))(jnp.ones(3)))
     conversions = [e for e in flagged.program.equations if e.primitive.name == "convert_element_type"]
     assert [

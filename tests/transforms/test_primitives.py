@@ -1,4 +1,4 @@
-"""The sweep: every primitive that JAX can differentiate, in several dtypes, against jax."""
+"""The sweep: every primitive that JAX can differentiate, in several dtypes, compared with jax."""
 
 import contextlib
 from collections import Counter
@@ -18,7 +18,7 @@ sweep = pytest.mark.parametrize(("sample", "dtype"), SWEEP, ids=[f"{s}-{d}" for 
 
 
 def with_dtypes():
-    """The short tests take each sample in one dtype, the next one in another."""
+    """The short tests use one dtype per sample, a different one for the next."""
     for i, sample in enumerate(SAMPLES):
         for k, dtype in enumerate(sample.dtypes):
             is_short = k == i % len(sample.dtypes)
@@ -34,7 +34,7 @@ def test_every_primitive_is_tried_or_left_out_for_a_reason():
 
 @contextlib.contextmanager
 def cast(sample, dtype):
-    """The sample's arguments in a dtype, under x64 where it takes that."""
+    """The sample's arguments in a dtype, with x64 if it needs that."""
     with jax.enable_x64(dtype == "float64"):
         yield tuple(
             jnp.asarray(a, dtype) if np.issubdtype(np.asarray(a).dtype, np.floating) else jnp.asarray(a)

@@ -1,4 +1,4 @@
-"""What jaxviz does not look into is said, with its line, in every report that it concerns."""
+"""Programs that jaxviz does not open are reported, with their line, in every affected report."""
 
 import re
 
@@ -37,7 +37,7 @@ def in_kernel(x):
 
 @jax.custom_vjp
 def log(x):
-    return jnp.log(x)  # the forward rule alone calls the kernel
+    return jnp.log(x)  # only the forward rule calls the kernel
 
 
 log.defvjp(lambda x: (in_kernel(x), x), lambda x, ct: (ct / x,))
@@ -191,7 +191,7 @@ def test_of_many_a_few_are_named():
     assert unopened_text(found) == f"not opened: {', '.join(f'hold (many.py:{n})' for n in range(2, 7))}, 7 more"
 
 
-# --- what JAX is about to write otherwise ------------------------------------------------------------------------------
+# --- upcoming changes of JAX -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Mapped programs against jax.vmap."""
+"""Mapped programs compared with jax.vmap."""
 
 import re
 
@@ -19,7 +19,7 @@ X = jnp.linspace(0.1, 1.0, 12).reshape(4, 3)
 
 
 def stacked(args):
-    """Two examples of the arguments, the second not the first."""
+    """Two examples of the arguments, the second different from the first."""
 
     def pair(x):
         x = jnp.asarray(x)
@@ -29,7 +29,7 @@ def stacked(args):
 
 
 def operations(fun, *args):
-    """How often each primitive stands in a function's jaxpr, bodies and all."""
+    """How often each primitive occurs in a function's jaxpr, including nested ones."""
     return sorted(re.findall(r"= ([a-z_]+)[\[ ]", str(jax.make_jaxpr(fun)(*args))))
 
 
@@ -57,7 +57,7 @@ def test_composed_with_grad(case, run):
         if all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in jax.tree.leaves(a))
     )
     if not floats:
-        return  # it is of complex numbers, or of integers
+        return  # it has complex numbers or integers
 
     def of(m, *args):
         return m.vmap(m.grad(total(case.fun), floats))(*args), m.grad(total(m.vmap(case.fun)), floats)(*args)
@@ -125,7 +125,7 @@ def test_two_axes():
 
 
 def made_by(monkeypatch, fun, *args, **options):
-    """What `jaxviz.vmap` makes of a function's program."""
+    """The program that `jaxviz.vmap` derives from a function."""
     made = []
     monkeypatch.setattr(api, "vmap_program", lambda *a: made.append(vmap_program(*a)) or made[-1])
     jaxviz.vmap(fun, **options)(*args)

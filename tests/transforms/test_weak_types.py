@@ -1,4 +1,4 @@
-"""Whether a gradient's type is weak, as JAX's is: the cotangent of a weakly typed value is strong where a strong value reads it."""
+"""Whether a gradient's type is weak, as in JAX: the cotangent of a weakly typed value is strong if a strong value reads it."""
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ step_function.defjvps(lambda t, _, x: t / (1.0 + jnp.abs(x)) ** 2)
 
 
 def neurons(w, currents):
-    """What the scan stacks is weakly typed, and so is the cotangent of a product of strong values in its body."""
+    """The scan's stacked output is weakly typed, and so is the cotangent of a product of strong values in its body."""
 
     def step(v, current):
         v = 0.9 * v + w @ current
@@ -71,7 +71,7 @@ def neurons(w, currents):
 
 
 def test_the_type_of_a_cotangent_is_not_taken_for_that_of_the_operation():
-    """Rules that bind an operation take its types from a table, which an operation that was typed by its cotangent must not get into."""
+    """Rules that bind an operation take its types from a cache, which must not contain an operation with types from its cotangent."""
     jaxviz.clear_caches()
     derivation = jaxviz.derive(neurons, jnp.ones((3, 3)), jnp.ones((6, 3)), argnums=(0, 1))
     assert derivation.check().agrees

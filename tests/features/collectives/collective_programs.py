@@ -1,4 +1,4 @@
-"""Programs whose devices exchange values, each in one of the ways in which models are divided."""
+"""Programs whose devices exchange values, one for each way in which models are divided."""
 
 import contextlib
 from functools import partial
@@ -142,5 +142,5 @@ PROGRAMS = {
 
 
 def within(f):
-    """What JAX has to be told for a program: its mesh, where its axes are explicit."""
+    """The context in which to call a program: its mesh, if its axes are explicit."""
     return jax.set_mesh(EXPLICIT) if f is explicit_axes else contextlib.nullcontext()

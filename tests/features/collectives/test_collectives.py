@@ -1,4 +1,4 @@
-"""Communication between devices, held against the text of the program that XLA compiles."""
+"""Communication between devices, compared with the text of XLA's compiled program."""
 
 import _thread
 import itertools
@@ -30,7 +30,7 @@ _BYTES = {"f32": 4, "s32": 4, "bf16": 2, "pred": 1, "u32": 4}
 _LINE = re.compile(
     r"%?(?P<name>\S+) = (?P<type>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
 )
-"""A collective in the text of a program, however it is done."""
+"""A collective in the text of a program, synchronous or asynchronous."""
 
 
 @cache
@@ -41,7 +41,7 @@ def report_of(program):
 
 @cache
 def text_of(program):
-    """The optimized program as XLA prints it, compiled as JAX compiles it."""
+    """The optimized program as printed by XLA, compiled like JAX compiles it."""
     with within(program):
         lowering = lowering_of(program)
         return lowering.lowered.compile().as_text()
@@ -62,7 +62,7 @@ def step_of_program(program, derivation):
 
 
 def printed(program):
-    """Name, kind and bytes of the result of each collective that XLA prints."""
+    """The name, kind and result bytes of each collective that XLA prints."""
     for line in text_of(program).splitlines():
         found = _LINE.match(line.strip().removeprefix("ROOT "))
         if found:
@@ -110,7 +110,7 @@ def test_every_collective_is_along_axes_of_the_mesh(program):
 
 @each
 def test_the_groups_of_the_message_are_those_of_the_text(program):
-    """XLA writes groups in three forms; JAX's own reader of the text gives the lists that all of them stand for."""
+    """XLA writes groups in three forms; JAX's own parser converts each of them to lists."""
     with within(program):
         made = partitioned(lowering_of(program))
     read = message("Module", made.module)
@@ -172,7 +172,7 @@ def test_what_is_compiled_is_kept_by_program_and_flags(monkeypatch):
 
 
 def test_compiling_can_be_stopped_and_what_it_made_is_kept(monkeypatch):
-    """The user interrupts while XLA compiles: the call ends, and once XLA is done the next call has what it made."""
+    """The user interrupts while XLA compiles: the call ends, and after XLA has finished the next call uses the result."""
     jaxviz.clear_caches()
     lowering = lower_gradient(jaxviz.derive(data_parallel, *PROGRAMS[data_parallel]))
     began, may_end, ended = threading.Event(), threading.Event(), threading.Event()
@@ -197,7 +197,7 @@ def test_compiling_can_be_stopped_and_what_it_made_is_kept(monkeypatch):
 
 
 def test_groups_in_all_their_forms():
-    """Against the lists that stand for each in XLA's own text, for every set of axes of meshes of several shapes."""
+    """Compared with the lists in XLA's own text, for every set of axes of meshes of several shapes."""
     for sizes in ((8,), (2, 4), (4, 2), (2, 2, 2)):
         mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(sizes), tuple("abc"[: len(sizes)]))
         for n in range(1, len(sizes) + 1):
@@ -238,7 +238,7 @@ def test_errors_say_what_to_do():
 
 
 def test_what_xla_does_not_show_is_said(monkeypatch):
-    """Where a backend does not show the program that it partitions, causes follow from Shardy's layouts, and the report says so."""
+    """If a backend does not provide the partitioned program, causes come from Shardy's shardings, and the report says so."""
     jaxviz.clear_caches()
     monkeypatch.setattr(compiling, "_before", lambda _: None)
     report = jaxviz.collectives(data_parallel, *PROGRAMS[data_parallel])
@@ -273,7 +273,7 @@ def test_what_is_replicated_of_each_layer_is_one_row():
 
 
 def test_what_a_cause_names_has_the_bytes_that_are_exchanged():
-    """A gradient that is summed is as large as the argument that the cause names."""
+    """A gradient that is summed is as large as the argument in the cause."""
     params, *_ = PROGRAMS[data_parallel]
     for name, x in params.items():
         (summed,) = [
@@ -283,7 +283,7 @@ def test_what_a_cause_names_has_the_bytes_that_are_exchanged():
 
 
 def test_without_shardy_the_axes_are_known_and_no_cause_is_guessed(capfd):
-    """XLA's older partitioner, which JAX can still be told to use."""
+    """With XLA's older partitioner, which JAX can still use."""
     jax.config.update("jax_use_shardy_partitioner", False)
     try:
         report = jaxviz.collectives(data_parallel, *PROGRAMS[data_parallel])

@@ -1,4 +1,4 @@
-"""What the report advises, followed: what it says comes true."""
+"""Following the report's advice has the stated effect."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ def of_kind(report, kind, stage=""):
 
 
 def advised(report, words):
-    """The collectives on which the report says that."""
+    """The collectives with this advice."""
     return [c for c in report.compiled if words in c.advice]
 
 

@@ -1,4 +1,4 @@
-"""Values that XLA replicates only to lay them out anew: what its partitioner logs of them, led to the line."""
+"""Values that XLA replicates only to reshard them: the partitioner's log, mapped to source lines."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def test_what_xla_warns_of_has_its_line_and_layouts():
 
 
 def test_the_report_has_as_many_as_xla_logs():
-    """In a process of its own, whose standard error is what XLA writes to."""
+    """In a separate process, since XLA writes to standard error."""
     code = f"""
 import os, sys
 sys.path[:0] = {[*sys.path]!r}

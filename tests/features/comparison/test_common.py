@@ -1,4 +1,4 @@
-"""What two sequences have in common: a common subsequence, and as long as any."""
+"""Common subsequences of two sequences, which are as long as possible."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What differs between two versions of a function."""
+"""The differences between two versions of a function."""
 
 import json
 
@@ -120,7 +120,7 @@ def test_the_backward_programs_are_compared_though_one_keeps_more():
 
     found = jaxviz.compare(loss, other, W, X, argnums=0)
     of_backward = found.alignments["backward"]
-    # All but what starts from the cotangent, which is another one.
+    # All but the equations at the start, whose cotangent differs.
     assert len(of_backward.removed) <= 2
     assert len(of_backward.pairs) > 5
 

@@ -1,4 +1,4 @@
-"""Residuals that two versions do not both keep, by the expressions that make them."""
+"""Residuals that only one of two versions saves, by expression."""
 
 import jax
 import jax.numpy as jnp

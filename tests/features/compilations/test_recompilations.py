@@ -1,4 +1,4 @@
-"""Why functions are compiled again: each part of the key by itself, with jax's own counts as the oracle."""
+"""Why functions are compiled again: each part of the cache key separately, with jax's own counts as the oracle."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 
 @pytest.fixture
 def events():
-    """The names that jax's own compile events give."""
+    """The names in jax's own compile events."""
     heard = []
 
     def listen(event, seconds, **about):
@@ -402,7 +402,7 @@ def test_a_block_that_has_ended_hears_no_more_and_is_still_known():
 
 
 def test_no_code_of_a_users_class_is_called():
-    """But `__hash__` and `__eq__` of a static argument, as JAX calls them."""
+    """Except `__hash__` and `__eq__` of a static argument, which JAX calls as well."""
     called = []
 
     class Shy:

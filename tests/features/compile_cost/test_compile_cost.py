@@ -1,4 +1,4 @@
-"""What compiling takes: counts as JAX and XLA have them, what is measured and what is not, and that nothing is changed for it."""
+"""The cost of compiling: counts as in JAX and XLA, what is measured and what is not, and that measuring changes nothing."""
 
 import json
 import re
@@ -93,7 +93,7 @@ def test_the_blocks_are_said_with_what_to_do(report):
     assert "a `jax.lax.scan` would trace and compile only one" in text
     assert found.saving is None
     assert "`ablate=True` measures it" in text
-    # What is in the blocks is nearly all that is there.
+    # The blocks contain nearly all operations.
     assert 0.5 < found.counts.after / report.counts.after <= 1
     assert 0.5 < found.counts.before / report.counts.before <= 1
 
@@ -151,7 +151,7 @@ def test_what_a_loop_leaves_out_is_what_writing_it_leaves_out(name):
 @pytest.mark.values
 @pytest.mark.parametrize("make", [lambda: benchmark.neural_ode(4), lambda: benchmark.experts(3)])
 def test_of_a_gradient_the_loop_is_tried_as_it_is_written(make):
-    """In the function, which is then differentiated: the blocks at the ends are in the loop of its backward pass too."""
+    """The loop is in the function, which is then differentiated: its backward pass also includes the blocks at the ends."""
     (unrolled, args), (scanned, stacked) = make()
     report = jaxviz.compile_cost(unrolled, *args)
     _, whole, program, _ = lowered(unrolled, args)
@@ -307,7 +307,7 @@ def test_what_was_compiled_for_a_report_is_not_compiled_for_the_next():
             assert ("for an earlier report" in str(report)) == (len(n_compiled) == 2)
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
-    once = n_compiled[0]  # with what JAX is warmed up by
+    once = n_compiled[0]  # including JAX's warm-up
     assert n_compiled == [once, once - 1, once, once]
 
 

@@ -1,4 +1,4 @@
-"""Blocks that are the same: what is found, and that a program with loops in their place computes what JAX computes."""
+"""Equal blocks: which are found, and that a program with loops in their place computes the same as JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -120,13 +120,13 @@ def test_a_program_with_loops_computes_the_same(name):
     found = jax.jit(lambda *xs: _Loops(program, own, None).evaluate(xs))(*leaves)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
-    # With stacked arguments and results: all numbers, in some order.
+    # With stacked arguments and results: the same numbers, in some order.
     folded = with_loops(program, runs, types(leaves))
     shapes = [tuple(t.shape) for t in folded.types]
     assert sum(map(np.prod, shapes)) == sum(np.size(x) for x in leaves)
     made = jax.eval_shape(folded.function, *folded.types)
     assert sum(np.prod(a.shape) for a in made) == sum(np.size(x) for x in expected)
-    # Its equations are fewer, and are those of a scan where blocks are a chain.
+    # It has fewer equations, and a scan where blocks form a chain.
     traced = read_jaxpr(jax.jit(folded.function).trace(*folded.types).jaxpr)
     assert sum(1 for _ in traced.walk()) < sum(1 for _ in program.walk())
 
@@ -227,7 +227,7 @@ def test_rows_of_a_stack_are_gone_over_as_it_is():
 
 def test_what_reads_older_blocks_is_no_loop_that_carries_one():
     program, groups = grouped(reads_two_before, (WS[0], X))
-    for group in groups:  # what is found computes the same all the same
+    for group in groups:  # every repeat that is found computes the same
         expected = reads_two_before(WS[0], X)
         (found,) = _Loops(program, group.runs, None).evaluate([WS[0], X])
         np.testing.assert_allclose(found, expected, rtol=1e-4)

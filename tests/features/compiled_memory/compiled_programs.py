@@ -1,4 +1,4 @@
-"""Programs whose compiled memory is accounted for: loops, branches, libraries that XLA calls, several devices, training steps."""
+"""Programs with attributed compiled memory: loops, branches, library calls, several devices, training steps."""
 
 from functools import partial
 
@@ -134,7 +134,7 @@ STEPS = (training_step, accumulated)
 
 
 def named(saved, scan):
-    """A loss of six checkpointed blocks that save the values of these names."""
+    """A loss of six checkpointed blocks that save the values with these names."""
 
     @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(*saved))
     def block(x, w):

@@ -1,4 +1,4 @@
-"""The model of a gradient's memory beside what it compiles to."""
+"""A gradient's modelled memory beside its compiled memory."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Two compiled programs side by side: what came and went, and the cause in the first line."""
+"""Two compiled programs side by side: what appeared and disappeared, and the cause in the first line."""
 
 import json
 from dataclasses import replace
@@ -48,10 +48,10 @@ def memory():
 
 
 CAUSES = {
-    # A multiplication by groups that an upgrade lowers otherwise: every expert gets all tokens, zeros for those that are not its own.
+    # An upgrade lowers a grouped multiplication differently: every expert gets all tokens, with zeros for those of others.
     ("by blocks", "masked"): ("jnp.where(own[:, :, None], x, 0.0)", "it is saved now"),
     ("by blocks", "ragged"): ("XLA expands ragged_dot_general, to 4 times its largest operand or result",),
-    # What gradient accumulation adds, whatever the number of microbatches is.
+    # What gradient accumulation adds, for any number of microbatches.
     ("step", "accumulated in float32"): ("t + g.astype(dtype)", "a loop carries it now"),
     ("accumulated in bfloat16", "accumulated in float32"): ("t + g.astype(dtype)", "f32[256,256] now, bf16[256,256] before"),
     ("saves a", "saves a and b"): ("checkpoint_name 'b'", "it is saved now, and was recomputed before"),
@@ -79,7 +79,7 @@ def test_the_changes_sum_up_to_the_difference(memory, pair):
 
 
 def test_what_is_no_longer_saved_takes_its_bytes_along(memory):
-    """The very group that the policy leaves out."""
+    """Exactly the group that the policy no longer saves."""
     change = memory("saves a and b").compare(memory("saves a"))
     first = change.largest[0]
     loss, ws, x = named_args("ab")
@@ -110,7 +110,7 @@ def test_a_donation_that_no_longer_takes():
 
 
 def test_a_fusion_that_broke():
-    """A barrier keeps XLA from computing what follows together with what comes before."""
+    """A barrier keeps XLA from fusing what follows with what comes before."""
 
     def f(x, apart):
         y = jnp.exp(x) * 2
@@ -222,7 +222,7 @@ def test_layers_are_matched_whatever_their_number():
     assert (arguments.before.what, arguments.after.what) == ("ws[0…3]", "ws[0…5]")
     assert arguments.nbytes == 2 * W.size * 4
     assert arguments.why == "6 now, 4 before"
-    # Each layer holds as much more in the one as in the other.
+    # Each layer takes the same additional bytes.
     residuals = [c for c in change.changes if c.row.kind == "residual" and c.before and c.after]
     assert sum(c.nbytes for c in residuals) > 0
 

@@ -1,4 +1,4 @@
-"""The memory of compiled programs: XLA's own figures, and each byte of them led back to a value."""
+"""The memory of compiled programs: XLA's own figures, with every byte attributed to a value."""
 
 import json
 from collections import Counter
@@ -30,7 +30,7 @@ from jaxviz.features.compiled_memory.places import Places
 
 
 def of_jax(f, args):
-    """XLA's figures for what JAX itself makes of it."""
+    """XLA's figures for the program that JAX itself compiles."""
     jitted = f if f in STEPS else jax.jit(jax.value_and_grad(f))
     return jitted.lower(*args).compile().memory_analysis()
 
@@ -43,7 +43,7 @@ def bytes_of(report, kind):
 def test_the_bytes_are_those_of_xla_and_have_lines(f):
     args = PROGRAMS[f]
     report, xla = jaxviz.compiled_memory(f, *args), of_jax(f, args)
-    # JAX 0.12 has some equations of a loop in another order.
+    # JAX 0.12 orders some equations of a loop differently.
     assert report.temp_nbytes == pytest.approx(xla.temp_size_in_bytes, rel=0.02)
     assert report.argument_nbytes == xla.argument_size_in_bytes
     assert report.result_nbytes == xla.output_size_in_bytes - xla.alias_size_in_bytes
@@ -77,7 +77,7 @@ def test_what_xla_merged_with_the_forward_pass_is_said():
     plain, _ = named("abc", scan=False)
     report, saved = jaxviz.compiled_memory(loss, ws, X), jaxviz.compiled_memory(plain, ws, X)
     merged = sum(bytes_of(report, "merged").values())
-    if report.temp_nbytes == saved.temp_nbytes:  # as XLA does it with JAX 0.10
+    if report.temp_nbytes == saved.temp_nbytes:  # as XLA does with JAX 0.10
         assert merged >= 3 * 5 * X.size * 4
     else:
         assert not merged
@@ -96,19 +96,19 @@ def test_what_a_loop_stacks_is_the_residual_that_it_is():
 
 
 def test_a_chain_counted_by_hand():
-    """`x @ w` is held for its cosine."""
+    """`x @ w` is kept for its cosine."""
     report = jaxviz.compiled_memory(lambda w, x: jnp.sum(jnp.sin(x @ w)), W, X)
     of_x, of_w = 256 * 64 * 4, 64 * 64 * 4
     held = [(h.nbytes, h.location.file) for h in report.temporaries]
-    assert held in ([(of_x, __file__)], [(of_x, __file__)] * 2)  # its sine is summed up as it is computed, or beside it
-    results = of_w + 4 + 2 * 8  # the gradient, the value, and where they are
+    assert held in ([(of_x, __file__)], [(of_x, __file__)] * 2)  # its sine is summed as it is computed, or beside
+    results = of_w + 4 + 2 * 8  # the gradient, the value, and the table of pointers to them
     assert (report.argument_nbytes, report.result_nbytes) == (of_x + of_w, results)
     assert report.peak_nbytes == report.reserved_nbytes == len(held) * of_x + (of_x + of_w) + results
 
 
 @pytest.mark.parametrize("f", [unrolled, attention, convolutions], ids=lambda f: f.__name__)
 def test_no_residual_has_more_bytes_than_it_is(f):
-    """What XLA has on the way to a value, such as a broadcast for a quotient, is XLA's own."""
+    """Intermediate buffers of XLA, such as a broadcast for a quotient, are XLA's own."""
     report, kept = jaxviz.compiled_memory(f, *PROGRAMS[f]), jaxviz.residuals(f, *PROGRAMS[f])
     sizes, held = Counter(), Counter()
     for group in kept.groups:
@@ -176,7 +176,7 @@ def test_messages_that_are_none():
 
 
 def test_what_xla_holds_in_another_type_is_said():
-    """XLA computes in float32 on a CPU what is bfloat16, and may hold it as that."""
+    """On a CPU, XLA computes bfloat16 in float32, and may store it that way."""
     ws, x = jax.ShapeDtypeStruct((4, 64, 64), jnp.bfloat16), jax.ShapeDtypeStruct((256, 64), jnp.bfloat16)
     report = jaxviz.compiled_memory(scanned, ws, x)
     kept = {
@@ -187,6 +187,6 @@ def test_what_xla_holds_in_another_type_is_said():
     assert all(h.kind == "fusion" and h.type.startswith(h.why.split()[-1]) for h in otherwise)
     saved = {h.what for h in otherwise if h.why.startswith("the gradient saves it, and ")}
     assert saved <= {f"convert of {label}" for label in kept}
-    # Each residual is there as it is, or in another type.
+    # Each residual is stored as it is, or in another type.
     held = {h.what.removeprefix("convert of ").removesuffix(", carried") for h in (*report.at_peak, *report.values)}
     assert {label for label, size in kept.items() if size >= 4 * 256 * 64 * 2} <= held

@@ -1,4 +1,4 @@
-"""Compiled programs that XLA wrote into a folder."""
+"""Compiled programs that XLA dumped into a folder."""
 
 import re
 from dataclasses import replace
@@ -16,7 +16,7 @@ FORMS = {"proto": {"xla_dump_hlo_as_proto": True}, "text": {"xla_dump_hlo_as_tex
 
 @pytest.fixture
 def dump(tmp_path, nothing_from_disk):
-    """Has XLA compile a function, and write what it compiles to a folder; gives the folder and what it compiled."""
+    """Compiles a function with XLA dumping to a folder; returns the folder and the compiled program."""
 
     def of(f, form, folder="dump"):
         jitted = f if f in STEPS else jax.jit(jax.value_and_grad(f))
@@ -28,7 +28,7 @@ def dump(tmp_path, nothing_from_disk):
 
 
 def without_results(report):
-    """The rows without the names of results, which a folder does not have."""
+    """The rows without the names of results, which a dump does not have."""
     plain = lambda h: (
         replace(h, what="", why="", donated_to="result" * bool(h.donated_to)) if h.kind in ("result", "argument") else h
     )
@@ -52,7 +52,7 @@ def test_a_folder_has_what_was_compiled(dump, f, form):
     ):
         assert getattr(read, name) == getattr(direct, name), name
     assert read.compiler.backend == "cpu"
-    if form == "proto":  # as text devices are left out, and JAX 0.12 writes the elements of tuples otherwise
+    if form == "proto":  # the text form omits devices, and JAX 0.12 writes tuple elements differently
         assert read.n_devices == direct.n_devices
         assert read.timeline == direct.timeline
     assert "Read from module_" in str(read)
@@ -92,7 +92,7 @@ def test_a_gpu_is_read_off_the_name(dump):
     assert (compiler.backend, compiler.device) == ("gpu", "sm_9.0")
 
 
-# --- what is no dump, or not all of one -------------------------------------------------------------------------------
+# --- not a dump, or an incomplete one ---------------------------------------------------------------------------------
 
 
 def test_no_folder_and_no_programs(tmp_path):
@@ -158,7 +158,7 @@ def test_buffers_of_another_program(dump):
 
 
 def test_lines_without_source_stay_lines(dump, monkeypatch):
-    """On another machine the source is not there."""
+    """On another machine the source is missing."""
     folder, _ = dump(scanned, "proto")
     monkeypatch.setattr("jaxviz.features.compiled_memory.op_names.expressions_from", lambda location: [])
     read = CompiledMemory.from_dump(folder)
@@ -180,10 +180,10 @@ def test_with_the_function_at_hand_residuals_have_its_reasons(dump, f):
         reasons.setdefault((h.location and h.location.line, h.kind), set()).add(h.why.partition(";")[0])
     kept = [(a, b) for a, b in zip(read.at_peak, found.at_peak, strict=True) if a.kind == "residual"]
     explained = [b for a, b in kept if a is not b]
-    # XLA may hold another value, from which it computes the residual: JAX 0.12 keeps 1 - tanh² where XLA holds the tanh.
+    # XLA may store a value from which it computes the residual: JAX 0.12 saves 1 - tanh², where XLA stores the tanh.
     assert sum(b.nbytes for b in explained) >= 0.25 * sum(a.nbytes for a, _ in kept) > 0
     for h in explained:
-        # With the function itself each value is led to its equation, and has the reason of that.
+        # With the function, each value is mapped to its equation, with that equation's reason.
         assert h.why in reasons[h.location.line, "residual"]
     assert [(h.nbytes, h.kind, h.location) for h in found.at_peak] == [
         (h.nbytes, h.kind, h.location) for h in read.at_peak

@@ -1,4 +1,4 @@
-"""Compiled programs read without their function: from what `jax.jit` lowered or compiled."""
+"""Compiled programs analysed without their function: from what `jax.jit` lowered or compiled."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_a_compiled_program_is_read_as_it_is():
 
 @pytest.mark.parametrize("f", [unrolled, scanned, scanned_checkpoints, training_step], ids=lambda f: f.__name__)
 def test_what_the_passes_keep_is_found_by_its_names(f):
-    """What the backward pass reads of the forward one: the residuals, and what XLA merged with what is recomputed."""
+    """What the backward pass reads from the forward pass: residuals, and what XLA merged with recomputed values."""
     with_function, without = jaxviz.compiled_memory(f, *PROGRAMS[f]), jaxviz.compiled_memory(lowered(f))
     kept = sum(bytes_of(with_function, kind) for kind in ("residual", "merged"))
     assert bytes_of(without, "residual") == kept > 0
@@ -85,7 +85,7 @@ def test_expressions_that_begin_in_one_place_are_told_apart_by_the_operation():
         names.numbers(i)
     found = {(o.operation, names.label(n)[0]) for n, o in enumerate(names.found) if o.stage == "forward"}
     assert {("tanh", "jnp.tanh(x)"), ("sin", "jnp.sin(x)"), ("mul", "jnp.tanh(x) * jnp.sin(x)")} <= found
-    assert ("add", "add in y + x + y * 3") in found  # one of two
+    assert ("add", "add in y + x + y * 3") in found  # one of the two
 
 
 def proto_of(f):

@@ -1,4 +1,4 @@
-"""Programs in two versions, of which the second one takes more memory, for reasons that teams have met."""
+"""Pairs of program versions, where the second takes more memory for a realistic reason."""
 
 from functools import partial
 
@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from compiled_programs import shape
 from jax import lax
 
-# --- an upgrade changes what multiplies the groups of a mixture of experts: each token times the matrix of its expert ----------------------------------
+# --- an upgrade changes how a mixture of experts multiplies its groups: each token with the matrix of its expert ---------------------------------------
 
 EXPERTS, TOKENS, WIDTH = 8, 256, 64
 
 
 @jax.custom_vjp
 def by_blocks(x, w, sizes):
-    """Block by block, as a kernel does it; here all experts have as many tokens."""
+    """Block by block, like a kernel; here all experts have equally many tokens."""
     return jnp.einsum("etd,edf->etf", x.reshape(len(w), -1, x.shape[1]), w).reshape(len(x), -1)
 
 
@@ -36,7 +36,7 @@ by_blocks.defvjp(_forward, _backward)
 
 
 def masked(x, w, sizes):
-    """For each expert the tokens that are not its own are set to zero, and all are multiplied."""
+    """For each expert, the tokens of others are set to zero, and all are multiplied."""
     ends = jnp.cumsum(sizes)
     rows = jnp.arange(len(x))
     own = (rows >= (ends - sizes)[:, None]) & (rows < ends[:, None])

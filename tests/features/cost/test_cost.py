@@ -1,4 +1,4 @@
-"""What gradients cost: each operation counted by hand and by XLA, loops and devices, totals, the report, the measured time."""
+"""The cost of gradients: each operation counted by hand and by XLA, loops and devices, totals, the report, measured time."""
 
 import inspect
 import json
@@ -21,7 +21,7 @@ from jaxviz.features.cost.parts import flops_of
 
 LINE = Mesh(np.array(jax.devices()[:8]), ("i",))
 F = 4
-"""Bytes of a float32."""
+"""Bytes in a float32."""
 
 X = jax.device_put(np.linspace(0.1, 0.9, 1000, dtype=np.float32))
 I = jnp.array([[2], [0], [1]])
@@ -41,7 +41,7 @@ def total(fun, *args):
 
 
 def xla(fun, *args):
-    """What XLA counts before it optimizes, when each operation still stands by itself."""
+    """XLA's count before optimization, when operations are still separate."""
     return jax.jit(fun).lower(*args).cost_analysis()
 
 
@@ -67,7 +67,7 @@ OPERATIONS = {
         2 * 5 * 4 * 2 * 3, 0, 5 * (12 + 6) * F, 5 * 8 * F,
     ),
     "conv": (conv(), (shaped(2, 3, 9, 9), shaped(4, 3, 3, 3)), 2 * 2 * 4 * 3 * 7**2 * 9, 0, (2 * 243 + 108) * F, 2 * 4 * 49 * F),
-    "padded conv": (  # of 9 places with 3 elements each, the first and the last meet one of the padding
+    "padded conv": (  # of 9 windows with 3 elements, the first and the last overlap the padding by one
         conv(padding="SAME"), (shaped(2, 3, 9, 9), shaped(4, 3, 3, 3)), 2 * 2 * 4 * 3 * 25**2, 0, (2 * 243 + 108) * F, 2 * 4 * 81 * F,
     ),
     "grouped conv": (
@@ -83,7 +83,7 @@ OPERATIONS = {
     "dilated kernel": (
         conv(rhs_dilation=(2, 1)), (shaped(1, 1, 9, 9), shaped(1, 1, 3, 3)), 2 * (5 * 3) * (7 * 3), 0, (81 + 9) * F, 35 * F,
     ),
-    "dilated input": (  # 3 elements two apart, 5 in all, padded by 2: of 7 places with 3 elements each 9 meet an element
+    "dilated input": (  # 3 elements two apart, so 5 in all, padded by 2: 7 windows of 3, which cover 9 elements in total
         conv(padding=((2, 2), (0, 0)), lhs_dilation=(2, 1)), (shaped(1, 1, 3, 3), shaped(1, 1, 3, 3)), 2 * 9 * 3, 0,
         (9 + 9) * F, 7 * F,
     ),
@@ -113,7 +113,7 @@ OPERATIONS = {
 }  # fmt: skip
 
 UNLIKE_XLA_BYTES = {"inverse square", "logistic", "cube", "15th power", "argmax", "integers", "pooling", "sum", "max"}
-"""Which JAX lowers to several operations, or which read a number to begin with; their FLOPs are XLA's all the same."""
+"""JAX lowers these to several operations, or they read a scalar in addition; XLA's FLOPs still agree."""
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -135,7 +135,7 @@ def test_gradients_of_convolutions_as_xla_counts_them():
 
 
 def test_a_triangular_solve_counts_as_xla_counts_it():
-    """A multiplication and an addition for each element of the matrix, those above the diagonal too, and each right-hand side."""
+    """One multiplication and one addition per matrix element, including those above the diagonal, and right-hand side."""
     solve = lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
     assert total(solve, shaped(8, 8), shaped(8, 3)).flops == 2 * 8 * 8 * 3
 
@@ -267,7 +267,7 @@ SLOW = ("checkpointed transformer", "scan over layers")
 @pytest.mark.values
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PROGRAMS])
 def test_gradients_cost_what_xla_says(name):
-    """XLA counts a loop's body once; `as_compiled` does too."""
+    """XLA counts a loop's body once, and so does `as_compiled`."""
     fun, args = PROGRAMS[name]
     report = jaxviz.cost(fun, *args)
     compiled = jax.jit(jax.value_and_grad(fun)).lower(*args).compile().cost_analysis()
@@ -276,7 +276,7 @@ def test_gradients_cost_what_xla_says(name):
 
 
 def test_layers_cost_what_xla_counts_before_it_optimizes():
-    """Compiled, it counts more the more layers there are: fusions recompute elementwise values rather than read them."""
+    """The compiled count grows faster with the number of layers: fusions recompute elementwise values rather than read them."""
     report = jaxviz.cost(*_flat(models.transformer(3)))
     assert report.total.flops == pytest.approx(report.xla(optimized=False).flops, rel=0.001)
 
@@ -338,7 +338,7 @@ def test_reports_fit_the_page(name):
     assert "dot_general" in str(report)
     assert "models.py:" in str(report)
     page = report._repr_html_()
-    shown = page.count("<table>") - page.count("<details>")  # behind "show all" is a table again
+    shown = page.count("<table>") - page.count("<details>")  # "show all" contains a second table
     assert shown == 2
     assert "dot_general" in page
 
@@ -400,9 +400,9 @@ def test_a_training_step_is_counted_as_it_is():
     assert jaxviz.cost(jax.jit(train), *args).total == step.total
     assert step.total.flops == pytest.approx(gradient.total.flops + 2 * args[0].size, rel=0.02)
     assert step.backward.flops > 0
-    # XLA does not multiply by the cotangent of a sum, which is ones.
+    # XLA removes the multiplication by the cotangent of a sum, which is ones.
     assert step.total.flops - step.xla(optimized=False).flops == args[1].size
-    # a loss that takes a gradient itself is differentiated
+    # a loss that itself takes a gradient is differentiated
     assert "gradient of" in jaxviz.cost(lambda w, x: jnp.sum(jax.grad(loss)(w, x)), *args).summary
 
 

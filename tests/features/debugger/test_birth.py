@@ -1,4 +1,4 @@
-"""From the report of a NaN to the run that made it."""
+"""From a NaN report to the run that produced the NaN."""
 
 import gc
 import json

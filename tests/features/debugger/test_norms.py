@@ -1,4 +1,4 @@
-"""What the stepper says of each line: the norms of its value and cotangent, and where a NaN is born."""
+"""The stepper's figures for each line: the norms of its value and cotangent, and where a NaN first occurs."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ X = jnp.asarray(np.linspace(0, 2, 6).reshape(2, 3), jnp.float32)
 
 
 def by_text(stepper):
-    """What lines have come to, by a part of their text."""
+    """The figures of lines, by part of their text."""
     found = Norms(stepper).by_line()
     texts = {"tanh": 1, "* 3": 2, "sum": 3}
     first = layers.__code__.co_firstlineno

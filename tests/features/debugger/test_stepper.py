@@ -1,4 +1,4 @@
-"""`jaxviz.step`: what is seen at each stop, cotangents of what is in between, breakpoints, errors."""
+"""`jaxviz.step`: the display at each stop, cotangents of intermediate values, breakpoints, errors."""
 
 import json
 
@@ -23,7 +23,7 @@ def mlp(params, x):
 
 
 def by_name(s, primitive, n=0, stage="forward"):
-    """The name of what the n-th equation of a primitive makes."""
+    """The name of the result of a primitive's n-th equation."""
     text = s._texts[stage]
     found = [e for program, _, _ in text.programs for e in program.equations if e.primitive.name == primitive]
     return text.names[found[n].outvars[0]]
@@ -139,7 +139,7 @@ def test_a_donated_argument_is_refused_as_in_jax():
         jaxviz.step(lambda x: jnp.sum(x), x)
 
 
-# --- cotangents of what is in between ---------------------------------------------------------------------------------
+# --- cotangents of intermediate values --------------------------------------------------------------------------------
 
 
 def test_the_cotangent_of_an_intermediate_is_its_gradient():
@@ -320,7 +320,7 @@ def test_the_cotangents_of_arguments_are_the_gradient(case):
 def broken(w, xs):
     def cell(h, x):
         h = jnp.tanh(w @ h) + x
-        inner = jnp.log(h)  # not a number where h is negative
+        inner = jnp.log(h)  # NaN where h is negative
         return h, jnp.where(h > 0, inner, 0.0).sum()
 
     h, ys = lax.scan(cell, xs[0], xs)
@@ -510,7 +510,7 @@ def test_back_goes_from_the_backward_program_to_the_forward_one():
     s.run(primitive="scan")
     assert s.stage == "backward"
     s.next().back(into=True)
-    assert s.position.path[-1].iteration == 0  # a scan in reverse ends with the first
+    assert s.position.path[-1].iteration == 0  # a reversed scan ends with its first iteration
 
 
 def test_programs_and_derivations_are_stepped_too():

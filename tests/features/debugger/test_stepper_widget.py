@@ -1,4 +1,4 @@
-"""The stepper's widget, without a page: what it sends, what it does when it is asked, and what a notebook shows of a stepper."""
+"""The stepper's widget without a page: its messages, its reactions to requests, and the display of a stepper in a notebook."""
 
 import gc
 import gzip
@@ -38,7 +38,7 @@ def started(*args, f=loss, **kwargs):
 
 
 def ask(widget, do, **more):
-    """As a page asks; gives the stop."""
+    """Sends a request like a page; returns the stop."""
     sent = []
     widget.send = sent.append
     widget._answer(widget, {"do": do, **more}, [])
@@ -59,7 +59,7 @@ def programs(widget):
 
 
 def program_at(made, stop):
-    """As `widgets/src/stepper/view.ts` finds it."""
+    """Like `widgets/src/stepper/view.ts`."""
     number = next(s["program"] for s in made["stages"] if s["name"] == stop["stage"])
     for level in stop["path"]:
         number = made["programs"][number]["rows"][level["index"]]["n"][level["body"]]
@@ -76,7 +76,7 @@ def recorded(x):
 
 
 def fixture():
-    """What a page is sent of a run, for the tests of both languages."""
+    """The data that a page receives about a run, for the tests of both languages."""
     s, w = started(jnp.float32(0.5), f=recorded)
     found = {"programs": programs(w), "stops": {}}
 
@@ -103,7 +103,7 @@ FIXTURE = Path(__file__).parents[2] / "fixtures" / "stepper.json"
 
 
 def form(x):
-    """The names and the kinds of what there is; lists that are all of one form by that."""
+    """The structure of some data: names and types; a list with a uniform structure has its items' structure."""
     if isinstance(x, dict):
         return {k: form(v) for k, v in x.items()}
     if isinstance(x, list):
@@ -112,7 +112,7 @@ def form(x):
     return type(x).__name__ if not isinstance(x, int) or isinstance(x, bool) else "float"
 
 
-# --- what is sent -----------------------------------------------------------------------------------------------------
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 
 WRITTEN_WITH = "0.10.2"
@@ -123,7 +123,7 @@ WRITTEN_WITH = "0.10.2"
     jax.__version__ != WRITTEN_WITH, reason=f"written with JAX {WRITTEN_WITH}; others give equations other params"
 )
 def test_the_fixture_has_the_form_of_what_is_sent():
-    """Where it has not: `json.dumps(fixture())` is the new one."""
+    """If it does not match: `json.dumps(fixture())` is the new fixture."""
     kept = json.loads(FIXTURE.read_text(encoding="utf-8"))
     made = fixture()
     assert form(kept["stops"]) == form(made["stops"])
@@ -361,7 +361,7 @@ def test_a_step_of_a_long_program_costs_little():
     assert len(w.stop) < 6000  # nothing of the program is sent again
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def test_moves_are_those_of_the_stepper():
@@ -522,7 +522,7 @@ def test_what_is_not_known_is_not_done():
     assert s.position.index == 0
 
 
-# --- what a notebook shows --------------------------------------------------------------------------------------------
+# --- display in a notebook --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -547,7 +547,7 @@ def test_a_notebook_shows_the_widget_and_of_a_later_move_the_stop(shell):
     moved = formats(shell, s.next())
     assert VIEW not in moved
     assert "equation 2" in moved["text/plain"]
-    assert VIEW in formats(shell, s)  # which has not moved since
+    assert VIEW in formats(shell, s)  # because it has not moved
     ask(s.widget(), "next")
     assert VIEW in formats(shell, s)
 

@@ -1,4 +1,4 @@
-"""Stepping through programs, whichever way, comes to what running them at once comes to."""
+"""Stepping through a program, in any way, has the same results as running it at once."""
 
 import random
 
@@ -38,7 +38,7 @@ def assert_close(got, wanted):
 
 
 def walk(m, seed, limit=120):
-    """Moves at random, then out of everything."""
+    """Random moves, then out of everything."""
     rng = random.Random(seed)
     for n in range(limit):
         if m.is_done:
@@ -71,7 +71,7 @@ def test_any_walk_comes_to_the_same_results(case, budget):
 
 
 def mapped_while(x):
-    """Whose predicate differs between examples: those that have ended keep what they have."""
+    """Its predicate differs between examples: those that have finished keep their values."""
 
     def until(x):
         step = lambda s: (s[0] + 1.0, jnp.sin(s[1] - s[0]), ~s[2])
@@ -147,7 +147,7 @@ def at_scan(reverse=False):
 
 
 def carries(reverse=False):
-    """The carry at the start of each iteration, in the order of the run."""
+    """The carry at the start of each iteration, in execution order."""
     h, found = X, []
     for x in LONG[::-1] if reverse else LONG:
         found.append(h)
@@ -284,7 +284,7 @@ def test_going_back_runs_no_more_than_the_equations_since_a_checkpoint():
     for i in range(0, len(equations), 17):
         ran.clear()
         m.value(Position("primal", (), i + 1), equations[i].outvars[0])
-        assert len(ran) <= 4 * 11 + 1  # 120 equations, 11 between checkpoints, which memory may make four times as many
+        assert len(ran) <= 4 * 11 + 1  # 120 equations, 11 between checkpoints, or up to 44 with little memory
 
 
 def test_where_memory_runs_out_history_is_freed_and_the_run_goes_on():

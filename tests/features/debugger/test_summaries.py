@@ -1,4 +1,4 @@
-"""What is told of an array, against NumPy; and that no more than that leaves its device."""
+"""Summaries of arrays compared with NumPy; and that nothing else leaves the device."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def test_the_histogram_is_numpy_s():
     counts, edges = np.histogram(x, BINS)
     assert s.edges == (edges[0], edges[-1])
     assert sum(s.histogram) == 1000
-    assert np.abs(np.array(s.histogram) - counts).max() <= 1  # a value on an edge may fall on either side
+    assert np.abs(np.array(s.histogram) - counts).max() <= 1  # a value on an edge may be counted on either side
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: np.dtype(d).name)

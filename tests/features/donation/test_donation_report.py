@@ -1,4 +1,4 @@
-"""What donation comes to, against what XLA compiled and what becomes of the arrays."""
+"""The effects of donation, compared with what XLA compiled and what happens to the arrays."""
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ def test_what_is_reused_is_what_xla_says_and_what_is_deleted(fun):
 
 
 def test_a_copy_that_undoes_what_is_spared():
-    """XLA's temporary memory is the oracle: with donation it takes as much more as is copied."""
+    """XLA's temporary memory is the oracle: with donation it grows by the size of the copy."""
     crossed = FUNCTIONS["crossed"]
     x = jnp.ones((100, 100))
     report = jaxviz.donation(jax.jit(crossed, donate_argnums=(0, 1)), x, x + 1)

@@ -1,11 +1,11 @@
-"""Programs that are drawn, and names that try to break out of a picture."""
+"""Programs to draw, with names that try to break out of a picture."""
 
 import jax
 import jax.ad_checkpoint
 import jax.numpy as jnp
 
 EVIL = "</script></title><img src=x onerror=alert(1)>\u202eabc\u2066\x1b[31m\x00\\N\\l\"'&]]>--><b>%n"
-"""Ends elements, has an event handler, turns text around, commands a terminal, and has the escapes of dot."""
+"""Closes elements, has an event handler, reverses text, has terminal control codes and dot's escapes."""
 
 LONG = "n" * 1_000_000
 

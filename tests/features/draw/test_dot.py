@@ -1,4 +1,4 @@
-"""Programs in Graphviz's dot language: what is drawn, and that nothing in a program gets out of its label."""
+"""Programs in Graphviz's dot language: what is drawn, and that no program text escapes its label."""
 
 import re
 import shutil
@@ -127,7 +127,7 @@ def test_dot_takes_what_is_written_and_nothing_hostile_comes_through(stage):
     shown = "".join(root.itertext()) + "".join(v for e in root.iter() for v in e.attrib.values())
     assert "<U+202E>" in shown
     assert "onerror=alert(1)" in shown  # as text
-    assert "\\N\\l" in shown  # and not as what dot makes of it
+    assert "\\N\\l" in shown  # and not expanded by dot
     for text in (dot.source, shown):
         assert not set(text) & {"\u202e", "\u2066", "\x1b", "\x00"}
     assert len(dot.source) < 40_000

@@ -1,4 +1,4 @@
-"""Pictures: what they show of a program, that boxes stand free, and that none fails."""
+"""Pictures: their content, that boxes do not overlap, and that none fails."""
 
 import shutil
 import time
@@ -122,12 +122,12 @@ def test_many_values_between_the_same_groups_are_one():
     graph = derivation.draw("forward+backward", depth=0).graph
     boxes = {b.title: b for b in graph.boxes}
     assert {"48 residuals", "36 inputs", "60 results"} <= set(boxes)
-    # How many depends on the version of JAX, whose rules save different values.
+    # The number depends on the version of JAX, whose rules save different values.
     kept = max((t for t in boxes if t.endswith(" residuals")), key=lambda t: int(t.split()[0]))
     assert int(kept.split()[0]) % 6 == 0
     ends = {(graph.boxes[x.tail].title, graph.boxes[x.head].title) for x in graph.lines}
     assert {("layer × 6", kept), (kept, "layer × 6"), ("36 inputs", "48 residuals")} <= ends
-    # Of each layer ten arrays are parameters, and their gradients are what comes out.
+    # Each layer has ten parameters, whose gradients are the results.
     assert boxes["60 results"].tooltip.startswith(
         "60 results, 195.0 KiB\ngradient of params['layers'][0…5]['down']: 6 × f32[64,32]"
     )
@@ -162,7 +162,7 @@ def test_every_residual_is_a_port_that_the_backward_program_reads(name):
     ports = {b.number: b for b in graph.boxes if b.kind == "residual" and b.frame == 0}
     total = sum(int(p.detail.split(" × ")[0]) if " × " in p.detail.split("[")[0] else 1 for p in ports.values())
     assert total == derivation.n_residuals
-    # Some are read by nothing, which the report of the residuals notes too.
+    # Some are read by nothing, which the residuals report notes as well.
     unread = sum(not r.consumers for r in derivation.residuals)
     read = {x.tail for x in graph.lines if x.tail in ports}
     assert len(set(ports) - read) <= unread
@@ -214,7 +214,7 @@ def test_nothing_hostile_gets_into_a_picture(stage, without_dot, tmp_path):
 
 @pytest.mark.parametrize("stage", ["primal", "forward+backward"])
 def test_a_notebook_shows_it_in_the_ink_of_the_page(stage):
-    """Light and dark: by `dot`, where it is installed, and by our own layout."""
+    """In light and dark themes: with `dot`, if it is installed, and with our own layout."""
     picture = drawing("small", stage)
     for by_dot in (True, False):
         shown = on_page(picture.svg(by_dot))
@@ -273,7 +273,8 @@ def test_what_can_be_drawn():
 
 
 def innermost(program):
-    """How many equations are drawn as such where everything is open: those that hold no program, and one that chooses for each cond."""
+    """The number of equations drawn as such when everything is open: those without nested programs, and one for each choice of a cond's
+    branch."""
     n = 0
     for e in program.equations:
         inside = bodies(e)

@@ -1,4 +1,4 @@
-"""Runs of repeated equations: found where the wiring repeats too, and only there."""
+"""Runs of repeated equations: folded if the wiring repeats as well, and only then."""
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ def test_the_same_primitives_wired_otherwise_are_no_repetition():
             x = jnp.sin(jnp.cos(x) * 2.0) + (x if i % 2 else y)
         return x
 
-    # Of two repetitions each the wiring is the same again, though not of one.
+    # In groups of two repetitions the wiring repeats, though not in single ones.
     assert folds(f, jnp.ones(3), jnp.ones(3)) in ([Fold(0, 8, 4)], [Fold(4, 8, 3)])
 
 
@@ -69,7 +69,7 @@ def test_what_reads_further_back_than_the_repetition_before_is_not_folded():
         return xs[-1]
 
     for fold in folds(f, jnp.ones(3)):
-        assert fold.length >= 8  # two steps or more in one repetition, which then reads the one before
+        assert fold.length >= 8  # two or more steps per repetition, which reads the previous one
 
 
 def test_other_types_are_other_layers():

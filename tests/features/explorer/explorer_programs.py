@@ -1,4 +1,4 @@
-"""A program with layers, for the tests of what the explorer says of scopes and kept values."""
+"""A program with layers, to test what the explorer shows of scopes and saved values."""
 
 import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""Programs whose text the explorer copies. Run as a script, it writes down their views and what JAX prints of them."""
+"""Programs whose text the explorer copies. Run as a script, this writes their views and JAX's output to a fixture."""
 
 import json
 import sys
@@ -70,11 +70,11 @@ PROGRAMS = {
 
 
 def printed(f, args):
-    """The view of a function, and what JAX prints of each of its stages."""
+    """The view of a function, and JAX's output for each of its stages."""
     derivation = jaxviz.derive(f, *args)
     view = to_json(view_of(derivation, source=False))
     for file in view["files"]:
-        file["path"] = Path(file["path"]).name  # the same wherever it is run
+        file["path"] = Path(file["path"]).name  # independent of the machine
     return {"view": view, "text": {key: str(getattr(derivation, key).jaxpr) for key in STAGES}}
 
 

@@ -1,4 +1,4 @@
-"""What would lower the peak, in words: each figure is what the switches measure."""
+"""Advice on lowering the peak, whose figures are measured with the switches."""
 
 import re
 
@@ -45,7 +45,7 @@ def test_a_card_for_each_of_the_largest(switches, advice):
 
 
 def test_a_card_recomputes_what_it_is_of(switches, advice):
-    """With a checkpoint that saves all else that it could, the values of the expression are kept no more."""
+    """With a checkpoint that saves everything else it could, the expression's values are no longer kept."""
     residuals = switches.derivation.residuals
     groups = kept_expressions(residuals)[0]
     named = re.search(r"around `(\w+)`", advice["cards"][0]).group(1)
@@ -77,7 +77,7 @@ def test_where_nothing_helps_it_says_so():
 
 
 def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():
-    """Of a small network any checkpoint lowers the peak, whether it recomputes something or not."""
+    """In a small network any checkpoint lowers the peak, whether or not it recomputes something."""
 
     def predict(params, x):
         for w in params:

@@ -1,4 +1,4 @@
-"""A gradient in motion as a file: what is drawn at each step is what is in memory then."""
+"""The animation of a gradient as a file: each frame shows what is in memory at its step."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def test_each_step_is_a_frame(explorer, tmp_path, suffix):
     path = explorer.save_animation(tmp_path / f"loss{suffix}", seconds=5)
     n = len(explorer.view.columns["step_row"])
     with Image.open(path) as image:
-        # Frames that are alike may be one, shown for as long.
+        # Equal frames may be merged, and shown for as long.
         assert n / 2 < image.n_frames <= n
         assert image.info.get("loop", 0) == 0
 
@@ -50,7 +50,7 @@ def test_bins_hold_what_is_in_memory(explorer):
     memory = dict(zip(animation.STACKED, memory_by_kind(view), strict=True))
     np.testing.assert_array_equal(of["temporary"] + of["recomputed"], memory["temporary"])
     np.testing.assert_array_equal(of["cotangents"], memory["cotangent"])
-    # What is recomputed is there in the backward pass alone.
+    # Recomputed values exist only in the backward pass.
     assert of["recomputed"][: scene.turn].max() == 0 < of["recomputed"].max()
 
 

@@ -1,4 +1,4 @@
-"""What the explorer is told of two versions of a function."""
+"""The data about two versions of a function that the explorer receives."""
 
 import json
 

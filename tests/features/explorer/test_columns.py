@@ -1,4 +1,4 @@
-"""A derivation as columns: rows, names and links hold against the programs that they show."""
+"""A derivation as columns: rows, names and links agree with the programs."""
 
 import json
 import re
@@ -176,7 +176,7 @@ def test_of_a_jit_only_the_name_is_shown(derivation):
 
 
 def test_what_came_before_a_derived_function_is_told():
-    """The mapped gradient of a function: its last equation leads back through vmap and transpose."""
+    """The mapped gradient of a function: its last equation derives through vmap and transpose."""
     mapped = jaxviz.vmap(jaxviz.grad(lambda w, x: jnp.sum(jnp.sin(w * x))), (None, 0))
     view = view_of(jaxviz.derive(mapped, jnp.ones(3), jnp.ones((2, 3))))
     row = view.stages[0].equations[1] - 1
@@ -216,7 +216,7 @@ def test_steps_are_the_equations_of_the_timeline_and_buffers_its_values(view, de
 
 
 def test_steps_of_a_function_called_twice_have_rows_of_their_own():
-    """What JAX traces once stands at two places of the program, and is two steps."""
+    """A function that JAX traces once, but that is called twice, has two steps."""
     view = view_of(jaxviz.derive(lambda x: jnp.sum(jax.jit(jnp.sin)(jax.jit(jnp.sin)(x))), jnp.ones(3)))
     rows = view.columns["step_row"].tolist()
     assert len(set(rows)) == len(rows)
@@ -247,7 +247,7 @@ def named(case):
 
 
 def device_view(case):
-    """What is shown of one of the programs for several devices, with all its arguments differentiated."""
+    """The view of one of the programs for several devices, differentiated in all its arguments."""
     case = named(case)
     return view_of(jaxviz.derive(case.fun, *case.args, argnums=tuple(range(len(case.args)))))
 
@@ -389,7 +389,7 @@ def test_a_token_among_the_results_takes_no_memory():
 )
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_text_that_the_browser_is_tested_with_is_what_jax_prints(name):
-    """Write it anew with `python tests/features/explorer/printed_programs.py`."""
+    """To update it, run `python tests/features/explorer/printed_programs.py`."""
     made = json.loads(json.dumps(printed(*PROGRAMS[name])))
     assert made["text"] == PRINTED[name]["text"]
     params = lambda view: [view["strings"][i] for i in view["columns"]["equation_printed"]]
@@ -411,7 +411,7 @@ def binders(view, key):
 
 
 def filled(pattern, names):
-    """As `widgets/src/model/records.ts` writes it."""
+    """The reason with its names, like in `widgets/src/model/records.ts`."""
     first, *rest = pattern.split("``") if names else [pattern]
     return first + "".join(f"`{name}`{part}" for name, part in zip(names, rest, strict=True))
 
@@ -446,7 +446,7 @@ warm.join()
 
 
 def test_what_a_library_traced_before_is_on_the_line_of_the_users_that_called_it(tmp_path, monkeypatch):
-    """JAX keeps the trace, in which no line of the user's is."""
+    """JAX caches the trace, which contains no line of the user's."""
     (tmp_path / "soft_library.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(tmp_path)
     jaxviz.own_code(exclude=[str(tmp_path / "soft_library.py")])

@@ -1,4 +1,4 @@
-"""The compiled program: links that hold, and the program being the one that JAX compiles."""
+"""The compiled program: links are correct, and the program is the one that JAX compiles."""
 
 import collections
 import re
@@ -24,7 +24,7 @@ CASES = {case.name: case for case in programs.CASES}
 
 
 def lines_of(derivation, which):
-    """The lines of a text, each with the equations that it is linked to, as (stage, equation)."""
+    """The lines of a text with the equations that each is linked to, as (stage, equation)."""
     made = compiled(lower(derivation))
     rows = [(stage, e) for stage, _ in made["stages"] for _, e in getattr(derivation, stage).walk()]
     assert len(rows) == sum(n for _, n in made["stages"])
@@ -51,7 +51,7 @@ def test_an_instruction_leads_to_its_equation_and_its_line(which):
         ("cosine", "forward", "cos", 1),
         ("log", "forward", "log", 2),
     ):
-        # A fusion recomputes what it reads, so that there may be several of one.
+        # A fusion recomputes what it reads, so there may be several instructions for an equation.
         (((found, equation),),) = {tuple(rows) for line, rows in lines if re.search(operation(name), line)}
         assert (found, equation.primitive.name) == (stage, primitive)
         assert locate(equation.source).line == loss.__code__.co_firstlineno + offset
@@ -109,7 +109,7 @@ def test_the_calls_of_one_function_are_told_apart():
         if " exponential(" in line
     ]
     assert sorted(map(tuple, exps)) == [(i,) for i in places]
-    # StableHLO has the function once, for both calls.
+    # StableHLO contains the function once, for both calls.
     shared = [
         link
         for line, link in zip(made["stablehlo"]["text"].split("\n"), made["stablehlo"]["links"], strict=True)
@@ -132,13 +132,13 @@ def test_what_xla_shares_has_no_line_of_its_own():
 
 
 def instructions(text):
-    """The instructions of optimised HLO, each with what its operands are in place of their names, in any order."""
+    """The instructions of optimised HLO, with operands instead of their names, in any order."""
     made = {
         line: re.match(r"\s+(?:ROOT )?%(\S+) = (.*?\S [a-z0-9-]+)\(", line) for line in module._without_tables(text)
     }
     kinds = {found[1]: found[2] for found in made.values() if found}
     lines = [module._METADATA.sub("", line) for line, found in made.items() if found]
-    # Parameters of a fusion stand in any order, and so are numbered.
+    # A fusion's parameters are in arbitrary order, so they are numbered.
     plain = (re.sub(r"(?<=parameter\()\d+|^\s*(ROOT )?%\S+ = |\.clone|/\*.*?\*/", "", line) for line in lines)
     return collections.Counter(re.sub(r"%([\w.\-]+)", lambda m: f"<{kinds.get(m[1], '')}>", line) for line in plain)
 
@@ -196,7 +196,7 @@ def test_no_tag_or_location_is_left_in_sight(name):
     made = compiled(lower(jaxviz.derive(CASES[name].fun, *CASES[name].args)))
     for which in ("stablehlo", "hlo"):
         assert not re.search(r"jaxviz\.\d|loc\(|#loc|metadata=|FileNames|stack_frame", made[which]["text"])
-    # All that is computed is linked; parameters, constants and the like need not be.
+    # Everything computed is linked; parameters, constants and the like need not be.
     plumbing = r"parameter\(|constant|tuple|copy|bitcast|broadcast|= \S+ convert|iota"
     bare = [
         line
@@ -366,6 +366,6 @@ def test_one_block_alone_is_linked_to_the_equations_of_the_first():
     assert len(made["hlo"]["text"]) < 0.5 * len(whole["hlo"]["text"])
     programs = [e for stage in ("forward", "backward") for _, e in getattr(derivation, stage).walk()]
     linked = [str(programs[n].primitive.name) for link in made["stablehlo"]["links"] for n in link]
-    # Of one block alone x has no cotangent.
+    # In a single block, x has no cotangent.
     assert (linked.count("tanh"), linked.count("dot_general")) == (1, 2)
     assert one_block_of(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x) * x), X)) is None

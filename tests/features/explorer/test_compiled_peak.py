@@ -1,4 +1,4 @@
-"""The memory of the compiled program, as the page has it: the sums of the report, and its rows."""
+"""The compiled program's memory on the page: the totals and rows of the report."""
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ def test_more_rows_than_are_sent_are_counted(monkeypatch):
 
 
 def test_the_backward_pass_begins_where_its_instructions_become_frequent():
-    """XLA runs a few of them early, such as a broadcast; at the turn all residuals of the layers are there."""
+    """XLA runs a few of them early, such as a broadcast; at the turn all residuals of the layers exist."""
     report = jaxviz.compiled_memory(unrolled, W, X)
     kept = [m.nbytes[3] for m in report.timeline]
     assert kept[report.turn] >= 0.7 * max(kept)

@@ -1,4 +1,4 @@
-"""What the source pane says of each line: the sums of the reports on cost and on residuals."""
+"""The source pane's figures per line: the totals of the cost and residuals reports."""
 
 from collections import Counter
 
@@ -26,7 +26,7 @@ def label_of(location):
 
 
 def reported(derivation):
-    """The same from the reports, without what comes to nothing."""
+    """The same from the reports, without zeros."""
     found = Counter()
     for r in jaxviz.cost(derivation).rows:
         recomputes = r.stage == "backward" and r.equation.origin and r.equation.origin.role == "recomputation"

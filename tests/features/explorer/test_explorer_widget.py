@@ -105,7 +105,7 @@ def test_the_page_of_a_large_function_does_not_wait_for_advice(explorer, tmp_pat
 
 
 def packed(page, name):
-    """What a saved page holds under a name."""
+    """The content that a saved page has under a name."""
     block = re.search(rf'id="jaxviz-{name}">"([^"]*)"', page.read_text()).group(1)
     return gzip.decompress(base64.b64decode(block))
 
@@ -164,7 +164,7 @@ def test_switches_that_are_set_go_with_a_page(explorer, tmp_path):
     assert json.loads(state["drawn"])["key"] == "0||"
     tried = json.loads(state["tried"])["trades"]
     assert {"", "||", "0||"} <= set(tried)
-    assert any(key.startswith("0|0") for key in tried)  # what is one switch away, too
+    assert any(key.startswith("0|0") for key in tried)  # including settings that are one switch away
     with pytest.raises(traitlets.TraitError, match="is not the key of a setting"):
         explorer.switches = "7||"
     explorer.update(other, jnp.ones((3, 3)), jnp.ones((2, 3)))
@@ -306,7 +306,7 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
     assert whole.is_whole
     assert whole.check is None
     assert whole.columns["step_row"].size
-    # What has been on the screen meanwhile holds: no number of a row or a string has changed.
+    # What has been displayed so far remains valid: no row or string number has changed.
     assert whole.strings[: len(first.strings)] == first.strings
     later = [
         n for n in COLUMNS if n.startswith(("buffer_", "step_", "scope_")) or n in ("residual_buffer", "row_of_scope")
@@ -329,7 +329,7 @@ def test_a_page_of_a_large_program_is_whole(explorer, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_AT_ONCE", 3)
     explorer._fill()
     assert decode(packed(explorer.save_html(tmp_path / "loss.html"), "payload")).is_whole
-    # It is worked out by now, so the browser gets it too.
+    # It has been computed by now, so the browser receives it as well.
     explorer._handle_custom_msg("rest", [])
     assert decode(explorer.rest, decode(explorer.payload)).is_whole
 

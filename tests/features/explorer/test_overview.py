@@ -1,4 +1,4 @@
-"""What the explorer shows first: its figures are those of the reports, and what repeats is one box."""
+"""The explorer's first view: its figures agree with the reports, and repeated scopes are one box."""
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,7 @@ def texts(view, column):
 
 
 def named(view, is_backward=0):
-    """The names and the counts of the scopes of a pass, by their paths."""
+    """The names and counts of a pass's scopes, by path."""
     c, names, paths, found = view.columns, texts(view, "scope_name"), {-1: ()}, {}
     for i, (name, parent) in enumerate(zip(names, c["scope_parent"].tolist(), strict=True)):
         paths[i] = (*paths[parent], name)
@@ -165,7 +165,7 @@ def test_a_value_of_several_layers_is_named_once():
     assert texts(view, "kept_label")[0].startswith("jax.nn.gelu(")
     n = int((view.columns["residual_kept"] == 0).sum())
     assert (view.columns["kept_times"][0], view.columns["kept_values"][0]) == (12, n // 12)
-    # Of tanh JAX 0.12 keeps its result alone, and before what its derivative multiplies by.
+    # For tanh, JAX 0.12 saves only the result, and earlier versions the factor of its derivative.
     reason = texts(view, "kept_reason")[0]
     assert "'s derivative multiplies the tangent by it (" in reason
     assert "the rest is saved for the derivatives of " in reason

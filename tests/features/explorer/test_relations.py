@@ -1,4 +1,4 @@
-"""Which variables are one value, and whose tangents and cotangents others are: held against the numbers that the programs compute."""
+"""Which variables have the same value, and which are tangents and cotangents of which: compared with the values that programs compute."""
 
 import itertools
 from dataclasses import replace
@@ -25,7 +25,7 @@ SEVERAL = jax.jit(lambda x: jnp.sin(x) * x)
 
 
 class Known:
-    """A derivation, its variables by number, and the numbers that those at the top of its stages come to."""
+    """A derivation, its variables by number, and the values of those at the top level of its stages."""
 
     def __init__(self, case):
         self.derivation = jaxviz.derive(case.fun, *case.args, argnums=tuple(range(len(case.args))))
@@ -34,7 +34,7 @@ class Known:
         for i, key in enumerate(STAGES):
             try:
                 top = getattr(self.derivation, key)
-            except Exception:  # as a while loop's backward program
+            except Exception:  # for example a while loop's backward program
                 continue
             numbers = {}
             todo = [(top, None)]
@@ -54,7 +54,7 @@ class Known:
         self.values = self._run()
 
     def _run(self):
-        """For a variable at the top of a stage, by its number, its value."""
+        """The values of the variables at the top level of a stage, by number."""
         d, random = self.derivation, np.random.default_rng(0)
         like = lambda aval: jnp.asarray(random.normal(size=aval.shape), aval.dtype)
         inputs = [
@@ -139,7 +139,7 @@ def test_tangents_of_one_value_are_the_same_in_both_programs_that_have_them(know
 
 
 def test_cotangents_say_how_the_result_depends(known):
-    """What the linear program's result changes by, when a variable of it is changed, is what that one's cotangent says."""
+    """A variable's cotangent tells how much the linear program's result changes with the variable."""
     d, kin, of = known.derivation, known.columns["variable_kin"], known.columns["variable_of"]
     number = known.stages[3]
     by_number = {number[v]: v for v in number}
@@ -174,7 +174,7 @@ def test_cotangents_say_how_the_result_depends(known):
 
 
 def test_a_literal_that_is_kept_is_no_variable_of_the_same_name():
-    """JAX keeps the 3.0 as an array; the listing calls that residual `a`, as it calls the input."""
+    """JAX saves the 3.0 as an array; the listing calls this residual `a`, like the input."""
     view = jaxviz.explore(lambda x: 3.0 * x, 2.0).view
     stages = {stage.key: stage for stage in view.stages}
     binders = lambda key: view.columns["binder_vars"][view.columns["program_binders"][stages[key].programs[0]] :]

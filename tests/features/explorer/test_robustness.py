@@ -1,4 +1,4 @@
-"""Odd programs: what is shown of them is all there, or says in one line why not."""
+"""Odd programs: everything is shown, or one line says why not."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a cell has of an explorer for places without widgets: which outputs, in which order, and that they are right and plain."""
+"""The outputs of an explorer's cell for places without widgets: which ones, in which order, and that they are correct and plain."""
 
 import html
 import io
@@ -29,7 +29,7 @@ def explorer():
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What is displayed, as in a notebook."""
+    """The displayed outputs, as in a notebook."""
     found = []
     monkeypatch.setattr(module, "get_ipython", lambda: SimpleNamespace(kernel=object()))
     monkeypatch.setattr(module, "display", lambda data, **how: found.append((data, how)))
@@ -43,7 +43,7 @@ def test_the_widget_comes_first_then_a_picture_and_a_table(explorer, shown):
     assert how["metadata"]["image/png"]["alt"].startswith("Gradient of layers in params. saves ")
     with Image.open(io.BytesIO(drawn["image/png"])) as made:
         assert made.width == 2 * how["metadata"]["image/png"]["width"]
-        assert made.convert("RGBA").getpixel((0, 0))[3] == 0  # a page's own background, light or dark
+        assert made.convert("RGBA").getpixel((0, 0))[3] == 0  # the background is transparent, for light and dark pages
     assert set(table) == {"text/html", "text/plain"}
 
 
@@ -78,7 +78,7 @@ def test_another_version_takes_the_place_of_the_outputs(explorer, shown):
     assert [how["display_id"] for _, how in first] == [how["display_id"] for _, how in second]
     assert [how["update"] for _, how in second] == [True, True]
     assert "jnp.cos(x)" in second[1][0]["text/html"]
-    # One without a gradient has no picture, and the one before does not stay.
+    # Without a gradient there is no picture, and the previous one is removed.
     explorer.update(lambda x: jax.lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0)
     assert shown[5][0] == {"text/plain": ""}
     assert "<pre>Explorer of" in shown[6][0]["text/html"]
@@ -100,7 +100,7 @@ def test_the_table_is_plain_html_and_says_what_the_reports_say(explorer):
     read = _Tags(made)
     assert read.tags <= {"div", "p", "table", "thead", "tbody", "tr", "th", "td", "code"}
     assert read.attributes <= {"class", "align"}
-    # The largest sum of one place, in all layers.
+    # The largest total per location, over all layers.
     sizes, words = Counter(), {}
     for group in jaxviz.residuals(layers, *layers_args, argnums=0).groups:
         if group.kind != "argument":

@@ -1,4 +1,4 @@
-"""The switches: each setting comes to what the function with these checkpoints does, and what the page is told is what Python has."""
+"""The switches: each setting has the figures of the function with these checkpoints, and the page's data agrees with Python's."""
 
 import json
 import math
@@ -26,19 +26,19 @@ def switches_of(f, *args):
 
 
 def named(switches, name):
-    """The number of the region of this name."""
+    """The number of the region with this name."""
     (found,) = (i for i, r in enumerate(switches.table()["regions"]) if r["name"].startswith(name))
     return found
 
 
 def members_of(switches, what):
-    """The numbers of the values of one expression."""
+    """The numbers of the values of an expression."""
     table = switches.table()
     return [v for v, g in enumerate(table["values"]["group"]) if table["groups"][g]["what"] == what]
 
 
 def comes_to(f, *args):
-    """Peak, bytes of the residuals and FLOPs of a function as the reports have them."""
+    """The peak, residual bytes and FLOPs of a function according to the reports."""
     derivation = jaxviz.derive(f, *args)
     return jaxviz.memory(derivation).peak_nbytes, derivation.residuals.nbytes, jaxviz.cost(derivation).total.flops
 
@@ -46,7 +46,7 @@ def comes_to(f, *args):
 @pytest.mark.skipif(jax.__version__ != VERSION, reason=f"written with JAX {VERSION}; others keep other values")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_fixture_is_what_python_makes(name):
-    """Write it anew with `python tests/features/explorer/whatif_programs.py`."""
+    """To update it, run `python tests/features/explorer/whatif_programs.py`."""
     assert json.loads(json.dumps(cases(*PROGRAMS[name]))) == WRITTEN[name]
 
 
@@ -338,10 +338,10 @@ def test_residuals_have_the_nearest_values_that_a_name_can_save_in_their_place()
             assert values == []
         else:
             made.setdefault(r.expression, [what(v) for v in values])
-    # What the rule of tanh keeps differs between versions of JAX; all of it is made from the product.
+    # What the rule of tanh saves depends on the version of JAX; all of it is computed from the product.
     assert len([e for e in made if made[e] == ["x @ w"]]) >= 2
     assert made["jnp.tanh(x @ w) * jnp.cos(x)"] == ["jnp.tanh(x @ w) * jnp.cos(x)"]
-    assert made["jnp.cos(x)"] == []  # the first, of the argument itself
+    assert made["jnp.cos(x)"] == []  # the first one, of the argument itself
 
 
 def test_calls_of_one_function_are_told_apart():

@@ -1,4 +1,4 @@
-"""Programs whose switches the tests of both languages set. Run as a script, it writes down their tables and what settings come to."""
+"""Programs whose switches the tests of both languages use. Run as a script, this writes the fixture with their tables and figures."""
 
 import json
 import sys
@@ -46,7 +46,7 @@ def layers(ws, x):
 
 
 def halves(ws, x):
-    """Of the two functions neither holds the other one, and both hold the middle."""
+    """The two functions overlap: neither contains the other, and both contain the middle."""
 
     def first(x):
         return second(activation(x @ ws[0]))
@@ -67,7 +67,7 @@ PROGRAMS = {
 
 
 def cases(f, args):
-    """The table, settings with their keys, what is one switch away, and what they come to."""
+    """The table, settings with their keys, the settings one switch away, and their figures."""
     switches = Switches(jaxviz.derive(f, *args))
     table = switches.table()
     n, regions = len(switches.values), range(len(switches.regions))

@@ -1,4 +1,4 @@
-"""Advice stands at a line that has what the advice names, in models that nobody wrote for lint."""
+"""Advice is located on a line that contains what it names, in models that were not written for lint."""
 
 import gc
 import linecache
@@ -12,14 +12,14 @@ import jaxviz
 from benchmarks.models import scan_transformer, transformer
 
 pytest.importorskip("flax", reason="the engine's tests with the newest JAX go without the libraries")
-import flax.linen as nn  # as a user imports it: advice is written by the names of this file
+import flax.linen as nn  # like a user's import: advice uses the names in this file
 
 X = jnp.ones((2, 64, 32))
 
 
 @pytest.fixture(autouse=True)
 def _unfrozen():
-    """What a test run has frozen is found by no referrer, as the functions of a module that is a method's."""
+    """Objects frozen by the test run have no visible referrers, such as the functions of a module for its methods."""
     gc.unfreeze()
     yield
     gc.freeze()

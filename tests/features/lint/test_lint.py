@@ -1,4 +1,4 @@
-"""Advice: for each rule a program that there is advice on, what JAX holds once it is followed, and programs that there is none on."""
+"""Advice: for each rule a program with the advice, what JAX saves after following it, and programs without the advice."""
 
 import inspect
 import json
@@ -236,12 +236,12 @@ def embedded_in_loop(rows, w, ids):
 
 @dataclass(frozen=True)
 class Case:
-    """What there is advice on by a rule, and the same with the advice followed, or otherwise as near, where there is none.
+    """A program with a rule's advice, and the same with the advice followed, or if there is no advice, a similar one.
 
     Args:
-      exact: whether the bytes at stake are those that JAX holds less with the advice followed; names and constants are about other
-        things, and the dummies of conds go together with more.
-      words: that the advice has.
+      exact: whether the bytes at stake are those that JAX no longer saves with the advice followed; for names and constants they are not,
+        and a cond's dummies disappear together with other values.
+      words: words that the advice contains.
     """
 
     rule: str
@@ -434,7 +434,7 @@ def line_of(fun, text):
 
 
 def test_a_transformer(report):
-    """What its three layers do on one line is one piece of advice."""
+    """What the three layers do on one line is one piece of advice."""
     found = [(a.rule, a.location.line, a.count) for a in report]
     assert found == [
         ("cheap-recompute", line_of(models.layer, "gelu"), 3),
@@ -443,7 +443,7 @@ def test_a_transformer(report):
     ]
     assert [a.nbytes for a in report] == sorted((a.nbytes for a in report), reverse=True)
     assert {r.location.line for r in report[0].residuals} == {report[0].location.line}
-    assert sum(r.nbytes for r in report[0].residuals) == report[0].nbytes  # nothing is kept in their place
+    assert sum(r.nbytes for r in report[0].residuals) == report[0].nbytes  # nothing is saved in their place
     assert (
         report.nbytes
         == jaxviz.residuals(models.transformer_loss, models.transformer_params(3), jnp.arange(16), argnums=0).nbytes
@@ -451,7 +451,7 @@ def test_a_transformer(report):
 
 
 def test_following_all_of_it(report, monkeypatch):
-    """Where the pieces are about different lines, what they save adds up."""
+    """If the pieces are about different lines, their savings add up."""
     params, tokens = args = models.transformer_params(3), jnp.arange(16)
     before = held(models.transformer_loss, args)
     monkeypatch.setattr(models, "layer_norm", jax.checkpoint(models.layer_norm))
@@ -509,7 +509,7 @@ def test_what_is_kept_last_does_not_lower_the_peak():
 
 
 def test_what_the_backward_pass_does_not_read_is_told_apart():
-    """The zeros of a `where` are among JAX's residuals, and in no compiled gradient."""
+    """The zeros of a `where` are among JAX's residuals, but in no compiled gradient."""
     (a,) = advice(partial(clipped_by, clip), W, X, rule="cheap-recompute")
     unread = [r for r in a.residuals if not r.is_read]
     assert a.unread_nbytes == sum(r.nbytes for r in unread) == X.nbytes

@@ -1,4 +1,4 @@
-"""What checkpoints would save, read off the programs of a function without them, against what JAX holds with them written in."""
+"""What checkpoints would save, estimated from a function without them, compared with what JAX saves with the checkpoints added."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ REMAT = next(iter(jaxviz.trace(lambda x: jax.checkpoint(jnp.sin)(x))(1.0).equati
 
 
 def flat(f, *args) -> Derivation:
-    """A function derived in all of its floating inputs, its jitted functions written out in place of their calls."""
+    """A function derived with respect to all its floating inputs, with calls of jitted functions inlined."""
     program = inlined(jaxviz.trace(f)(*args), (compat.jit_p,))
     return jaxviz.derive(program, argnums=range(len(program.invars)))
 
@@ -82,7 +82,7 @@ def held_by_jax(program: Program, nonzeros) -> int:
 
 
 def check(d: Derivation, runs) -> int:
-    """Compares what a checkpoint around each of some runs, one at a time and all together, saves; returns how many there were."""
+    """Compares the savings of checkpoints around some runs, separately and all together; returns the number of runs."""
     kept = Kept(d)
     before = held_by_jax(d.primal, d.nonzeros)
     read = [run for run in runs if kept.is_read_by(run)]
@@ -92,7 +92,7 @@ def check(d: Derivation, runs) -> int:
     return len(read)
 
 
-# Its rule closes over a number, which is an array to JAX where the rule is traced, and stands in place where it is read again.
+# Its rule closes over a number, which is an array when JAX traces the rule, and a literal after converting the program back.
 OWN_NUMBERS = ("custom_jvp_symbolic_zeros",)
 
 
@@ -117,11 +117,11 @@ def test_of_models(model):
         assert before - held_by_jax(with_checkpoints(d.primal, c.runs), d.nonzeros) == c.saving.nbytes
 
 
-# --- which lines ------------------------------------------------------------------------------------------------------
+# --- the lines --------------------------------------------------------------------------------------------------------
 
 
 def lines_of(f, *args):
-    """The candidates, each by its lines from that of the function on, how often they are gone through, and whether it is a function."""
+    """The candidates: their lines relative to the function's first, how often they run, and whether each is a function."""
     start = f.__code__.co_firstlineno
     return [
         (c.first.line - start, c.last.line - start, len(c.runs), c.is_function)
@@ -263,4 +263,4 @@ def _twice(x, _=None):
 def test_each_of_two_loops_with_the_same_body_keeps_values_of_its_own(f):
     d = flat(f, jnp.ones(4))
     assert Kept(d).nbytes == held_by_jax(d.primal, d.nonzeros)
-    jaxviz.lint(d)  # ends
+    jaxviz.lint(d)  # it terminates

@@ -1,4 +1,4 @@
-"""The modelled memory timeline, counted by hand, and XLA's figures beside it."""
+"""The modelled memory over time, counted by hand and compared with XLA's figures."""
 
 import json
 
@@ -28,12 +28,12 @@ def totals(timeline, kind):
 
 
 def test_a_chain_counted_by_hand():
-    """sin, cos (kept), sum; then the cotangent broadcast where it is read, and one product."""
+    """sin, cos (saved), sum; then the broadcast cotangent where it is read, and one product."""
     timeline = jaxviz.memory(lambda x: jnp.sum(jnp.sin(x)), X)
     names = [(s.equation.primitive.name, s.is_backward) for s in timeline.steps]
     assert names == [("sin", False), ("cos", False), ("reduce_sum", False), ("broadcast_in_dim", True), ("mul", True)]
     assert totals(timeline, "argument") == [4000] * 5
-    # The cosine is there from the time it is made to the time it is read, when the gradient is written in its place.
+    # The cosine is in memory until it is read, when the gradient overwrites it.
     assert totals(timeline, "residual") == [0, 4000, 4000, 4000, 0]
     assert totals(timeline, "temporary") == [4000, 4000, 4000, 0, 0]
     assert totals(timeline, "result") == [0, 0, 4, 4, 4004]
@@ -101,7 +101,7 @@ def test_cotangents_are_named_by_what_they_are_the_cotangents_of():
     w = jnp.ones((30, 30))
     found = {v.what for v in jaxviz.memory(f, w, w, argnums=(0, 1)).values if v.kind == "cotangent"}
     assert {"the cotangent of jnp.tanh(h)", "the cotangent of x @ w", "a part of the cotangent of x @ w"} <= found
-    # A product's other operand has its cotangent transposed.
+    # The cotangent of a product's other operand is transposed.
     assert "dot_general for the cotangent of w" in found
 
 
@@ -126,7 +126,7 @@ def test_layers_have_one_row_for_each_expression():
 
 
 def test_values_name_the_residuals_that_they_hold():
-    """A value and a view of it, kept both: two residuals in one buffer."""
+    """A value and a view of it, both saved: two residuals in one buffer."""
 
     def f(x):
         y = jnp.exp(x).reshape(10, 100)
@@ -153,7 +153,7 @@ def test_between_the_passes_there_are_the_residuals(f):
 def test_an_elementwise_operation_writes_into_what_dies_there():
     chain = lambda x: ((((x + 1.0) * 2.0) - 3.0) * 4.0).sum()
     assert max(totals(jaxviz.memory(chain, X), "temporary")) == 4000
-    twice = lambda x: ((y := x + 1.0) * 2.0 + y).sum()  # y is read once more
+    twice = lambda x: ((y := x + 1.0) * 2.0 + y).sum()  # y is read again later
     assert max(totals(jaxviz.memory(twice, X), "temporary")) == 8000
 
 
@@ -166,14 +166,14 @@ def test_what_is_computed_again_is_put_off_until_it_is_read():
     timeline = jaxviz.memory(jax.checkpoint(chain), X)
     backward = [s.equation for s in timeline.steps if s.is_backward]
     again = [i for i, e in enumerate(backward) if e.origin.role == "recomputation"]
-    # The last of it, the cosine of the last sine, stands right before the product that reads it.
+    # Its last equation, the cosine of the last sine, comes directly before the product that reads it.
     assert again != list(range(len(again)))
     for i in again:
         read_at = min(j for j, e in enumerate(backward) if set(backward[i].outvars) & set(e.invars))
         assert all(j in again for j in range(i + 1, read_at))
     body = [e for _, e in jaxviz.derive(jax.checkpoint(chain), X).backward.walk() if not e.programs]
     assert len(body) == len(backward)
-    # What is read is there: each step's operands stand before it.
+    # Operands precede the steps that read them.
     made = {v for s in timeline.steps for v in s.equation.outvars}
     seen = set()
     for s in timeline.steps:
@@ -212,7 +212,7 @@ def test_what_a_jit_donates_is_donated_unless_said_otherwise():
     assert given.donated == (False, True)
     assert given.peak_nbytes == jaxviz.memory(step, X, X, donate_argnums=1).peak_nbytes
     assert jaxviz.memory(f, X, X, donate_argnums=()).peak_nbytes == jaxviz.memory(step, X, X).peak_nbytes
-    # A jit that is called inside of another has nothing to give.
+    # A jit inside another one has nothing to donate.
     assert jaxviz.memory(jax.jit(lambda w, x: f(w, x)), X, X).donated == (False, False)
 
 
@@ -228,7 +228,7 @@ def test_a_loop_counts_its_residuals_and_one_iteration():
     timeline = jaxviz.memory(lambda x: lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=7)[0].sum(), X)
     assert max(totals(timeline, "residual")) == 7 * 4000
     (loop,) = (s for s in timeline.steps if s.equation.primitive.name == "scan" and not s.is_backward)
-    assert of_kind(loop, "temporary") >= 4000  # the sine of one iteration, beside what is stacked
+    assert of_kind(loop, "temporary") >= 4000  # the sine of one iteration, in addition to the stacked ones
 
 
 def test_a_cond_counts_its_largest_branch():
@@ -283,13 +283,13 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts_that_xla_decides_count_as_it_decides(name):
-    """What each device has of arguments and results is what the compiled gradient takes there, to the byte."""
+    """Each device's arguments and results take exactly as many bytes as in the compiled gradient."""
     params, x = laid_out(GRID, *LAYOUTS[name])
     found = jaxviz.memory(two_layers, params, x)
     last = found.steps[-1].nbytes
     by_kind = dict(zip(("argument", "constant", "residual", "temporary", "cotangent", "result"), last, strict=True))
     assert by_kind["argument"] == found.xla.arguments
-    pointers = 8 * (1 + len(jax.tree.leaves(params)))  # XLA counts the table of the results with them
+    pointers = 8 * (1 + len(jax.tree.leaves(params)))  # XLA includes the table of pointers to the results
     assert by_kind["result"] == found.xla.results - pointers
 
 
@@ -333,7 +333,7 @@ def test_no_reverse_mode_is_an_error():
         jaxviz.memory(lambda x: lax.while_loop(lambda x: x < 3.0, lambda x: x * 2.0, x), 1.0)
 
 
-# --- beside XLA -------------------------------------------------------------------------------------------------------
+# --- compared with XLA ------------------------------------------------------------------------------------------------
 
 
 def deep(block):
@@ -361,13 +361,13 @@ def test_xlas_figures_are_those_of_the_compiled_gradient():
     np.testing.assert_allclose(timeline.xla.temporaries, compiled.temp_size_in_bytes, rtol=0.1)
     assert timeline.xla.temporaries_without_checkpoints is None
     assert "Without the checkpoints" not in timeline.compare()
-    # Matrix products are not fused away, so that the model is near.
+    # Matrix products are not fused, so the model is close.
     modelled = timeline.peak_nbytes - of_kind(timeline.steps[timeline.peak], "argument")
     assert 0.5 < timeline.xla.temporaries / modelled < 1.5
 
 
 def test_what_xla_undid_is_said():
-    """On the CPU XLA keeps nothing apart that is recomputed; where a backend does, the sentence says that instead."""
+    """On the CPU XLA removes the barriers around recomputed values; on a backend that keeps them, the sentence says that instead."""
     timeline = jaxviz.memory(deep(jax.checkpoint(layer)), PARAMS, BATCH)
     xla = timeline.xla
     plain = jaxviz.memory(deep(layer), PARAMS, BATCH)
@@ -382,7 +382,7 @@ def test_donation_is_xlas_too():
     assert timeline.xla.reused == 4000
 
 
-# --- how it is shown --------------------------------------------------------------------------------------------------
+# --- display ----------------------------------------------------------------------------------------------------------
 
 
 def test_reports():

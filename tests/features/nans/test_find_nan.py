@@ -1,4 +1,4 @@
-"""Where a NaN is born: programs that give one, with the line, the equation and the cause that are to be named."""
+"""Where a NaN first occurs: programs with a NaN, with the line, equation and cause that are expected."""
 
 import functools
 import inspect
@@ -20,7 +20,7 @@ CASES = {}
 
 
 def case(*args, primitive, cause, phase="forward", iterations=(), devices=(), **options):
-    """A function with a line that is marked `here`."""
+    """Registers a function with a line that is marked `here`."""
 
     def enter(fun):
         CASES[fun.__name__] = (fun, args, primitive, cause, phase, iterations, devices, options)
@@ -405,7 +405,7 @@ FINITE = {
 @pytest.mark.parametrize("name", FINITE)
 def test_no_false_alarm(name):
     fun, args = FINITE[name]
-    gradient = False if name in ("harmless", "clipped") else None  # whose gradients do have NaNs
+    gradient = False if name in ("harmless", "clipped") else None  # their gradients do have NaNs
     assert jaxviz.find_nan(fun, *args, gradient=gradient) is None
 
 
@@ -462,7 +462,7 @@ def test_a_nan_that_ends_a_loop_is_listed_with_what_it_decides(f):
     assert passed.operations == ("sqrt",)
     assert passed.decides.startswith("`gt` reads it at test_find_nan.py:")
     assert "gives False, as any comparison with NaN does" in passed.decides
-    if f is until_close:  # 8.1 - 5 * 0.75 is the first below 5
+    if f is until_close:  # 8.1 - 5 * 0.75 is the first value below 5
         assert passed.decides.endswith("goes on, first before iteration 5")
     assert "a decision depends on it" in str(report)
 
@@ -511,7 +511,7 @@ def test_what_went_round_is_followed_to_where_it_began():
 
 
 def test_a_branch_that_is_bad_when_it_is_not_taken_is_not_named():
-    def f(xs):  # in iteration 2 the first branch makes an infinity that `where` hides
+    def f(xs):  # in iteration 2 the first branch produces an infinity that `where` hides
         def hidden(c, x):
             y = lax.cond(x[1] > 0, lambda y: jnp.log(y), lambda y: jnp.sqrt(y - 9.0), x[0])
             return c + jnp.where(x[2] > 0, y, 0.0), None
@@ -558,7 +558,7 @@ def test_gradients_keep_their_names_where_others_are_zero(name):
     args, argnums = ((w,), 0) if n == 1 else ((w, 2, w), (0, 2))
     report = jaxviz.find_nan(f, *args, argnums=argnums)
     assert (report.results if report else ()) == results
-    # JAX's own gradients are not finite in those parameters and in no other
+    # JAX's own gradients are not finite for those parameters, and for no others
     arrays = jax.tree.leaves_with_path(jax.grad(f, argnums)(*args))
     n_bad = sum(not jnp.isfinite(x).all() for _, x in arrays)
     assert n_bad == sum(r.startswith("the gradient") for r in results)
@@ -680,7 +680,7 @@ def unless_it_is_finite(w):
 
 @pytest.mark.parametrize("f", [jnp.var, unless_it_is_finite])
 def test_a_number_that_the_program_says_is_not_named_beside_an_argument(f):
-    """`jnp.var` says NaN for an array without elements."""
+    """`jnp.var` returns NaN for an empty array."""
     report = jaxviz.find_nan(f, jnp.array([1.0, jnp.nan]))
     assert report.born is None
     assert [given.startswith("the argument") for given in report.given] == [True]
@@ -830,12 +830,12 @@ def test_a_report_on_complex_numbers_is_plain_data():
     assert json.loads(json.dumps(report.to_dict()))["born"]["inputs"][0]["value"] == [0.0, 0.0]
 
 
-# --- what is compiled to look closely -----------------------------------------------------------------------------------
+# --- what is compiled to narrow it down ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """The programs that are compiled after the first, as text."""
+    """The programs compiled after the first one, as text."""
     texts, once = [], running.Run.once
 
     def noted(run, fun):
@@ -880,7 +880,7 @@ def infinite_and_then_a_nan(x):
 
 
 def test_what_is_born_in_the_same_step_is_looked_at_in_one_run_of_the_loop(compiled):
-    """The infinity and the NaN that it becomes lie in a loop in a loop: the inner one is run up to there once, and as a whole for the sum of it."""
+    """The infinity and the NaN that it becomes are in a nested loop: the inner loop runs up to there once, and once fully for its sum."""
     report = jaxviz.find_nan(infinite_and_then_a_nan, jnp.arange(4.0), gradient=False)
     assert (report.born.primitive, report.became_nan.primitive) == ("div", "sin")
     assert [i.index for i in report.born.iterations] == [i.index for i in report.became_nan.iterations] == [0, 2]

@@ -1,4 +1,4 @@
-"""Each piece of code that `find_nan` advises is run as it is printed, and the gradient is finite then."""
+"""Each code snippet that `find_nan` suggests runs as printed, and makes the gradient finite."""
 
 import re
 from functools import partial
@@ -53,11 +53,11 @@ CASES = {
     ],
     "divide by no less": [("jnp.sum({})", "a / x", jnp.array([1e-39, 1.0]))],
 }  # fmt: skip
-"""By the name of the advice: programs with a hole, what stands in it that needs the advice, and `x`."""
+"""By the name of the advice: program templates, what is filled in and needs the advice, and `x`."""
 
 
 def evaluated(program, x, safe=None, p=0.5):
-    """What a text computes; `safe` is a statement that comes before it."""
+    """What a text computes, after the statement `safe`."""
     names = {"jnp": jnp, "jax": jax, "x": x, "y": x, "a": 2.0, "p": p, "mask": jnp.zeros(x.shape, bool)}
     names["total"] = lambda tree: sum(jnp.sum(jnp.abs(leaf)) for leaf in jax.tree.leaves(tree))
     if safe:
@@ -66,7 +66,7 @@ def evaluated(program, x, safe=None, p=0.5):
 
 
 def followed(remedy, program="{}", **names):
-    """The programs that come of advice: one for each piece of code in it, but for what that code needs before it."""
+    """The programs with the advice followed: one for each of its snippets, except those that other snippets require."""
     codes = re.findall(r"`([^`]*)`", remedy)
     safe = next((code for code in codes if code.startswith("x_safe = ")), None)
     return [lambda x, c=c: evaluated(program.format(c), x, safe, **names) for c in codes if c != safe]
@@ -95,7 +95,7 @@ def test_advice_that_is_followed_leaves_the_gradient_finite(advice):
 
 
 AT = jnp.array([-2.5, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 40.0])
-"""Beyond, at, and within the edges of all domains."""
+"""Outside, at, and inside the boundaries of all domains."""
 
 
 @pytest.mark.values

@@ -1,4 +1,4 @@
-"""What a report on a NaN calls the equations and values that it is about."""
+"""The names of equations and values in NaN reports."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What a live plot sends, and when; how it looks is tested in tests/browser."""
+"""What a live plot sends, and when; its appearance is tested in tests/browser."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""Functions watched from outside: what their lines make, and its cotangents, against what JAX returns of it."""
+"""Functions watched from outside: the values of their lines and the cotangents, compared with JAX's."""
 
 import inspect
 
@@ -17,7 +17,7 @@ same = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
 def line_of(fun, text):
-    """The number of the one line of a function that has this text."""
+    """The number of the only line of a function with this text."""
     lines, first = inspect.getsourcelines(fun)
     (found,) = (first + i for i, line in enumerate(lines) if text in line)
     return found
@@ -122,7 +122,7 @@ def looped(x):
 
 
 def looped_values(x, offsets):
-    """The inner values of `looped` by iteration, and with offsets of zero their cotangents."""
+    """The inner values of `looped` by iteration, and their cotangents, from offsets of zero."""
     c, found = x, {}
     for i in (2, 1, 0):
         for j in range(2):
@@ -173,7 +173,7 @@ def test_branches_and_devices():
         return jax.lax.cond(
             x[0] > 0,
             lambda x: jnp.sin(x).sum(),
-            lambda x: jnp.cos(x).sum(),  # the other one
+            lambda x: jnp.cos(x).sum(),  # the other lambda
             x,
         )
 

@@ -1,4 +1,4 @@
-"""Probes against JAX: what is told of a value and of its cotangent is what JAX itself returns of them."""
+"""Probes compared with JAX: a value and its cotangent are reported exactly as JAX computes them."""
 
 import gc
 import threading
@@ -45,7 +45,7 @@ def scanned(x, body=step):
 
 
 def carried(x, offsets):
-    """The values of `scanned`, and with offsets of zero their cotangents, as JAX returns them."""
+    """The values of `scanned`, and their cotangents from offsets of zero, as computed by JAX."""
 
     def body(c, at):
         x, offset = at
@@ -57,7 +57,7 @@ def carried(x, offsets):
 
 
 def told(fun, *args, what="value", names=("h",)):
-    """What is told, and whether the result is the same as without."""
+    """What is reported, and that the result is the same as without probes."""
     expected = fun(*args)
     with jaxviz.watch(*names, what=what) as w:
         found = fun(*args)
@@ -180,7 +180,7 @@ def test_each_iteration_of_a_scan_is_told(transform):
     w = told(transform(scanned), X)
     cts, hs = jax.grad(carried, argnums=1, has_aux=True)(X, jnp.zeros((4, 3)))
     same(w["h"].values, hs)
-    same(w["h"].cotangents.values, cts[::-1])  # backward comes last first
+    same(w["h"].cotangents.values, cts[::-1])  # the backward pass reports the last one first
     assert w["h"].count == w["h"].cotangents.count == 4
 
 

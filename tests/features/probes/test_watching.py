@@ -1,4 +1,4 @@
-"""Steps, series and reports of a watch; what it is told is tested in tests/features/probes/test_probes.py."""
+"""Steps, series and reports of a watch; what it receives is tested in tests/features/probes/test_probes.py."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Where the time of a call goes: phases against the clock and jax's own events, kernels against the program, loops against what they compute."""
+"""Where the time of a call goes: phases compared with the clock and jax's own events, kernels with the program, loops with results."""
 
 import gc
 import json
@@ -77,7 +77,7 @@ def test_the_phases_of_a_jitted_function(jitted):
 
 @pytest.mark.values
 def test_a_phase_takes_what_it_takes():
-    """Tracing sleeps, which is time of tracing and of no other phase, however often it was compiled before."""
+    """The function sleeps while it is traced: this counts as tracing, however often it was compiled before."""
 
     @jax.jit
     def slow(x):
@@ -135,7 +135,7 @@ def test_a_function_of_python_and_its_dispatches(looped):
 def test_what_a_loop_in_python_costs_is_measured(looped):
     loop = looped.loop
     assert loop.whole is not None
-    assert min(loop.scanned, loop.step) > 0  # which is less depends on what else runs here
+    assert min(loop.scanned, loop.step) > 0  # which is less depends on other load on the machine
     assert loop.saving == max(0.0, loop.run - loop.whole)
     assert "inside one jax.jit, the whole takes" in str(looped)
     assert "step, called 20 times" in " ".join(loop.texts)
@@ -144,7 +144,7 @@ def test_what_a_loop_in_python_costs_is_measured(looped):
 def test_the_scan_that_is_timed_computes_what_the_loop_does():
     train(
         P, X, 2
-    )  # a call that JAX compiles for is not heard, and the second has an array of JAX in place of one of NumPy
+    )  # the call for which JAX compiles is not recorded, and the second has a JAX array instead of a NumPy one
     fun, given, n, carried = _body(train, (P, X, 5), {})
     assert (n, carried) == (5, {0: 0})
     (by_python, _), ((by_scan,), _) = (run() for run in _loops(fun, given, carried, 5))
@@ -162,7 +162,7 @@ def test_a_carry_with_results_beside_it():
         return state
 
     state = {"a": jnp.ones(3), "b": jnp.zeros(2)}
-    run(state, 1.0)  # it is heard of calls that are compiled already
+    run(state, 1.0)  # recording calls that are already compiled
     fun, given, n, carried = _body(run, (state, 1.0), {})
     assert (n, carried) == (4, {0: 0})
     (by_python, _), ((by_scan,), rest) = (r() for r in _loops(fun, given, carried, 4))
@@ -291,7 +291,7 @@ def test_errors_are_the_functions_own():
 
 @pytest.mark.large
 def test_no_garbage_is_collected_while_the_frames_of_another_thread_are_looked_at():
-    """With Python 3.11 a collection in between may free the frame that is looked at, and with it end the process."""
+    """With Python 3.11 a collection at that point may free the frame being read, which crashes the process."""
     begun = []
 
     def note(phase, info):

@@ -1,4 +1,4 @@
-"""At the peak of what people write, a plan recomputes no more."""
+"""At the same peak, a plan recomputes no more than the policies that people write."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Scans over chunks of a scan: what they compute, what they keep, and when they are offered."""
+"""Scans over chunks of a scan: what they compute, what they save, and when they are suggested."""
 
 import importlib.util
 
@@ -22,7 +22,7 @@ def forward(ws, x):
 
 
 def backwards(ws, x):
-    """With results of each step, constants, and an index that is carried; from the end."""
+    """Reversed, with results of each step, constants, and an index in the carry."""
 
     def body(carry, w):
         i, x = carry
@@ -34,7 +34,7 @@ def backwards(ws, x):
 
 
 def counted(w, x):
-    """Over no arrays."""
+    """Without arrays to scan over."""
     return jnp.sum(lax.fori_loop(0, 36, lambda i, x: layer(x, w[0]) * (1 + i / 100), x) ** 2)
 
 
@@ -115,7 +115,7 @@ def test_the_code_keeps_what_it_promised(work, tmp_path, monkeypatch):
 
 
 def hand_written(ws, x):
-    """Chunks as people write them."""
+    """Chunks as people write them by hand."""
     step = jax.checkpoint(lambda x, w: (layer(x, w), None), prevent_cse=False)
     chunk = jax.checkpoint(lambda x, ws: lax.scan(step, x, ws), prevent_cse=False)
     return jnp.sum(lax.scan(chunk, x, ws.reshape(8, 8, *ws.shape[1:]))[0])

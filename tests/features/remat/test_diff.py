@@ -1,4 +1,4 @@
-"""Plans around calls and bodies of scans: pasted as the diff says, JAX does what was promised."""
+"""Plans around calls and scan bodies: with the diff applied, JAX does what the plan says."""
 
 import importlib.util
 import itertools
@@ -112,7 +112,7 @@ def arguments(width=16, hidden=64, rows=32, layers=3):
 
 @pytest.fixture(autouse=True)
 def quick_plans(monkeypatch):
-    """These tests ask what a plan is written as, and not for the best one, which `test_exhaustive.py` does: a short search will do."""
+    """These tests are about a plan's code, not about the best plan, which `test_exhaustive.py` covers: a short search suffices."""
     monkeypatch.setattr(exhaustive, "_TRIALS", 10)
     monkeypatch.setattr(exhaustive, "_AT_MOST", 1)
     monkeypatch.setattr(lower_peak, "_LOWER", 0)
@@ -120,14 +120,14 @@ def quick_plans(monkeypatch):
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """From source to a module that is in a file of its own."""
+    """Imports source code as a module with its own file."""
 
     def write(source):
         path = tmp_path / f"model_{next(_NUMBERS)}.py"
         path.write_text(source)
         spec = importlib.util.spec_from_file_location(path.stem, path)
         made = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, spec.name, made)  # as an import does
+        monkeypatch.setitem(sys.modules, spec.name, made)  # like an import
         spec.loader.exec_module(made)
         return made
 
@@ -135,14 +135,14 @@ def module(tmp_path, monkeypatch):
 
 
 def applied(diff, folder):
-    """The files after `git apply`, which takes the diff as it stands."""
+    """The files after `git apply`, which applies the diff as it is."""
     subprocess.run(["git", "apply", "--check", "-"], input=diff + "\n", text=True, cwd=folder, check=True)
     subprocess.run(["git", "apply", "-"], input=diff + "\n", text=True, cwd=folder, check=True)
 
 
 BOUNDS = [{"work": "100%"}, {"work": "5%"}, {}]
 SHORT = {"scanned": BOUNDS[1:], "unrolled": BOUNDS, "methods": BOUNDS[:1]}
-"""By program the bounds of the short tests, where it is not the second alone."""
+"""The budgets that the short tests use for a program, if not just the second."""
 
 
 def with_bounds(name):
@@ -154,7 +154,7 @@ def with_bounds(name):
 
 @cache
 def wanted(name):
-    """The gradient of a program as JAX has it."""
+    """The gradient of a program according to JAX."""
     made = {}
     exec(PROGRAMS[name], made)
     return jax.jit(jax.grad(made["loss"]))(*arguments())
@@ -188,7 +188,7 @@ def test_the_code_keeps_what_it_promised(module, name, bound, tmp_path, monkeypa
 @pytest.mark.values
 @pytest.mark.parametrize("name", ["unrolled", "methods"])
 def test_a_checkpoint_in_a_branch_is_not_undone(module, name, tmp_path, monkeypatch):
-    """Applied and pasted it keeps what the plan does, and the three numbers that say which branch is taken."""
+    """With the diff applied, JAX saves what the plan does, and the three numbers that tell which branch is taken."""
     monkeypatch.chdir(tmp_path)
     own = module(PROGRAMS[name])
     args = arguments(rows=256)
@@ -200,10 +200,10 @@ def test_a_checkpoint_in_a_branch_is_not_undone(module, name, tmp_path, monkeypa
     compiled = lambda f: jax.jit(jax.grad(f)).lower(*args).compile()
     written = compiled(own.loss).memory_analysis().temp_size_in_bytes
     for f, nbytes in ((plan.apply(own.loss, in_branches=True), plan.nbytes), (pasted, promised.nbytes)):
-        if jax.__version_info__ < (0, 12):  # that keeps what goes into a branch twice, and undoes no checkpoint
+        if jax.__version_info__ < (0, 12):  # it saves the operands of a branch twice, and keeps the checkpoint
             assert held_by_jax(f, *args) == nbytes + 3 * 4
         made = compiled(f)
-        assert made.memory_analysis().temp_size_in_bytes < 0.7 * written  # undone they take 97 % of it, or more
+        assert made.memory_analysis().temp_size_in_bytes < 0.7 * written  # 97 % or more without the checkpoint
         for a, b in zip(jax.tree.leaves(made(*args)), jax.tree.leaves(want), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
@@ -236,7 +236,7 @@ def test_what_stands_in_a_library_is_said(module):
 
 
 class LibrarysFile:
-    """Meanwhile a file is a library's."""
+    """Within it, a file counts as a library's."""
 
     def __init__(self, file):
         self.file = file

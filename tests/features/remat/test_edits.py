@@ -1,4 +1,4 @@
-"""Changes of source files, put together."""
+"""Combined edits of source files."""
 
 import linecache
 

@@ -1,4 +1,4 @@
-"""Plans for a peak against all choices there are for checkpoints at the same places, and the bound on large ones."""
+"""Plans for a peak compared with all possible choices for checkpoints at the same places, and the bound for large programs."""
 
 import itertools
 
@@ -48,7 +48,7 @@ def unrolled(ws, x):
 
 
 def random_program(seed, n):
-    """Values each of which is made of one or two of those before, in ways that cost and take much or little."""
+    """Values computed from one or two earlier ones, with high or low cost and size."""
 
     def f(ws, x):
         draw = np.random.default_rng(seed)
@@ -95,7 +95,7 @@ def inputs(f):
 
 
 def every_trade(search, regions):
-    """What each choice for checkpoints around some regions comes to, each derived and measured."""
+    """The figures of each choice for checkpoints around some regions, each derived and measured."""
     ways = []
     for part in search.outer_parts(regions):
         names = list(part.graph.candidates)
@@ -157,7 +157,7 @@ def test_no_choice_has_a_lower_peak_for_its_work(offload, monkeypatch):
 
 
 def test_a_bound_on_the_peak_is_no_higher_than_the_lowest():
-    """Where all choices are looked at, the bound that is used for more of them is held against the lowest peak there is."""
+    """Where all choices are tried, the bound used for larger programs is compared with the lowest possible peak."""
     for name in ["scanned", "unrolled", *UP_TO_10_VALUES[4:]]:
         f = PROGRAMS[name]
         search = Search(derive(f, *inputs(f)), False)
@@ -204,7 +204,7 @@ def test_outcomes_are_those_of_each_choice():
     ],
 )
 def test_as_many_values_as_are_looked_through(name, offload, share, n_values, monkeypatch):
-    """Of 262,144 choices, or 59,049 with offloading, a few hundred of those that take less work than the plan are derived: none fits."""
+    """Of 262,144 choices, or 59,049 with offloading, a few hundred of those with less work than the plan are derived: none fits."""
     monkeypatch.setattr(exhaustive, "_TRIALS", 600)
     monkeypatch.setattr(exhaustive, "_EQUATIONS", 20_000)
     f = PROGRAMS[name]
@@ -277,7 +277,7 @@ def test_the_whole_trade_and_how_near_a_plan_is_to_the_best_are_said_without_a_b
 
 
 def test_a_proved_bound_is_a_bound(monkeypatch):
-    """That of the relaxed problem, which is all that there is of a large one, is no higher than the best choice of a small one."""
+    """The bound of the relaxed problem, the only one for large programs, is no higher than the best choice of a small program."""
     search = Search(derive(scanned, *inputs(scanned)), False)
     for part in (p for regions in search.sets for p in search.outer_parts(regions)):
         for exact in (3000, 0):
@@ -291,7 +291,7 @@ def test_a_proved_bound_is_a_bound(monkeypatch):
 
 @pytest.mark.parametrize("n_spots", [1, 4])
 def test_bounds_are_no_higher_than_the_best(n_spots, monkeypatch):
-    """Where all choices are looked at, the bound that is used for more of them is held against the least work there is."""
+    """Where all choices are tried, the bound used for larger programs is compared with the least possible work."""
     f = scanned if n_spots == 1 else unrolled
     search = Search(derive(f, *inputs(f)), False)
     trades = [t for regions in search.sets for t in every_trade(search, regions)]

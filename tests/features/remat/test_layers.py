@@ -1,4 +1,4 @@
-"""Plans that save more in some layers of a loop than in others, as a policy that depends on the index."""
+"""Plans that save more in some layers of a loop than in others, like a policy that depends on the index."""
 
 import pytest
 from test_diff import BLOCK, HEAD, arguments, module  # noqa: F401
@@ -43,7 +43,7 @@ def loss(params, x):
 
 
 def planned(own):
-    """With a fifth of the peak that checkpoints can take away given back."""
+    """A plan that may use a fifth of the memory that checkpoints can save."""
     args = arguments(layers=6)
     search = Search(derive(own.loss, *args), False)
     least, most = min(t.trade.peak_nbytes for t in search.samples()), search.opened.peak_nbytes

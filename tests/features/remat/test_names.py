@@ -1,4 +1,4 @@
-"""What is saved has names, lines and functions that a reader of the source knows."""
+"""Saved values have names, lines and functions that readers of the source recognise."""
 
 import importlib.util
 import sys
@@ -20,7 +20,7 @@ X = jnp.ones((32, 16))
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """From a name and source to a module that others can import."""
+    """Imports source code as a module with a given name."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def write(name, source):
@@ -90,7 +90,7 @@ def test_names_are_other_ones_than_those_that_are_there(module):
 
 
 def test_a_value_in_the_body_of_a_scan_has_the_users_line(module):
-    """Of a function that a library has jitted, too, which has been called elsewhere before."""
+    """Also in a function jitted by a library that has been called elsewhere before."""
     parts = module(
         "parts", "import jax, jax.numpy as jnp\n@jax.jit\ndef act(x):\n    return jnp.sin(x) * jnp.tanh(x) * 2.0\n"
     )
@@ -111,7 +111,7 @@ def test_a_value_in_the_body_of_a_scan_has_the_users_line(module):
 
 
 def test_a_value_in_the_body_of_a_librarys_scan_has_the_users_line(module):
-    """JAX notes in a loop no line outside of its body."""
+    """In a loop, JAX records no line outside its body."""
     library = module(
         "library",
         "import jax, jax.numpy as jnp\ndef run(ws, x):\n    body = lambda x, w: (x + jnp.sin(x @ w) * jnp.tanh(x), None)\n"

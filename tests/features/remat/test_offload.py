@@ -1,4 +1,4 @@
-"""Plans that move values to the host: what JAX then holds and where, what XLA makes of it, and what is said of the transfer."""
+"""Plans that offload values to the host: what JAX saves and where, what XLA does with it, and what the report says of the transfer."""
 
 import importlib.util
 import itertools
@@ -19,7 +19,7 @@ from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.verify import Compiled
 
 FAST = "900GB/s, 0.001TFLOP/s"
-"""A transfer that costs next to nothing beside computing."""
+"""A transfer that costs almost nothing compared to computing."""
 _NUMBERS = itertools.count()
 
 
@@ -39,7 +39,7 @@ def unrolled(ws, x):
 
 
 def whole(ws, x):
-    """Nothing in it is repeated."""
+    """It contains no repetition."""
     x = jnp.tanh(x @ ws[0])
     x = jnp.sin(x @ ws[1]) * 2.0
     x = jnp.cos(x @ ws[2]) + jnp.sin(x)
@@ -55,7 +55,7 @@ def inputs(dtype=jnp.float32):
 
 
 def held_by_jax(f, *args):
-    """Bytes of what `jax.vjp`'s function keeps, by the kind of memory that they are in."""
+    """The bytes saved by `jax.vjp`'s function, by memory kind."""
     _, pull = jax.vjp(lambda p: f(p, *args[1:]), args[0])
     found = {"device": 0, "pinned_host": 0}
     for x in {id(x): x for x in jax.tree.leaves(pull)}.values():
@@ -153,7 +153,7 @@ def test_what_the_compiler_offloads_is_read_from_what_it_made():
 
 @pytest.mark.parametrize("name", ["scanned", "unrolled"])
 def test_an_accelerator_is_told_to_move_as_much_as_by_jaxs_policy(name):
-    """What is lowered for one has JAX's annotation for each value that is moved there, and for each that is brought back."""
+    """The lowered program has JAX's annotation for each value that is offloaded, and for each that is loaded back."""
     f, args = PROGRAM[name], inputs()
     plan = jaxviz.plan_remat(f, *args, work="100%", offload=FAST)
     lowered = jax.jit(jax.grad(plan.apply(f))).trace(*args).lower(lowering_platforms=("cuda",)).as_text()

@@ -1,4 +1,4 @@
-"""Plans of functions on several devices: all bytes are those of one device, as XLA lays values out."""
+"""Plans of functions on several devices: all bytes are per device, with XLA's shardings."""
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ def train(params, momentum, batch):
 
 
 def arguments(mesh, layers=3, width=64, rows=512):
-    """Parameters divided over both axes of a mesh, a batch over one."""
+    """Parameters sharded over both axes of a mesh, and a batch over one."""
 
     def array(shape, *spec):
         return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=mesh and NamedSharding(mesh, P(*spec)))

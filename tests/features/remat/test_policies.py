@@ -1,4 +1,4 @@
-"""What the checkpoint policies of a program decided, as a report."""
+"""The report on what a program's checkpoint policies decided."""
 
 import json
 
@@ -39,7 +39,7 @@ def fates(report):
 def test_each_value_has_its_decision_and_checkpoints_that_are_alike_are_one():
     report = jaxviz.policies(layers(jax.checkpoint_policies.dots_saveable), W, X)
     assert len(report.checkpoints) == 3
-    # `x` is no input that is differentiated in, so the first block's differs from the others' in what reads it.
+    # `x` is not differentiated, so the first block's value has other readers than the others'.
     assert sum(g.count for g in report.groups) == 3
     group = max(report.groups, key=lambda g: g.count)
     assert group.count >= 2
@@ -56,7 +56,7 @@ def test_each_value_has_its_decision_and_checkpoints_that_are_alike_are_one():
 
 
 def test_what_is_kept_is_what_the_gradient_keeps():
-    """Saved values, and what each block starts from."""
+    """Saved values, and the inputs of each block."""
     report = jaxviz.policies(layers(jax.checkpoint_policies.save_only_these_names("product")), W, X)
     saved = sum(v.nbytes for c in report.checkpoints for v in c.values if v.fate == "saved")
     assert saved == 3 * X.nbytes
@@ -131,7 +131,7 @@ def test_nested_checkpoints_say_whose_policy_decides():
     assert {v.fate for v in report.checkpoints[0].values if v.equation is not None} == {"recomputed", "not needed"}
     (note,) = report.notes
     assert note.startswith("The checkpoint of inner is inside that of outer: the policy of outer decides")
-    assert len(jaxviz.residuals(lambda x: jax.checkpoint(outer)(x).sum(), X)) == 1  # as is said
+    assert len(jaxviz.residuals(lambda x: jax.checkpoint(outer)(x).sum(), X)) == 1  # as the report says
 
 
 def test_names_that_match_nothing_are_noted():

@@ -1,4 +1,4 @@
-"""Policies side by side: bytes and FLOPs against jax with the policy written, and what they differ in."""
+"""Policies side by side: bytes and FLOPs compared with jax using the policy, and their differences."""
 
 import json
 from functools import partial
@@ -58,7 +58,7 @@ POLICIES = ("everything", "nothing_saveable", "dots_saveable", "everything_savea
 
 
 def written(f, policy):
-    """The function as the user would write it."""
+    """The function as a user would write it."""
     if policy == "everything":
         return partial(f, lambda g: g)
     return partial(f, partial(jax.checkpoint, policy=getattr(jax.checkpoint_policies, policy)))
@@ -70,7 +70,7 @@ def held_by_jax(f):
 
 
 def flops_of_jax(f):
-    """As XLA counts what JAX hands it: the body of a scan once."""
+    """As XLA counts the program that JAX passes to it, with the body of a scan once."""
     return jax.jit(jax.value_and_grad(f)).lower(W, X).cost_analysis()["flops"]
 
 
@@ -92,11 +92,11 @@ def test_bytes_and_flops_are_those_of_jax_with_the_policy_written(name):
 @pytest.mark.parametrize(
     ("name", "again"),
     [
-        # The outer one computes both products of the inner one again, and that one's backward pass the first once more.
+        # The outer checkpoint recomputes both products of the inner one, whose backward pass recomputes the first once more.
         ("nested", 3 * DOT),
         ("in_scan", 5 * DOT),
         ("of_jit", 2 * DOT),
-        # Two products, and four FLOPs for each element in the functions with rules and in the forward rule.
+        # Two products, and four FLOPs per element in the functions with rules and in the forward rule.
         ("custom", 2 * DOT + 4 * 64 * 8),
     ],
 )

@@ -1,4 +1,4 @@
-"""Policies side by side as memory over time, and beside plans."""
+"""Policies side by side as memory over time, and together with plans."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Plans as code: pasted into the source that it was made from, JAX does what the code says."""
+"""Plans as code: pasted into the original source, JAX does what the plan says."""
 
 import importlib.util
 import itertools
@@ -30,14 +30,14 @@ W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
 def loaded(path):
     spec = importlib.util.spec_from_file_location(f"pasted_{next(_NUMBERS)}", path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # as an import does
+    sys.modules[spec.name] = module  # like an import
     spec.loader.exec_module(module)
     return module
 
 
 @pytest.fixture
 def module(tmp_path):
-    """From source to a module that is in a file of its own."""
+    """Imports source code as a module with its own file."""
 
     def write(source):
         path = tmp_path / f"model_{next(_NUMBERS)}.py"
@@ -48,14 +48,14 @@ def module(tmp_path):
 
 
 def edited(plan, f):
-    """The text of a function's file with the plan in it."""
+    """The source of a function's file with the plan applied."""
     (text,) = plan.written.files.values()
     assert list(plan.written.files) == [f.__code__.co_filename]
     return text
 
 
 def check(module, f, args, share):
-    """What the code comes to, for a budget that is a share of the way from the least to all."""
+    """Checks the code for a budget that is a fraction of the way from the least bytes to all."""
     least = jaxviz.plan_remat(f, *args, budget=0.999)._graph.least
     whole = jaxviz.plan_remat(f, *args, budget=1.0).everything.nbytes
     plan = planned(f, *args, budget=int(least + share * (whole - least)))
@@ -127,7 +127,7 @@ def test_expressions_of_all_kinds(module, share):
         "jnp.sin(helper",
         "jnp.tanh(v",
         "jnp.sin(y) @ w",
-    ):  # branches, and what is differentiated
+    ):  # the branches, and the arguments to differentiate
         assert f"checkpoint_name({elsewhere}" not in code
 
 
@@ -172,7 +172,7 @@ def loss(ws, x):
 
 
 def test_a_name_that_stands_for_more_than_the_plan_saves_says_so(module):
-    """With room for two of three values that one line makes, a name can only save all or none."""
+    """With a budget for two of three values computed on one line, a name can only save all or none."""
     own = module(REPEATED)
     plan, code = check(module, own.loss, ([W, W * 0.5, W + 0.1], X), 0.4)
     assert 0 < len(plan.saved) < 3
@@ -202,7 +202,7 @@ def test_names_that_are_there_are_left_alone(module):
 
 @pytest.mark.large
 def test_what_a_lambda_calls_gets_the_checkpoint(module):
-    """If it is given just what the lambda is."""
+    """If its only argument is the lambda's."""
     own = module(SMALL.replace("(w, x):", "(x, mode, w):"))
     plan = jaxviz.plan_remat(lambda w, x, mode: own.loss(x, mode, w), W, X, "deep", budget=0.6)
     assert "+@partial(jax.checkpoint, static_argnums=(1,), policy=SAVED)\n def loss(x, mode, w):" in plan.code()
@@ -212,7 +212,7 @@ def test_what_a_lambda_calls_gets_the_checkpoint(module):
 
 @pytest.mark.large
 def test_a_function_that_is_no_definitions_is_wrapped_by_hand(module):
-    """What it saves is named in a diff all the same."""
+    """A diff still names what it saves."""
     own = module(SMALL)
     plan = jaxviz.plan_remat(lambda w, x: own.loss(w, x=x), W, X, budget=0.6)
     (line,) = (
@@ -265,8 +265,8 @@ def test_without_its_source_there_is_no_diff():
 
 
 def test_a_cell_of_a_notebook_is_called_a_cell(monkeypatch):
-    """With names that stand in the cells before it."""
-    # Where other tests have run cells, its names are those of their notebooks.
+    """With names that are defined in the cells before it."""
+    # If other tests have run cells, the module has their notebooks' names.
     monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
     space, file = {}, "/tmp/ipykernel_7/1259.py"
     for name, text in (("/tmp/ipykernel_7/1258.py", SMALL[: SMALL.index("def")]), (file, SMALL[SMALL.index("def") :])):

@@ -1,4 +1,4 @@
-"""Plans of what to save: against exhaustive search, JAX's policies, and what JAX then really holds."""
+"""Plans of what to save: compared with exhaustive search, with JAX's policies, and with what JAX then saves."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def mlp(ws, x):
 
 
 def wide(w, x):
-    """Large values that cost little, and small ones that cost much."""
+    """Large values that are cheap, and small ones that are expensive."""
     big = jnp.exp(jnp.broadcast_to(x[:, :, None], (64, 8, 16)))
     small = jnp.sum((x @ w) @ (w @ w), 0)
     return jnp.sum(big * small[:, None]) + jnp.sum(jnp.tanh(small))
@@ -49,7 +49,7 @@ SMALL = {"mlp": (mlp, [W, W * 0.5, W + 0.1], X), "wide": (wide, W, X), "branchin
 
 
 def held_by_jax(f, *args, argnums=0):
-    """Bytes of the arrays that `jax.vjp`'s function keeps, each counted once."""
+    """Bytes of the arrays in `jax.vjp`'s function, each counted once."""
     nums = (argnums,) if isinstance(argnums, int) else argnums
 
     def of(*given):
@@ -61,13 +61,13 @@ def held_by_jax(f, *args, argnums=0):
 
 
 def recomputed(f, g, *args):
-    """FLOPs of a gradient beyond another's, without the rounding of what a checkpoint saves."""
+    """FLOPs of a gradient in addition to another's, without the rounding of a checkpoint's saved values."""
     flops = lambda f: sum(r.cost.flops for r in jaxviz.cost(f, *args).rows if r.primitive != "reduce_precision")
     return flops(g) - flops(f)
 
 
 def planned(f, *args, budget, recompute_collectives=False):
-    """One checkpoint around a function, within so many bytes of residuals, whatever its peak."""
+    """One checkpoint around a function, with a limit on the bytes of residuals and none on the peak."""
     call, derivation = Call.traced(f, args, {}, 0)
     planning = Planning(Search(derivation, recompute_collectives), call)
     return planning.plan("residuals within it", planning.search.within(budget), budget=budget)
@@ -79,14 +79,14 @@ SHARES = (0.0, 0.3, 0.5, 0.7, 0.9)
 @pytest.mark.large
 @pytest.mark.parametrize("name", SMALL)
 def test_the_plan_is_the_optimum(name):
-    """Of all sets of values there is none within the budget that recomputes less, and none of fewer bytes for so little work."""
+    """No set of values within the budget recomputes less, or as little with fewer bytes."""
     f, *args = SMALL[name]
     graph = jaxviz.plan_remat(f, *args, budget=1.0)._graph
     everything = with_all_values(graph)
     assert len(graph.candidates) <= len(everything.candidates) <= 16
     sizes, flops = every_outcome(everything)
     names = list(everything.candidates)
-    for k in (0, 5, len(sizes) // 3, len(sizes) - 1):  # the two ways of counting agree
+    for k in (0, 5, len(sizes) // 3, len(sizes) - 1):  # both ways of counting agree
         point = everything.outcome([n for i, n in enumerate(names) if k >> i & 1]).point
         assert (point.nbytes, point.flops) == (sizes[k], flops[k])
     assert graph.least == sizes.min()
@@ -136,7 +136,7 @@ def with_policy(policy):
 @pytest.mark.values
 @pytest.mark.parametrize("policy", ["dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable"])
 def test_no_more_is_computed_again_than_with_jaxs_policies(policy):
-    """A transformer, each layer checkpointed: at the bytes of the policy, and at its FLOPs."""
+    """A transformer with each layer checkpointed: with the same bytes as the policy, and with the same FLOPs."""
     g = with_policy(getattr(jax.checkpoint_policies, policy))
     f = models.transformer_loss
     theirs = held_by_jax(g, PARAMS, TOKENS), recomputed(f, g, PARAMS, TOKENS)
@@ -221,7 +221,7 @@ DEVICES = {
 @pytest.mark.values
 @pytest.mark.parametrize("name", DEVICES)
 def test_what_devices_exchange_is_not_exchanged_again(name):
-    """The body of a `shard_map` is planned; a value counts as one device has it."""
+    """The body of a `shard_map` is planned; a value counts with its bytes on one device."""
     f = DEVICES[name]
     least = Search(Call.traced(f, (W, X), {}, 0)[1], False).least
     whole = jaxviz.plan_remat(f, W, X, budget=1.0).everything.nbytes
@@ -295,7 +295,7 @@ def rnn(w, x):
 
 
 def over_inputs(w, xs):
-    """What does not depend on the carry, and what is the same in each iteration."""
+    """Values that do not depend on the carry, and values that are the same in each iteration."""
 
     def step(c, x):
         scale = jnp.exp(w).sum()
@@ -318,7 +318,7 @@ def _step(c, w):
 
 
 def twice(w, x):
-    """Two loops with one body."""
+    """Two loops with the same body."""
     ws = jnp.stack([w] * 5)
     c, first = lax.scan(_step, x, ws)
     c, second = lax.scan(_step, jnp.tanh(c), ws)
@@ -337,7 +337,7 @@ LOOPS = {
 @pytest.mark.parametrize("share", [0.0, 0.4])
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_body_of_a_loop_is_planned(name, share):
-    """A value that is saved in it is stacked up. The budgets are between the least bytes and all."""
+    """Values saved in it are stacked. The budgets are between the least bytes and all."""
     f, *args = LOOPS[name]
     least = Graph(Call.traced(f, tuple(args), {}, 0)[1], False).least
     whole = jaxviz.plan_remat(f, *args, budget=1.0).everything.nbytes
@@ -352,7 +352,7 @@ def test_the_body_of_a_loop_is_planned(name, share):
 
 
 def two_results(w, x):
-    """A cond that makes two values, each of other operands, only one of which the gradient needs."""
+    """A cond with two results from different operands, of which the gradient needs only one."""
     y, z = lax.cond(x[0, 0] > 0, lambda w, x: (jnp.sin(w), jnp.cos(x)), lambda w, x: (w, x * 2.0), w, jnp.exp(x))
     return jnp.sum(jnp.sin(y) @ w) + jnp.sum(lax.stop_gradient(z))
 
@@ -373,7 +373,7 @@ def test_jax_holds_what_was_planned_of_a_cond_and_of_complex_values(f, share):
 
 
 def test_of_plans_with_the_same_work_it_is_one_of_the_fewest_bytes():
-    """Where nothing has to be recomputed, a larger budget is not spent."""
+    """If nothing has to be recomputed, a larger budget is not used."""
     plans = [jaxviz.plan_remat(branching, W, X, budget=b) for b in (0.95, 0.99)]
     assert plans[0].point == plans[1].point
     assert plans[0].flops == 0
@@ -407,7 +407,7 @@ def test_trees_and_keyword_arguments():
 
 
 def crowded(ws, x):
-    """A forward pass that ends in something large that no gradient needs."""
+    """A forward pass that ends in a large value that no gradient needs."""
     for w in ws:
         x = jnp.sin(x @ w)
     most = jnp.max(jnp.sort(jnp.outer(x, x).reshape(-1)))
@@ -419,7 +419,7 @@ CROWDED = ([W * 0.5, W, W + 0.1], X[:16])
 
 @pytest.mark.values
 def test_the_fastest_that_fits():
-    """Of the plans over all budgets, none whose modelled memory fits recomputes less."""
+    """Of the plans for all budgets, none with less recomputation has a modelled peak that fits."""
     peaks = [
         (p.peak_nbytes, p.flops)
         for b in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -521,7 +521,7 @@ def test_reports():
     code = plan.code()
     assert code.startswith("# transformer_loss: peak ")
     assert "+++ b/benchmarks/models.py" in code
-    # Where JAX saves less by itself, one checkpoint around all of it may be the better plan.
+    # If JAX already saves less, a single checkpoint around everything may be the better plan.
     assert "jax.checkpoint(layer, policy=SAVED)(" in code or "@partial(jax.checkpoint, policy=SAVED)\n" in code
     assert json.loads(json.dumps(plan.to_dict()))["nbytes"] == plan.nbytes
     assert "<table>" in plan._repr_html_()
@@ -529,7 +529,7 @@ def test_reports():
 
 @pytest.mark.parametrize("share", [0.3, 0.9])
 def test_what_an_effect_reads_again_in_the_backward_pass_is_counted(share):
-    """A checkpoint repeats a callback for debugging, and keeps what it reads or recomputes that."""
+    """A checkpoint repeats a debug callback, and saves or recomputes its operands."""
     table = jax.device_put(np.linspace(0.0, 1.0, 50, dtype=np.float32))
 
     def f(x):
@@ -599,7 +599,7 @@ def test_without_a_bound_the_peak_falls_most_for_the_least_work_or_it_is_said_wh
 
 
 def test_of_two_points_the_lower_peak_is_taken_where_it_falls_more_than_the_work_grows():
-    """Either all of an iteration is kept, its weights once more in each, or nothing."""
+    """Either everything of an iteration is saved, including another copy of its weights, or nothing."""
 
     def cell(w, h):
         return jnp.tanh(h @ w) * jax.nn.sigmoid(h @ w.T)

@@ -1,4 +1,4 @@
-"""Least costs within limits, against all choices."""
+"""Least costs within limits, compared with all choices."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from jaxviz.features.remat.solver import Problem
 
 
 def random_problem(seed, n=9):
-    """Choices that need earlier ones, each of which can be bought instead; the last is required."""
+    """Choices that depend on earlier ones, each of which can be bought instead; the last is required."""
     draw = np.random.default_rng(seed)
     rows = [(i, (int(j), n + i)) for i in range(1, n) for j in draw.choice(i, size=min(i, 2), replace=False)]
     lower, upper = np.zeros(2 * n), np.ones(2 * n)

@@ -1,4 +1,4 @@
-"""Where plans put checkpoints: around what is repeated, never for a higher peak, and within what was asked for."""
+"""Where plans place checkpoints: around what is repeated, never with a higher peak, and within the given limits."""
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ def test_checkpoints_that_are_there_are_kept_where_nothing_is_better(f, bound):
 
 
 def test_the_checkpoint_of_a_scans_body_stays():
-    """With the peak of one layer there is nothing that a plan could do better."""
+    """The peak is that of one layer, which no plan can improve."""
     plan = jaxviz.plan_remat(by_hand(scanned), WEIGHTS, BIG, residuals="400MiB")
     assert plan.after is plan.before
 
@@ -107,7 +107,7 @@ def test_the_compiler_has_its_word():
     assert found.summary.startswith("XLA on cpu follows the plan for `scanned`: temporaries ")
     assert found.after.temporaries < 0.5 * found.before.temporaries
     undone = jaxviz.plan_remat(unrolled, *args, work="40%").verify()
-    merged = undone.after.flops <= 1.02 * undone.before.flops  # as with JAX 0.10, and not with 0.12
+    merged = undone.after.flops <= 1.02 * undone.before.flops  # with JAX 0.10, but not with 0.12
     assert undone.happened == (not merged) == (jax.__version_info__ >= (0, 12))
     if merged:
         assert undone.summary.startswith("No effect: XLA on cpu undoes the plan for `unrolled`: ")

@@ -1,4 +1,4 @@
-"""A function under another policy: what it keeps, against what jax keeps where the user writes that policy."""
+"""A function with another policy: what it saves, compared with what jax saves if the user writes that policy."""
 
 from collections import Counter
 from functools import partial
@@ -39,7 +39,7 @@ def policy_of(name):
 
 
 def written_with(policy):
-    """`jax.checkpoint` as it would be if the user had written this policy."""
+    """`jax.checkpoint` with this policy instead of the user's."""
 
     def checkpoint(f=None, **options):
         return partial(checkpoint, **options) if f is None else JAX_CHECKPOINT(f, **{**options, "policy": policy})
@@ -48,7 +48,7 @@ def written_with(policy):
 
 
 def kept_by_jax(f, args):
-    """The types of what `jax.vjp` holds, traced: outside of that, one array passed twice is held once or twice."""
+    """The types of what `jax.vjp` saves, traced: otherwise an array that is passed twice may be counted once or twice."""
     found = Counter()
 
     def hold(*args):
@@ -89,7 +89,7 @@ def test_a_policy_around_the_whole_function_keeps_what_jax_keeps(case, name):
 
 @pytest.mark.parametrize("case", WITH_CHECKPOINTS, ids=str)
 def test_without_checkpoints_it_keeps_what_jax_keeps_without_them(case, monkeypatch):
-    """But for numbers, which a checkpoint does not let be seen."""
+    """Except scalars, which a checkpoint turns into arrays."""
     derivation = derived(case)
     under = derive_under(derivation, setting("everything"))
     assert not has_checkpoints(under.primal)

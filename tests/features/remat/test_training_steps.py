@@ -1,4 +1,4 @@
-"""Plans and the memory of whole training steps, with an optimizer that has state."""
+"""Plans and memory of whole training steps, with an optimizer that has state."""
 
 import re
 from functools import partial
@@ -51,13 +51,13 @@ def test_the_memory_of_a_step_has_its_optimizer():
     assert text.startswith(
         "memory of the training step `train`, which takes the gradient of `loss` in `params`: modelled peak"
     )
-    # It only lies there while the gradient is at its peak.
+    # At the gradient's peak, it is in memory but not used.
     assert found.peak_nbytes - gradient.peak_nbytes == pytest.approx(state, abs=8)
     assert any(a.what == "state['mean']['up']" for a in found.alive)
     assert any(a.what.startswith('jax.nn.gelu(x @ w["up"])') and a.kind == "residual" for a in found.alive)
     assert found.to_dict()["is_training_step"]
     xla = found.xla
-    assert xla.reused > state  # what is donated is written into
+    assert xla.reused > state  # donated memory is reused
     assert 0.8 < found.peak_nbytes / (xla.arguments + xla.results - xla.reused + xla.temporaries) < 1.25
 
 

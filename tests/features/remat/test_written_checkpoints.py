@@ -1,4 +1,4 @@
-"""Plans of functions that have checkpoints: the diff changes them at their very places, or takes them away."""
+"""Plans of functions with checkpoints: the diff changes or removes these."""
 
 import re
 from pathlib import Path
@@ -64,7 +64,7 @@ PROGRAMS = {
 
 
 def holds(own, plan, args, module, folder):  # noqa: F811
-    """Applies the diff of a plan, and compares what the file comes to with what was promised."""
+    """Applies the diff of a plan, and compares the figures of the result with the plan's."""
     code = plan.code()
     want = jax.jit(jax.grad(own.loss))(*args)
     applied("---" + code.partition("---")[2], folder)
@@ -142,7 +142,7 @@ def test_under_jit_it_stands_inside(module, tmp_path, monkeypatch):  # noqa: F81
 @pytest.mark.large
 def test_a_checkpoint_that_is_not_found_is_to_be_taken_away(module):  # noqa: F811
     around = "\naround = lambda f: jax.checkpoint(f)\n"
-    # The gradient of all layers holds the peak, whatever the one that is used keeps.
+    # The gradient of all layers determines the peak, whatever the used layer saves.
     one = "def loss(params, x):\n    return jnp.sum(around(block)(jax.tree.map(lambda w: w[0], params), x))\n"
     own = module(f"{HEAD}{BLOCK}{around}\n{one}")
     code = jaxviz.plan_remat(own.loss, *arguments(layers=6)).code()

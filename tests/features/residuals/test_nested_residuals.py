@@ -1,4 +1,4 @@
-"""Residuals seen inside loops, branches, checkpoints and custom rules."""
+"""Residuals inside loops, branches, checkpoints and custom rules."""
 
 import inspect
 
@@ -23,7 +23,7 @@ XS = jnp.linspace(0.1, 1.0, 12).reshape(4, 3)
 
 
 def line_of(fun, text):
-    """The line of this file on which a function's source holds some text."""
+    """The line of this file on which a function's source contains some text."""
     lines, start = inspect.getsourcelines(fun)
     return start + next(i for i, line in enumerate(lines) if text in line)
 
@@ -127,7 +127,7 @@ def test_recomputing_conds_have_no_dummies_and_the_same_gradient():
 
 
 def bounded(x, bound, limit=8):
-    """A while loop with a bound, as a binary tree of cond in scan."""
+    """A while loop with a bound, as a binary tree of conds in scans."""
     if bound == 1:
         return x[0] + 1, jnp.sin(x[1])
     step = lambda x, _: (lax.cond(x[0] < limit, lambda x: bounded(x, bound // 2, limit), lambda x: x, x), None)
@@ -196,7 +196,7 @@ def test_values_inside_a_scan_in_a_checkpoint_have_fates_of_all_iterations():
     assert sizes["tanh", "5 × f32[3]"] == ("saved", 60)
     assert sizes["cos", "5 × f32[3]"] == ("saved", 60)
     assert sizes["sin", "5 × f32[3]"] == ("not needed", 60)
-    assert sizes["exp", "f32[3,3]"] == ("saved", 36)  # the same in each iteration, so it leaves the scan
+    assert sizes["exp", "f32[3,3]"] == ("saved", 36)  # the same in each iteration, so it is hoisted out of the scan
     _, (nothing,) = _with_checkpoints(f, None)
     assert {v.fate for v in nothing.values if v.expression in ("tanh", "exp", "cos")} == {"recomputed"}
 
@@ -238,7 +238,7 @@ _BRANCHING = ("switch_of_four", "four_deep", "everything_at_once")
 @pytest.mark.parametrize("policy", ["dots_saveable", "everything_saveable"])
 @pytest.mark.parametrize("case", [c for c in CASES if "cond" not in c.name and c.name not in _BRANCHING], ids=str)
 def test_what_is_said_to_be_saved_is_what_the_forward_pass_keeps(case, policy):
-    """Bytes of a checkpoint around the function, but where the values of several branches share one place."""
+    """Bytes of a checkpoint around the function, except when values of several branches share a residual."""
     f = jax.checkpoint(case.fun, policy=getattr(jax.checkpoint_policies, policy))
     derivation = derive(f, *case.args, argnums=tuple(range(len(case.args))))
     (checkpoint,) = derivation.linearized.checkpoints
@@ -312,7 +312,7 @@ def test_a_recomputed_equation_leads_to_the_one_it_repeats():
     ((_, body),) = call.programs
     roles = [e.origin.role for e in body.equations]
     n = roles.count("recomputation")
-    assert roles[:n] == ["recomputation"] * n  # what is recomputed comes first, and only the linear part is transposed
+    assert roles[:n] == ["recomputation"] * n  # recomputation comes first, and only the linear part is transposed
     assert n >= 4
     originals = {e for _, e in d.primal.walk()}
     for equation in body.equations[:n]:

@@ -1,4 +1,4 @@
-"""Residual reports: sizes, kinds, the user's line, the rule, the readers, the sentence."""
+"""Residual reports: sizes, kinds, source lines, rules, readers and reasons."""
 
 import importlib
 import importlib.util
@@ -23,7 +23,7 @@ N = jnp.arange(3)
 
 
 def line_of(fun, text):
-    """The line of this file on which a function's source holds some text."""
+    """The line of this file on which a function's source contains some text."""
     lines, start = inspect.getsourcelines(fun)
     return start + next(i for i, line in enumerate(lines) if text in line)
 
@@ -44,7 +44,7 @@ def by_kind(found, kind):
 
 
 OF_TANH = len(jax.tree.leaves(jax.vjp(jnp.tanh, jnp.ones(3))[1]))
-"""What the derivative of tanh keeps, which is not the same in all versions of JAX."""
+"""What the derivative of tanh saves, which depends on the version of JAX."""
 
 
 def test_kinds_and_sizes(found):
@@ -174,7 +174,7 @@ def test_of_a_program_and_of_a_derivation():
 
 @pytest.mark.values
 def test_every_report_differentiates_in_the_first_argument_by_default():
-    """As `jax.grad` does, so that what one report says is what another speaks of."""
+    """Like `jax.grad`, so that all reports are about the same gradient."""
     params, x = {"w": jnp.ones((4, 3))}, jnp.ones((5, 4))
     in_params = "gradient of `loss` in `params`"
     reports = [
@@ -319,7 +319,7 @@ def pick(x):
 
 
 def test_a_reason_names_the_file_of_a_line_that_is_in_another_one(tmp_path, monkeypatch):
-    """The lines of one file are below 100, those of the other above, so that a number tells which is meant."""
+    """The lines of one file are below 100, those of the other above, so a number tells which file is meant."""
     (tmp_path / "model_of_two_files.py").write_text(_MODEL)
     (tmp_path / "layers_of_two_files.py").write_text(_LAYERS)
     monkeypatch.syspath_prepend(tmp_path)
@@ -333,11 +333,11 @@ def test_a_reason_names_the_file_of_a_line_that_is_in_another_one(tmp_path, monk
         for file, line in [*places, *others]:
             assert file == ("model_of_two_files.py" if int(line) < 100 else "layers_of_two_files.py"), r.reason
         seen |= {(own, file) for file, _ in others}
-    assert len(seen) == 2  # from each to the other
+    assert len(seen) == 2  # from each of them to the other
 
 
 def test_rows_that_say_the_same_are_one(tmp_path):
-    """Of a library's function on one line of the user's two values are of one kind, though two of its expressions make them."""
+    """On one of the user's lines, a library function has two values of one kind, from two of its expressions."""
     path = tmp_path / "twice.py"
     path.write_text("import jax.numpy as jnp\ndef twice(x):\n    return jnp.sin(x) + jnp.sin(x)\n")
     spec = importlib.util.spec_from_file_location("twice", path)

@@ -1,4 +1,4 @@
-"""Sums by line, function, scope and module; what could be done without; the table, the picture and the plain data of both."""
+"""Totals by line, function, scope and module; findings; and their table, picture and plain data."""
 
 import inspect
 import io
@@ -277,7 +277,7 @@ def test_without_a_module_it_is_the_method_or_the_function():
             return helper(x)
 
         def fit(self):
-            return jaxviz.residuals(jnp.sin, X)  # what calls jaxviz is not part of the function
+            return jaxviz.residuals(jnp.sin, X)  # the caller of jaxviz is not part of the function
 
     def helper(x):
         return jnp.sin(x)
@@ -287,7 +287,7 @@ def test_without_a_module_it_is_the_method_or_the_function():
     assert names(Trainer().fit().by_module()) != ["Trainer.loss"]
 
 
-# --- values kept twice ------------------------------------------------------------------------------------------------
+# --- values saved twice -----------------------------------------------------------------------------------------------
 
 
 def rounded(x):
@@ -306,7 +306,7 @@ def rounded(x):
         (lambda x: (lambda y: y.reshape(16) @ jnp.ravel(y.T))(x * x), X, 64, ["`x * x`"]),
         (lambda x: (lambda y: y * y.astype(jnp.int32))(x * 3.5), X, 0, []),
         (lambda x: jax.nn.relu(jax.nn.relu(x)), X, 0, []),  # two broadcasts of the number 0
-        (lambda x: x * jnp.ones((4, 4)) @ x[:, :3], X, 0, []),  # a slice is no copy of all of it
+        (lambda x: x * jnp.ones((4, 4)) @ x[:, :3], X, 0, []),  # a slice is not a copy of the whole
         (lambda x: jnp.sin(x).T * 2.0, X, 0, []),
         (lambda x: x * (x + 1), X, 0, []),
     ],
@@ -331,7 +331,7 @@ def test_a_value_stacked_in_two_types_is_kept_twice_for_each_iteration():
     assert copies.nbytes == sum(r.nbytes for r in copies.residuals) - 5 * 16 * 2
 
 
-# --- what is the same in each iteration -------------------------------------------------------------------------------
+# --- values that are the same in each iteration -----------------------------------------------------------------------
 
 
 def carried(x, w, change):
@@ -377,7 +377,7 @@ def test_random_numbers_with_a_key_that_is_split_differ():
     assert not found.invariant
 
 
-# --- what a jit forces ------------------------------------------------------------------------------------------------
+# --- what a jit forces to be saved ------------------------------------------------------------------------------------
 
 
 @jax.jit
@@ -446,7 +446,7 @@ def test_the_largest_come_first_and_the_rest_are_counted(large):
     assert sum(g.nbytes for g in large.groups) == large.nbytes
     assert large.table(3).splitlines()[-1].startswith(f"and {len(large.groups) - 3} more rows of ")
     sizes = [r.nbytes for r in large]
-    assert sizes != sorted(sizes, reverse=True)  # the order of the residuals is that of the linear program
+    assert sizes != sorted(sizes, reverse=True)  # residuals are in the order of the linear program
 
 
 def test_a_small_table_says_all():
@@ -484,7 +484,7 @@ def test_the_picture_names_a_module_by_its_end():
 def test_the_picture(large, f):
     found = large if f is None else jaxviz.residuals(f, 1.0)
     figure = found.plot()
-    assert figure.canvas.manager is None  # none of pyplot's
+    assert figure.canvas.manager is None  # not registered with pyplot
     drawn = [p for axes in figure.axes[:1] for p in axes.patches]
     assert len(drawn) == len([g for g in found.groups if g.nbytes])
     size = [p.get_width() * p.get_height() for p in drawn]
