@@ -49,7 +49,7 @@ def traceable(kind, n=DEPTH):
     params=[
         "jit",
         "cond",
-        pytest.param("checkpoint", marks=pytest.mark.slow),
+        pytest.param("checkpoint", marks=pytest.mark.sweep),
         pytest.param("scan", marks=pytest.mark.sweep),
     ],
 )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from library_programs import LIBRARY_CASES
 from more_library_programs import FORWARD_ONLY_CASES, MORE_LIBRARY_CASES
+from short_runs import short
 from test_parity import seeds
 
 import jaxviz
@@ -64,7 +65,7 @@ def test_reverse_mode_is_refused_as_by_jax(case):
 
 @pytest.mark.parametrize(
     "case",
-    [*LIBRARY_CASES, *(pytest.param(c, marks=[pytest.mark.sweep] * (i % 2)) for i, c in enumerate(MORE_LIBRARY_CASES))],
+    [*short(LIBRARY_CASES, 2), *short(MORE_LIBRARY_CASES, 3)],
     ids=str,
 )
 def test_residuals(case):

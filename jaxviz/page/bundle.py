@@ -24,8 +24,8 @@ STEPPER = "stepper"
 """The part that is the stepper, which no explorer loads."""
 _STATIC = Path(__file__).parent.parent / "static"
 _PARTS = "parts"
-_LIGHT = 64 * 1024
-"""A part of fewer bytes, gzipped, is held with the main module."""
+_LIGHT = 256 * 1024
+"""A part of fewer characters is held with the main module."""
 
 MISSING_BUNDLE = (
     "The explorer's JavaScript is not built. In a checkout, run `make lab` once, "
@@ -80,9 +80,10 @@ _shared: list[Bundle] = []
 
 def bundle() -> Bundle:
     """The one of this kernel; a new one where it has been closed, or the code has been built anew."""
-    build = hashlib.sha256(b"".join(map(packed, (MAIN, *part_names())))).hexdigest()[:16]
+    sources = {name: script(name) for name in (MAIN, *part_names())}
+    build = hashlib.sha256("".join(sources.values()).encode()).hexdigest()[:16]
     if not _shared or _shared[0].comm is None or _shared[0].build != build:
-        parts = {name: _text(name) for name in part_names() if len(packed(name)) < _LIGHT}
+        parts = {name: _text(name) for name, source in sources.items() if name != MAIN and len(source) < _LIGHT}
         _shared[:] = [Bundle(code=_text(MAIN), parts=parts, build=build)]
     return _shared[0]
 
@@ -131,6 +132,7 @@ def _read(path: Path) -> str:
         raise FileNotFoundError(MISSING_BUNDLE) from None
 
 
-@lru_cache(maxsize=8)
+# More than there are parts: fewer would be packed anew for each widget.
+@lru_cache(maxsize=32)
 def _packed(source: str) -> bytes:
     return gzip.compress(source.encode(), 9, mtime=0)

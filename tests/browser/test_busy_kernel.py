@@ -6,6 +6,7 @@ import nbformat
 import pytest
 from jupyter_lab import ask_kernel
 from playwright.sync_api import expect
+from short_runs import short
 from test_front_ends import run_in_lab, works, write
 
 pytestmark = pytest.mark.browser
@@ -40,7 +41,7 @@ def test_two_views_of_one_widget_follow_each_other(in_lab):
     works(explorers)
 
 
-@pytest.mark.parametrize("end", [NO_KERNEL, RESTART], ids=["shut down", "restarted"])
+@pytest.mark.parametrize("end", short([NO_KERNEL, RESTART], [RESTART]), ids=["shut down", "restarted"])
 def test_panes_go_on_without_their_kernel(in_lab, end):
     # In a box, the page requests the programs; here nobody answers.
     unanswered = (

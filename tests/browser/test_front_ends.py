@@ -13,6 +13,7 @@ from jupyter_lab import KERNEL_IDLE, free_port, wait_for
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from playwright.sync_api import expect
+from short_runs import short
 
 pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
 
@@ -230,7 +231,7 @@ def executed(tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize("of_page", ["light", "dark"])
+@pytest.mark.parametrize("of_page", short(["light", "dark"], ["dark"]))
 def test_nbconvert(executed, tab, tmp_path, of_page):
     html, _ = HTMLExporter(theme=of_page).from_notebook_node(executed)
     path = tmp_path / "converted.html"

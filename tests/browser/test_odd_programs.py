@@ -4,6 +4,7 @@ import jax
 import pytest
 from odd_programs import PROGRAMS, many_arguments, nested
 from playwright.sync_api import expect
+from short_runs import short
 
 import jaxviz
 from jaxviz.derivation import STAGES
@@ -27,14 +28,13 @@ SETTLING = "Viewport failed to stabilize"
 SHORT = (
     "an unknown primitive",
     "a constant",
-    "scan in scan, 30 deep",
     "names that look like a cycle",
     "unicode",
     "effects",
     "empty arrays",
     "more bytes than a float counts",
 )
-"""What the short tests open: stages with an error, empty ones and deeply nested ones; unusual names, leaves that are not arrays, no arrays
+"""What the short tests open: stages with an error and empty ones; unusual names, leaves that are not arrays, no arrays
 and too many bytes. For the others, `test_robustness.py` tests the tables sent to the page."""
 
 
@@ -148,9 +148,7 @@ def show_compiled(page, name):
     holds(page, f"{name}, compiled")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.sweep] * (name not in SHORT)) for name in {**PROGRAMS, **LARGE}]
-)
+@pytest.mark.parametrize("name", short([*PROGRAMS, *LARGE], SHORT))
 def test_every_pane_of_an_odd_program_comes_up(page, name, tmp_path):
     f, *args = {**PROGRAMS, **LARGE}[name]
     explorer = jaxviz.explore(f, *args)

@@ -452,7 +452,7 @@ def test_the_parts_are_those_of_the_compiled_program():
     assert check_parts(CASES[::8]) > 12
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_the_parts_of_every_program_are_those_of_the_compiled_one():
     assert check_parts(CASES) > 100
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from short_runs import short
 
 import jaxviz
 from jaxviz.ir import private_names
@@ -125,7 +126,7 @@ COMMANDS = {
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("program", COMMANDS)
+@pytest.mark.parametrize("program", short(list(COMMANDS), ["-m"]))
 def test_the_doctor_needs_no_engine_and_says_what_is_missing(program):
     code = AS_A_COMMAND.replace("PROGRAM", repr(program)).replace("RUN", COMMANDS[program])
     printed, _ = run(code, "core.Tracer", "api._jacfwd_unravel", status=1)

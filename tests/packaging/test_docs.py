@@ -86,6 +86,7 @@ def dead_links(out, pages):
     return dead
 
 
+@pytest.mark.sweep
 def test_every_link_within_the_site_leads_somewhere(unrun):
     pages = pages_of(unrun)
     assert dead_links(unrun, pages) == []
@@ -93,6 +94,7 @@ def test_every_link_within_the_site_leads_somewhere(unrun):
     assert {link for page in pages.values() for link in page.fetched if urlsplit(link).netloc} == set()
 
 
+@pytest.mark.sweep
 def test_every_tutorial_has_a_page(unrun):
     assert sorted(path.stem for path in (unrun / "tutorials").glob("[0-9]*.html")) == TUTORIALS
 

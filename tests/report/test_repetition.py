@@ -49,7 +49,7 @@ def assert_no_longer(few, many):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.large] * (n == "compare_policies")) for n in REPORTS]
+    "name", [pytest.param(n, marks=[pytest.mark.sweep] * (n == "compare_policies")) for n in REPORTS]
 )
 def test_layers_make_a_report_no_longer(name):
     many = 8 if name == "compare_policies" else MANY  # it derives the program for each policy

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from primitives import COVERED, LEFT_OUT, SAMPLES, differentiable
+from short_runs import short
 from test_parity import both_ways, seeds, side_by_side
 
 import jaxviz
@@ -89,7 +90,7 @@ def loss_of(sample, args):
 @pytest.mark.slow
 @both_ways
 @pytest.mark.parametrize(
-    "sample", [s for s in SAMPLES if "float64" in s.dtypes and s.primitive not in ONCE_ONLY], ids=str
+    "sample", short([s for s in SAMPLES if "float64" in s.dtypes and s.primitive not in ONCE_ONLY], 2), ids=str
 )
 def test_second_derivatives_and_numerical_differences(sample, run):
     with cast(sample, "float64") as args:

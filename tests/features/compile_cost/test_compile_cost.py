@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from short_runs import short
 
 import jaxviz
 from benchmarks import compile_cost as benchmark
@@ -131,7 +132,7 @@ def lowered(f, args):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", SMALLER)
+@pytest.mark.parametrize("name", short(list(SMALLER), 2))
 def test_what_a_loop_leaves_out_is_what_writing_it_leaves_out(name):
     (unrolled, args), (scanned, stacked) = SMALLER[name]()
     _, whole, program, alike = lowered(unrolled, args)

@@ -9,6 +9,7 @@ import nested_programs  # noqa: F401  enters its programs into the table
 import pytest
 from jax import lax
 from programs import CASES
+from short_runs import short
 
 import jaxviz
 from benchmarks import models
@@ -104,7 +105,11 @@ def test_what_a_checkpoint_saves_is_what_jax_holds_less(case):
 
 @pytest.mark.large
 @pytest.mark.parametrize(
-    "model", [models.mlp, models.transformer, models.scan_transformer, models.remat_transformer, models.lstm]
+    "model",
+    short(
+        [models.mlp, models.transformer, models.scan_transformer, models.remat_transformer, models.lstm],
+        [models.mlp, models.scan_transformer],
+    ),
 )
 def test_of_models(model):
     f, args = model(2)

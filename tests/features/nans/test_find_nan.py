@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from short_runs import short
 
 import jaxviz
 from jaxviz.features.nans import find as finding
@@ -380,7 +381,7 @@ ON_DEVICES = [name for name, (*_, devices, _) in CASES.items() if devices]
 
 @pytest.mark.values
 @pytest.mark.parametrize(
-    "name", [name for name in CASES if name not in ON_DEVICES]
+    "name", short([name for name in CASES if name not in ON_DEVICES], 2)
 )  # it does not step into a shard_map
 def test_stepping_finds_the_same(name):
     fun, args, *_, options = CASES[name]

@@ -94,7 +94,7 @@ def test_a_phase_takes_what_it_takes():
     assert "test_profile.py:" in mine[0].name
 
 
-@pytest.mark.values
+@pytest.mark.sweep
 def test_derivation_is_told_from_tracing():
     def deep(x):
         for _ in range(60):
@@ -185,6 +185,7 @@ def test_a_loop_that_looks_at_values_has_a_reason_and_a_bound():
         assert "so at most" in str(found)
 
 
+@pytest.mark.sweep
 def test_donated_arguments_are_copied():
     f = jax.jit(lambda x, y: x + y, donate_argnums=0)
     x = jnp.ones(3)
@@ -208,7 +209,7 @@ def _profile_and_ask():
     assert jaxviz.explain_recompile(f).count == 1
 
 
-@pytest.mark.values
+@pytest.mark.sweep
 def test_options_of_jit_are_kept():
     f = jax.jit(lambda x, n, *, flag=False: x * n if flag else x, static_argnums=1, static_argnames="flag")
     assert jaxviz.profile(f, 2.0, 3, flag=True, repeat=3).run > 0

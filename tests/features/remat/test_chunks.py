@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from short_runs import short
 from test_diff import applied
 
 import jaxviz
@@ -52,7 +53,7 @@ def held_by_jax(f, *args):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("offload", [None, "1GB/s, 0.1GFLOP/s"])
+@pytest.mark.parametrize("offload", short([None, "1GB/s, 0.1GFLOP/s"], [None]))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_computes_the_same_and_jax_keeps_what_was_planned(name, offload):
     f = PROGRAMS[name]
@@ -87,7 +88,7 @@ def loss(ws, x):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("work", ["60%", "90%"])
+@pytest.mark.parametrize("work", short(["60%", "90%"], ["90%"]))
 def test_the_code_keeps_what_it_promised(work, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / f"in_chunks_{work[:2]}.py"
@@ -121,6 +122,7 @@ def hand_written(ws, x):
     return jnp.sum(lax.scan(chunk, x, ws.reshape(8, 8, *ws.shape[1:]))[0])
 
 
+@pytest.mark.sweep
 def test_as_low_as_by_hand_and_a_third_of_the_body_alone():
     args = jax.ShapeDtypeStruct((64, 256, 256), jnp.float32), jax.ShapeDtypeStruct((4096, 256), jnp.float32)
     by_hand = jaxviz.memory(hand_written, *args).peak_nbytes

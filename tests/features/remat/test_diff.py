@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from short_runs import short
 from test_remat_plan import held_by_jax
 
 import jaxviz
@@ -141,7 +142,7 @@ def applied(diff, folder):
 
 
 BOUNDS = [{"work": "100%"}, {"work": "5%"}, {}]
-SHORT = {"scanned": BOUNDS[1:], "unrolled": BOUNDS, "methods": BOUNDS[:1]}
+SHORT = {"scanned": BOUNDS[1:], "unrolled": BOUNDS[2:], "methods": BOUNDS[:1], "two_calls_in_a_line": BOUNDS[:1]}
 """The budgets that the short tests use for a program, if not just the second."""
 
 
@@ -186,7 +187,7 @@ def test_the_code_keeps_what_it_promised(module, name, bound, tmp_path, monkeypa
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", ["unrolled", "methods"])
+@pytest.mark.parametrize("name", short(["unrolled", "methods"], ["methods"]))
 def test_a_checkpoint_in_a_branch_is_not_undone(module, name, tmp_path, monkeypatch):
     """With the diff applied, JAX saves what the plan does, and the three numbers that tell which branch is taken."""
     monkeypatch.chdir(tmp_path)
@@ -401,7 +402,12 @@ WAYS = {
 @pytest.mark.parametrize(
     ("name", "work"),
     [
-        pytest.param(name, work, marks=[pytest.mark.sweep] * (work == "30%" and name not in ("linen", "equinox")))
+        pytest.param(
+            name,
+            work,
+            marks=[pytest.mark.sweep]
+            * (work == "30%" if name in ("linen", "haiku", "nnx") else name != "equinox" or work == "2%"),
+        )
         for name in LIBRARIES
         for work in ("30%", "2%")
     ],

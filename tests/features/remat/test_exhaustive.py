@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from short_runs import short
 
 import jaxviz
 from benchmarks.remat_programs import llama
@@ -127,7 +128,7 @@ def held_against_all(f, offload, shares):
         assert found.bound.least == best.trade.work
 
 
-@pytest.mark.parametrize("name", UP_TO_10_VALUES)
+@pytest.mark.parametrize("name", short(UP_TO_10_VALUES, 2))
 def test_no_choice_takes_less_work(name):
     held_against_all(PROGRAMS[name], None, (0.0, 0.2, 0.4, 0.6, 0.8))
 
@@ -137,7 +138,7 @@ def test_no_choice_with_offloading_takes_less_work(name):
     held_against_all(PROGRAMS[name], "1GB/s, 0.005TFLOP/s", (0.0, 0.3, 0.6))
 
 
-@pytest.mark.parametrize("offload", [None, "1GB/s, 0.005TFLOP/s"])
+@pytest.mark.parametrize("offload", short([None, "1GB/s, 0.005TFLOP/s"], ["1GB/s, 0.005TFLOP/s"]))
 def test_no_choice_has_a_lower_peak_for_its_work(offload, monkeypatch):
     monkeypatch.setattr(exhaustive, "_TRIALS", 150)
     for name in UP_TO_10_VALUES if offload is None else UP_TO_6_VALUES:
@@ -167,18 +168,18 @@ def test_a_bound_on_the_peak_is_no_higher_than_the_lowest():
             assert exhaustive.least_peak(search, search.sets, lowest, work, near=0.0) <= lowest
 
 
-def test_the_gap_to_the_lowest_peak_is_said(monkeypatch):
+@pytest.mark.parametrize("work", short(["5%", "20%"], ["20%"]))
+def test_the_gap_to_the_lowest_peak_is_said(work, monkeypatch):
     monkeypatch.setattr(exhaustive, "_SETS", 0)
     case = llama(8, True)
-    for work in ("5%", "20%"):
-        plan = jaxviz.plan_remat(case.plain, *case.args, work=work)
-        bound = plan._search.bound
-        assert not bound.is_proved
-        assert 0 < bound.least < plan.peak_nbytes <= 1.05 * bound.least
-        said = bound.note(plan.after, 1)
-        assert said in plan.notes
-        assert said.startswith("The peak is at most ")
-        assert "% higher than with any plan with checkpoints at the places that were tried, unless" in said
+    plan = jaxviz.plan_remat(case.plain, *case.args, work=work)
+    bound = plan._search.bound
+    assert not bound.is_proved
+    assert 0 < bound.least < plan.peak_nbytes <= 1.05 * bound.least
+    said = bound.note(plan.after, 1)
+    assert said in plan.notes
+    assert said.startswith("The peak is at most ")
+    assert "% higher than with any plan with checkpoints at the places that were tried, unless" in said
 
 
 def test_outcomes_are_those_of_each_choice():
@@ -196,10 +197,10 @@ def test_outcomes_are_those_of_each_choice():
 @pytest.mark.parametrize(
     ("name", "offload", "share", "n_values"),
     [
-        ("random 6 10", None, 0.5, 18),
+        pytest.param("random 6 10", None, 0.5, 18, marks=pytest.mark.sweep),
         ("random 5 10", None, 0.3, 17),
-        ("random 6 1", None, 0.7, 17),
-        ("random 4 4", "1GB/s, 0.005TFLOP/s", 0.3, 10),
+        pytest.param("random 6 1", None, 0.7, 17, marks=pytest.mark.sweep),
+        pytest.param("random 4 4", "1GB/s, 0.005TFLOP/s", 0.3, 10, marks=pytest.mark.sweep),
         ("random 6 11", "1GB/s, 0.005TFLOP/s", 0.6, 10),
     ],
 )
@@ -248,7 +249,7 @@ def test_the_bound_is_said():
     assert "all were tried." in " ".join(str(plan).split())
 
 
-@pytest.mark.parametrize("limit", ["60%", "40%"])
+@pytest.mark.parametrize("limit", short(["60%", "40%"], ["40%"]))
 def test_a_bound_on_residuals_is_said(limit, monkeypatch):
     monkeypatch.setattr(exhaustive, "_SETS", 0)
     case = llama(8, True)

@@ -1,6 +1,7 @@
 """Plans that save more in some layers of a loop than in others, like a policy that depends on the index."""
 
 import pytest
+from short_runs import short
 from test_diff import BLOCK, HEAD, arguments, module  # noqa: F401
 from test_written_checkpoints import holds
 
@@ -51,7 +52,7 @@ def planned(own):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.sweep] * (n in ("pairs", "one"))) for n in LOOPS])
+@pytest.mark.parametrize("name", short(list(LOOPS), ["range", "enumerate"]))
 def test_a_policy_depends_on_the_index(module, name, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     source, loop, index = LOOPS[name]
@@ -65,7 +66,7 @@ def test_a_policy_depends_on_the_index(module, name, tmp_path, monkeypatch):  # 
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.sweep] * (n == "breaks")) for n in OTHERS])
+@pytest.mark.parametrize("name", short(list(OTHERS), ["nested"]))
 def test_calls_that_no_index_counts_get_one_policy(module, name, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     own = module(HEAD + BLOCK + SOURCE.format(loop=OTHERS[name]))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from short_runs import short
 from test_diff import PROGRAMS, applied, arguments, quick_plans  # noqa: F401
 
 import jaxviz
@@ -64,7 +65,9 @@ def held_by_jax(f, *args):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("bound", [{"work": "30%"}, {"memory": 0.0}, {"memory": 0.2}])
+@pytest.mark.parametrize(
+    "bound", short([{"work": "30%"}, {"memory": 0.0}, {"memory": 0.2}], [{"work": "30%"}, {"memory": 0.2}])
+)
 @pytest.mark.parametrize("name", PROGRAM)
 def test_jax_holds_on_the_host_what_was_planned(name, bound):
     f = PROGRAM[name]
@@ -87,7 +90,7 @@ def test_jax_holds_on_the_host_what_was_planned(name, bound):
 
 @pytest.mark.large
 @pytest.mark.parametrize("name", PROGRAM)
-@pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
+@pytest.mark.parametrize("share", short([0.4, 0.6, 0.8], [0.6]))
 def test_it_takes_no_more_work_than_without(name, share):
     f, args = PROGRAM[name], inputs()
     lowest = jaxviz.plan_remat(f, *args, work="300%").peak_nbytes
@@ -129,7 +132,7 @@ def test_what_is_moved_and_for_how_long_is_said():
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", PROGRAM)
+@pytest.mark.parametrize("name", short(list(PROGRAM), ["scanned"]))
 def test_the_compiler_that_offloads_nothing_is_told_on(name):
     plan = jaxviz.plan_remat(PROGRAM[name], *inputs(), work="200%", offload=FAST)
     found = plan.verify()
@@ -163,7 +166,7 @@ def test_an_accelerator_is_told_to_move_as_much_as_by_jaxs_policy(name):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", ["scanned", "unrolled", "no_import_of_jax"])
+@pytest.mark.parametrize("name", short(["scanned", "unrolled", "no_import_of_jax"], ["scanned", "no_import_of_jax"]))
 def test_the_code_keeps_what_it_promised(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

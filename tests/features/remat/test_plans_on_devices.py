@@ -7,6 +7,7 @@ from device_programs import GRID
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from short_runs import short
 
 import jaxviz
 
@@ -51,7 +52,7 @@ def arguments(mesh, layers=3, width=64, rows=512):
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("f", [scanned, unrolled])
+@pytest.mark.parametrize("f", short([scanned, unrolled], [scanned]))
 def test_a_plan_comes_to_what_one_device_holds(f):
     args = arguments(GRID)
     plan = jaxviz.plan_remat(f, *args)
@@ -63,7 +64,7 @@ def test_a_plan_comes_to_what_one_device_holds(f):
     assert plan.before.peak_nbytes < 0.3 * alone.before.peak_nbytes
 
 
-@pytest.mark.large
+@pytest.mark.sweep
 def test_a_bound_is_on_one_device():
     args = arguments(GRID)
     written = jaxviz.memory(scanned, *args).peak_nbytes

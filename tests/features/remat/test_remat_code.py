@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from short_runs import short
 from test_remat_plan import held_by_jax, planned, recomputed
 
 import jaxviz
@@ -118,7 +119,7 @@ def loss(w, x):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("share", [0.2, 0.5, pytest.param(0.9, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("share", short([0.2, 0.5, 0.9], [0.5]))
 def test_expressions_of_all_kinds(module, share):
     own = module(SOURCE)
     _, code = check(module, own.loss, (W, X), share)

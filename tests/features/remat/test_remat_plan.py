@@ -11,6 +11,7 @@ import pytest
 from device_programs import LINE
 from jax import lax
 from jax.sharding import PartitionSpec as P
+from short_runs import short
 
 import jaxviz
 from benchmarks import models
@@ -134,7 +135,13 @@ def with_policy(policy):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("policy", ["dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable"])
+@pytest.mark.parametrize(
+    "policy",
+    short(
+        ["dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable"],
+        ["dots_with_no_batch_dims_saveable", "nothing_saveable"],
+    ),
+)
 def test_no_more_is_computed_again_than_with_jaxs_policies(policy):
     """A transformer with each layer checkpointed: with the same bytes as the policy, and with the same FLOPs."""
     g = with_policy(getattr(jax.checkpoint_policies, policy))
@@ -219,7 +226,7 @@ DEVICES = {
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("name", short(list(DEVICES), ["over_devices", "devices_in_a_loop"]))
 def test_what_devices_exchange_is_not_exchanged_again(name):
     """The body of a `shard_map` is planned; a value counts with its bytes on one device."""
     f = DEVICES[name]

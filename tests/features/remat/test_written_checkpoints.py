@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from short_runs import short
 from test_diff import BLOCK, HEAD, applied, arguments, module, quick_plans  # noqa: F401
 
 import jaxviz
@@ -78,7 +79,7 @@ def holds(own, plan, args, module, folder):  # noqa: F811
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", short(list(PROGRAMS), 2))
 def test_a_checkpoint_gets_another_policy_at_its_place(module, name, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     source, line = PROGRAMS[name]
