@@ -3,7 +3,8 @@ import { beforeEach, expect, test, vi } from "vitest";
 import fixture from "../../tests/fixtures/stepper.json";
 import main from "../src/main/index";
 
-import { GONE, SAVED } from "../src/stepper/session";
+import { turn } from "../src/model/slices";
+import { GONE, SAVED, Session } from "../src/stepper/session";
 import { described, histogram, number } from "../src/stepper/values";
 import { StepperState } from "../src/stepper/view";
 import type { Programs, Stop } from "../src/wire/stepper.generated";
@@ -432,6 +433,80 @@ test("when the kernel is gone, the last stop stays, with the reason why nothing 
   await new Promise((done) => setTimeout(done));
   expect(find("step-notice").textContent).toContain(GONE);
   expect(all("equation").length).toBeGreaterThan(0);
+});
+
+/** A signal of JupyterLab's. */
+function signal<T>() {
+  const slots = new Set<(sender: unknown, content: T) => void>();
+  return {
+    slots,
+    connect: (slot: (sender: unknown, content: T) => void) => slots.add(slot),
+    disconnect: (slot: (sender: unknown, content: T) => void) => slots.delete(slot),
+    emit(content: T) {
+      for (const slot of slots) slot(null, content);
+    },
+  };
+}
+
+function sessionOf(code = { comm_live: true }) {
+  const kernel = { status: "idle", statusChanged: signal<string>(), disposed: signal<void>() };
+  const model = { ...host({ _code: "x" }), widget_manager: { kernel, get_model: async () => code } };
+  const session = new Session(model as never, () => {});
+  const heard = vi.fn();
+  session.listen(heard);
+  return { kernel, model, session, heard, code };
+}
+
+test.each([
+  [
+    "is restarted",
+    (kernel: ReturnType<typeof sessionOf>["kernel"]) => kernel.statusChanged.emit("restarting"),
+  ],
+  ["is restarted by the server", ({ statusChanged }) => statusChanged.emit("autorestarting")],
+  ["dies", ({ statusChanged }) => statusChanged.emit("dead")],
+  ["is shut down", ({ disposed }) => disposed.emit()],
+] as [string, (kernel: ReturnType<typeof sessionOf>["kernel"]) => void][])(
+  "a kernel that %s is heard of, and another that comes does not bring the run back",
+  async (_, end) => {
+    const { kernel, session, heard } = sessionOf();
+    await turn();
+    kernel.statusChanged.emit("busy");
+    await turn();
+    await turn();
+    expect([session.off, heard.mock.calls.length]).toEqual(["", 0]);
+    end(kernel);
+    await vi.waitFor(() => expect(session.off).toBe(GONE));
+    kernel.statusChanged.emit("idle");
+    await turn();
+    await turn();
+    expect(session.off).toBe(GONE);
+    expect(heard).toHaveBeenCalledOnce();
+    expect(session.ask("next")).toBe(false);
+  },
+);
+
+test("a widget that has lost its kernel hears of it from ipywidgets, and of its return", async () => {
+  const { model, session, code } = sessionOf();
+  code.comm_live = false;
+  model.tell("comm_live_update");
+  await vi.waitFor(() => expect(session.off).toBe(GONE));
+  code.comm_live = true;
+  model.tell("comm_live_update");
+  await vi.waitFor(() => expect(session.off).toBe(""));
+});
+
+test("nothing is looked at by the clock, and nothing listens when the stepper has gone", async () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "setTimeout"] });
+  try {
+    const { kernel, model, session } = sessionOf();
+    await turn();
+    expect(vi.getTimerCount()).toBe(0);
+    session.destroy();
+    expect(model.count()).toBe(0);
+    expect(kernel.statusChanged.slots.size + kernel.disposed.slots.size).toBe(0);
+  } finally {
+    vi.useRealTimers();
+  }
 });
 
 // --- numbers ---

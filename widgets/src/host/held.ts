@@ -4,6 +4,9 @@ import type { Kernel, WidgetModel } from "./model";
 
 export const MAIN = "explorer";
 
+/** The event that ipywidgets sends when a widget loses or regains its kernel. */
+const LIVE = "comm_live_update";
+
 /** The widget that carries the code, if the host provides it. */
 async function holderOf(model: WidgetModel) {
   const id = String(model.get("_code") ?? "").replace("IPY_MODEL_", "");
@@ -19,6 +22,32 @@ export async function isGone(model: WidgetModel): Promise<boolean> {
   } catch {
     return false;
   }
+}
+
+/** After each of these the Python side of a widget no longer exists. */
+const LOSES_WIDGETS = ["restarting", "autorestarting", "terminating", "dead"];
+
+/**
+ * Calls `callback` when the result of `isGone` may have changed; its argument is whether the widget is lost for good. Returns a function that stops it.
+ *
+ * ipywidgets sends an event to widgets when the kernel is restarted, but not when it is shut down, dies, or is restarted by the server. These come from
+ * JupyterLab's connection to the kernel.
+ */
+export function watchKernel(model: WidgetModel, callback: (isLost: boolean) => void): () => void {
+  const onLive = () => callback(false);
+  const onStatus = (_: unknown, status: string) => {
+    if (LOSES_WIDGETS.includes(status)) callback(true);
+  };
+  const onEnd = () => callback(true);
+  const { statusChanged, disposed } = model.widget_manager?.kernel ?? {};
+  model.on(LIVE, onLive);
+  statusChanged?.connect(onStatus);
+  disposed?.connect(onEnd);
+  return () => {
+    model.off(LIVE, onLive);
+    statusChanged?.disconnect(onStatus);
+    disposed?.disconnect(onEnd);
+  };
 }
 
 /** A function that interrupts the kernel, or that runs `code` to stop background work; null if the host does not allow that. */

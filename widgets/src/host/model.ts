@@ -1,8 +1,16 @@
 /** What hosts provide to each widget, as defined by anywidget; the optional parts may be missing. */
 
+/** A signal as JupyterLab has them. */
+interface Signal<T> {
+  connect(slot: (sender: unknown, content: T) => void): void;
+  disconnect(slot: (sender: unknown, content: T) => void): void;
+}
+
 /** JupyterLab's connection to a kernel; other hosts may have only some of it. */
 export interface Kernel {
   status?: string;
+  statusChanged?: Signal<string>;
+  disposed?: Signal<void>;
   interrupt?(): Promise<void>;
   requestExecute?(what: object): { done: Promise<unknown> };
   supportsSubshells?: boolean;

@@ -1,12 +1,12 @@
 /** The stepper's connection to its kernel: requests, progress, and whether the kernel is alive. */
 
-import { interruptOf, isGone } from "../host/held";
+import { interruptOf, isGone, watchKernel } from "../host/held";
 import type { WidgetModel } from "../host/model";
+import { turn } from "../model/slices";
 import type { Doing, Failure, Stop } from "../wire/stepper.generated";
 
 /** How many requests may be pending; further ones are dropped. */
 const MOST_WAITING = 2;
-const LOOKS = 2000;
 
 export const SAVED = "This is a saved page: it shows the last stop, and nothing can be run.";
 export const GONE =
@@ -22,19 +22,24 @@ export class Session {
   private canStop = false;
   private waiting = 0;
   private readonly callbacks = new Set<() => void>();
-  private readonly clock: ReturnType<typeof setInterval>;
+  private isLost = false;
+  private readonly unwatch: () => void;
 
   constructor(
     private readonly model: WidgetModel,
     private readonly onStop: (stop: Stop) => void,
   ) {
     for (const [event, listener] of this.listeners) model.on(event, listener);
-    this.clock = setInterval(this.look, LOOKS);
+    this.unwatch = watchKernel(model, (isLost) => {
+      this.isLost ||= isLost;
+      // All widgets of the kernel are told, one after the other.
+      void turn().then(this.look);
+    });
     void this.look();
   }
 
   destroy(): void {
-    clearInterval(this.clock);
+    this.unwatch();
     for (const [event, listener] of this.listeners) this.model.off(event, listener);
     this.callbacks.clear();
   }
@@ -94,7 +99,8 @@ export class Session {
   };
 
   private readonly look = async (): Promise<void> => {
-    const off = this.model.get("is_saved") === true ? SAVED : (await isGone(this.model)) ? GONE : "";
+    const isOff = this.isLost || (await isGone(this.model));
+    const off = this.model.get("is_saved") === true ? SAVED : isOff ? GONE : "";
     if (off === this.off) return;
     this.rest(off);
     this.tell();
