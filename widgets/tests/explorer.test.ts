@@ -54,9 +54,15 @@ function show(traits: Record<string, unknown> = {}) {
   return { model, el, find, key, stop };
 }
 
+/** Waits for something in a separate part: vitest compiles its code on first use, which can take seconds on a busy machine. */
+const soon = (check: () => void) => vi.waitFor(check, 20_000);
+
 /** Waits for a pane whose code is a separate part. */
 const isThere = (find: (id: string) => HTMLElement[], id: string) =>
-  vi.waitFor(() => expect(find(id)).toHaveLength(1), 20_000);
+  soon(() => expect(find(id)).toHaveLength(1));
+
+/** Resolves after the callbacks that wait for the next frame. */
+const frame = () => new Promise(requestAnimationFrame);
 
 test("every pane is rendered, and program text is inserted as text", () => {
   const { find, el } = show();
@@ -481,7 +487,7 @@ test("the previous version is shown beside this one, with new equations marked",
 test("the changes are shown in figures", async () => {
   const { find } = show(versions());
   find("show-changes")[0]!.click();
-  await vi.waitFor(() => expect(find("figure")).not.toEqual([]), 20_000);
+  await soon(() => expect(find("figure")).not.toEqual([]));
   const texts = (id: string) => find(id).map((row) => row.textContent);
   expect(texts("figure")).toEqual(["residual bytes, was 1.0 KiB2.0 KiB+100%"]);
   expect(texts("equations-changed")).toEqual(["f3 → 3−2+2"]);
@@ -497,7 +503,7 @@ test("two versions as a diff: the source, and the equations of a stage, line by 
   expect(before.hidden).toBe(false);
   before.click();
   expect(find("explorer")[0]!.classList.contains("is-diff")).toBe(true);
-  await vi.waitFor(() => expect(find("diff-line")).not.toEqual([]), 20_000);
+  await soon(() => expect(find("diff-line")).not.toEqual([]));
   const cells = () =>
     [...find("diff")[0]!.querySelectorAll("tbody tr")].map((tr) =>
       [...tr.querySelectorAll("td")].map((td) => `${td.className}|${td.textContent}`),
@@ -525,7 +531,7 @@ test("two versions as a diff: the source, and the equations of a stage, line by 
 test("equations of only one version are visited in that version", async () => {
   const { find } = show(versions());
   find("show-changes")[0]!.click();
-  await vi.waitFor(() => expect(find("next-added-primal")).not.toEqual([]), 20_000);
+  await soon(() => expect(find("next-added-primal")).not.toEqual([]));
   const selected = () =>
     ["left", "right"].map(
       (side) => find(`code-${side}`)[0]?.querySelector<HTMLElement>(".is-selected")?.dataset["row"],
@@ -767,7 +773,7 @@ test("the switches of a small function are requested immediately, and an error i
 test("a gzipped payload is decompressed", async () => {
   const { find } = show({ payload: await zipped(bytes()) });
   expect(find("loading")).toHaveLength(1);
-  await vi.waitFor(() => expect(find("residual-row")).toHaveLength(2));
+  await soon(() => expect(find("residual-row")).toHaveLength(2));
   expect(find("loading")).toHaveLength(0);
 });
 
@@ -931,15 +937,15 @@ test("the program and the selected equations are copied as JAX text, or shown in
   const [pane] = find("code-left");
   press(pane!, "c", { ctrlKey: true });
   find("copy-left")[0]!.click();
-  await vi.waitFor(() => expect(written).toHaveLength(2));
+  await soon(() => expect(written).toHaveLength(2));
   expect(written[0]).toBe("b:f32[3] = sin a");
   expect(written[1]).toContain("{ lambda ; a:f32[3]. let");
-  await vi.waitFor(() =>
+  await soon(() =>
     expect(pane!.querySelector(".jv-told")!.textContent).toBe("copied 3 equations as JAX text"),
   );
   vi.stubGlobal("navigator", { userAgent: "", platform: "", vendor: "" });
   find("copy-left")[0]!.click();
-  await vi.waitFor(() => expect(find("copy-sheet")[0]!.textContent).toContain(written[1]));
+  await soon(() => expect(find("copy-sheet")[0]!.textContent).toContain(written[1]));
   find("copy-sheet")[0]!.querySelector("button")!.click();
   expect(find("copy-sheet")).toHaveLength(0);
   vi.unstubAllGlobals();
@@ -951,6 +957,7 @@ test("G toggles the current pane between graph and code", async () => {
   await import("../src/host/parts/graph");
   const { find, key } = show();
   key("g");
+  // The graph is loaded as it is first shown, which takes a moment in a test.
   // The graph is loaded when it is first shown, which takes a moment in a test.
   await vi.waitFor(() => expect(find("graph-left")).toHaveLength(1), 10_000);
   expect(find("code-left")).toHaveLength(0);
@@ -1061,13 +1068,13 @@ test("if the programs do not arrive, there is a message with a retry button; the
 test("a running compilation is requested once for all panes, and followed while none is shown", async () => {
   const { find, model, stop } = show({ compiled: "" });
   find("stage-compiled")[0]!.click();
-  await vi.waitFor(() => expect(find("compiling")).toHaveLength(1));
+  await soon(() => expect(find("compiling")).toHaveLength(1));
   find("stage-primal")[0]!.click();
   expect(find("compiling")).toHaveLength(0);
   model.tell("msg:custom", { work: "compile", what: "parts", done: 1, total: 2 });
   find("stage-compiled")[0]!.click();
   find("beside-compiled")[0]!.click();
-  await vi.waitFor(() => expect(find("compiling")).toHaveLength(2));
+  await soon(() => expect(find("compiling")).toHaveLength(2));
   expect(find("elapsed").map((figures) => figures.textContent)).toEqual(Array(2).fill("0 s · 1 of 2 parts"));
   expect(model.sent.filter((message) => message === "compile")).toHaveLength(1);
   stop();
@@ -1099,13 +1106,15 @@ test("after a focused element disappears, the focus stays in the explorer", asyn
   close.focus();
   close.click();
   expect(find("code-right")).toHaveLength(0);
+  await frame();
+  expect(document.activeElement).toBe(root);
   await vi.waitFor(() => expect(document.activeElement).toBe(root));
   // An element that the user has focused keeps the focus.
   const other = document.createElement("button");
   document.body.append(other);
   find("beside-backward")[0]!.click();
   other.focus();
-  await new Promise((done) => requestAnimationFrame(done));
+  await frame();
   expect(document.activeElement).toBe(other);
   stop();
   HTMLElement.prototype.getClientRects = rects;
@@ -1122,7 +1131,7 @@ test.each(["what-if", "memory"])("the tab %s is focused when its pane is shown",
   await isThere(find, tab);
   const own = `jv-tab-${tab} is-own`.split(" ");
   const has = () => own.every((name) => document.activeElement!.classList.contains(name));
-  await vi.waitFor(() => expect(has()).toBe(true));
+  await soon(() => expect(has()).toBe(true));
   rects.mockRestore();
 });
 
