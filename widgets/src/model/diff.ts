@@ -1,5 +1,7 @@
 /** Aligns two lists: common items share a row; others are next to each other or alone. */
 
+import type { Sliced } from "./slices";
+
 /** A row: the indices of its left and right item, or -1; and whether they are the same. */
 export interface DiffRow {
   left: number;
@@ -56,7 +58,7 @@ function ascending(partner: ArrayLike<number>): number[] {
 }
 
 /** For each line of one text, the matching line of another, by the longest common subsequence; or -1. */
-export function sameLines(first: readonly string[], second: readonly string[]): Int32Array {
+export function* sameLines(first: readonly string[], second: readonly string[]): Sliced<Int32Array> {
   const partner = new Int32Array(first.length).fill(-1);
   let start = 0;
   while (start < first.length && start < second.length && first[start] === second[start]) {
@@ -70,12 +72,14 @@ export function sameLines(first: readonly string[], second: readonly string[]): 
   // The length of the longest common subsequence of the remaining lines.
   const width = m + 1;
   const longest = new Uint16Array((n + 1) * width);
-  for (let i = n - 1; i >= 0; i--)
+  for (let i = n - 1; i >= 0; i--) {
+    yield;
     for (let j = m - 1; j >= 0; j--)
       longest[i * width + j] =
         first[start + i] === second[start + j]
           ? longest[(i + 1) * width + j + 1]! + 1
           : Math.max(longest[(i + 1) * width + j]!, longest[i * width + j + 1]!);
+  }
   for (let i = 0, j = 0; i < n && j < m; )
     if (first[start + i] === second[start + j]) partner[start + i++] = start + j++;
     else if (longest[(i + 1) * width + j]! >= longest[i * width + j + 1]!) i++;

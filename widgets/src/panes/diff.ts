@@ -1,18 +1,23 @@
 /** Two versions as a diff: the source, or the equations of a stage, aligned line by line. */
 
 import { lineParts } from "../code/equation";
-import { type Line, listing } from "../code/listing";
+import { isQuick, type Line, listing, preparing } from "../code/listing";
 import { coloured } from "../code/python";
-import { aligned, type DiffRow, sameLines, stretches } from "../model/diff";
+import { aligned, type DiffRow, type Stretch, sameLines, stretches } from "../model/diff";
 import { FIGURES, type Figure, formatFigure } from "../model/figures";
 import type { Model } from "../model/model";
+import { atOnce, inSlices, type Sliced } from "../model/slices";
 import { type Change, litAs, litLines, type Other, type State } from "../state/state";
 import { button, h, onRowKey, section } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
 import type { Changes } from "../wire/explorer.generated";
 
-/** How many rows of a range are shown before `more`. */
-const SHOWN = 400;
+/** How many rows are shown before `more`. */
+const SHOWN = 200;
+
+/** Up to this many lines of source are compared at once; and how many items are processed between yields. */
+const AT_ONCE = 1000;
+const SLICE = 500;
 
 /** A line of the source, or an equation; a heading or a gap between excerpts is neither. */
 interface Side {
@@ -26,8 +31,7 @@ interface Side {
 interface Compared {
   before: readonly Side[];
   after: readonly Side[];
-  /** For each line of the previous version, the same line in this one, or -1. */
-  partner: ArrayLike<number>;
+  rows: readonly DiffRow[];
 }
 
 export class DiffPane {
@@ -43,7 +47,9 @@ export class DiffPane {
   /** The source, or the key of a stage; empty before the pane is shown. */
   private shown = "";
   private sides: { element: HTMLElement; side: Side }[] = [];
-  private compared: Compared = { before: [], after: [], partner: [] };
+  private compared: Compared = { before: [], after: [], rows: [] };
+  /** The number of requests so far; only the result of the last one is shown. */
+  private asked = 0;
 
   constructor(
     private readonly state: State,
@@ -88,14 +94,45 @@ export class DiffPane {
     else if (change === "selection" || change === "view") this.light();
   }
 
+  destroy(): void {
+    this.asked += 1;
+  }
+
   private show(key: string): void {
-    if (key !== this.shown) this.scroller.scrollTop = 0;
+    const isNew = key !== this.shown;
+    if (isNew) this.scroller.scrollTop = 0;
     this.shown = key;
-    this.compared = key === "source" ? this.source() : this.equations(key);
     const hadFocus = this.choices.contains(this.choices.ownerDocument.activeElement);
     this.fillChoices();
-    this.fill();
     if (hadFocus) this.choices.querySelector<HTMLElement>("[aria-pressed=true]")?.focus();
+    this.asked += 1;
+    const mine = this.asked;
+    const work = key === "source" ? this.source() : this.equations(key);
+    if (this.isQuick(key)) this.take(atOnce(work));
+    else {
+      if (isNew) this.say("Comparing…");
+      void inSlices(work, () => mine === this.asked).then((compared) => this.take(compared));
+    }
+  }
+
+  private take(compared: Compared): void {
+    this.compared = compared;
+    this.fill();
+  }
+
+  /** Shows a message instead of rows. */
+  private say(text: string): void {
+    this.sides = [];
+    const cell = h("td", { colspan: 2, class: "jv-message", role: "status" }, text);
+    this.body.replaceChildren(h("tr", {}, cell));
+  }
+
+  /** Whether comparing it takes less than a frame. */
+  private isQuick(key: string): boolean {
+    const versions = [this.other.state, this.state].map(({ model }) => model);
+    if (key !== "source") return versions.every((model) => isQuick(model, stagesOf(model, key)));
+    const excerpts = versions.flatMap(({ view }) => view.files.flatMap((file) => file.excerpts));
+    return excerpts.reduce((sum, { lines }) => sum + lines.length, 0) <= AT_ONCE;
   }
 
   private fillChoices(): void {
@@ -117,25 +154,24 @@ export class DiffPane {
     this.figures.hidden = this.shown !== "source";
   }
 
-  private source(): Compared {
+  private *source(): Sliced<Compared> {
     const [before, after] = [sidesOfSource(this.other.state), sidesOfSource(this.state)];
     const texts = (sides: typeof before) => sides.map(({ text }) => text.trimEnd());
-    return { before, after, partner: sameLines(texts(before), texts(after)) };
+    const partner = yield* sameLines(texts(before), texts(after));
+    return { before, after, rows: aligned(partner, after.length) };
   }
 
-  private equations(key: string): Compared {
+  private *equations(key: string): Sliced<Compared> {
     const { state } = this.other;
-    const lines = ({ model }: State) => {
-      const stage = model.view.stages.findIndex((each) => each.key === key);
-      return stage < 0 ? [] : withoutFolds(listing(model, [stage]));
-    };
-    const [before, after] = [lines(state), lines(this.state)];
-    const names = placeNames(this.state.model, after, (row) => row);
+    const before = yield* linesOf(state.model, key);
+    const after = yield* linesOf(this.state.model, key);
+    const names = yield* placeNames(this.state.model, after, (row) => row);
     const placeOf = new Map(names.map((name, i) => [name, i]));
+    yield;
     const { matches } = state.other!;
-    const partner = placeNames(state.model, before, (row) => matches.of(row)).map(
-      (name) => placeOf.get(name) ?? -1,
-    );
+    const there = yield* placeNames(state.model, before, (row) => matches.of(row));
+    const partner = there.map((name) => placeOf.get(name) ?? -1);
+    yield;
     const sides = (state: State, lines: readonly Line[]): Side[] =>
       lines.map((line) => ({
         state,
@@ -144,28 +180,44 @@ export class DiffPane {
         row: line.kind === "equation" ? line.row : -1,
         content: () => lineParts(state, line),
       }));
-    return { before: sides(state, before), after: sides(this.state, after), partner };
+    const rows = aligned(partner, after.length);
+    yield;
+    return { before: sides(state, before), after: sides(this.state, after), rows };
   }
 
   // --- rows ---
 
   private fill(): void {
+    const { before, after, rows } = this.compared;
+    if (rows.length === 0) {
+      this.say("Neither version has any.");
+      return;
+    }
     this.sides = [];
-    const { before, after, partner } = this.compared;
-    const rows = aligned(partner, after.length);
     const amounts = ({ left, right }: DiffRow) => [this.amount(before[left]), this.amount(after[right])];
     const isAlike = (row: DiffRow) => row.isSame && amounts(row)[0] === amounts(row)[1];
-    const make = (from: number, to: number) => rows.slice(from, to).map((row) => this.row(row));
-    const elements = stretches(rows.length, (r) => isAlike(rows[r]!)).flatMap(({ from, to, isFolded }) => {
-      const cut = isFolded ? from : Math.min(to, from + SHOWN);
-      return [...make(from, cut), ...(cut < to ? [this.fold(cut, to, isFolded, make)] : [])];
-    });
-    if (elements.length === 0)
-      elements.push(h("tr", {}, h("td", { colspan: 2, class: "jv-message" }, "Neither version has any.")));
-    this.body.replaceChildren(...elements);
+    this.body.replaceChildren(...this.make(stretches(rows.length, (r) => isAlike(rows[r]!))));
     const [first] = this.body.querySelectorAll<HTMLElement>(".jv-diff-line[role]");
     if (first) first.tabIndex = 0;
     this.light();
+  }
+
+  /** The first rows of some stretches, and a button for the others. */
+  private make(stretches: readonly Stretch[]): HTMLElement[] {
+    const elements: HTMLElement[] = [];
+    for (const [i, { from, to, isFolded }] of stretches.entries()) {
+      const more = stretches.slice(i + 1);
+      if (isFolded) {
+        elements.push(this.fold("unchanged", [{ from, to, isFolded: false }]));
+        if (elements.length < SHOWN || more.length === 0) continue;
+        return [...elements, this.fold("more", more)];
+      }
+      const cut = Math.min(to, from + SHOWN - elements.length);
+      elements.push(...this.compared.rows.slice(from, cut).map((row) => this.row(row)));
+      const rest = cut < to ? [{ from: cut, to, isFolded }, ...more] : more;
+      if (elements.length >= SHOWN && rest.length > 0) return [...elements, this.fold("more", rest)];
+    }
+    return elements;
   }
 
   private get figure(): Figure {
@@ -177,21 +229,20 @@ export class DiffPane {
     return side && side.line > 0 ? side.state.model.lines.of(side.file, side.line)[this.figure] : 0;
   }
 
-  private fold(
-    from: number,
-    to: number,
-    isAlike: boolean,
-    make: (from: number, to: number) => HTMLElement[],
-  ): HTMLElement {
-    const text = `⋯ ${plural(to - from, "line")} ${isAlike ? "unchanged" : "more"}`;
+  /** A row with a button that shows the rows it replaces. */
+  private fold(word: "unchanged" | "more", stretches: readonly Stretch[]): HTMLElement {
+    const n = stretches.reduce((sum, { from, to }) => sum + to - from, 0);
     const open = () => {
-      const end = Math.min(to, from + SHOWN);
-      const rows = make(from, end);
-      row.replaceWith(...rows, ...(end < to ? [this.fold(end, to, isAlike, make)] : []));
+      const rows = this.make(stretches);
+      row.replaceWith(...rows);
       this.light();
-      rows[0]?.querySelector<HTMLElement>(".jv-diff-line[role]")?.focus();
+      rows[0]?.querySelector<HTMLElement>(".jv-diff-line[role], button")?.focus();
     };
-    const row = h("tr", { class: "jv-diff-fold" }, h("td", { colspan: 2 }, button(text, open)));
+    const row = h(
+      "tr",
+      { class: "jv-diff-fold" },
+      h("td", { colspan: 2 }, button(`⋯ ${plural(n, "line")} ${word}`, open)),
+    );
     return row;
   }
 
@@ -286,6 +337,16 @@ function sidesOfSource(state: State): (Side & { text: string })[] {
   ]);
 }
 
+const stagesOf = (model: Model, key: string): number[] =>
+  model.view.stages.flatMap((stage, i) => (stage.key === key ? [i] : []));
+
+/** The lines of a stage; none if the version lacks it. */
+function* linesOf(model: Model, key: string): Sliced<Line[]> {
+  const stages = stagesOf(model, key);
+  yield* preparing(model, stages, false);
+  return withoutFolds(listing(model, stages));
+}
+
 /** All lines except the headings of repeats and of long lists of inputs and results. */
 function withoutFolds(lines: readonly Line[]): Line[] {
   let end = -1;
@@ -300,10 +361,10 @@ function withoutFolds(lines: readonly Line[]): Line[] {
  * A name for each line that is equal in both versions if the lines correspond: by its equation, or by the equation that contains its
  * program.
  */
-function placeNames(model: Model, lines: readonly Line[], rowOf: (row: number) => number): string[] {
+function* placeNames(model: Model, lines: readonly Line[], rowOf: (row: number) => number): Sliced<string[]> {
   const owners = model.column("program_owner");
   const times = new Map<string, number>();
-  return lines.map((line, i) => {
+  const nameOf = (line: Line, i: number) => {
     if (line.kind === "equation") {
       const row = rowOf(line.row);
       return row < 0 ? `only ${i}` : `equation ${row}`;
@@ -315,5 +376,11 @@ function placeNames(model: Model, lines: readonly Line[], rowOf: (row: number) =
     const n = times.get(name) ?? 0;
     times.set(name, n + 1);
     return `${name} ${n}`;
-  });
+  };
+  const names: string[] = [];
+  for (const [i, line] of lines.entries()) {
+    if (i % SLICE === 0) yield;
+    names.push(nameOf(line, i));
+  }
+  return names;
 }
