@@ -80,3 +80,44 @@ def test_each_pane_is_shown_on_all_of_the_screen(page, name, width):
     page.keyboard.press("Escape")
     page.wait_for_function("() => document.fullscreenElement === null")
     assert boxes(page) == before
+
+
+def many(w, x):
+    x = jnp.tanh(x @ w)
+    for f in (jnp.sin, jnp.cos, jnp.tanh):
+        x = f(x) * jnp.exp(-(x**2))
+    return jnp.sum(jnp.sin(x) * jnp.log1p(x**2))
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory):
+    arrays = jnp.ones((3, 3)), jnp.ones((2, 3))
+    compared = jaxviz.compare(many, lambda w, x: 2 * many(w, x), *arrays)
+    return jaxviz.explore(compared).save_html(tmp_path_factory.mktemp("pages") / "page.html").as_uri()
+
+
+IN_ROWS = """(bar) => new Set([...bar.querySelectorAll("button, input, select, output")].filter((e) => e.checkVisibility())
+    .map((e) => { const { top, height } = e.getBoundingClientRect(); return Math.round((top + height / 2) / 10); })).size"""
+
+
+# JupyterLab leaves 850 to a notebook beside its file browser, on a screen of 1280.
+@pytest.mark.parametrize("width", [1280, 900, 850, 720])
+def test_the_bars_take_one_row_each_and_the_curve_is_in_sight(same_tab, versions, width):
+    page = same_tab.page
+    page.set_viewport_size({"width": width, "height": 600})
+    page.goto(versions)
+    page.get_by_test_id("view-motion").click()
+    page.wait_for_selector("[data-testid=shelf]")
+    page.get_by_test_id("motion-last").click()
+    assert page.locator(".jv-views").evaluate(IN_ROWS) == 1
+    assert page.locator(".jv-motion .jv-play-bar").evaluate(IN_ROWS) == 1
+    # What a button is called is the same, however much of it is written.
+    page.get_by_role("button", name="Why is it saved").click()
+    page.get_by_role("button", name="What differs").click()
+    page.get_by_role("button", name="In motion").click()
+    curve = page.locator(".jv-mo-chart").bounding_box()
+    assert curve["y"] + (curve["height"] if width > 760 else 90) <= 600
+    shelves = page.get_by_test_id("shelf")
+    assert shelves.count() > 6
+    shelves.last.scroll_into_view_if_needed()
+    assert page.locator(".jv-mo-chart").bounding_box() == curve

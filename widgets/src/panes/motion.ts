@@ -4,7 +4,7 @@ import { Waiting } from "../main/waiting";
 import { type Motion, motionOf, type Shelf } from "../model/motion";
 import { lineOf } from "../model/overview";
 import type { Change, State } from "../state/state";
-import { button, h, onResize, svg } from "../ui/dom";
+import { button, h, onResize, reveal, svg } from "../ui/dom";
 import { formatBytes, formatCount } from "../ui/format";
 import { fullButton } from "../ui/full";
 import { marked } from "../ui/marked";
@@ -219,6 +219,8 @@ export class MotionPane {
       element.classList.toggle("is-saved", at.saves.includes(i));
       element.classList.toggle("is-read", at.reads.includes(i));
     });
+    const [changed] = [...at.saves, ...at.reads];
+    if (changed !== undefined) reveal(this.rack, this.shelves[changed]!.element);
     if (step === before + 1 || (this.timer !== undefined && step > before)) {
       for (const i of at.saves) this.fly(i, true);
       for (const i of at.reads) this.fly(i, false);

@@ -53,7 +53,7 @@ const COMPILED = {
   error: "",
 };
 
-/** The arrangements of the panes. */
+/** The arrangements of the panes; the text before `|` is omitted in narrow pages. */
 const VIEWS: [View, string, string][] = [
   [
     "overview",
@@ -66,10 +66,10 @@ const VIEWS: [View, string, string][] = [
     "Line by line",
     "Your code, with the residual bytes and the work of each line; click a line to unfold its equations",
   ],
-  ["diff", "What differs", "The two versions side by side, source and equations aligned line by line"],
-  ["kept", "Why is it saved", "Forward beside backward, and the residuals with their reasons"],
-  ["derived", "How was it derived", "The function beside its linearization; ▶ steps plays it"],
-  ["cost", "What does it cost", "Forward beside backward, and the memory over time"],
+  ["diff", "What |differs", "The two versions side by side, source and equations aligned line by line"],
+  ["kept", "Why is it |saved", "Forward beside backward, and the residuals with their reasons"],
+  ["derived", "How was it |derived", "The function beside its linearization; ▶ steps plays it"],
+  ["cost", "What does it |cost", "Forward beside backward, and the memory over time"],
   ["what-if", "What if", "Checkpoints and what they save, switched on and off"],
 ];
 
@@ -140,13 +140,16 @@ export class Rail {
     });
     this.badge = badge(state);
     this.search = new SearchBox(state);
-    for (const [key, word, title] of VIEWS) {
+    for (const [key, text, title] of VIEWS) {
       const isThere =
         key === "overview" || key === "motion" ? state.hasOverview : key !== "diff" || state.other !== null;
+      const [word = "", lead = ""] = text.split("|").reverse();
+      const label = [lead && h("span", { class: "jv-view-lead" }, lead), h("span", {}, word)];
       this.views.push(
-        button(word, () => state.arrange(key), {
+        button(label, () => state.arrange(key), {
           class: "jv-button jv-view",
           title,
+          "aria-label": lead + word,
           hidden: !isThere,
           "data-testid": `view-${key}`,
         }),
@@ -175,7 +178,11 @@ export class Rail {
       h(
         "div",
         { class: "jv-views" },
-        h("nav", { class: "jv-questions", "aria-label": "views" }, ...this.views),
+        h(
+          "nav",
+          { class: `jv-questions${state.other ? " has-versions" : ""}`, "aria-label": "views" },
+          ...this.views,
+        ),
         h("span", { class: "jv-rail-end" }, this.search.element, help),
       ),
       this.stagebar,
