@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from jupyter_lab import KERNEL_IDLE, free_port, wait_for
 from nbclient import NotebookClient
-from nbconvert import HTMLExporter
+from nbconvert import HTMLExporter, LatexExporter
 from playwright.sync_api import expect
 from short_runs import short
 
@@ -229,6 +229,26 @@ def executed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("executed")
     NotebookClient(made, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
     return made
+
+
+@pytest.mark.usefixtures("theme")
+def test_a_cell_has_three_outputs_each_of_one_form(executed):
+    # VS Code and Colab choose a form for each output, and GitHub needs the key `state`, or shows nothing of the notebook.
+    nbformat.validate(executed)
+    assert executed.metadata.widgets["application/vnd.jupyter.widget-state+json"].keys() >= {"state", "version_major"}
+    widget, picture, table = executed.cells[-1].outputs
+    assert set(widget.data) == {"application/vnd.jupyter.widget-view+json", "text/plain"}
+    assert widget.data["text/plain"].startswith("Explorer of the gradient of `loss`")
+    assert set(picture.data) == {"image/png", "text/plain"}
+    assert set(table.data) == {"text/html", "text/plain"}
+
+
+@pytest.mark.usefixtures("theme")
+def test_latex_has_the_picture_and_the_table(executed):
+    tex, resources = LatexExporter().from_notebook_node(executed)
+    (picture,) = re.findall(r"\\adjustimage\{.*\}\{(.*)\}", tex)
+    assert resources["outputs"][picture].startswith(b"\x89PNG")
+    assert tex.index("Explorer of the gradient of") < tex.index(picture) < tex.index("why\n")
 
 
 @pytest.mark.parametrize("of_page", short(["light", "dark"], ["dark"]))

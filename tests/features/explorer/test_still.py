@@ -7,6 +7,7 @@ from collections import Counter
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
+import bleach
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,6 +114,60 @@ def test_the_table_is_plain_html_and_says_what_the_reports_say(explorer):
     assert format_bytes(nbytes).replace(" ", "\u00a0") in first
     assert at[0].rsplit("/", 1)[-1] in first
     assert "derivative" in first
+
+
+GITHUB = {
+    *(
+        "a",
+        "b",
+        "blockquote",
+        "br",
+        "code",
+        "dd",
+        "del",
+        "details",
+        "div",
+        "dl",
+        "dt",
+        "em",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "hr",
+        "i",
+    ),
+    *(
+        "img",
+        "ins",
+        "kbd",
+        "li",
+        "ol",
+        "p",
+        "pre",
+        "q",
+        "s",
+        "samp",
+        "span",
+        "strike",
+        "strong",
+        "sub",
+        "summary",
+        "sup",
+        "table",
+    ),
+    *("tbody", "td", "tfoot", "th", "thead", "tr", "tt", "ul", "var"),
+}
+"""The elements that GitHub keeps of HTML that users write; of the attributes it keeps neither `class` nor `style`."""
+
+
+@pytest.mark.parametrize("f", [layers, lambda x: jax.lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x)])
+def test_a_strict_sanitizer_removes_only_the_class(f):
+    made = still.table_html(jaxviz.explore(f, *(layers_args if f is layers else [1.0])).view)
+    cleaned = bleach.clean(made, tags=GITHUB, attributes=["align"], strip=True)
+    assert html.unescape(cleaned) == html.unescape(made.replace(' class="jaxviz-still"', ""))
 
 
 def test_code_in_the_table_is_escaped(explorer):
