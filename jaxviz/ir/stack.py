@@ -28,6 +28,11 @@ def _set_limit(limit: int) -> None:
 
 
 class _DeepStack(contextlib.ContextDecorator):
+    @property
+    def is_entered(self) -> bool:
+        """Whether there is room now, in all threads."""
+        return _inside > 0 and sys.getrecursionlimit() >= FRAMES
+
     def __enter__(self) -> None:
         global _inside, _before
         with _lock:

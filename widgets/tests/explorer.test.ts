@@ -786,11 +786,15 @@ test("the latest payload is shown, in whichever order they are decompressed", as
   expect(find("residual-row")).toHaveLength(0);
 });
 
+function headerOf(block: DataView) {
+  return JSON.parse(new TextDecoder().decode(new Uint8Array(block.buffer, 16, block.getUint32(8, true))));
+}
+
 /** The shared view's bytes with another header. */
 function withHeader(changes: Record<string, unknown>): DataView {
   const old = new Uint8Array(bytes().buffer);
   const length = new DataView(old.buffer).getUint32(8, true);
-  const header = JSON.parse(new TextDecoder().decode(old.subarray(16, 16 + length)));
+  const header = headerOf(new DataView(old.buffer));
   const text = new TextEncoder().encode(JSON.stringify({ ...header, ...changes }));
   const size = Math.ceil(text.length / 8) * 8;
   const made = new Uint8Array(16 + size + old.length - 16 - length).fill(32);
@@ -824,6 +828,24 @@ test("data omitted at first arrives without changing the selection", () => {
   // Another view of the same bytes is completed too, and so is a later one.
   expect(again.find("badge")[0]!.textContent).toContain("residuals differ");
   expect(show(model.values).find("badge")[0]!.textContent).toContain("residuals differ");
+  layOut(0, 0);
+});
+
+test("the texts of residuals are replaced by the complete ones", () => {
+  layOut(800, 300);
+  const shown = show({ payload: withHeader({ is_whole: false }) });
+  const { find } = shown;
+  const labels = () => find("residual-row").map((row) => row.querySelector(".jv-col-name code")!.textContent);
+  const before = labels();
+  // As if they were called what their rules are.
+  const { residual_rule } = headerOf(bytes()).columns;
+  shown.model.set("rest", withHeader({ strings: [], columns: { residual_label: residual_rule } }));
+  expect(labels()).not.toEqual(before);
+  expect(labels().sort()).toEqual(
+    model()
+      .residuals.map((r) => r.rule)
+      .sort(),
+  );
   layOut(0, 0);
 });
 

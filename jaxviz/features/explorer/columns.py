@@ -18,6 +18,7 @@ from jaxviz.features.explorer.numbers import Numbers
 from jaxviz.features.explorer.overview import add_kept, add_scopes, said_of_peak
 from jaxviz.features.explorer.rows import Rows
 from jaxviz.features.memory.timeline import MemoryTimeline, memory
+from jaxviz.features.residuals.residual import Residual
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.expressions import source_shown
@@ -83,7 +84,8 @@ class ViewMaker:
 
     @cached_property
     def first(self) -> View:
-        """Without what is looked at later: the modelled memory and the notes."""
+        """Without what is looked at later: the modelled memory, the notes, how variables are related, and the words about each
+        residual, in place of which stand those about the first that is alike."""
         try:
             with collector_paused(), deep_stack:
                 return self._first()
@@ -98,6 +100,8 @@ class ViewMaker:
         first = self.first
         with collector_paused(), deep_stack:
             no_memory, n_devices, peak = self.add_memory()
+            self.rows.add_relations()
+            self.add_words(self._residuals)
             return replace(
                 first,
                 strings=tuple(self.string.number),
@@ -198,11 +202,10 @@ class ViewMaker:
         residuals = () if found is None else found.items
         number, row_of = self.string.all, self.rows.first
         consumers = [[row_of[e] for e in r.consumers if e in row_of] for r in residuals]
-        reasons = [pattern_of(r.reason) for r in residuals]
         groups: dict[Hashable, int] = {}
+        alike: dict[Hashable, Residual] = {}
         self.columns.update(
             residual_name=number(r.name for r in residuals),
-            residual_label=number(r.label for r in residuals),
             residual_group=[groups.setdefault(r.repeats, len(groups)) for r in residuals],
             residual_type=number(r.type for r in residuals),
             residual_nbytes=[r.nbytes for r in residuals],
@@ -210,20 +213,30 @@ class ViewMaker:
             residual_dummy=[r.nbytes if r.dummies else 0 for r in residuals],
             residual_kind=[KINDS.index(r.kind) for r in residuals],
             residual_location=[self.numbers.location(r.location) for r in residuals],
-            residual_scope=number(r.scope for r in residuals),
-            residual_module=number(r.module for r in residuals),
             residual_rule=number(r.rule for r in residuals),
-            residual_reason=number(pattern for pattern, _ in reasons),
-            residual_names=[0, *accumulate(len(names) for _, names in reasons)],
-            reason_names=number(name for _, names in reasons for name in names),
             residual_decision=number(r.decision for r in residuals),
             residual_producer=[-1 if r.producer is None else row_of.get(r.producer, -1) for r in residuals],
             residual_buffer=[-1] * len(residuals),
             residual_consumers=[0, *accumulate(map(len, consumers))],
             consumer_rows=[row for rows in consumers for row in rows],
         )
+        self._residuals = residuals
+        self.add_words([alike.setdefault(r.repeats, r) for r in residuals])
         add_lines(self.columns, self.numbers, self.rows, stages, self.derivation, residuals)
         return Headline() if found is None else add_kept(self.columns, self.numbers, found)
+
+    def add_words(self, residuals: Sequence[Residual]) -> None:
+        """What each residual is called, where it is made and why it is saved: of thousands a quarter of the work."""
+        number = self.string.all
+        reasons = [pattern_of(r.reason) for r in residuals]
+        self.columns.update(
+            residual_label=number(r.label for r in residuals),
+            residual_scope=number(r.scope for r in residuals),
+            residual_module=number(r.module for r in residuals),
+            residual_reason=number(pattern for pattern, _ in reasons),
+            residual_names=[0, *accumulate(len(names) for _, names in reasons)],
+            reason_names=number(name for _, names in reasons for name in names),
+        )
 
     def add_memory(self) -> tuple[str, int, str]:
         """The steps and the buffers of the modelled memory, with the scopes of the steps; or why there are none.

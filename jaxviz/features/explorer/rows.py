@@ -144,18 +144,41 @@ class Rows:
         )
         self._add_operations()
         self._add_origins()
-        self._add_relations()
+        self._add_operands()
+        self._add_no_relations()
 
-    def _add_relations(self) -> None:
-        """Which variables are one value, whose tangents and cotangents others are, and what nested programs are handed."""
-        holders = [None if owner < 0 else self.equations[owner] for owner in self.owners]
+    def _add_operands(self) -> None:
+        """What nested programs are handed."""
         operands, handed = self.columns["binder_operands"], self.columns["binder_handed"]
-        for program, holder in zip(self.programs, holders, strict=True):
+        for program, holder in zip(self.programs, self._program_holders, strict=True):
             body, how = (None, []) if holder is None else handed_to(holder).get(id(program), (None, []))
             n = len(program.constvars)
             operands += [-1] * n + (list(body.operands) if body is not None else [-1] * len(program.invars))
             handed += [0] * n + (how or [0] * len(program.invars))
-        self.columns.update(Variables(self.stages, self.programs, self.columns["program_stage"], holders).columns())
+
+    @property
+    def _program_holders(self) -> list[Equation | None]:
+        """For each program the equation that holds it, or None at the top of a stage."""
+        return [None if owner < 0 else self.equations[owner] for owner in self.owners]
+
+    def _add_no_relations(self) -> None:
+        """Each variable by itself, until `add_relations` is called."""
+        n = len(self.columns["variable_name"])
+        self.columns.update(
+            variable_value=np.arange(n),
+            variable_kin=np.zeros(n, np.int64),
+            variable_of=np.full(n, -1),
+            others_value=[],
+            others_of=[],
+            others_kin=[],
+        )
+
+    def add_relations(self) -> None:
+        """Which variables are one value, and whose tangents and cotangents others are: a fifth of the work, and seen where a value is selected."""
+        stage_of = self.columns["program_stage"]
+        if isinstance(stage_of, np.ndarray):
+            stage_of = stage_of.tolist()
+        self.columns.update(Variables(self.stages, self.programs, stage_of, self._program_holders).columns())
 
     def _locations(self) -> list[int]:
         """The user's line of each equation, or of the one that holds it; a library's, where none of them has one."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxviz.features.explorer.whatif import Switches
 from jaxviz.page.texts import first_line, fit
+
+if TYPE_CHECKING:
+    from jaxviz.features.explorer.whatif import Switches
 
 
 def as_json(value: Any) -> str:

@@ -17,19 +17,12 @@ from IPython.display import display
 
 from jaxviz.derivation import STAGES, Argnums, Derivation, derive
 from jaxviz.features.comparison.report import Comparison
-from jaxviz.features.draw.dot import Dot
-from jaxviz.features.draw.drawing import Drawing, draw
-from jaxviz.features.explorer.advice import advice_of
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
-from jaxviz.features.explorer.compiled import compiled, lower, lowered
-from jaxviz.features.explorer.compiled_peak import compiled_line
 from jaxviz.features.explorer.messages import Advice, SwitchRequest, TriedSettings
-from jaxviz.features.explorer.one_block import OneBlock, one_block_of
 from jaxviz.features.explorer.sent import as_json, code_of, without_memory
 from jaxviz.features.explorer.still import still_outputs
 from jaxviz.features.explorer.text import stage_text, summary
-from jaxviz.features.explorer.whatif import Switches
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.syntax import Equation
@@ -41,8 +34,14 @@ from jaxviz.page.texts import first_line, fit
 from jaxviz.progress import report_progress_to
 from jaxviz.report.tables import printable
 
+# Imported on first use: all of it together takes longer than the first view of a small function.
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from jaxviz.features.draw.dot import Dot
+    from jaxviz.features.draw.drawing import Drawing
+    from jaxviz.features.explorer.one_block import OneBlock
+    from jaxviz.features.explorer.whatif import Switches
 
 _AT_ONCE = 10_000
 """Of more equations, counted over all stages, the memory and the notes come after the rest is on the screen."""
@@ -141,10 +140,14 @@ class Explorer(Bundled):
 
     @cached_property
     def _switches(self) -> Switches:
+        from jaxviz.features.explorer.whatif import Switches
+
         return Switches(self.derivation)
 
     @cached_property
     def _one_block(self) -> OneBlock | None:
+        from jaxviz.features.explorer.one_block import one_block_of
+
         return one_block_of(self.derivation)
 
     @property
@@ -245,6 +248,8 @@ class Explorer(Bundled):
         Args:
           stage, depth, source: as of `jaxviz.draw`.
         """
+        from jaxviz.features.draw.drawing import draw
+
         keys = f"{self.stage}+{self.beside}".split("+")
         shown = stage or "+".join(key for key in dict.fromkeys(keys) if key in STAGES)
         return draw(self.derivation, stage=shown, depth=depth, source=source)
@@ -439,6 +444,8 @@ class Explorer(Bundled):
         if self.advice:
             return
         try:
+            from jaxviz.features.explorer.advice import advice_of
+
             self.advice = as_json(fit(advice_of(self.derivation.residuals, self._switches)))
         except Exception as error:
             self.advice = as_json(Advice(sentence="", setting="", cards=[], error=first_line(error)))
@@ -447,6 +454,9 @@ class Explorer(Bundled):
         """What the gradient compiles to; what JAX hands to XLA is there before."""
         if self.compiled and not self._is_block:
             return
+        from jaxviz.features.explorer.compiled import compiled, lower, lowered
+        from jaxviz.features.explorer.compiled_peak import compiled_line
+
         one, made, line = None, "", self.line
         try:
             one = self._one_block

@@ -183,7 +183,7 @@ def test_the_program_is_compiled_when_it_is_asked_for(explorer):
 
 def test_a_program_that_cannot_be_lowered_says_why(monkeypatch):
     failing = jaxviz.explore(lambda x: x * 2.0, 1.0)
-    monkeypatch.setattr(module, "compiled", lambda *_: 1 / 0)
+    monkeypatch.setattr("jaxviz.features.explorer.compiled.compiled", lambda *_: 1 / 0)
     failing._handle_custom_msg("compile", [])
     assert json.loads(failing.compiled) == {"error": "ZeroDivisionError: division by zero", "block": ""}
 
@@ -198,7 +198,7 @@ def test_what_is_compiled_can_be_stopped_and_what_jax_hands_to_xla_stays(explore
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "compiled", interrupted)
+        patched.setattr("jaxviz.features.explorer.compiled.compiled", interrupted)
         explorer._handle_custom_msg("compile", [])
     assert sent[-1] == {"work": "compile", "stopped": True}
     assert "tanh" in at_hand[0]["stablehlo"]["text"]
@@ -311,6 +311,17 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
     later = [
         n for n in COLUMNS if n.startswith(("buffer_", "step_", "scope_")) or n in ("residual_buffer", "row_of_scope")
     ]
+    # Until then each variable is by itself, and values that are alike have the texts of the first.
+    later += ["variable_value", "variable_kin", "variable_of", "others_value", "others_of", "others_kin"]
+    later += [f"residual_{name}" for name in ("label", "scope", "module", "reason", "names")] + ["reason_names"]
+    np.testing.assert_array_equal(first.columns["variable_value"], np.arange(len(first.columns["variable_name"])))
+    assert not first.columns["variable_kin"].any()
+    of_first = {g: i for i, g in reversed(list(enumerate(whole.columns["residual_group"])))}
+    for i, g in enumerate(whole.columns["residual_group"]):
+        assert (
+            first.strings[first.columns["residual_label"][i]]
+            == whole.strings[whole.columns["residual_label"][of_first[g]]]
+        )
     for name in set(COLUMNS) - set(later):
         np.testing.assert_array_equal(whole.columns[name], first.columns[name], err_msg=name)
     assert explorer.check == ""
@@ -458,7 +469,7 @@ def test_an_interrupt_stops_what_the_browser_asked_for(explorer, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "Switches", stopped)
+        patch.setattr("jaxviz.features.explorer.whatif.Switches", stopped)
         explorer._handle_custom_msg("what if", [])
     assert sent[-1] == {"work": "what if", "stopped": True}
     assert explorer.what_if == ""

@@ -44,7 +44,11 @@ const plain = async (block: DataView) => (isZipped(block) ? new DataView(await u
 
 function* reading(block: DataView, later: DataView | null, made: Model | undefined): Sliced<Model> {
   const model = made ?? new Model(yield* decoding(block));
-  if (later && !model.view.is_whole) model.complete(yield* decoding(later, model.view));
+  if (later && !model.view.is_whole) {
+    const { hasHues } = model;
+    model.complete(yield* decoding(later, model.view));
+    if (hasHues) yield* model.colouring();
+  }
   if (model.view.is_whole) yield* preparing(model);
   return model;
 }

@@ -118,6 +118,9 @@ export class Model {
   complete(view: View): void {
     this.shown = view;
     this.modelled = null;
+    // The texts of the residuals and the relations between variables are complete, too.
+    this.kept = null;
+    this.coloured = null;
   }
 
   column(name: ColumnName): Column {
@@ -430,6 +433,9 @@ export class Model {
   }
   kinIndex(variable: number): number {
     return this.column("variable_kin")[variable]!;
+  }
+  get hasHues(): boolean {
+    return this.coloured !== null;
   }
   hue(variable: number): number {
     if (this.coloured === null) atOnce(this.colouring());

@@ -63,6 +63,8 @@ export class PlayerPane {
   private codes: Pane[] = [];
   /** Counts openings, so that only the last one takes effect. */
   private opening = 0;
+  /** What is being opened. */
+  private wanted: Transform | null = null;
   private shown: Transform | null = null;
   private timer: ReturnType<typeof setInterval> | undefined;
 
@@ -125,8 +127,12 @@ export class PlayerPane {
       const step = player.play.stepOf[this.state.row]!;
       if (step >= 0 && step !== player.step) this.go(step);
     }
+    if (change === "whole") this.reopen();
     // The user wants to see the stage instead.
-    if (change === "shown") this.opening += 1;
+    if (change === "shown") {
+      this.opening += 1;
+      this.wanted = null;
+    }
     if (change === "shown" && player) this.leave();
     else if (change === "player") this.show();
     else if (change === "params" && player) {
@@ -156,6 +162,7 @@ export class PlayerPane {
     if (transform === undefined) return;
     this.pause();
     this.opening += 1;
+    this.wanted = transform;
     const mine = this.opening;
     const { model } = this.state;
     const rules = this.rules.get(transform) ?? (model.rows <= AT_ONCE ? rulesOf(model, transform) : null);
@@ -166,8 +173,16 @@ export class PlayerPane {
       );
   }
 
+  /** Reads the steps again once the relations between variables are complete. */
+  private reopen(): void {
+    this.rules.clear();
+    const transform = this.wanted ?? this.state.player?.play.transform;
+    if (transform) this.open(transform);
+  }
+
   private start(transform: Transform, rules: Rules): void {
     this.rules.set(transform, rules);
+    this.wanted = null;
     const { row, player } = this.state;
     const selected = row < 0 ? -1 : rules.play.stepOf[row]!;
     if (rules.play.length > 0)

@@ -136,7 +136,7 @@ export class ResidualsPane {
   /** The rows shown, and the expanded groups. */
   private shown: Row[] = [];
   private readonly opened = new Set<number>();
-  private readonly filter: ReturnType<typeof filterOf>;
+  private filter: ReturnType<typeof filterOf>;
   private readonly box: HTMLInputElement;
   private readonly kind: HTMLSelectElement;
   private readonly total = h("span", {
@@ -252,8 +252,18 @@ export class ResidualsPane {
     );
   }
 
+  /** Shows the complete texts; until they arrive, equal values have the texts of the first. */
+  private refill(): void {
+    this.fillNotes();
+    this.filter = filterOf(this.state.model);
+    const top = this.scroller.scrollTop;
+    this.sort();
+    this.search();
+    this.scroller.scrollTop = top;
+  }
+
   update(change: Change): void {
-    if (change === "whole") this.fillNotes();
+    if (change === "whole") this.refill();
     if (change === "filter" && this.box.value !== this.state.filter) {
       this.box.value = this.state.filter;
       this.search();
