@@ -16,6 +16,11 @@ from jaxviz.ir.syntax import Equation
 from jaxviz.report.tables import shortened
 
 
+def called(equation: Equation) -> str:
+    """The name of the function that an equation with nested programs calls, such as the `f` of a jit; '' without a name."""
+    return str(equation.params.get("name", "")) if equation.programs else ""
+
+
 def visible_params(equation: Equation) -> list[str]:
     """`name=value` for each param that says something, axes first; of a jit its name and shardings, of a shard_map `i=8` for its axes."""
     if of(equation) is JIT:

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 17
+VERSION = 18
 _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
@@ -53,6 +53,8 @@ COLUMNS: Mapping[str, str] = {
     "program_stage": "number of its stage",
     "program_owner": "equation that holds it, or -1 at the top of a stage",
     "program_label": "string: the parameter it is, such as 'jaxpr' or 'branches[0]'",
+    "program_name": "string: the name of the function that its equation calls, or empty",
+    "program_length": "how many iterations its equation runs, for a loop of known length; else 0",
     "program_consts": "how many of its binders are constants",
     "program_binders": "offsets into binder_vars, one more than there are programs",
     "binder_vars": "variable",

@@ -78,7 +78,7 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
   const results: number[][] = [];
   const operands: number[] = [];
   const handed: number[] = [];
-  const visit = (program: Program, stage: number, owner: number, skipped = 0) => {
+  const visit = (program: Program, stage: number, owner: number, skipped = 0, name = "") => {
     const number = binders.length;
     // Names are local to a program.
     const outer = variables;
@@ -86,6 +86,8 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
     add("program_stage", stage);
     add("program_owner", owner);
     add("program_label", text(program.label ?? ""));
+    add("program_name", text(name));
+    add("program_length", 0);
     add("program_consts", 0);
     binders.push(program.inputs.map(atom));
     results.push([]);
@@ -123,7 +125,8 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
         add("location_end", end);
       }
       const n = given!.split(" ").filter(Boolean).length;
-      for (const inner of equation.inside ?? []) visit(inner, stage, row, n - inner.inputs.length);
+      const called = /name=(\S+)/.exec(params ?? "")?.[1];
+      for (const inner of equation.inside ?? []) visit(inner, stage, row, n - inner.inputs.length, called);
     }
     results[number] = program.results.map(atom);
     variables = outer;

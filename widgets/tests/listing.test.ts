@@ -80,10 +80,8 @@ test("folded lines have a summary", () => {
   expect(foldText(m, lines, 2)).toBe("1 equation · mul");
   const made = model({ residual_producer: [2, 2] });
   expect(foldText(made, listing(made, [0]), 2)).toBe("1 equation · mul · 2 residuals");
-  const strings = m.view.strings.slice();
-  strings[13] = "name=g\nlength=1000";
-  m.view.strings = strings;
-  expect(foldText(m, lines, 2)).toBe("1,000 × 1 equation · mul");
+  const loop = model({ program_length: [0, 1000, 0] });
+  expect(foldText(loop, listing(loop, [0]), 2)).toBe("1,000 × 1 equation · mul");
 });
 
 test("a variable has one binding: an equation or an input", () => {

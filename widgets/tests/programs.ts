@@ -66,7 +66,7 @@ export function modelOf(stages: [key: string, text: string][]): Model {
         column("program_owner").push(isTop ? -1 : column("equation_program").length - 1);
         column("program_label").push(isTop ? 0 : string(words[1]!));
         column("program_stage").push(stage);
-        column("program_consts").push(0);
+        for (const name of ["program_name", "program_length", "program_consts"]) column(name).push(0);
         scopes.push(scope);
         scope = new Map();
         open.push(list("program_binders").push(words.slice(isTop ? 1 : 2).map(define)) - 1);

@@ -18,6 +18,7 @@ from jaxviz.features.debugger.messages import (
     Call,
     Card,
     LineNorm,
+    Loop,
     Programs,
     Row,
     SourceLine,
@@ -34,12 +35,12 @@ from jaxviz.features.debugger.programs import StaticPath, Text
 from jaxviz.features.debugger.shown import png
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.summaries import summarize
-from jaxviz.higher_order import is_choice, of
+from jaxviz.higher_order import is_choice, is_loop, of
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack, definition
 from jaxviz.ir.own_code import is_own
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
-from jaxviz.page.params import visible_params
+from jaxviz.page.params import called, visible_params
 from jaxviz.page.sources import SourceTable, expression_of, file_label
 from jaxviz.report.tables import printable
 
@@ -121,13 +122,15 @@ class StepperView:
         }
 
     def _program(self, text: Text, program: Program, holders: Sequence[Equation]) -> messages.StepProgram:
-        of = self.stepper._places.names if text.stage == "backward" else {}
+        cotangent_of = self.stepper._places.names if text.stage == "backward" else {}
         number = self._numbers[text.stage, program]
         labels = self._labels(text, program) if not holders else {}
 
         def variable(v: Atom) -> Variable:
             type = v.aval.str_short(short_dtypes=True)
-            return Variable(text.atom(v), type, of.get(v, "") if isinstance(v, Var) else "", labels.get(v, ""))
+            return Variable(
+                text.atom(v), type, cotangent_of.get(v, "") if isinstance(v, Var) else "", labels.get(v, "")
+            )
 
         rows: list[Row] = []
         for i, e in enumerate(program.equations):
@@ -145,6 +148,11 @@ class StepperView:
                 row["n"] = {
                     label: self._numbers[text.stage, p] for label, p in e.programs if (text.stage, p) in self._numbers
                 }
+                if name := called(e):
+                    row["f"] = printable(name, _NAME)
+                if is_loop(e):
+                    loop = of(e)
+                    row["t"] = Loop(loop.trip_count(e.operation), loop.turned(e.operation, 0))
             self._note_lines(e)
             rows.append(row)
         return {
@@ -226,7 +234,7 @@ class StepperView:
 
         return {
             "stage": p.stage,
-            "path": [self._level(d, level, e) for d, (level, e) in enumerate(zip(p.path, holders, strict=True))],
+            "path": [self._level(depth, level) for depth, level in enumerate(p.path)],
             "index": p.index,
             "isDone": s.is_done,
             "hit": self._hit(),
@@ -258,14 +266,9 @@ class StepperView:
                 )  # fmt: skip
         return found
 
-    def _level(self, depth: int, level: Level, e: Equation) -> StepLevel:
-        is_loop = level.iteration is not None
-        return {
-            "index": level.index, "body": level.body, "iteration": level.iteration, "primitive": e.primitive.name,
-            "length": self.stepper.machine.length(depth) if is_loop else None,
-            "isReverse": bool(is_loop and e.params.get("reverse", False)),
-            "name": printable(str(e.params.get("name", "")), 60),
-        }  # fmt: skip
+    def _level(self, depth: int, level: Level) -> StepLevel:
+        length = self.stepper.machine.length(depth) if level.iteration is not None else None
+        return {"index": level.index, "body": level.body, "iteration": level.iteration, "length": length}
 
     def _hit(self) -> str:
         hit = self.stepper.hit

@@ -40,8 +40,16 @@ class Call(NamedTuple):
     name: str
 
 
+class Loop(NamedTuple):
+    """The iterations of a loop, counted as in the program: how many, if that is known, and the one that runs first."""
+
+    length: int | None
+    first: int
+
+
 class Row(TypedDict):
-    """An equation: its results, primitive, params as `name=value`, operands, line and expression, and by label the programs that can be stepped into."""
+    """An equation: its results, primitive, params as `name=value`, operands, line and expression. If it can be stepped into: by label the
+    nested programs, the name of the function that it calls, and for a loop its iterations."""
 
     o: list[Variable]
     p: str
@@ -49,6 +57,8 @@ class Row(TypedDict):
     i: list[str]
     a: NotRequired[Written]
     n: NotRequired[dict[str, int]]
+    f: NotRequired[str]
+    t: NotRequired[Loop]
 
 
 class StepProgram(TypedDict):
@@ -93,15 +103,12 @@ class Programs(TypedDict):
 
 
 class StepLevel(TypedDict):
-    """An equation on the way to where the run is; of a loop with its iteration, and how many there are, where that is known."""
+    """An equation on the path to the run's position. For a loop: the iteration, and how many there are, if that is known."""
 
     index: int
     body: str
     iteration: int | None
-    primitive: str
     length: int | None
-    isReverse: bool
-    name: str
 
 
 class Shades(TypedDict):

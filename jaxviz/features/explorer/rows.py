@@ -17,14 +17,14 @@ from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.explorer.numbers import Numbers
 from jaxviz.features.explorer.relations import Variables, handed_to
-from jaxviz.higher_order import of
+from jaxviz.higher_order import is_scan, of, scan_length
 from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.pretty import printed_params
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
-from jaxviz.page.params import layouts, visible_params
+from jaxviz.page.params import called, layouts, visible_params
 from jaxviz.page.schema import ROLES
 
 _INNER_JIT = "this jit is called inside another jit, and only the donated arguments of the outer one count"
@@ -68,7 +68,7 @@ class Rows:
           labels: what each of its inputs is.
         """
         first_program, first_row = len(self.programs), len(self.equations)
-        self._add_program(stage, program, -1, "")
+        self._add_program(stage, program, -1)
         programs, equations = self.programs[first_program:], self.equations[first_row:]
         binders = [v for p in programs for v in (*p.constvars, *p.invars)]
         outputs = [v for e in equations for v in e.outvars]
@@ -85,18 +85,24 @@ class Rows:
         ):  # fmt: skip
             self.columns[name] += [number[a] for a in atoms]
 
-    def _add_program(self, stage: int, program: Program, owner: int, label: str) -> None:
+    def _add_program(
+        self, stage: int, program: Program, owner: int, label: str = "", name: str = "", length: int = 0
+    ) -> None:
         add, number, start = self.columns, len(self.programs), 0
         self.programs.append(program)
         self.owners.append(owner)
         add["program_stage"].append(stage)
         add["program_label"].append(self.numbers.string(label))
+        add["program_name"].append(self.numbers.string(name))
+        add["program_length"].append(length)
         add["program_consts"].append(len(program.constvars))
         for i in [i for i, e in enumerate(program.equations) if e.operation.programs]:
             self._add_equations(number, program.equations[start : i + 1])
             start, row = i + 1, len(self.equations) - 1
-            for nested_label, nested in program.equations[i].programs:
-                self._add_program(stage, nested, row, nested_label)
+            equation = program.equations[i]
+            length = scan_length(equation) if is_scan(equation) else 0
+            for nested_label, nested in equation.programs:
+                self._add_program(stage, nested, row, nested_label, called(equation), length)
         self._add_equations(number, program.equations[start:])
 
     def _add_equations(self, program: int, equations: Sequence[Equation]) -> None:

@@ -151,6 +151,20 @@ def test_the_rows_are_the_equations_wherever_the_run_is():
     assert any("branches" in body for _, path in seen for body in path)
 
 
+def test_rows_have_the_name_that_they_call_and_their_iterations():
+    @jax.jit
+    def cell(c, x):
+        return lax.while_loop(lambda c: c > 1.0, jnp.sin, c * x), None
+
+    _, w = started(jnp.float32(0.5), f=lambda x: lax.scan(cell, x, jnp.arange(3.0), reverse=True)[0])
+    rows = [row for program in programs(w)["programs"] for row in program["rows"]]
+    assert [(row["p"], row.get("f"), row.get("t")) for row in rows if "n" in row] == [
+        ("scan", None, [3, 2]),
+        ("jit", "cell", None),
+        ("while", None, [None, 0]),
+    ]
+
+
 def test_lines_are_those_of_the_function():
     _, w = started()
     (file,) = programs(w)["files"]

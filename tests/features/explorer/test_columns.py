@@ -175,6 +175,16 @@ def test_of_a_jit_only_the_name_is_shown(derivation):
     assert visible_params(calls[0]) == ["name=scaled"]
 
 
+def test_nested_programs_have_the_name_and_the_length_of_their_equation():
+    def f(x):
+        x, _ = jax.lax.scan(lambda c, _: (scaled(c, c), None), x, length=5)
+        return jax.lax.while_loop(lambda c: jnp.sum(c) < 0.0, jnp.sin, x)
+
+    view = view_of(jaxviz.derive(f, jnp.ones((2, 2))))
+    of = [(text(view, "program_name", p), view.columns["program_length"][p]) for p in range(*view.stages[0].programs)]
+    assert of == [("", 0), ("", 5), ("scaled", 0), ("", 0), ("", 0)]
+
+
 def test_what_came_before_a_derived_function_is_told():
     """The mapped gradient of a function: its last equation derives through vmap and transpose."""
     mapped = jaxviz.vmap(jaxviz.grad(lambda w, x: jnp.sum(jnp.sin(w * x))), (None, 0))

@@ -43,8 +43,7 @@ class Printer {
       seen.times += program !== top && rows.length > LONG_PROGRAM ? 2 : 1;
       found.set(key, seen);
       for (const row of rows) {
-        const named = model.params(row).find((param) => param.startsWith("name="));
-        const inner = named?.slice(5).replace(/^[<>]+|[<>]+$/g, "") ?? "jaxpr";
+        const inner = model.called(row).replace(/^[<>]+|[<>]+$/g, "") || "jaxpr";
         for (const p of model.nested(row)) todo.push({ program: p, name: inner });
       }
     }

@@ -110,13 +110,13 @@ export function foldText(model: Model, lines: readonly Line[], i: number): strin
   }
   const often = [...times].sort((a, b) => b[1] - a[1]).map(([name]) => name);
   const more = often.length > NAMED ? ", …" : "";
-  const length = row < 0 ? "" : model.params(row).find((param) => param.startsWith("length="));
+  const length = model.length(row);
   const nested = model.nested(row);
   const parts = [
     nested.length > 1 &&
       model.programLabel(nested[0]!).startsWith("branches") &&
       plural(nested.length, "branch", "branches"),
-    (length ? `${formatCount(Number(length.slice(7)))} × ` : "") + plural(equations, "equation"),
+    (length > 0 ? `${formatCount(length)} × ` : "") + plural(equations, "equation"),
     often.length > 0 && often.slice(0, NAMED).join(", ") + more,
     residuals > 0 && plural(residuals, "residual"),
   ];

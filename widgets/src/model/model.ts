@@ -180,6 +180,16 @@ export class Model {
   place(row: number): Place | null {
     return this.location(this.column("equation_location")[row]!);
   }
+  /** The name of the function that an equation calls, or empty. */
+  called(row: number): string {
+    const [first] = this.nested(row);
+    return first === undefined ? "" : this.text("program_name", first);
+  }
+  /** The number of iterations of a loop; 0 if it is not known, or for other equations. */
+  length(row: number): number {
+    const [first] = this.nested(row);
+    return first === undefined ? 0 : this.column("program_length")[first]!;
+  }
   /** The functions and named scopes that contain it, outermost first, joined by `/`. */
   scope(row: number): string {
     return this.text("equation_scope", row);

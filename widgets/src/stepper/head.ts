@@ -4,10 +4,10 @@ import { focused } from "../main/focus";
 import { elapsed } from "../main/waiting";
 import { button, h, svg } from "../ui/dom";
 import { formatCount } from "../ui/format";
-import type { Mark, Row } from "../wire/stepper.generated";
+import type { Mark } from "../wire/stepper.generated";
 import { alertLine, tellAlert } from "./alerts";
 import type { Session } from "./session";
-import { paramOf, type Shown, type StepperState } from "./view";
+import type { Shown, StepperState } from "./view";
 
 export interface Move {
   key: string;
@@ -292,7 +292,7 @@ export class Crumbs {
       this.crumb(shown.stage, { stage: shown.stage, way: [] }, levels.length === 0),
     ];
     levels.forEach(({ row, index, body, level }, depth) => {
-      const name = level?.name || paramOf(row, "name");
+      const name = row.f;
       const branch = /^branches\[(\d+)\]$/.exec(body)?.[1];
       const text = `${row.p}${name ? ` ${name}` : ""}${branch === undefined ? "" : ` branch ${branch}`}`;
       const way = shown.way.slice(0, depth + 1);
@@ -301,11 +301,10 @@ export class Crumbs {
         this.crumb(text, { stage: shown.stage, way }, depth === levels.length - 1, `equation ${index}`),
       );
       if (level?.iteration !== null && level !== null)
-        parts.push(this.iteration(depth, level.iteration!, level.length, level.isReverse, isOff));
+        parts.push(this.iteration(depth, level.iteration!, level.length, (row.t?.[1] ?? 0) > 0, isOff));
     });
     const next = isHere ? this.state.program.rows[stop.index] : undefined;
-    if (next && (next.p === "scan" || next.p === "while") && next.n && !stop.isDone)
-      parts.push(this.ahead(next, isOff));
+    if (next?.t && !stop.isDone) parts.push(this.ahead(next.p, next.t[0], isOff));
     if (!isHere)
       parts.push(
         button("to the stop", () => this.state.show(this.state.here), {
@@ -371,16 +370,13 @@ export class Crumbs {
   }
 
   /** For a loop that runs next: which iteration to enter. */
-  private ahead(loop: Row, isOff: boolean): HTMLElement {
-    const length = paramOf(loop, "length");
-    const box = this.field(0, length === undefined ? null : Number(length), isOff, (value) =>
-      this.toIteration(-1, value),
-    );
+  private ahead(primitive: string, length: number | null, isOff: boolean): HTMLElement {
+    const box = this.field(0, length, isOff, (value) => this.toIteration(-1, value));
     this.box = box;
     return h(
       "span",
       { class: "jv-iteration is-ahead" },
-      `next, a ${loop.p}${length === undefined ? "" : ` of ${formatCount(Number(length))}`}: into iteration `,
+      `next, a ${primitive}${length === null ? "" : ` of ${formatCount(length)}`}: into iteration `,
       box,
       button("go", () => this.toIteration(-1, Number(box.value)), { "data-testid": "go-iteration" }),
     );

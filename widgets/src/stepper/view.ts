@@ -179,9 +179,7 @@ export class StepperState {
   pathTo(): [index: number, body: string, iteration: number | null][] {
     return this.levels.map(({ row, index, body, level }) => {
       // In a loop that is not running, go to its first iteration.
-      const isLoop = row.p === "scan" || row.p === "while";
-      const first = row.q?.includes("reverse=True") ? Number(paramOf(row, "length") ?? 1) - 1 : 0;
-      return [index, body, isLoop ? (level?.iteration ?? first) : null];
+      return [index, body, row.t ? (level?.iteration ?? row.t[1]) : null];
     });
   }
 
@@ -222,10 +220,6 @@ export class StepperState {
 }
 
 const lineOf = (row: Row | undefined): string | undefined => row?.a?.slice(0, 2).join(":");
-
-/** The text after `name=` in an equation's params. */
-export const paramOf = ({ q }: Row, name: string): string | undefined =>
-  q?.find((param) => param.startsWith(`${name}=`))?.slice(name.length + 1);
 
 /** Names are assigned in order, a, …, z, ba, …, so neighbours get different hues. */
 function inTurn(name: string): number {

@@ -1,7 +1,7 @@
 /** Written by `python tests/page/wire_types.py` from `jaxviz/page/schema.py`, which says more: not to be edited. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 17;
+export const VERSION = 18;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
 
@@ -69,6 +69,10 @@ export type ColumnName =
   | "program_owner"
   /** string: the parameter it is, such as 'jaxpr' or 'branches[0]' */
   | "program_label"
+  /** string: the name of the function that its equation calls, or empty */
+  | "program_name"
+  /** how many iterations its equation runs, for a loop of known length; else 0 */
+  | "program_length"
   /** how many of its binders are constants */
   | "program_consts"
   /** offsets into binder_vars, one more than there are programs */

@@ -12,7 +12,10 @@ export type Written = [file: number, line: number, startLine: number, start: num
 /** A line that led to an equation, and the function that it stands in. */
 export type Call = [file: number, line: number, name: string];
 
-/** An equation: its results, primitive, params as `name=value`, operands, line and expression, and by label the programs that can be stepped into. */
+/** The iterations of a loop, counted as in the program: how many, if that is known, and the one that runs first. */
+export type Loop = [length: number | null, first: number];
+
+/** An equation: its results, primitive, params as `name=value`, operands, line and expression. If it can be stepped into: by label the nested programs, the name of the function that it calls, and for a loop its iterations. */
 export interface Row {
   o: Variable[];
   p: string;
@@ -20,6 +23,8 @@ export interface Row {
   i: string[];
   a?: Written;
   n?: Record<string, number>;
+  f?: string;
+  t?: Loop;
 }
 
 /** A program that the run comes to. */
@@ -58,15 +63,12 @@ export interface Programs {
   files: StepFile[];
 }
 
-/** An equation on the way to where the run is; of a loop with its iteration, and how many there are, where that is known. */
+/** An equation on the path to the run's position. For a loop: the iteration, and how many there are, if that is known. */
 export interface StepLevel {
   index: number;
   body: string;
   iteration: number | null;
-  primitive: string;
   length: number | null;
-  isReverse: boolean;
-  name: string;
 }
 
 /** A picture of an array, as the address of a PNG. */

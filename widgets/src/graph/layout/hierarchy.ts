@@ -123,9 +123,8 @@ export class Tree {
   name(node: number): string {
     const row = this.row[node]!;
     if (row < 0) return this.title[node]!;
-    const primitive = this.model.primitive(row);
-    const name = this.model.params(row).find((p) => p.startsWith("name="));
-    return name === undefined || !this.canOpen(node) ? primitive : `${primitive} ${name.slice(5)}`;
+    const called = this.canOpen(node) ? this.model.called(row) : "";
+    return `${this.model.primitive(row)}${called && " "}${called}`;
   }
 }
 

@@ -189,9 +189,7 @@ function pathTest(model: Model, term: string): Test {
     if (owner < 0) return 0;
     let n = around.get(owner);
     if (n === undefined) {
-      n = step(scopes(owner), model.primitive(owner));
-      const name = model.params(owner).find((p) => p.startsWith("name="));
-      if (name !== undefined) n = step(n, name.slice(5));
+      n = step(step(scopes(owner), model.primitive(owner)), model.called(owner));
       around.set(owner, n);
     }
     return n;
