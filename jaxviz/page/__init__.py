@@ -1,1 +1,1 @@
-"""The data of the widgets: the schema, the user's source, params as text, the bundle, and the page that works without a kernel."""
+"""The widgets' data: the schema, the user's source, params as text, the bundle, and the page that works without a kernel."""

@@ -1,7 +1,7 @@
-"""The JavaScript of explorers and steppers, held once per kernel, and so once in a saved notebook.
+"""The JavaScript of explorers and steppers, stored once per kernel, and so once in a saved notebook.
 
-Each widget's own module is `loader.js`, less than 2 KB, which finds the code and hands over to it (`widgets/src/host/loader.ts`). Heavier
-parts are loaded when they are first used (`widgets/src/host/parts.ts`).
+Each widget's own module is `loader.js`, less than 2 KB, which finds the code and hands over to it (`widgets/src/host/loader.ts`). Larger
+parts are loaded on first use (`widgets/src/host/parts.ts`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import traitlets
 
 MAIN = "explorer"
 GRAPHVIZ = "graphviz"
-"""The part that is Graphviz, larger than all the rest."""
+"""The part with Graphviz, larger than everything else together."""
 STEPPER = "stepper"
-"""The part that is the stepper, which no explorer loads."""
+"""The part with the stepper, which explorers do not load."""
 _STATIC = Path(__file__).parent.parent / "static"
 _PARTS = "parts"
 _LIGHT = 256 * 1024
@@ -34,12 +34,12 @@ MISSING_BUNDLE = (
 
 
 class Bundle(ipywidgets.Widget):  # type: ignore[misc]
-    """The code, as a widget without a view: others refer to it, and it is saved with the notebook as they are.
+    """The code, as a widget without a view: other widgets refer to it, and it is saved with the notebook like them.
 
     Traits:
       code: the main module, gzipped, in base64.
-      parts: the parts that take little, in the same form, by name.
-      build: what tells the code from that of another version.
+      parts: the smaller parts in the same form, by name.
+      build: identifies the version of the code.
     """
 
     code = traitlets.Unicode("").tag(sync=True)
@@ -48,10 +48,10 @@ class Bundle(ipywidgets.Widget):  # type: ignore[misc]
 
 
 class Bundled(anywidget.AnyWidget):  # type: ignore[misc]
-    """A widget whose code is in the bundle; it sends the parts of it that a page asks for.
+    """A widget whose code is in the bundle; sends the parts that a page requests.
 
     Args:
-      shows: which it is: what the main module shows, or the name of a part.
+      shows: its kind: what the main module shows, or the name of a part.
     """
 
     _code = traitlets.Instance(Bundle).tag(sync=True, **ipywidgets.widget_serialization)
@@ -79,7 +79,7 @@ _shared: list[Bundle] = []
 
 
 def bundle() -> Bundle:
-    """The one of this kernel; a new one where it has been closed, or the code has been built anew."""
+    """The bundle of this kernel; a new one if it has been closed or the code has been rebuilt."""
     sources = {name: script(name) for name in (MAIN, *part_names())}
     build = hashlib.sha256("".join(sources.values()).encode()).hexdigest()[:16]
     if not _shared or _shared[0].comm is None or _shared[0].build != build:
@@ -93,7 +93,7 @@ def _text(name: str) -> str:
 
 
 def loader() -> str:
-    """The module of each widget."""
+    """The module that each widget has."""
     return _read(_STATIC / "loader.js")
 
 
@@ -106,7 +106,7 @@ def script(name: str) -> str:
     """The source of the main module, or of a part.
 
     Raises:
-      FileNotFoundError: there is none of that name.
+      FileNotFoundError: there is no part with that name.
     """
     if name == MAIN:
         return _read(_STATIC / f"{MAIN}.js")
@@ -121,7 +121,7 @@ def packed(name: str) -> bytes:
 
 
 def part_names() -> tuple[str, ...]:
-    """The parts that are loaded when they are first used."""
+    """The parts that are loaded on first use."""
     return tuple(sorted(path.stem for path in (_STATIC / _PARTS).glob("*.js")))
 
 

@@ -61,7 +61,7 @@ _POLICY = (
 )
 
 _WASM_PARTS = {"graphviz"}
-"""The parts that are WebAssembly, which a page without them is not allowed to compile."""
+"""The parts with WebAssembly, which only pages with these parts may compile."""
 
 
 def page(
@@ -70,11 +70,11 @@ def page(
     """The HTML of a page that shows one widget.
 
     Args:
-      title: of the page.
-      payload: what `schema.encode` gave.
+      title: the title of the page.
+      payload: the bytes from `schema.encode`.
       module: the widget's JavaScript module.
-      state: the widget's other traits; `before`, if it is there, in base 64.
-      parts: modules that it loads when it first uses them, gzipped, by name.
+      state: the widget's other traits; `before`, if present, in base64.
+      parts: modules to load on first use, gzipped, by name.
     """
     policy = _POLICY.format(wasm=" 'wasm-unsafe-eval'" if _WASM_PARTS & set(parts or ()) else "")
     return f"""<!doctype html>
@@ -105,7 +105,7 @@ html {{ color-scheme: light dark; }}
 
 
 def fit_to_show(view: View) -> View:
-    """A view with control and bidirectional characters in its texts escaped, and very long lines cut."""
+    """A view with control and bidirectional characters escaped in its texts, and very long lines cut."""
     shown: View = fit(view)
     return replace(shown, title=printable(view.title, 200))
 
@@ -115,6 +115,6 @@ def _packed(block: bytes) -> str:
 
 
 def _data(name: str, value: Any) -> str:
-    """A JSON value inside a page; no text in it can end the element that holds it."""
+    """A JSON value inside a page; no text in it can close the element that contains it."""
     text = json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return f'<script type="application/json" id="{name}">{text}</script>'

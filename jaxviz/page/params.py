@@ -1,4 +1,4 @@
-"""The params of an equation as lines of text, and the layouts of its operands and results over devices."""
+"""The params of an equation as lines of text, and the shardings of its operands and results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def called(equation: Equation) -> str:
 
 
 def visible_params(equation: Equation) -> list[str]:
-    """`name=value` for each param that says something, axes first; of a jit its name and shardings, of a shard_map `i=8` for its axes."""
+    """`name=value` for each param of interest, axes first; for a jit its name and shardings, for a shard_map `i=8` for each axis."""
     if of(equation) is JIT:
         asked = (n for n in ("in_shardings", "out_shardings") if any(map(_is_sharding, equation.params[n])))
         return [f"name={equation.params.get('name', '')}", *(f"{n}={_param_text(equation.params[n])}" for n in asked)]
@@ -49,7 +49,7 @@ def _shard_map_params(params: Mapping[str, Any]) -> list[str]:
 
 
 def _mapped_axes(params: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The axes of its mesh that a shard_map maps over, and those that it leaves alone and nothing around it maps over."""
+    """The axes of its mesh that a shard_map maps over, and the other axes that no enclosing shard_map maps over either."""
     mesh, mapped = params["mesh"], params["newly_manual_axes"]
     types = zip(mesh.axis_names, mesh.axis_types, strict=True)
     others = [a for a, kind in types if a not in mapped and kind != AxisType.Manual]
@@ -61,7 +61,7 @@ def _mesh_text(mesh: Any, axes: Iterable[Any]) -> str:
 
 
 def layouts(params: Mapping[str, Any]) -> list[str]:
-    """What runs the body of a shard_map, then how each operand and each result is laid out."""
+    """What runs the body of a shard_map, then the sharding of each operand and each result."""
     axes, others = _mapped_axes(params)
     place = f"place along {', '.join(map(str, axes))}" if others else "device"
     return [place, *map(_spec_text, (*params["in_specs"], *params["out_specs"]))]
@@ -72,7 +72,7 @@ def _spec_text(spec: Any) -> str:
 
 
 def nbytes_per_device(aval: Any) -> int:
-    """Bytes on one device of a value that its type lays out over some, or -1."""
+    """The bytes of a value on one device, or -1 if its type is not sharded."""
     sharding = getattr(aval, "sharding", None)
     if sharding is None or all(part is None for part in sharding.spec):
         return -1
@@ -89,7 +89,7 @@ def _is_sharding(value: Any) -> bool:
 
 
 def _layout_text(value: Any) -> Any:
-    """A sharding, a spec or a tuple of them in short; anything else as it is."""
+    """A short form of a sharding, a spec, or a tuple of them; anything else as it is."""
     if isinstance(value, PartitionSpec):
         return _spec_text(value)
     if isinstance(value, NamedSharding):

@@ -1,4 +1,4 @@
-"""The wire format of the explorer: one block of bytes, whose types in `widgets/src/wire/schema.generated.ts` are written from here.
+"""The explorer's wire format: one block of bytes. Its TypeScript types, `widgets/src/wire/schema.generated.ts`, are generated from here.
 
 The block is little-endian::
 
@@ -9,13 +9,13 @@ The block is little-endian::
     ...       the header, JSON in UTF-8, padded with spaces to a multiple of 8 bytes
     ...       the columns, each starting at a multiple of 8 bytes
 
-The header has for each column its type, its length and where it starts, and how it is coded if it is not there as it is: "delta" and a type
-for the differences of its neighbours, "dictionary" and a number for so many values, then a byte for each item that says which.
+The header has each column's type, length, offset, and its encoding, if any: "delta" with the type of the differences between neighbours, or
+"dictionary" with the number of distinct values, which are followed by a byte per item.
 
-What comes later of a large program is a block of its own that has the columns that differ, and the strings that are new.
+For a large program, a second block has what comes later: the columns that differ from the first block, and new strings.
 
-Equations of all stages stand in one table of columns, in the order in which they are read: an equation that holds
-programs is followed by theirs. A block is sent gzipped. Strings are held once and referred to by number. `COLUMNS` says what each column means.
+The equations of all stages are in one table of columns, in reading order: the equations of a nested program follow the equation that
+contains it. Strings are stored once, and columns have their numbers. `COLUMNS` describes each column. Blocks are sent gzipped.
 """
 
 from __future__ import annotations
@@ -40,109 +40,116 @@ KINDS = ("argument", "constant", "literal", "intermediate", "dummy")
 MEMORY_KINDS = ("argument", "constant", "residual", "temporary", "cotangent", "result")
 
 KINS = ("value", "tangent", "cotangent", "towards a tangent", "towards a cotangent", "copy")
-"""What a variable is: a value of the function or of a rule; all of a tangent or a cotangent; or what a rule computes on the way to one, or a
-part of the sum that is one; or the value of another in one of several calls."""
+"""The kinds of variables: a value of the function or of a rule; a complete tangent or cotangent; an intermediate result of a rule, or a
+term of the sum, that leads to one; or the value of another variable in one of several calls."""
 HANDED = ("as it is", "carry", "each")
-"""How a nested program is handed an operand: as it is; in the first iteration, later ones get a result of the one before; or a slice in each."""
+"""How a nested program receives an operand: unchanged; in the first iteration, while later ones receive the carry; or a slice per
+iteration."""
 SCOPES = ("scope", "loop", "repeated", "line", "rest")
-"""What a box of the overview is: a function, module or named scope; a loop; what is called again and again by one that is written out; a line of
-the user's; or what is not worth a box of its own."""
+"""The kinds of boxes in the overview: a function, module or named scope; a loop; a sequence that repeats without a loop; a line of the
+user's; or what is too small for a box."""
 
 COLUMNS: Mapping[str, str] = {
     # A program: the top level of a stage, or a nested program of an equation.
     "program_stage": "number of its stage",
-    "program_owner": "equation that holds it, or -1 at the top of a stage",
-    "program_label": "string: the parameter it is, such as 'jaxpr' or 'branches[0]'",
+    "program_owner": "equation that contains it, or -1 at the top of a stage",
+    "program_label": "string: its param, such as 'jaxpr' or 'branches[0]'",
     "program_name": "string: the name of the function that its equation calls, or empty",
-    "program_length": "how many iterations its equation runs, for a loop of known length; else 0",
+    "program_length": "number of iterations if its equation is a loop of known length, or 0",
     "program_consts": "how many of its binders are constants",
     "program_binders": "offsets into binder_vars, one more than there are programs",
     "binder_vars": "variable",
-    "binder_operands": "which operand of the equation that holds the program it is handed, or -1",
+    "binder_operands": "index of the operand of the program's equation that it receives, or -1",
     "binder_handed": "index into HANDED",
     "program_results": "offsets into result_atoms, one more than there are programs",
-    "result_atoms": "atom: a variable, or ~number of a literal where negative",
+    "result_atoms": "atom: a variable, or if negative, ~number of a literal",
     # An equation.
-    "equation_program": "program it stands in",
+    "equation_program": "program that it is in",
     "equation_primitive": "string",
-    "equation_params": "string: one 'name=value' per line, nested programs left out",
-    "equation_printed": "string: the params that JAX prints, in its order, one 'name=value' per line; of programs the name alone, or `{}` "
-    "for one within a value",
+    "equation_params": "string: one 'name=value' per line, without nested programs",
+    "equation_printed": "string: the params that JAX prints, in JAX's order, one 'name=value' per line; for a "
+    "nested program only the name, or `{}` for one within a value",
     "equation_inputs": "offsets into input_atoms, one more than there are equations",
     "input_atoms": "atom",
     "equation_outputs": "offsets into output_vars, one more than there are equations",
     "output_vars": "variable",
     "equation_role": "index into ROLES",
-    "equation_transform": "string: the transform that made it, or empty",
-    "equation_rule": "string: the rule that made it, or empty",
-    "equation_earlier": "string: what made the equations of programs that are not shown, latest first, one 'rule (transform)' per line",
+    "equation_transform": "string: the transform that emitted it, or empty",
+    "equation_rule": "string: the rule that emitted it, or empty",
+    "equation_earlier": "string: how its origins in programs that are not shown were emitted, latest first, one "
+    "'rule (transform)' per line",
     "equation_location": "location, or -1",
-    "equation_origin": "equation of another stage that it came from, or -1",
-    "equation_decision": "string: what a checkpoint policy decided of its results, or empty",
-    "equation_scope": "string: the functions called on the way to it, outermost first, and its named scopes, joined by '/', or empty",
-    "equation_flops": "FLOPs of it with the programs that it holds; of a while loop, of one iteration",
-    "equation_work": "FLOPs of it alone, all the times that it runs together; 0 where those of the programs that it holds are counted",
-    "equation_group": "a number that those have in common which one expression led to in repeated layers, calls and iterations",
-    "equation_twin": "the first row that shows the same equation, or -1 if this is the first",
+    "equation_origin": "equation of another stage that it derives from, or -1",
+    "equation_decision": "string: what a checkpoint policy decided about its results, or empty",
+    "equation_scope": "string: the functions that lead to it, outermost first, and its named scopes, joined by "
+    "'/', or empty",
+    "equation_flops": "FLOPs including nested programs; for a while loop, of one iteration",
+    "equation_work": "FLOPs without nested programs, over all the times that it runs; 0 if its nested programs "
+    "are counted",
+    "equation_group": "a number shared by the equations of one expression in repeated layers, calls and iterations",
+    "equation_twin": "first row that shows the same equation, or -1 if this is the first",
     # Columns for few equations: those that name an axis, shard_maps, and jits with donated arguments.
     "axis_rows": "equation that names axes; its first param says which",
-    "axis_exchanges": "1 if the places along them exchange values, as in a psum; 0 if they do not, as in a pvary",
-    "layout_rows": "equation that runs its program on each device of a mesh; its first param says which axes",
-    "layout_texts": "string: what runs the program, 'device' or such as 'place along i'; then a line for each operand and each "
-    "result, saying how it is laid out, such as \"P('i')\"",
+    "axis_exchanges": "1 if the devices or examples along them exchange values, as in a psum; 0 if they do not, "
+    "as in a pvary",
+    "layout_rows": "equation that runs its program on each device of a mesh; its first param says along which axes",
+    "layout_texts": "string: what runs the program, 'device' or for example 'place along i'; then a line per "
+    "operand and per result with its sharding, such as \"P('i')\"",
     "donation_rows": "equation, once for each of its donated operands",
-    "donation_operands": "place of the operand",
-    "donation_results": "place of the result that reuses its memory, or -1",
-    "donation_reasons": "string: why none does, or empty",
+    "donation_operands": "index of the operand",
+    "donation_results": "index of the result that reuses its memory, or -1",
+    "donation_reasons": "string: why no result does, or empty",
     # A variable, named as in the listing of its stage.
     "variable_name": "string",
     "variable_type": "type",
-    "variable_label": "string: the name of the argument it is, 'residual', 'tangent of' or 'cotangent of' and what of, or empty",
-    "variable_value": "first variable that is the same value, in whatever stage",
+    "variable_label": "string: the name of an argument, 'residual', 'tangent of' or 'cotangent of' something, or empty",
+    "variable_value": "first variable with the same value, in any stage",
     "variable_kin": "index into KINS",
-    "variable_of": "variable it belongs to: whose tangent or cotangent it is or leads to, or the result of what its rule is the rule of; or -1",
-    "others_value": "variable that belongs to more variables than its variable_of: a first one, as in variable_value",
-    "others_of": "another that it belongs to, a first one too",
-    "others_kin": "index into KINS: how it belongs to that one",
+    "variable_of": "variable that it belongs to: whose tangent or cotangent it is or leads to, or for a variable "
+    "of a rule, the result of the rule's equation; or -1",
+    "others_value": "variable, as in variable_value, that belongs to others in addition to its variable_of",
+    "others_of": "another variable that it belongs to, also as in variable_value",
+    "others_kin": "index into KINS: its relation to that one",
     # Literals, types, and locations in the user's source.
     "literal_text": "string",
     "literal_type": "type",
     "type_text": "string, such as 'f32[3,4]'",
-    "type_nbytes": "bytes that one value takes",
-    "type_per_device": "bytes of it on one device, or -1 where its type lays it out over none",
+    "type_nbytes": "bytes of one value",
+    "type_per_device": "bytes on one device, or -1 if its type is not sharded",
     "location_file": "file",
     "location_line": "line, from 1",
     "location_function": "string",
-    "location_start_line": "line on which its expression starts, or 0 where that is not known",
-    "location_start": "where on that line, in code units of UTF-16 from 0",
-    "location_end_line": "line on which it ends",
-    "location_end": "where on that one",
+    "location_start_line": "line on which its expression starts, or 0 if unknown",
+    "location_start": "column on that line, in UTF-16 code units from 0",
+    "location_end_line": "line on which the expression ends",
+    "location_end": "column on that line",
     # The lines of locations.
     "line_file": "file",
     "line_number": "line, from 1",
-    "line_kept": "bytes that the gradient keeps of it, without arguments",
+    "line_kept": "bytes that the gradient saves for it, without arguments",
     "line_forward": "FLOPs of the forward program",
     "line_backward": "FLOPs of the backward program",
-    "line_recomputed": "FLOPs of these that compute again what the forward program did",
+    "line_recomputed": "FLOPs of the backward program that recompute values of the forward program",
     # A residual: a value that the forward program saves for the backward program.
-    "residual_name": "string: its variable's name in the listing of the forward program",
-    "residual_label": "string: what it is called, the user's expression for it where one is found",
-    "residual_group": "a number that those have in common that are one expression's values in repeated layers, calls and iterations",
-    "residual_type": "string: its type, such as '1,000 × f32[3]' for one from each iteration of a scan",
+    "residual_name": "string: its name in the listing of the forward program",
+    "residual_label": "string: the user's expression for it if known, or another name",
+    "residual_group": "a number shared by one expression's values in repeated layers, calls and iterations",
+    "residual_type": "string: its type, such as '1,000 × f32[3]' if a scan stacks one per iteration",
     "residual_nbytes": "bytes",
-    "residual_per_device": "bytes of it on one device, or -1 where that has all of it or it is not known",
-    "residual_dummy": "bytes of it that are a dummy if a cond takes another branch",
+    "residual_per_device": "bytes on one device, or -1 if it is not sharded or this is unknown",
+    "residual_dummy": "bytes that are dummies if a cond takes another branch",
     "residual_kind": "index into KINDS",
     "residual_location": "location, or -1",
-    "residual_scope": "string: the named scopes it is made in, or empty",
-    "residual_module": "string: the path of the module it is made in, or empty",
+    "residual_scope": "string: its named scopes, or empty",
+    "residual_module": "string: the path of the module that computes it, or empty",
     "residual_rule": "string",
-    "residual_reason": "string: why it is saved, in a sentence with `` in the place of each of its names",
+    "residual_reason": "string: why it is saved, in a sentence with `` in place of each name",
     "residual_names": "offsets into reason_names, one more than there are residuals",
-    "reason_names": "string: a name in the sentence, such as that of a value, a primitive or an argument",
+    "reason_names": "string: a name in the sentence, such as that of a value, primitive or argument",
     "residual_decision": "string: 'saved' or 'offloaded'",
-    "residual_producer": "equation of the forward program that makes it, or -1",
-    "residual_buffer": "buffer that holds it, or -1; several share one where one shows another in a new shape",
+    "residual_producer": "equation of the forward program that computes it, or -1",
+    "residual_buffer": "buffer that contains it, or -1; several residuals share one if some are reshaped views of "
+    "others",
     "residual_consumers": "offsets into consumer_rows, one more than there are residuals",
     "consumer_rows": "equation of the backward program that reads it",
     # The modelled memory: one step per equation of the forward and then the backward program, with calls inlined.
@@ -150,31 +157,31 @@ COLUMNS: Mapping[str, str] = {
     # A value in memory during some steps, or the temporary memory of a loop's body during one step.
     "buffer_nbytes": "bytes",
     "buffer_kind": "index into MEMORY_KINDS",
-    "buffer_born": "first step at which it is there",
-    "buffer_last": "last step at which it is there; the number of steps if it is there when all is done",
-    "buffer_row": "equation that makes it, or -1",
-    "buffer_name": "string: the path of an argument, or what makes it",
+    "buffer_born": "first step at which it is in memory",
+    "buffer_last": "last step at which it is in memory; the number of steps if it is never freed",
+    "buffer_row": "equation that computes it, or -1",
+    "buffer_name": "string: the path of an argument, or what computes it",
     "buffer_type": "string, or empty",
     # The overview: the values saved per expression, largest first; arguments belong to none.
-    "residual_kept": "kept expression it is a value of, or -1",
-    "kept_label": "string: the user's expression, with what it is assigned to",
+    "residual_kept": "saved expression that it is a value of, or -1",
+    "kept_label": "string: the user's expression, with the name that it is assigned to",
     "kept_location": "location, or -1",
-    "kept_nbytes": "bytes of its values, all evaluations together",
+    "kept_nbytes": "bytes of its values, over all evaluations",
     "kept_times": "how often it is evaluated, in layers, calls and iterations",
-    "kept_values": "how many values it keeps each time",
-    "kept_reason": "string: why, in sentences",
+    "kept_values": "how many values each evaluation saves",
+    "kept_reason": "string: the reasons, in sentences",
     # The scopes that forward and backward run, each followed by its nested scopes; widths are fractions of the parent.
-    "scope_parent": "scope around it, or -1",
+    "scope_parent": "enclosing scope, or -1",
     "scope_backward": "1 in the backward pass",
     "scope_name": "string, or empty",
     "scope_kind": "index into SCOPES",
-    "scope_count": "how often it runs each time that the scope around it does",
+    "scope_count": "how often it runs per run of the enclosing scope",
     "scope_location": "location, or -1",
-    "scope_flops": "FLOPs, all iterations together",
-    "scope_equations": "equations that hold no program, each once",
+    "scope_flops": "FLOPs, over all iterations",
+    "scope_equations": "number of equations without nested programs, each counted once",
     "scope_rows": "offsets into row_of_scope, one more than there are scopes",
-    "row_of_scope": "equation that is in it, and in no scope inside of it",
-    "step_equations": "for each step how many equations that hold no program it runs, each once",
+    "row_of_scope": "equation in it, but not in a nested scope",
+    "step_equations": "number of equations without nested programs that each step runs, each counted once",
 }
 
 _SIZES = frozenset(
@@ -195,12 +202,12 @@ _SIZES = frozenset(
         "scope_flops",
     }
 )
-"""Columns of bytes and FLOPs: 64-bit floats where one is beyond 32 bits."""
+"""Columns of bytes and FLOPs, which are 64-bit floats if any value exceeds 32 bits."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One program of a derivation: its rows, or the error that stood in the way of it."""
+    """One program of a derivation: its rows, or the error that prevented it."""
 
     key: str
     label: str
@@ -231,7 +238,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class BranchPoint:
-    """A place where a recorded function chose a side by a value."""
+    """A branch of Python code on a traced value, in a recorded function."""
 
     file: int
     line: int
@@ -250,7 +257,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Headline:
-    """What a gradient comes to, in words: what it keeps, what most of that is, and its peak; '' where that is not known or not known yet."""
+    """A summary of a gradient in words: what it saves, the largest part of that, and its peak; '' if unknown or not known yet."""
 
     keeps: str = ""
     largest: str = ""
@@ -259,7 +266,7 @@ class Headline:
 
 @dataclass(frozen=True)
 class View:
-    """All that the explorer shows, as plain data."""
+    """Everything that the explorer shows, as plain data."""
 
     title: str
     stages: tuple[Stage, ...]
@@ -275,14 +282,14 @@ class View:
     no_memory: str = ""
     """Why there are no steps and buffers, or empty."""
     n_devices: int = 1
-    """On how many devices the memory is modelled; of several the buffers are those on one."""
+    """The number of devices for which memory is modelled; with several, the buffers are those of one device."""
     headline: Headline = Headline()
     is_whole: bool = True
-    """Whether the memory, the notes and the comparison with JAX are there; where they are not, they are on their way."""
+    """Whether the memory, the notes and the comparison with JAX are included; otherwise they follow."""
 
     @property
     def n_equations(self) -> int:
-        """Counted over all stages."""
+        """Over all stages."""
         return len(self.columns["equation_program"])
 
     def stage(self, key: str) -> Stage:
@@ -294,12 +301,12 @@ class View:
 
 
 def pack(block: bytes) -> bytes:
-    """A block as it is sent and saved: gzipped, as fast as that goes, for the slowest comes to 4 % less in ten times the time."""
+    """A block as it is sent and saved: gzipped at the fastest level, since the slowest saves 4 % in ten times the time."""
     return gzip.compress(block, 1, mtime=0)
 
 
 def encode(view: View, known: View | None = None) -> bytes:
-    """Write a view as bytes; of one whose first part is known, what is not the same there, which is for `decode` with that part.
+    """Write a view as bytes; if its first part is known, write only the differences, for `decode` with that part.
 
     >>> decode(encode(view)).title == view.title
     True
@@ -323,11 +330,11 @@ def encode(view: View, known: View | None = None) -> bytes:
 
 
 def decode(block: bytes, known: View | None = None) -> View:
-    """Read a view from bytes, packed or not; raises ValueError on anything that `encode` did not write.
+    """Read a view from bytes, gzipped or not; raises ValueError on anything that `encode` did not write.
 
     Args:
       block: the bytes.
-      known: what they were written without.
+      known: the first part, if the bytes were written without it.
     """
     if block.startswith(_GZIP):
         block = gzip.decompress(block)
@@ -348,11 +355,11 @@ def decode(block: bytes, known: View | None = None) -> View:
 
 
 _SAMPLE = 8192
-"""Items by which it is found out how a column is coded best."""
+"""The number of items from which the best encoding of a column is determined."""
 
 
 def _coded(name: str, column: np.ndarray) -> tuple[str, int, list[Any], list[bytes]]:
-    """The type of a column, its length, how it is coded, and its blocks: what is packed best."""
+    """The type of a column, its length, its encoding and its blocks, whichever encoding compresses best."""
     plain = _narrowed(name, column)
     code, size = plain.dtype.str[1:], plain.size
     if size < 256:
@@ -397,7 +404,7 @@ def _decoded(
 
 
 def to_json(view: View) -> dict[str, Any]:
-    """A view as JSON values, its columns as lists: what the tests of both languages read."""
+    """A view as JSON values, with columns as lists, for the tests of both languages."""
     header = _header(view, {name: np.asarray(view.columns[name]).tolist() for name in COLUMNS})
     values: dict[str, Any] = json.loads(json.dumps(header))
     return values
@@ -461,7 +468,7 @@ def _as_column(name: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def _narrowed(name: str, column: np.ndarray) -> np.ndarray:
-    """The column in the narrowest type that holds it."""
+    """The column in the narrowest type that can represent it."""
     column = _as_column(name, column)
     narrow = _narrowest(column)
     if narrow.dtype.itemsize < 8 or name in _SIZES:
@@ -471,7 +478,7 @@ def _narrowed(name: str, column: np.ndarray) -> np.ndarray:
 
 
 def _narrowest(column: np.ndarray) -> np.ndarray:
-    """Whole numbers in the narrowest type up to 32 bits that holds them; others as they are."""
+    """Integers in the narrowest type of at most 32 bits that can represent them; others unchanged."""
     low, high = (int(column.min()), int(column.max())) if column.size else (0, 0)
     for code in ("u1", "i1", "u2", "i2", "i4"):
         limits = np.iinfo(code)

@@ -14,16 +14,16 @@ from jaxviz.ir.own_code import is_own
 from jaxviz.page.schema import Excerpt, SourceFile
 
 _AROUND = 4
-"""Lines shown before and after one that stands in no function."""
+"""How many lines are shown before and after one outside any function."""
 
 _TAB = 8
 
 
 class SourceTable:
-    """Numbers for files, and the lines of each that are pointed at.
+    """Numbers files, and records which lines of each are referred to.
 
     Args:
-      embed: whether to hand out source text.
+      embed: whether to include source text.
     """
 
     def __init__(self, embed: bool = True):
@@ -32,7 +32,7 @@ class SourceTable:
         self.numbers: dict[str, int] = {}
 
     def number(self, location: Location) -> int:
-        """The number of the location's file; its line is noted."""
+        """The number of the location's file; records its line."""
         self.lines.setdefault(location.file, set()).add(location.line)
         return self.numbers.setdefault(location.file, len(self.numbers))
 
@@ -47,10 +47,10 @@ class SourceTable:
 
 
 def expression_of(location: Location) -> tuple[int, int, int, int]:
-    """The line on which the expression at a location starts, where on it, the line on which it ends, and where on that.
+    """The line and column at which the expression at a location starts, and those at which it ends.
 
-    Characters are counted as a page does, in code units of UTF-16 from 0, in lines as `excerpts_of` gives them. All are 0 where the source
-    is not there, or is not what was run.
+    Columns are counted as in JavaScript, in UTF-16 code units from 0, in the lines of `excerpts_of`. All are 0 if the source is missing, or
+    is not what was run.
     """
     span = span_at(location.file, location.line, location.column, location.end_line, location.end_column)
     if span is None:
@@ -64,7 +64,7 @@ def _units(text: str) -> int:
 
 
 def excerpts_of(path: str, lines: set[int]) -> tuple[Excerpt, ...]:
-    """The functions that hold the given lines, whole; lines outside any, with a few around them."""
+    """The functions that contain the given lines, whole; for lines outside any function, a few lines around them."""
     text = linecache.getlines(path)
     if not text:
         return ()
@@ -81,7 +81,7 @@ def excerpts_of(path: str, lines: set[int]) -> tuple[Excerpt, ...]:
 
 
 def _functions(text: list[str]) -> list[tuple[int, int]]:
-    """First and last lines of the outermost functions and classes."""
+    """The first and last lines of the outermost functions and classes."""
     try:
         tree = ast.parse("".join(text))
     except SyntaxError:
@@ -102,7 +102,7 @@ def _range_around(line: int, functions: list[tuple[int, int]], n: int) -> tuple[
 
 
 def short_path(path: str) -> str:
-    """The path from the working or the home directory, where the file is below one of them."""
+    """The path relative to the working or the home directory, if the file is below one of them."""
     for base, prefix in ((os.getcwd(), ""), (os.path.expanduser("~"), "~/")):
         if path.startswith(base + os.sep):
             return prefix + path[len(base) + 1 :]
@@ -114,7 +114,7 @@ _PLAIN = re.compile(r"~?/(?:[^\s/:]+/)*")
 
 
 def without_folders(text: str) -> str:
-    """A text with the files that it names by their names alone; addresses stay as they are.
+    """A text with the file paths in it replaced by file names; URLs stay as they are.
 
     >>> without_folders("reached at `sin` (equation 3, /home/me/model.py:12)")
     'reached at `sin` (equation 3, model.py:12)'
@@ -128,7 +128,7 @@ def without_folders(text: str) -> str:
 
 
 def _length_of_folders(text: str) -> int:
-    """How much of a text that begins like a path is folders: those that are there, else what has no space in it; 0 for `/x`."""
+    """How many characters at the start of a path-like text are folders: existing ones, or else without spaces; 0 for `/x`."""
     length = 0
     for slash in re.finditer("/", text):
         if not os.path.isdir(os.path.expanduser(text[: slash.end()])):
@@ -139,5 +139,5 @@ def _length_of_folders(text: str) -> int:
 
 
 def file_label(path: str) -> str:
-    """The name of the file alone."""
+    """The file's name without folders."""
     return origin.file_label(path).rsplit("/", 1)[-1]

@@ -16,7 +16,8 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[str]:
-    """Work that `stop` ends; gives the code that does, to be run by the kernel, or '' in the main thread, which an interrupt reaches.
+    """A context for work that `stop` can end; yields the code that does so, to be run by the kernel, or '' in the main thread, where an
+    interrupt suffices.
 
     Raises:
       KeyboardInterrupt: it has been stopped.
@@ -35,7 +36,7 @@ def stoppable() -> Iterator[str]:
 
 
 def stop(number: int) -> None:
-    """Raises an interrupt in the thread that does the work with that number; does nothing if there is none."""
+    """Raises an interrupt in the thread that does the work with that number, if there is one."""
     with _lock:
         thread = _at_work.pop(number, None)
         if thread is not None:

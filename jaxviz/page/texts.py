@@ -10,18 +10,18 @@ from jaxviz.page.sources import without_folders
 from jaxviz.report.tables import printable
 
 _LONGEST = 2000
-"""The most characters of a line, so that a name does not fill the page."""
+"""The longest line in characters, so that a name cannot fill the page."""
 
 
 def fit(value: Any, limit: int = _LONGEST) -> Any:
-    """The value with control and bidirectional characters in its texts escaped, and very long lines cut.
+    """The value with control and bidirectional characters escaped in its texts, and very long lines cut.
 
-    >>> fit({"name": "a\\u202eb"})
+    >>> fit({"name": "a\u202eb"})
     {'name': 'a<U+202E>b'}
 
     Args:
-      value: dicts, lists, tuples, dataclasses, texts and numbers. Lines and tabs stay; keys are not looked at.
-      limit: the most characters of a line.
+      value: dicts, lists, tuples, dataclasses, texts and numbers. Line breaks and tabs are kept; keys are not changed.
+      limit: the longest line in characters.
     """
     if isinstance(value, str):
         if len(value) <= limit and value.isprintable():  # the usual case
@@ -38,7 +38,7 @@ def fit(value: Any, limit: int = _LONGEST) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """`NoRuleError: ...`, the first paragraph of the message, on one line; of the files that it names the names alone."""
+    """`NoRuleError: ...`, the first paragraph of the message on one line, with file paths replaced by file names."""
     if isinstance(error, RecursionError):
         return "RecursionError: programs are nested too deep here for Python's recursion limit; sys.setrecursionlimit raises it"
     message = str(error).strip().split("\n\n")[0].replace("\n", " ")

@@ -1,1 +1,1 @@
-"""The explorer: a derivation in columns, in a notebook and as a page."""
+"""The explorer: a derivation as columns, in a notebook and as a page."""

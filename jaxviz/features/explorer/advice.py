@@ -1,4 +1,4 @@
-"""What would lower the peak of a gradient: the best plan in a sentence, and the effect of a checkpoint for each of the largest saved expressions."""
+"""Advice on the peak of a gradient: the best plan in a sentence, and the effect of a checkpoint on each of the largest saved expressions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from jaxviz.ir.origin import Location
 from jaxviz.report.tables import format_bytes
 
 _CARDS = 3
-"""Expressions that are looked at, the largest."""
+"""How many of the largest expressions are considered."""
 
 _REGIONS = 2
-"""Regions that are tried for each, the smallest that hold it."""
+"""How many regions are tried for each, smallest first."""
 
 _WORTH = 0.02
-"""The share of the peak below which a checkpoint counts as without effect."""
+"""A checkpoint that lowers the peak by a smaller share counts as ineffective."""
 
 _NO_MORE = "no more work"
 
@@ -86,7 +86,8 @@ def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGr
 
 
 def _planned(switches: Switches, groups: tuple[ResidualGroup, ...]) -> str:
-    """``with the checkpoints suggested above, its line saves 1.0 KiB instead of 2.0 KiB``; '' if there are none, or if they change nothing there."""
+    """``with the checkpoints suggested above, its line saves 1.0 KiB instead of 2.0 KiB``; '' if there are none, or if they change nothing
+    there."""
     key = switches.plan()
     trade = switches.trade(key)
     if not key or not isinstance(trade, Trade) or not _lowers(switches.search.written, trade):
@@ -105,7 +106,7 @@ def _of_line(residuals: ResidualSet, location: Location) -> int:
 
 
 def _worth(switches: Switches, trade: Trade) -> float:
-    """The share by which the peak falls, less the share of additional work."""
+    """The share by which the peak falls, minus the share of additional work."""
     written = switches.search.written
     fallen = (written.peak_nbytes - trade.peak_nbytes) / max(written.peak_nbytes, 1)
     return fallen - (trade.work - written.work) / max(switches.search.plain_flops, 1)

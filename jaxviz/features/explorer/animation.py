@@ -1,6 +1,6 @@
-"""The gradient in motion as an animated picture: what runs, what is saved and read again, and the memory.
+"""The animation of a gradient as a file: what runs, what is saved and read again, and the memory.
 
-`widgets/src/panes/motion.ts` is the same on the page, where it is stopped and stepped through.
+`widgets/src/panes/motion.ts` shows the same on the page, with controls.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _AGAIN = "#a3691f"
 
 @dataclass(frozen=True)
 class _Bin:
-    """Values that are in memory together.
+    """A group of values in memory.
 
     Args:
-      label: below it.
-      bytes: at each step.
-      colour: of what is in it.
-      is_code: whether the label is.
+      label: the text below it.
+      bytes: the bytes at each step.
+      colour: the colour of its content.
+      is_code: whether the label is code.
     """
 
     label: str
@@ -71,10 +71,10 @@ def save_animation(view: View, path: str | Path, seconds: float) -> Path:
 
 
 class _Scene:
-    """What is drawn at each step, in pixels of a page.
+    """What is drawn at each step, in CSS pixels.
 
     Args:
-      view: what is drawn.
+      view: the view to draw.
     """
 
     def __init__(self, view: View):
@@ -115,7 +115,7 @@ class _Scene:
         return image
 
     def runs(self, pen: _Pen, step: int) -> None:
-        """What runs."""
+        """The expression that runs."""
         columns, strings = self.view.columns, self.view.strings
         row = int(columns["step_row"][step])
         is_again = row >= 0 and ROLES[int(columns["equation_role"][row])] == "recomputation"
@@ -144,7 +144,7 @@ class _Scene:
         return _GROUND + 18 + _CHART * (1 - nbytes / (self.total.max() or 1))
 
     def draw_chart(self) -> Image.Image:
-        """The memory by kind over all steps, of which a frame covers what is still to come."""
+        """The memory by kind over all steps; frames cover the part that is still to come."""
         image = Image.new("RGB", (round(_WIDTH * _SHARP), round(_HEIGHT * _SHARP)), _PALE)
         pen = _Pen(image)
         level = np.zeros(len(self.total))
@@ -159,7 +159,7 @@ class _Scene:
         return image
 
     def mark(self, pen: _Pen, step: int) -> None:
-        """Where the run is: what comes later is paler, and its peak is named once it is reached."""
+        """Marks the current step: later ones are paler, and the peak is labelled once it is reached."""
         x, bottom = self.x(step + 1), self.y(0)
         pen.cover(x, _GROUND, _WIDTH - 18, bottom + 1)
         for start, end, name in ((0, self.turn, "forward"), (self.turn, len(self.total), "backward")):
@@ -201,10 +201,10 @@ def _bins(view: View) -> list[_Bin]:
 
 
 class _Pen:
-    """Draws on a picture, in pixels of a page.
+    """Draws on a picture, in CSS pixels.
 
     Args:
-      image: with `_SHARP` times as many.
+      image: the picture, with `_SHARP` times as many pixels.
     """
 
     def __init__(self, image: Image.Image):
@@ -216,7 +216,7 @@ class _Pen:
             self.draw.rectangle([_SHARP * v for v in (left, top, right, bottom)], fill=colour)
 
     def cover(self, left: float, top: float, right: float, bottom: float) -> None:
-        """Makes a part paler."""
+        """Makes a rectangle paler."""
         x, y, to_x, to_y = (round(_SHARP * v) for v in (left, top, right, bottom))
         if to_x > x:
             part = self.image.crop((x, y, to_x, to_y))
@@ -232,7 +232,7 @@ class _Pen:
         self, x: float, y: float, text: str, room: float, *, size: int = 13, mono: bool = False, bold: bool = False,
         colour: str = _INK, middle: bool = False,
     ) -> None:  # fmt: skip
-        """A text, cut to the room that there is for it."""
+        """A text, cut to the available width."""
         font = _font(mono, bold, size)
         if font.getlength(text) > _SHARP * room:
             while text and font.getlength(f"{text}…") > _SHARP * room:
@@ -243,6 +243,6 @@ class _Pen:
 
 @cache
 def _font(mono: bool, bold: bool, size: int) -> ImageFont.FreeTypeFont:
-    """A font that comes with matplotlib."""
+    """A font that is included in matplotlib."""
     name = f"DejaVuSans{'Mono' * mono}{'-Bold' * bold}.ttf"
     return ImageFont.truetype(str(Path(mpl.get_data_path()) / "fonts" / "ttf" / name), round(size * _SHARP))

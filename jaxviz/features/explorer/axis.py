@@ -1,6 +1,6 @@
-"""The time axis of a view, for drawings: the place of each step, the memory at each step, and the boxes of the scopes.
+"""The time axis of a view, for drawings: the position of each step, the memory at each step, and the boxes of the scopes.
 
-`widgets/src/model/overview.ts` and `timeline.ts` work out the same for the page.
+`widgets/src/model/overview.ts` and `timeline.ts` compute the same for the page.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from jaxviz.page.schema import MEMORY_KINDS, SCOPES, View
 Measure = Literal["flops", "equations"]
 
 STACKED = ("argument", "constant", "residual", "result", "cotangent", "temporary")
-"""The kinds of memory as they are stacked: what stays longest is at the bottom."""
+"""The kinds of memory in stacking order: the longest-lived at the bottom."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A scope on the axis of time.
+    """A scope on the time axis.
 
     Args:
       scope: its row.
-      start, end: shares of the axis.
-      depth: how many scopes are around it.
+      start, end: its ends, as fractions of the axis.
+      depth: the number of enclosing scopes.
     """
 
     scope: int
@@ -36,12 +36,12 @@ class Box:
 
 
 def measure_of(view: View) -> Measure:
-    """What widths stand for: FLOPs, or where there are none equations."""
+    """What widths represent: FLOPs, or equations if there are no FLOPs."""
     return "flops" if (view.columns["scope_flops"] > 0).any() else "equations"
 
 
 def boxes(view: View, measure: Measure) -> Iterator[Box]:
-    """The scopes, each as wide as its share; what is in a repeated one is one repetition of it, stretched."""
+    """The scopes with widths proportional to their amounts; a repeated one shows one repetition, stretched."""
     columns = view.columns
     sizes = columns[f"scope_{measure}"].tolist()
     rest = (columns["scope_kind"] == SCOPES.index("rest")).tolist()
@@ -63,7 +63,7 @@ def boxes(view: View, measure: Measure) -> Iterator[Box]:
 
 
 def edges(view: View, measure: Measure) -> np.ndarray:
-    """Where each step begins, and after the last where that ends: shares of the axis."""
+    """Where each step starts, and the end of the last one, as fractions of the axis."""
     rows = view.columns["step_row"]
     if measure == "flops":
         sizes = np.where(rows >= 0, view.columns["equation_flops"][rows], 0.0)
@@ -74,7 +74,7 @@ def edges(view: View, measure: Measure) -> np.ndarray:
 
 
 def n_forward(view: View) -> int:
-    """How many steps are of the forward pass."""
+    """The number of steps in the forward pass."""
     first, end = view.stage("backward").equations
     rows = view.columns["step_row"]
     backward = (first <= rows) & (rows < end)
@@ -82,13 +82,13 @@ def n_forward(view: View) -> int:
 
 
 def memory_by_kind(view: View) -> np.ndarray:
-    """For each of `STACKED` the bytes at each step."""
+    """For each kind in `STACKED`, the bytes at each step."""
     kind = view.columns["buffer_kind"]
     return np.stack([alive(view, kind == MEMORY_KINDS.index(name)) for name in STACKED])
 
 
 def kept_alive(view: View, which: Any) -> np.ndarray:
-    """The bytes at each step of the kept expressions with these numbers."""
+    """The bytes at each step of the saved expressions with these numbers."""
     columns = view.columns
     holds = np.zeros(len(columns["buffer_nbytes"]), bool)
     buffers = columns["residual_buffer"][np.isin(columns["residual_kept"], which)]
@@ -97,7 +97,7 @@ def kept_alive(view: View, which: Any) -> np.ndarray:
 
 
 def alive(view: View, which: np.ndarray) -> np.ndarray:
-    """The bytes at each step of some of the buffers."""
+    """The bytes at each step of the given buffers."""
     columns = view.columns
     n = len(columns["step_row"])
     nbytes, born, last = (columns[f"buffer_{name}"][which] for name in ("nbytes", "born", "last"))
@@ -109,7 +109,7 @@ def alive(view: View, which: np.ndarray) -> np.ndarray:
 
 
 def steps_by_column(edges: np.ndarray, n: int) -> list[slice]:
-    """For each of so many columns of one width the steps that it shows a part of."""
+    """For each of `n` columns of equal width, the steps that it shows, at least in part."""
     ends = np.arange(1, n + 1) / n
     first = np.minimum(np.searchsorted(edges[1:], ends - 1 / n), len(edges) - 2)
     after = np.maximum(first + 1, np.searchsorted(edges[:-1], ends))

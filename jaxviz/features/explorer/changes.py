@@ -15,7 +15,7 @@ from jaxviz.report.tables import short_location
 
 @deep_stack
 def changes_of(comparison: Comparison) -> Changes:
-    """The differences, as JSON values; equations go by their numbers in the listing of their stage."""
+    """The differences as JSON values; equations are numbered as in the listing of their stage."""
     residuals = comparison.residuals if "backward" in comparison.alignments else ()
     changes: Changes = {
         "functions": comparison.functions,
@@ -31,7 +31,7 @@ def changes_of(comparison: Comparison) -> Changes:
 
 
 def follow(comparison: Comparison, selected: str) -> str:
-    """What an equation of the first version, such as 'primal:12', is in the second; '' if it is not there."""
+    """The counterpart in the second version of an equation of the first, such as 'primal:12'; '' if there is none."""
     stage, _, number = selected.partition(":")
     alignment = comparison.alignments.get(stage)
     found = dict(alignment.pairs).get(int(number)) if alignment is not None else None
@@ -47,7 +47,7 @@ def _stage(alignment: Alignment) -> StageChanges:
 
 
 def _runs(places: Iterable[Sequence[int]]) -> Iterable[Any]:
-    """Places that follow each other as the first of them, with their number after it."""
+    """Runs of consecutive numbers, each as its first number and its length."""
     run: list[int] = []
     for place in places:
         *starts, n = run or [0]

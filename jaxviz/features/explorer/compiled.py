@@ -20,13 +20,13 @@ from jaxviz.page.texts import first_line, fit
 T = TypeVar("T")
 
 _LARGEST = 30_000
-"""Equations of the two passes, nested ones counted in each place, up to which they are compiled."""
+"""The most equations of both passes, counting nested ones each time, for which a program is compiled."""
 
 _LONGEST = 60_000
-"""Lines of a text that are shown."""
+"""The most lines of a text that are shown."""
 
 _WIDEST = 20_000
-"""Characters of a line that are shown."""
+"""The most characters of a line that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Text:
     """A program as text.
 
     Args:
-      lines: of it.
-      links: for each line, the numbers of the equations that it was made from; see `Tags`.
-      cut: how many more lines there were.
+      lines: its lines.
+      links: for each line, the numbers of the equations it comes from; see `Tags`.
+      cut: the number of lines left out.
     """
 
     lines: tuple[str, ...]
@@ -49,23 +49,23 @@ class Text:
 
 
 def lower(derivation: Derivation) -> Lowering:
-    """The gradient as it is compiled.
+    """Lowers the gradient for compilation.
 
     Raises:
       ValueError: there are too many equations.
-      what JAX raises when it lowers the program.
+      the errors of JAX when it lowers the program.
     """
     return lower_gradient(derivation, _LARGEST)
 
 
 def lowered(found: Lowering, block: str = "") -> Lowered:
-    """What there is before XLA has compiled it, as JSON values.
+    """What is available before XLA has compiled the gradient, as JSON values.
 
-    Equations are numbered stage after stage, as `Program.walk` meets them; `stages` says which stages and how many they have.
+    Equations are numbered over the stages in the order of `Program.walk`; `stages` has the stages and their numbers of equations.
 
     Args:
       found: the lowered gradient.
-      block: says of which blocks one can be compiled alone.
+      block: describes the blocks of which one can be compiled alone.
     """
     texts: Lowered = {
         "function": found.derivation.primal.name,
@@ -79,9 +79,9 @@ def lowered(found: Lowering, block: str = "") -> Lowered:
 
 
 def compiled(found: Lowering, block: str = "") -> Compiled:
-    """The two texts, the memory, and on several devices the collectives, as JSON values; compiles.
+    """The two texts, the memory, and on several devices the collectives, as JSON values; compiles the gradient.
 
-    Where XLA does not compile the program, `hlo` is None and `error` says why.
+    If XLA fails, `hlo` is None and `error` has the reason.
     """
     hlo, error = None, ""
     exchanges, memory = None, None
@@ -133,14 +133,14 @@ _LOC = re.compile(rf" ?loc\((?:#(?P<name>loc\d*)|unknown|(?P<path>{_QUOTED})(?:\
 
 
 def read_stablehlo(text: str, tags: Tags) -> Text:
-    """StableHLO without its locations, which become the links."""
+    """StableHLO without its locations, which are turned into links."""
     every = [line for line in text.split("\n") if line.strip()]
     defined = [(line, _LOCATION.fullmatch(line)) for line in every]
     named = {found[1]: _of_location(found[2], tags) for _, found in defined if found}
     lines: list[str] = []
     links: list[tuple[int, ...]] = []
     opened: list[int] = []
-    """For each region that is open, the line of the operation that it is part of; its location stands where the last one ends."""
+    """For each open region, the line of its operation, whose location follows the end of the region."""
     was_ended = True
     for line in (line for line, found in defined if not found):
         last = next((m for m in _LOC.finditer(line) if m.end() == len(line)), None)
@@ -175,18 +175,18 @@ _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([^\s=]+) = .*?(?:^|\s)([a-z][a-z0-9-
 _HOLDS = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?([^\s,}]+)")
 _LAYOUT = re.compile(r"(?<=\])\{([\d,]+)\}")
 _HOLDERS = ("fusion", "call", "async-start", "custom-call")
-"""Instructions that are what the computations that they hold do, so that they stand for the equations of those too."""
+"""Instructions that stand for everything in the computations they contain, and so for their equations."""
 
 
 def read_hlo(text: str, tags: Tags) -> Text:
-    """HLO without its metadata, which becomes the links, and without the layouts that are row-major.
+    """HLO without its metadata, which is turned into links, and without row-major layouts.
 
-    A fusion, or a call, has the links of all that it holds beside its own. A parameter of the whole has the path of the argument that it is
-    written behind it.
+    A fusion or call also has the links of everything it contains. The path of the argument is written after each parameter of the whole
+    program.
 
     Args:
-      text: of one or more modules.
-      tags: what its instructions are named after.
+      text: one or more modules.
+      tags: the names given to instructions.
     """
     lines: list[str] = []
     links: list[tuple[int, ...]] = []
@@ -220,7 +220,7 @@ def read_hlo(text: str, tags: Tags) -> Text:
 
 
 def _without_tables(text: str) -> Iterator[str]:
-    """The lines of a module, its head cut short, without the tables of files and stack frames that metadata refers to."""
+    """The lines of a module with its header shortened, without the tables of files and stack frames that metadata refers to."""
     is_table = False
     for line in text.split("\n"):
         if line.startswith("HloModule "):

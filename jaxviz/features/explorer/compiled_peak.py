@@ -1,4 +1,4 @@
-"""The memory of the compiled gradient, as the page draws it beside the modelled one, and its collectives."""
+"""The memory of the compiled gradient, drawn on the page together with the modelled one, and its collectives."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from jaxviz.report.tables import format_bytes, repeated, short_location
 
 _DRAWN: tuple[CompiledKind, ...] = get_args(CompiledKind)
 _MOST_STEPS = 4_000
-"""Instructions whose memory is sent; of more, those of each stretch at which most is alive."""
+"""The most instructions whose memory is sent; if there are more, the ones with the most bytes alive in each interval."""
 _MOST_ROWS = 200
 
 
 def compiled_peak(lowering: Lowering) -> CompiledPeak:
-    """What is alive in the compiled program over its schedule, and at its peak; compiles, unless that was done.
+    """What is alive in the compiled program over its schedule, and at its peak; compiles it if necessary.
 
     Raises:
       ValueError: the backend does not report where the compiled program stores its values.
@@ -57,13 +57,13 @@ def compiled_peak(lowering: Lowering) -> CompiledPeak:
 
 
 def compiled_line(key: str, peak: CompiledPeak) -> CompiledLine:
-    """The bytes of a setting of the switches over time, of all kinds together."""
+    """The total bytes over time for a setting of the switches."""
     total = [sum(of) for of in zip(*peak["bytes"], strict=True)]
     return CompiledLine(key=key, turn=peak["turn"], total=total, error="")
 
 
 def compiled_exchanges(lowering: Lowering) -> CompiledExchanges:
-    """Communication between devices in the compiled gradient; compiles it, unless that was done."""
+    """Communication between devices in the compiled gradient; compiles it if necessary."""
     found = collectives_of(lowering)
     return {
         "summary": found.summary,
@@ -85,7 +85,7 @@ def _steps(memory: CompiledMemory) -> np.ndarray:
 
 
 def _drawn(kind: Kind) -> CompiledKind:
-    """The kind as which another one is drawn."""
+    """The kind whose colour another one has."""
     if kind in OWN:
         return "own"
     return "temporary" if kind == "recomputed" else cast(CompiledKind, kind)

@@ -29,14 +29,14 @@ def add_lines(
     derivation: Derivation,
     residuals: Sequence[Residual],
 ) -> None:
-    """The work of each row, and by line: the same sums as those of `CostReport` and of `ResidualSet`, to the last FLOP and byte.
+    """Adds the work of each row, and the totals by line: the same sums as in `CostReport` and `ResidualSet`, to the last FLOP and byte.
 
     Args:
-      columns, numbers: where they are written down.
-      rows: of the equations.
-      stages: the stages that these are in.
+      columns, numbers: where to add them.
+      rows: the rows of the equations.
+      stages: the stages that they are in.
       derivation: the programs.
-      residuals: of the gradient.
+      residuals: the residuals of the gradient.
     """
     work = _work(rows)
     location, role = (np.asarray(columns[f"equation_{name}"], np.int64) for name in ("location", "role"))
@@ -70,8 +70,7 @@ def add_lines(
 
 
 def _work(rows: Rows) -> np.ndarray:
-    """The FLOPs of each row, all the times that it runs together; 0 where those of the programs that it holds are counted, and in a branch
-    that is not the most expensive one."""
+    """The FLOPs of each row over all its runs; 0 if its nested programs are counted, and in branches other than the most expensive one."""
     costs: dict[int, Cost] = {}
     held: dict[int, list[int]] = {}
     for program, owner in enumerate(rows.owners):
@@ -90,7 +89,7 @@ def _work(rows: Rows) -> np.ndarray:
 
 
 def _counted(equation: Equation, costs: dict[int, Cost]) -> list[Program]:
-    """The programs whose work is that of an equation: all that it runs, or of a choice the most expensive."""
+    """The programs that count as the work of an equation: all that it runs, or for a choice the most expensive one."""
     programs = run_by(equation)
     if not is_choice(equation) or not programs:
         return programs

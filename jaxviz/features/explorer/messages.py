@@ -1,4 +1,4 @@
-"""The messages of the explorer's page besides its view, as JSON. `python tests/page/wire_types.py` writes these types down for the page."""
+"""The JSON messages of the explorer's page, other than its view. `python tests/page/wire_types.py` generates their types for the page."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 
 class Progress(TypedDict):
-    """A message of the kernel while it is at work: how much of what is done, 0 in all where that is not known; or that it was stopped. `stop` is code
-    that stops it, where an interrupt does not, as it is done beside the user's cells."""
+    """Progress of the kernel: `what` is counted, with `total` 0 if unknown; or the work was stopped. `stop` is code that stops background
+    work, which an interrupt does not reach."""
 
     work: str
     what: NotRequired[str]
@@ -18,7 +18,7 @@ class Progress(TypedDict):
 
 
 class Figure(NamedTuple):
-    """A number of two versions, in bytes, FLOPs or equations."""
+    """A figure of two versions, in bytes, FLOPs or equations."""
 
     name: str
     before: int
@@ -27,7 +27,7 @@ class Figure(NamedTuple):
 
 
 class ResidualChange(NamedTuple):
-    """How many residuals of a kind two versions keep."""
+    """The number of residuals of a kind that each of two versions saves."""
 
     what: str
     type: str
@@ -38,8 +38,8 @@ class ResidualChange(NamedTuple):
 
 
 class StageChanges(TypedDict):
-    """Runs of equations: `[i, j, n]` says that `i` to `i + n - 1` of the first version are `j` to `j + n - 1` of the second, `[i, n]` that there
-    are `n` from `i` on that only one has."""
+    """Runs of equations: `[i, j, n]` means that `i` to `i + n - 1` of the first version are `j` to `j + n - 1` of the second, and `[i, n]`
+    that `n` equations from `i` on are in only one of them."""
 
     pairs: list[tuple[int, int, int]]
     removed: list[tuple[int, int]]
@@ -47,7 +47,7 @@ class StageChanges(TypedDict):
 
 
 class Changes(TypedDict):
-    """What differs between two versions; stages by their keys, where both have them, and equations by their numbers in them."""
+    """The differences between two versions; stages are identified by key, where both have them, and equations by number."""
 
     functions: tuple[str, str]
     summary: str
@@ -57,8 +57,8 @@ class Changes(TypedDict):
 
 
 class SwitchRegion(TypedDict):
-    """What can get a checkpoint: its row, or -1; whether it has one as the function is written; the regions that it is in, and those that share
-    a part with it; and its values, in runs of a first number and how many."""
+    """A region that can get a checkpoint: its row, or -1; whether it has one in the function as written; the regions that contain it, and
+    those that overlap with it; and its values, as runs of a first number and a length."""
 
     name: str
     line: str
@@ -70,14 +70,14 @@ class SwitchRegion(TypedDict):
 
 
 class SwitchGroup(TypedDict):
-    """The values of one expression in repeated layers, calls and iterations; the type of one of them."""
+    """The values of one expression in repeated layers, calls and iterations, with the type of one of them."""
 
     what: str
     type: str
 
 
 class SwitchValues(TypedDict):
-    """Of each value that could be saved: its group, its bytes, in all iterations together, and its row, or -1."""
+    """For each value that could be saved, its group, its bytes over all iterations, and its row, or -1."""
 
     group: list[int]
     nbytes: list[int]
@@ -85,8 +85,8 @@ class SwitchValues(TypedDict):
 
 
 class SwitchTable(TypedDict):
-    """The switches of a function. `work` are the FLOPs of its gradient without checkpoints, `present` the setting that comes nearest to how it is
-    written; of each residual there are the values that a checkpoint saves in its place."""
+    """The switches of a function. `work` is the FLOPs of its gradient without checkpoints, `present` the setting closest to the function as
+    written, and `residuals` has, for each residual, the values that a checkpoint saves instead."""
 
     function: str
     work: int
@@ -98,8 +98,8 @@ class SwitchTable(TypedDict):
 
 
 class TriedTrade(NamedTuple):
-    """What a setting comes to: bytes of the peak, bytes of the residuals, FLOPs beyond those without checkpoints, and bytes of the residuals that
-    are offloaded to the host, which are not counted among the others."""
+    """The figures of a setting: bytes of the peak, bytes of residuals on the device, FLOPs in addition to those without checkpoints, and
+    bytes of residuals offloaded to the host."""
 
     peak: int
     nbytes: int
@@ -108,8 +108,8 @@ class TriedTrade(NamedTuple):
 
 
 class TriedSettings(TypedDict):
-    """What has been worked out: settings by their keys, those that cannot be had with the reason; the setting of the best plan, once it was asked
-    for; and how often something has been asked for."""
+    """The results so far: the figures of settings by key, impossible settings with the reason, the setting of the best plan once it was
+    requested, and the number of requests."""
 
     trades: dict[str, TriedTrade]
     failed: dict[str, str]
@@ -118,7 +118,7 @@ class TriedSettings(TypedDict):
 
 
 class SwitchRequest(TypedDict):
-    """What the page asks for: what settings come to; of one the memory over time, as modelled or as compiled; of one the code; or the best plan."""
+    """A request of the page: the figures of settings, a setting's modelled or compiled memory over time, its code, or the best plan."""
 
     work: str
     keys: list[str]
@@ -129,7 +129,7 @@ class SwitchRequest(TypedDict):
 
 
 class DrawnBuffer(NamedTuple):
-    """A value in memory from one step to another; texts by their numbers."""
+    """A value in memory during some steps; texts are given by number."""
 
     nbytes: int
     kind: int
@@ -141,7 +141,7 @@ class DrawnBuffer(NamedTuple):
 
 
 class DrawnMemory(TypedDict):
-    """The memory over time of a setting: what each step runs, and where; the first `turn` of them are forward."""
+    """The memory over time of a setting: what each step runs, and where; the first `turn` steps are forward."""
 
     key: str
     turn: int
@@ -152,8 +152,8 @@ class DrawnMemory(TypedDict):
 
 
 class CompiledLine(TypedDict):
-    """The memory over time of a setting as XLA compiles it: the bytes while each instruction runs, of which the first `turn` are forward; or why there
-    is none."""
+    """The memory over time of a setting compiled by XLA: the bytes during each instruction, the first `turn` of which are forward; or why
+    there is none."""
 
     key: str
     turn: int
@@ -169,8 +169,8 @@ class WrittenCode(TypedDict):
 
 
 class Advice(TypedDict):
-    """What would lower the peak: in a sentence, with the setting of the switches that does; and of the largest kept expressions, in their order.
-    `error` says why there is none."""
+    """Advice on the peak: a sentence with the corresponding setting of the switches, and the cards of the largest saved expressions, in
+    their order. `error` is the reason if there is none."""
 
     sentence: str
     setting: str
@@ -179,7 +179,7 @@ class Advice(TypedDict):
 
 
 class CompiledText(TypedDict):
-    """A text, for each line the equations that it was made from, numbered over the stages, and how many lines were left out at its end."""
+    """A text with the equations of each line, numbered over the stages, and the number of lines left out at its end."""
 
     text: str
     links: list[list[int]]
@@ -187,12 +187,12 @@ class CompiledText(TypedDict):
 
 
 CompiledKind = Literal["argument", "constant", "residual", "result", "cotangent", "temporary", "own"]
-"""The kinds of memory of a compiled program, as they are stacked; the last is XLA's own."""
+"""The kinds of memory of a compiled program, in stacking order; the last is XLA's own."""
 
 
 class CompiledHeld(NamedTuple):
-    """What is in the memory of a compiled program at its peak: its kind, and the one that it is drawn as; the expression that makes it; the type, with
-    how many there are; their bytes; the line; and why it is there."""
+    """Something in memory at a compiled program's peak: its kind, and the kind it is drawn as; the expression that computes it; its type
+    with the count; its bytes; its line; and why it is in memory."""
 
     kind: str
     drawn: CompiledKind
@@ -204,8 +204,8 @@ class CompiledHeld(NamedTuple):
 
 
 class CompiledPeak(TypedDict):
-    """The memory of a compiled program: of each kind the bytes while each instruction runs, of which the first `turn` are forward; what is there at the
-    peak, and of how many more rows how many bytes."""
+    """The memory of a compiled program: for each kind the bytes during each instruction, the first `turn` of which are forward; what is in
+    memory at the peak; and the number and the bytes of the rows left out."""
 
     summary: str
     notes: list[str]
@@ -217,8 +217,8 @@ class CompiledPeak(TypedDict):
 
 
 class CompiledExchange(NamedTuple):
-    """A collective of a compiled program: its kind, the axes that it goes over, the bytes that a device sends, how often it is done, the pass, the
-    line, why it is there, and the equations that it is for, numbered over the stages."""
+    """A collective of a compiled program: its kind, the axes, the bytes that each device sends, how often it runs, its pass, its line, its
+    cause, and the equations that need it, numbered over the stages."""
 
     kind: str
     over: str
@@ -238,8 +238,8 @@ class CompiledExchanges(TypedDict):
 
 
 class Lowered(TypedDict):
-    """What a gradient is lowered to, which is there before XLA has compiled it; the stages with how many equations each has. `block` says of which
-    blocks one can be compiled alone, in the place of all of them; '' where there are none."""
+    """What is available before XLA has compiled a gradient; the stages with their numbers of equations. `block` describes the blocks of
+    which one can be compiled alone; '' if there are none."""
 
     function: str
     stages: list[tuple[str, int]]
@@ -249,8 +249,8 @@ class Lowered(TypedDict):
 
 
 class Compiled(Lowered):
-    """What a gradient compiles to. `memory` is None where nothing says what it is, and `exchanges` on one device; `isBlock` says
-    whether it is compiled with one block alone, in the place of all that are the same."""
+    """A compiled gradient. `memory` is None if the backend does not report it, and `exchanges` is None on a single device; `isBlock` tells
+    whether only one of several equal blocks was compiled."""
 
     hlo: CompiledText | None
     memory: CompiledPeak | None

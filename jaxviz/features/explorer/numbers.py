@@ -15,11 +15,11 @@ from jaxviz.page.sources import SourceTable, expression_of
 from jaxviz.report.tables import nbytes, type_text
 
 _EXPRESSION = ("location_start_line", "location_start", "location_end_line", "location_end")
-"""Columns of what `expression_of` gives."""
+"""The columns with the result of `expression_of`."""
 
 
 class Strings:
-    """Numbers for strings, the same for the same string."""
+    """Numbers strings, equal strings alike."""
 
     def __init__(self) -> None:
         self.number: dict[str, int] = {"": 0}
@@ -28,17 +28,17 @@ class Strings:
         return self.number.setdefault(text, len(self.number))
 
     def all(self, texts: Iterable[str]) -> list[int]:
-        """The numbers of many."""
+        """The numbers of several strings."""
         number, setdefault = self.number, self.number.setdefault
         return [setdefault(text, len(number)) for text in texts]
 
 
 class Numbers:
-    """Numbers for all that is written down once, in the order in which it is first met.
+    """Numbers everything that is stored once, in order of first occurrence.
 
     Args:
-      columns: where it is written down.
-      source: whether the user's own source lines are embedded.
+      columns: where it is stored.
+      source: whether the user's own source lines are included.
     """
 
     def __init__(self, columns: dict[str, Any], source: bool):
@@ -72,7 +72,7 @@ class Numbers:
         return found
 
     def types(self, avals: list[Any]) -> list[int]:
-        """The numbers of many, each of which is looked at once, by identity."""
+        """The numbers of several types, each looked up once, by identity."""
         ids = list(map(id, avals))
         number = {i: self.type(aval) for i, aval in dict(zip(ids, avals, strict=True)).items()}
         return [number[i] for i in ids]
@@ -94,23 +94,23 @@ class Numbers:
         return found
 
     def own_lines_of(self, equations: Sequence[Equation]) -> list[int]:
-        """The user's own line that each is from, or the nearest that it came from; -1 where none of those has one."""
+        """For each equation the user's own line, or that of its nearest origin; -1 if none has one."""
         return _nearest(equations, self.own, lambda source: self.location(own_line(source)), -1)
 
     def locations_of(self, equations: Sequence[Equation]) -> list[int]:
-        """The same, but a library's line where there is none of the user's."""
+        """The same, but with a library's line if there is no line of the user's."""
         return _nearest(equations, self.located, lambda source: self.location(locate(source)), -1)
 
     def paths_to(self, equations: Sequence[Equation]) -> list[int]:
-        """The functions called on the way to each and its scopes, as `call_path` gives them."""
+        """The functions and scopes that lead to each equation, as in `call_path`."""
         return _nearest(equations, self.scoped, lambda source: self.string(path_to(source)), 0)
 
 
 def _nearest(equations: Sequence[Equation], known: dict[int, int], find: Callable[[Any], int], none: int) -> list[int]:
-    """What is found of the source of each, or else of the nearest that it came from, or `none`.
+    """The result for each equation's source, or else for its nearest origin with one, or `none`.
 
     Args:
-      known: what has been found of sources, by identity.
+      known: results for sources so far, by identity.
     """
 
     def look(source: Any) -> int:

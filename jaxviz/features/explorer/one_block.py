@@ -16,7 +16,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.report.tables import short_location
 
 _WORTH = 0.6
-"""The largest share of the equations that is left with one block alone, for it to be offered."""
+"""One block is only offered if at most this share of the equations remains."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +24,9 @@ class OneBlock:
     """A function with one block alone.
 
     Args:
-      derivation: of it.
-      whole: of the function as it is.
-      text: says of which blocks.
+      derivation: its derivation.
+      whole: the derivation of the original function.
+      text: describes the blocks.
     """
 
     derivation: Derivation
@@ -34,7 +34,7 @@ class OneBlock:
     text: str
 
     def compiled(self) -> Compiled:
-        """What it compiles to, its lines linked to the equations of the whole."""
+        """The compiled program, with lines linked to equations of the whole."""
         made = compiled(lower(self.derivation), self.text)
         number = self._numbers([key for key, _ in made["stages"]])
         numbers = lambda some: [number[i] for i in some if i in number]
@@ -57,7 +57,7 @@ class OneBlock:
         return {**made, "notes": [note, *made["notes"]], "isBlock": True}
 
     def _numbers(self, stages: list[str]) -> dict[int, int]:
-        """The equations of the whole by those that stand for them, both numbered over the stages."""
+        """Maps the equations of the block's function to those of the whole, both numbered over the stages."""
         alignments = Comparison(self.whole, self.derivation).alignments
         found: dict[int, int] = {}
         here = there = 0
@@ -71,7 +71,7 @@ class OneBlock:
 
 @deep_stack
 def one_block_of(derivation: Derivation) -> OneBlock | None:
-    """The function with one block alone; None where there are no identical blocks, or little would be left out."""
+    """The function with one block alone; None without identical blocks, or if little would be left out."""
     alike = Alike()
     program = opened(derivation.primal, alike)
     groups = groups_of(program, alike)

@@ -1,4 +1,4 @@
-"""The overview: what a gradient saves, by the user's expressions, the scopes that it runs, and its peak, also in words."""
+"""The overview: what a gradient saves, by expression; the scopes that it runs; and its peak, also in words."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from jaxviz.report.tables import format_bytes, listed, short_location
 
 
 def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) -> Headline:
-    """The kept values by the user's expressions, and what they come to in words.
+    """Adds the saved values by expression, with a summary in words.
 
     Args:
-      columns, numbers: where they are written down.
-      residuals: of the gradient.
+      columns, numbers: where to add them.
+      residuals: the residuals of the gradient.
     """
     found = kept_expressions(residuals)
     number = {id(r): i for i, e in enumerate(found) for g in e for r in g.residuals}
@@ -61,12 +61,12 @@ def _nbytes(groups: Sequence[ResidualGroup]) -> int:
 
 
 def _count(group: ResidualGroup) -> int:
-    """How many values a group is, one from each iteration."""
+    """The number of values of a group, one per iteration."""
     return sum(math.prod(r.lengths) for r in group.residuals)
 
 
 def _times(groups: Sequence[ResidualGroup]) -> int:
-    """How often an expression is evaluated: as often as most of its values are made."""
+    """How often an expression is evaluated: the count of most of its values."""
     ((n, _),) = Counter(map(_count, groups)).most_common(1)
     return max(1, n)
 
@@ -116,7 +116,7 @@ def _largest(found: Sequence[Sequence[ResidualGroup]], residuals: ResidualSet) -
 
 
 def said_of_peak(timeline: MemoryTimeline) -> str:
-    """``peak 43.7 MiB in the backward pass, at `jax.nn.gelu(x @ w)` (model.py:12)``: the peak by the user's expression."""
+    """``peak 43.7 MiB in the backward pass, at `jax.nn.gelu(x @ w)` (model.py:12)``: the peak with the user's expression."""
     if not timeline.steps:
         return ""
     step = timeline.steps[timeline.peak]
@@ -134,12 +134,12 @@ def add_scopes(
     timeline: MemoryTimeline,
     places: Sequence[Mapping[tuple[int, Equation], int]],
 ) -> None:
-    """The scopes of both passes, in the order of the steps of the modelled memory.
+    """Adds the scopes of both passes, in the order of the steps of the modelled memory.
 
     Args:
-      columns, numbers: where they are written down.
+      columns, numbers: where to add them.
       timeline: the modelled memory.
-      places: for the forward and the backward stage the row of each equation, by the row that holds its program and the equation.
+      places: for the forward and the backward stage, the row of each equation, by the row that contains its program and the equation.
     """
     strings = list(numbers.string.number)
     paths: dict[int, tuple[str, ...]] = {}

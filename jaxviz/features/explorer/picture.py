@@ -31,21 +31,21 @@ from jaxviz.report.pictures import fitted
 from jaxviz.report.tables import counted, format_bytes, format_count, repeated
 
 WIDTH = 900
-"""In pixels of a page; of each there are `_SHARP` times as many in the file."""
+"""In CSS pixels; the file has `_SHARP` times as many."""
 
 _SHARP = 2
 _DPI = 100
 _LEFT, _RIGHT = 296, WIDTH - 8
-"""Where the axis of time begins and ends, with what is written of it to the left."""
+"""The left and right end of the time axis; labels are to the left."""
 _TEXT, _SMALL = 12.5, 11.5
 _LINE = 19
 _BOX = 19
 _BAND = 26
 _MEMORY = 112
 _SEEN = 3
-"""How wide a band is at least."""
+"""The minimum width of a band."""
 _ROWS = 6
-"""Kept expressions that have a band; the rest are one more."""
+"""The number of saved expressions with a band; the rest share one more."""
 _DEPTHS = 4
 
 _PASSES = (("forward", "#a9c8ea", "#d6e4f2"), ("backward", "#a6d8bb", "#d8ecdf"))
@@ -64,10 +64,10 @@ KIND_COLOURS = {kind: colour for kind, (_, colour) in _KINDS.items()}
 
 
 def overview_png(view: View) -> bytes:
-    """The picture as a file. It has no background, and reads on a white page and on a black one.
+    """The picture as a file. It has a transparent background, and is legible on white and on black.
 
     Args:
-      view: one that is whole and has scopes.
+      view: a complete view with scopes.
     """
     canvas = FigureCanvasAgg(overview_figure(view))
     with warnings.catch_warnings():
@@ -80,10 +80,10 @@ def overview_png(view: View) -> bytes:
 
 
 def overview_figure(view: View) -> Picture:
-    """The same as a figure of matplotlib.
+    """The same as a matplotlib figure.
 
     Raises:
-      ValueError: nothing runs backward, so there is nothing to draw.
+      ValueError: there is no backward pass, so there is nothing to draw.
     """
     if not len(view.columns["scope_parent"]):
         why = view.no_memory or next((stage.error for stage in view.stages if stage.error), "")
@@ -92,10 +92,10 @@ def overview_figure(view: View) -> Picture:
 
 
 class _Drawing:
-    """A figure whose axes are counted in pixels of a page, from the top.
+    """A figure with axes in CSS pixels, from the top.
 
     Args:
-      view: what is drawn.
+      view: the view to draw.
     """
 
     def __init__(self, view: View):
@@ -139,7 +139,7 @@ class _Drawing:
         self, x: float, y: float, text: str, *, room: float = WIDTH - 16, size: float = _TEXT, weight: str = "normal",
         mono: bool = False, at: str = "left", color: str = ON_ANY_PAGE,
     ) -> None:  # fmt: skip
-        """A text from a place at its top left or right, cut to the room there is for it."""
+        """A text whose top left or top right is at a position, cut to the available width."""
         letter = size * (0.605 if mono else 0.6 if weight == "bold" else 0.55)
         cut = fitted(text, max(1, int(room / letter)))
         family = "DejaVu Sans Mono" if mono else "DejaVu Sans"
@@ -149,7 +149,7 @@ class _Drawing:
         )  # fmt: skip
 
     def scopes(self, drawn: list[Box], depths: int, y: float) -> float:
-        """What runs; gives where it ends."""
+        """Draws what runs; returns the lower end."""
         unit = "FLOPs" if self.measure == "flops" else "equations"
         self.write(8, y, f"what runs, as wide as its {unit}", size=_SMALL)
         columns = self.view.columns
@@ -178,7 +178,7 @@ class _Drawing:
         return y + depths * _BOX
 
     def title(self, scope: int) -> str:
-        """What a box is called: its name; of a line its text."""
+        """The title of a box: its name, or the text of its line."""
         columns = self.view.columns
         name = self.view.strings[int(columns["scope_name"][scope])]
         if not name and columns["scope_kind"][scope] == SCOPES.index("repeated"):
@@ -193,7 +193,7 @@ class _Drawing:
         return f"{name} × {times:,}" if times > 1 else name
 
     def kept_bands(self, y: float) -> float:
-        """What is kept, each as thick as what of it is in memory; gives where it ends."""
+        """Draws the saved expressions, each as thick as its bytes in memory; returns the lower end."""
         self.write(8, y - 18, "saved for the backward pass", size=_SMALL)
         bytes = [kept_alive(self.view, which) for which, *_ in self.kept]
         alive = [np.array([b[steps].max() for steps in self.columns]) for b in bytes]
@@ -213,7 +213,7 @@ class _Drawing:
         return y
 
     def memory_areas(self, y: float) -> float:
-        """The memory by kind, with its peak named; gives where it ends."""
+        """Draws the memory by kind, with its peak labelled; returns the lower end."""
         bottom = y + _MEMORY
         peak = int(self.total.argmax()) if self.total.size else 0
         most = float(self.total[peak]) or 1.0
@@ -242,7 +242,7 @@ class _Drawing:
 
 
 def kept_rows(view: View) -> list[tuple[list[int], str, str, bool]]:
-    """The kept expressions of a band, what is written beside it, and whether that is code."""
+    """The saved expressions of each band, its label, and whether that is code."""
     columns = view.columns
     sizes = columns["kept_nbytes"].tolist()
     n = _ROWS - 1 if len(sizes) > _ROWS else len(sizes)
@@ -265,7 +265,7 @@ def _flops(n: float) -> str:
 
 
 def line_of(view: View, location: int) -> str:
-    """The text of a line, or which it is where its source is not there."""
+    """The text of a line, or its number if the source is not included."""
     if location < 0:
         return ""
     columns = view.columns

@@ -1,4 +1,4 @@
-"""Relations between the variables of a derivation: which are one value, which are tangents or cotangents of others, and the inputs of nested programs."""
+"""Relations between the variables of a derivation: equal values, tangents and cotangents, and the operands of nested programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_ROLE = {"tangent": _OF_TANGENT, "cotangent": _OF_COTANGENT, "accumulation": 
 
 
 def handed_to(equation: Equation) -> dict[int, tuple[Body, list[int]]]:
-    """For each program that an equation holds and runs, by identity, how each of its inputs comes by its value: an index into HANDED."""
+    """For each program that an equation runs, by identity, how each of its inputs receives its value: an index into HANDED."""
     rounds = carried(equation)
     # A scan's consts and carry precede the arrays it iterates over.
     slices = sum(of(equation).carry(equation.operation)) if is_scan(equation) else len(equation.invars)
@@ -44,10 +44,10 @@ class Variables:
     """The variables of all stages, by number.
 
     Args:
-      stages: for each stage the numbers of its atoms; those of literals are negative.
-      programs: those of all stages, one that is called several times once for each call.
-      stage_of: for each of them its stage.
-      holders: for each of them the equation that holds it, or None at the top of a stage.
+      stages: for each stage the numbers of its atoms; literals have negative numbers.
+      programs: the programs of all stages; one that is called several times occurs once per call.
+      stage_of: the stage of each program.
+      holders: the equation that contains each program, or None at the top of a stage.
     """
 
     stages: Sequence[dict[Atom, int]]
@@ -57,7 +57,7 @@ class Variables:
 
     def __post_init__(self) -> None:
         self.first: dict[Atom, int] = {}
-        """For a variable its number in the first stage that has it."""
+        """For each variable its number in the first stage that has it."""
         self.size = 0
         for numbers in self.stages:
             for a, i in numbers.items():
@@ -71,14 +71,15 @@ class Variables:
                     self.parents[i] = self.first[a]
         self.kin = [_VALUE] * self.size
         self.of: dict[int, int] = {}
-        """For a variable one that it belongs to: whose tangent it is, say, or what the equation made that it was derived from."""
+        """For each variable one that it belongs to, such as the one whose tangent it is, or the result of the equation that it was derived
+        from."""
         self.others: list[tuple[int, int, int]] = []
-        """Where it belongs to more than one: the variable, another that it belongs to, and how."""
+        """For variables that belong to several: the variable, another one that it belongs to, and the kind."""
         self.computed: set[int] = set()
-        """What is computed from values alone."""
+        """The variables computed from values alone."""
         calls = Counter((stage, id(p)) for stage, p in zip(self.stage_of, self.programs, strict=True))
         self.calls: dict[int, int] = {}
-        """How often a program is called, by identity; a variable of one that is called several times stands for several values."""
+        """How often a program is called, by identity; variables of one that is called several times have several values."""
         for (_, program), times in calls.items():
             self.calls[program] = max(times, self.calls.get(program, 0))
         self._read_relations()
@@ -86,7 +87,7 @@ class Variables:
         self._read_rules()
 
     def value(self, i: int) -> int:
-        """The first variable that is the same value."""
+        """The first variable with the same value."""
         parents = self.parents
         while parents[i] != i:
             parents[i] = parents[parents[i]]
@@ -102,14 +103,14 @@ class Variables:
         return iter({id(p): p for p in self.programs}.values())
 
     def _read_relations(self) -> None:
-        """What the transforms say."""
+        """Reads the relations recorded by the transforms."""
         first = self.first
         several = [p for p in self._unique if self.calls[id(p)] > 1]
         times = {v: self.calls[id(p)] for p in several for v in (*p.constvars, *p.invars, *_made(p))}
         branches = [b for p in self._unique for e in p.equations if is_choice(e) for _, b in e.programs]
         inputs = {v for p in branches for v in p.invars}
         self.held_apart = {v for p in self._unique for v in _made(p) if v in inputs} if inputs else set[Atom]()
-        """Inputs of branches that are known otherwise than by what they are handed: residuals, for which branches share a place."""
+        """Inputs of branches with known relations that are not their operands': residuals, where branches share a position."""
         for program in self._unique:
             for v, relation, whose in program.relations():
                 i, j = first.get(v), first.get(whose)
@@ -132,7 +133,8 @@ class Variables:
         self.kin[i] = kin
 
     def _read_calls(self) -> None:
-        """What a program is handed as it is, and gives back as it is, is one value inside and outside, unless it is called several times."""
+        """What a program receives unchanged, and returns unchanged, is the same value inside and outside, unless the program is called
+        several times."""
         for program, holder in zip(self.programs, self.holders, strict=True):
             if holder is None or self.calls[id(program)] > 1 or of(holder).kind == "devices":
                 continue
@@ -149,8 +151,8 @@ class Variables:
                         self._join(self.first[v], self.first[a])
 
     def _read_rules(self) -> None:
-        """What a rule computes belongs to what the equation made that it is the rule of; of a transposition, to the operand whose
-        cotangent it leads to, where there is one alone."""
+        """The variables of a rule belong to the result of the rule's equation; in a transposition, to the operand to whose cotangent they
+        lead, if there is only one."""
         first = self.first
         has_cotangent = {j for i, j in self.of.items() if self.kin[i] == _COTANGENT}
         has_cotangent.update(j for _, j, kin in self.others if kin == _COTANGENT)
@@ -190,7 +192,7 @@ class Variables:
         return source.outvars
 
     def columns(self) -> dict[str, list[int]]:
-        """As the explorer is told."""
+        """The columns of the wire format."""
         values = [self.value(i) for i in range(self.size)]
         # A relation of one variable holds for all with the same value.
         of: dict[int, int] = {}

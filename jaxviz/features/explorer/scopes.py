@@ -1,4 +1,4 @@
-"""The scopes of a gradient: functions, modules, named scopes, loops and lines in the order in which they run, repetitions folded."""
+"""The scopes of a gradient: functions, modules, named scopes, loops and lines in execution order, with repetitions folded."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from jaxviz.higher_order import is_choice, is_loop
 from jaxviz.ir.syntax import Equation
 
 _LEAST = 1 / 250
-"""The share of a pass, in FLOPs and in equations, below which a scope is not worth a box of its own."""
+"""Scopes with a smaller share of a pass, both in FLOPs and in equations, get no box."""
 
 _DEEPEST = 8
-"""So many boxes stand in each other at most."""
+"""The deepest nesting of boxes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop on the path to an equation: the group of its equation, its primitive, and how often it runs (1 where that is not known)."""
+    """A loop on the path to an equation: the group of its equation, its primitive, and how often it runs (1 if unknown)."""
 
     group: int
     name: str
@@ -34,13 +34,13 @@ Path = tuple[str | Loop, ...]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An equation that holds no program, at the one time that its program runs, or at all of them in a loop.
+    """An equation without nested programs, in one run of its program, or for a loop in all of them.
 
     Args:
       row: its row.
-      path: the functions, scopes and loops on the way to it, outermost first.
-      flops: of all the times that it runs.
-      group: the same for what one expression led to in repeated layers and calls.
+      path: the functions, scopes and loops that contain it, outermost first.
+      flops: the FLOPs over all its runs.
+      group: a number shared by one expression's equations in repeated layers and calls.
       line: the user's line, or -1.
     """
 
@@ -56,12 +56,12 @@ class Scope:
     """A box of the picture.
 
     Args:
-      name: of the function, module, scope or loop; of several that differ in numbers one for all; of a line ''.
+      name: the name of the function, module, scope or loop; for several that differ in numbers, one name for all; '' for a line.
       kind: one of `SCOPES` of the wire format.
-      count: how often it runs each time that the scope around it does.
-      items: what is in it, and in those inside.
-      children: those inside: in the order in which they run; of what runs several times as in one of the times.
-      line: of a line its number, or -1.
+      count: how often it runs per run of the enclosing scope.
+      items: its equations, including those of nested scopes.
+      children: the nested scopes in execution order; if it runs several times, those of one run.
+      line: for a line its number, or -1.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Scope:
         return sum(i.flops for i in self.items)
 
     def walk(self) -> Iterator[Scope]:
-        """Itself and all inside, each before those in it."""
+        """This scope and all nested ones, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -87,10 +87,10 @@ class Items:
     """The innermost equations of the steps of a gradient.
 
     Args:
-      row_in: for a stage the row of each equation, by the row that holds its program and the equation.
-      path_of: the functions and scopes on the way to an equation inside of its program, by row.
-      group_of, line_of: of an item, by row.
-      function: the name of the function, which stands around everything.
+      row_in: for a stage the row of each equation, by the row that contains its program and the equation.
+      path_of: the functions and scopes that contain an equation within its program, by row.
+      group_of, line_of: the group and line of an item, by row.
+      function: the name of the function, which contains everything.
     """
 
     row_in: Mapping[tuple[int, Equation], int]
@@ -101,7 +101,7 @@ class Items:
     costs: dict[int, Cost] = field(default_factory=dict)
 
     def of_step(self, equation: Equation, within: Sequence[Equation]) -> list[Item]:
-        """What one step of the gradient comes to: itself, or what the loop or the branch runs that it is."""
+        """The items of one step of the gradient: itself, or the contents of the loop or branch that it is."""
         path: Path = ()
         row = -1
         for e in within:
@@ -129,7 +129,8 @@ class Items:
                 yield from self._inside(inner, here, row, times * n)
 
     def _path(self, outer: Path, row: int) -> Path:
-        """The path to an equation, after that of what holds its program; some have all of it by themselves."""
+        """The path to an equation, including that of the equation that contains its program; some equations have the complete path
+        themselves."""
         own = self.path_of(row)
         named = tuple(part for part in outer if isinstance(part, str))
         if named and own[: len(named)] == named:
@@ -141,11 +142,11 @@ class Items:
 
 
 def scopes_of(items: Sequence[Item], n_equations: int) -> list[Scope]:
-    """The scopes of one pass, outermost first; what is too small for a box of its own is in one without a name.
+    """The scopes of one pass, outermost first; those too small for a box are combined in one without a name.
 
     Args:
-      items: of the pass, in the order in which they run.
-      n_equations: how many there are.
+      items: the items of the pass, in execution order.
+      n_equations: their number.
     """
     flops = sum(i.flops for i in items)
 
@@ -160,12 +161,12 @@ class _Builder:
     is_small: Callable[[Scope], bool]
 
     def inside(self, items: Sequence[Item], depth: int, times: int, repeated: bool, level: int = 0) -> list[Scope]:
-        """The scopes of items that have the first parts of their paths in common.
+        """The scopes of items whose paths start alike.
 
         Args:
-          depth: how many parts.
-          times: how often the scope that they are in is written out.
-          repeated: whether they are those of several times, which are shown as one.
+          depth: the number of common parts.
+          times: how often the enclosing scope is written out.
+          repeated: whether the items are those of several runs, which are shown as one.
         """
         if level == _DEEPEST:
             return []
@@ -212,7 +213,7 @@ class _Builder:
         return scope
 
     def _shown(self, scopes: Iterable[Scope]) -> list[Scope]:
-        """Those that are worth a box, and what is between them."""
+        """The scopes that are worth a box, and what is between them."""
         found: list[Scope] = []
         for scope in scopes:
             if scope.kind != "rest" and not self.is_small(scope):
@@ -229,7 +230,7 @@ def _part(item: Item, depth: int) -> str | Loop | None:
 
 
 def _keys(items: Sequence[Item], depth: int) -> Callable[[Item], tuple[Hashable, ...]]:
-    """What items of one scope have in common: its name, but for the number of a layer; of what is in no scope the line."""
+    """The common key of items in one scope: its name without the number of a layer; for items in no scope, the line."""
     groups: dict[str, set[int]] = {}
     for item in items:
         part = _part(item, depth)
@@ -258,8 +259,8 @@ def _are_alike(first: set[int], second: set[int]) -> bool:
 def _evaluations(items: Sequence[Item], depth: int) -> int:
     """The repetitions of a scope whose items share these first parts: as many as most of its contents have.
 
-    The most common count of the functions in it, or of all its contents, whichever is lower: a function may be called twice each time, and of one product the
-    backward pass computes two.
+    The most common count of the functions in it, or of all its contents, whichever is lower: a function may be called twice each time, and
+      of one product the backward pass computes two.
     """
     parts = grouped(items, _keys(items, depth))
     if len(parts) == 1 and _part(items[0], depth) is None:
@@ -276,13 +277,13 @@ def _times_called(items: Sequence[Item], depth: int) -> int:
 
 
 def _most(numbers: Iterable[int]) -> int:
-    """The number that there is most often; of two the smaller."""
+    """The most frequent number; if two are equally frequent, the smaller."""
     times = Counter(numbers)
     return min(times, key=lambda n: (-times[n], n))
 
 
 def _stretches(runs: Sequence[tuple[tuple[Hashable, ...], list[Item]]], depth: int) -> Iterator[tuple[int, int]]:
-    """Where the same runs come again and again, as `attention` and `mlp` do that a loop calls one after the other."""
+    """Repeating sequences, such as `attention` and `mlp`, which a loop calls in turn."""
     places: dict[Hashable, list[int]] = {}
     for i, (key, _) in enumerate(runs):
         places.setdefault(key, []).append(i)
@@ -305,7 +306,7 @@ def _stretches(runs: Sequence[tuple[tuple[Hashable, ...], list[Item]]], depth: i
 
 
 def _without_middle(loop: Scope) -> Scope:
-    """A loop whose body is one call is that call, so often."""
+    """Merges a loop whose body is a single call with that call."""
     most = max((c for c in loop.children if c.kind == "scope"), key=lambda c: len(c.items), default=None)
     if most is None or len(most.items) < 0.8 * len(loop.items) or most.flops < 0.8 * loop.flops:
         return loop

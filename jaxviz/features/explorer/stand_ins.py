@@ -14,15 +14,15 @@ from jaxviz.ir.syntax import Atom, Equation, Var
 
 
 def stand_ins(derivation: Derivation, graph: Graph, copies: Mapping[Var, Var]) -> list[list[str]]:
-    """For each residual as JAX holds it now, the names that a checkpoint saves in its place.
+    """For each residual that JAX saves now, the names that a checkpoint saves in its place.
 
-    Those are of what it is made from, as near to it as a name can stand: of `cos(x)`, which the rule of `sin` makes, it is that of
-    `x`. There are none for what is an argument, or is made from arguments at no cost.
+    They belong to the values it is computed from, as close to it as a name is possible: for `cos(x)`, which the rule of `sin` computes, it
+      is the name of `x`. There are none for an argument, or for values computed from arguments for free.
 
     Args:
-      derivation: of the function as it is written.
-      graph: what could be saved of all of it.
-      copies: for a value of what the graph is of, the one of the function as written.
+      derivation: the function as written.
+      graph: everything that could be saved in the whole function.
+      copies: for a value in the graph's program, the one of the function as written.
     """
     places = _Places(derivation, graph, copies)
     residuals, all_made = defaultdict[Any, list[Atom]](list), defaultdict[Any, list[Atom]](list)
@@ -52,7 +52,7 @@ class _Places:
                 self.rows.setdefault(v, i)
 
     def made_at(self, derivation: Derivation) -> list[tuple[Atom, Any]]:
-        """The residuals of a derivation, each with the place that it is made at; None for an argument."""
+        """The residuals of a derivation, each with the place where it is computed; None for an argument."""
         trace, made = Tracer(derivation.forward), []
         for atom in derivation.linearized.residuals:
             source = trace(atom)[0]
@@ -60,7 +60,7 @@ class _Places:
         return made
 
     def of(self, equation: Equation, atom: Atom) -> Any:
-        """What tells a value from others: the equation of the function as written that it came from, the operation, and its type."""
+        """What identifies a value: the original equation of the function as written, the operation, and its type."""
         written = primal_equation(equation)
         operation = equation.primitive
         if operation is compat.name_p and isinstance(written.invars[0], Var):
@@ -78,7 +78,7 @@ class _Places:
 
 
 def _nearest(graph: Graph, atoms: Sequence[Atom]) -> list[str]:
-    """The names that are met first on the way from some values to what they are made from."""
+    """The first names on the way from some values back to what they are computed from."""
     found: dict[str, None] = {}
     seen: set[Atom] = set()
     pending = [*atoms]

@@ -12,21 +12,22 @@ from jaxviz.page.texts import first_line
 from jaxviz.report.tables import code_html, counted, format_bytes, text_table
 
 Output = tuple[dict[str, Any], dict[str, Any]]
-"""An output of a cell: its data by mime type, and its metadata."""
+"""An output of a cell: its data by MIME type, and its metadata."""
 
 MARK = "jaxviz-still"
-"""The class by which the widget's style sheet (`widgets/src/styles/frame.css`) knows the table, and the picture before it, to hide both."""
+"""The class by which the widget's stylesheet (`widgets/src/styles/frame.css`) finds the table, and the picture before it, to hide both."""
 
 _ROWS = 10
 
 
 def still_outputs(view: View) -> Iterator[Output]:
-    """The further outputs of a cell that shows an explorer: the picture where there is something to draw, then always the table.
+    """The additional outputs of a cell with an explorer: the picture, if there is something to draw, and then always the table.
 
-    They have neither scripts nor styles, nor images or drawings within HTML, since JupyterLab and GitHub take these out of what they do not trust.
+    They have no scripts, no styles, and no images or drawings within HTML, because JupyterLab and GitHub remove these from untrusted
+    outputs.
 
     Args:
-      view: a whole one.
+      view: a complete view.
     """
     note = ""
     if len(view.columns["scope_parent"]):
@@ -51,8 +52,8 @@ def table_html(view: View, note: str = "") -> str:
     """The largest saved values, or a summary for a function that saves none.
 
     Args:
-      view: a whole one.
-      note: a sentence below.
+      view: a complete view.
+      note: a sentence below the table.
     """
     rows, rest = _rows(view)
     if rows:
@@ -82,7 +83,7 @@ _HEADS = ("saved", "bytes", "line", "why")
 
 
 def _rows(view: View) -> tuple[list[tuple[str, str, str, str]], str]:
-    """A row for each of the expressions of which most is kept, and what is left out."""
+    """A row for each of the largest saved expressions, and one for the rest."""
     columns, strings = view.columns, view.strings
     sizes = columns["kept_nbytes"].tolist()
     rows = [
@@ -100,7 +101,7 @@ def _rows(view: View) -> tuple[list[tuple[str, str, str, str]], str]:
 
 
 def place(view: View, location: int) -> str:
-    """`model.py:12`; '' where there is none."""
+    """`model.py:12`; '' without a location."""
     if location < 0:
         return ""
     columns = view.columns

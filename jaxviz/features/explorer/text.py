@@ -32,7 +32,7 @@ def summary(view: View) -> str:
 
 
 def residual_summary(view: View) -> str:
-    """`7 values, 1.2 MiB; 3 intermediates 0.4 MiB`, with `1.2 MiB · 0.2 MiB a device` where some are laid out over devices."""
+    """`7 values, 1.2 MiB; 3 intermediates 0.4 MiB`, with `1.2 MiB · 0.2 MiB a device` if some are sharded."""
     made = view.columns["residual_kind"] == KINDS.index("intermediate")
     n, n_made = len(made), int(made.sum())
     head = f"{n:,} value{'s' if n != 1 else ''}, {_total(view, made >= 0)}"
@@ -40,7 +40,7 @@ def residual_summary(view: View) -> str:
 
 
 def _total(view: View, which: np.ndarray) -> str:
-    """The bytes of some residuals; of one that is not known to be laid out over devices each is taken to have all."""
+    """The bytes of some residuals; those without a known sharding count as replicated."""
     sizes, parts = (view.columns[f"residual_{name}"][which] for name in ("nbytes", "per_device"))
     total = format_bytes(int(sizes.sum()))
     if not (parts >= 0).any():

@@ -1,9 +1,9 @@
 """The switches of the explorer: where a function has checkpoints, what they save, and the figures of each setting.
 
-Each setting is measured as a plan is: the function with these checkpoints is derived, and its memory modelled. The page shows what it is
-told, and asks for one setting after the other. A setting is written as a text, its key: `0,2|5,7|13` are the checkpoints around the regions 0
-and 2, which save all values of the groups 5 and 7, and the value 13; `0,2|5,7|13|7|` offloads those of group 7 to the host. The key of the
-function as it is written is ''.
+Each setting is measured like a plan: the function with these checkpoints is derived, and its memory modelled. The page shows the results
+and requests one setting after the other. A setting is written as a text, its key: `0,2|5,7|13` is checkpoints around the regions 0 and 2
+that save all values of the groups 5 and 7, and the value 13; `0,2|5,7|13|7|` offloads those of group 7 to the host. The key of the function
+as written is ''.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from jaxviz.page.texts import first_line, fit
 from jaxviz.report.tables import short_location, type_text
 
 LARGEST = 20_000
-"""Equations of the function, called ones counted at each call, up to which there are switches."""
+"""The most equations of a function, counting called ones at each call, for which there are switches."""
 _OFFERED = 10
-"""Regions that have a switch, beside the checkpoints that the function has and the function itself."""
+"""The number of regions with a switch, besides existing checkpoints and the function itself."""
 _NAME, _MOVED = "saved", "offloaded"
 
 Tried = Trade | str
@@ -71,7 +71,7 @@ class Switches:
     """The switches of one function.
 
     Args:
-      derivation: of it as it is written.
+      derivation: the function as written.
 
     Raises:
       ValueError: the function has too many equations, or an effect that JAX does not allow in a checkpoint.
@@ -90,7 +90,7 @@ class Switches:
         repeated_effects(self.search.flat)
         self.tried: dict[str, Tried] = {"": self.search.written, "||": self.search.opened}
         self.planned: str | None = None
-        """The setting of the best plan, once it has been asked for."""
+        """The setting of the best plan, once it was requested."""
         self.regions: list[Region] = self._offered()
         self._made: dict[Var, tuple[int, Equation]] = {}
         for i, (_, e) in enumerate(self.search.flat.walk()):
@@ -105,7 +105,7 @@ class Switches:
         self.group_of = [self._groups.setdefault(self._repeats(v), len(self._groups)) for v in self.values]
 
     def _offered(self) -> list[Region]:
-        """The regions that have a switch: what has a checkpoint now, then the most promising, then the function itself."""
+        """The regions with a switch: those with a checkpoint now, then the most promising, then the function itself."""
         search = self.search
         found = [r for r in search.context.written if search.parts(r)]
         spots = {frozenset((id(s.program), s.start, s.end, s.is_body) for s in r.spots) for r in found}
@@ -120,7 +120,7 @@ class Switches:
         return [*found, search.whole]
 
     def _values_of(self, region: Region) -> frozenset[Var]:
-        """What a checkpoint around a region recomputes where it saves nothing, and could save instead."""
+        """What a checkpoint around a region recomputes if it saves nothing, and could save instead."""
         found: set[Var] = set()
         for part in self.search.parts(region) or ():
             graph = part.graph
@@ -131,14 +131,14 @@ class Switches:
         return frozenset(found)
 
     def _repeats(self, v: Var) -> Hashable:
-        """The same for values of one expression in repeated layers, calls and iterations."""
+        """For each value, a number shared by one expression's values in repeated layers, calls and iterations."""
         _, e = self._made[v]
         return repetition(e, (), e.outvars.index(v)), type_text(v.aval), location_of(e)
 
     # --- settings --------------------------------------------------------------------------------------------------
 
     def key(self, regions: Iterable[int], saved: Collection[int], offloaded: Collection[int] = ()) -> str:
-        """The text of a setting; what is in none of its regions is not saved by it, and what is not saved is not offloaded."""
+        """The key of a setting; values outside its regions are not saved, and values that are not saved are not offloaded."""
         chosen = sorted(regions)
         held = {self.number[v] for v in self._held(chosen)}
         kept = held.intersection(saved)
@@ -147,12 +147,12 @@ class Switches:
         return "|".join(",".join(map(str, some)) for some in parts)
 
     def _by_group(self, some: Collection[int], held: Collection[int]) -> tuple[list[int], list[int]]:
-        """The groups of which all values that are held are among some, and what is left of these."""
+        """The groups whose values in `held` are all among some values, and the values that remain."""
         whole = {g for g in {self.group_of[i] for i in some} if self._members(g, held) <= set(some)}
         return sorted(whole), sorted(i for i in some if self.group_of[i] not in whole)
 
     def setting(self, key: str) -> Setting:
-        """What a key says.
+        """The setting of a key.
 
         Raises:
           ValueError: it is not the key of a setting.
@@ -171,7 +171,7 @@ class Switches:
         return Setting(tuple(regions), frozenset(saved), frozenset(saved & moved))
 
     def _held(self, regions: Sequence[int]) -> frozenset[Var]:
-        """What the checkpoints around some regions can save: what can be of those of them that are in no other."""
+        """What the checkpoints around some regions can save: the values of those regions that are in no other."""
         outer = [i for i in regions if not any(self._holds[i] < self._holds[j] for j in regions)]
         return frozenset[Var]().union(*(self._chosen_from[i] for i in outer))
 
@@ -191,7 +191,7 @@ class Switches:
         return {i for i in held if self.group_of[i] == group}
 
     def trade(self, key: str) -> Tried:
-        """What a setting comes to; worked out when it is first asked for."""
+        """The figures of a setting; computed on first use."""
         if key not in self.tried:
             try:
                 self.tried[key] = self.search.measured(self.derived(key))
@@ -212,7 +212,7 @@ class Switches:
         return derive_like(program, self.search.plain)
 
     def fill(self, keys: Iterable[str], seconds: float) -> None:
-        """Works out what some settings come to until so much CPU time is over, and of one at least."""
+        """Computes the figures of some settings until a CPU time limit, and of at least one."""
         start = time.process_time()
         for key in keys:
             self.trade(key)
@@ -221,13 +221,13 @@ class Switches:
 
     @property
     def first_keys(self) -> Iterator[str]:
-        """What is asked for first: each checkpoint switched by itself."""
+        """The settings to compute first: each checkpoint switched alone."""
         yield from ("||", self.present)
         yield from (self.flipped(self.present, i) for i in range(len(self.regions)))
 
     @property
     def next_keys(self) -> Iterator[str]:
-        """What is one more switch away from those: the groups of each checkpoint, the most promising first."""
+        """The settings one more switch away: the groups of each checkpoint, most promising first."""
         for i in range(len(self.regions)):
             alone = self.key([i], ())
             yield alone
@@ -236,7 +236,7 @@ class Switches:
                 yield self.key([i], self._members(g, held))
 
     def flipped(self, key: str, region: int) -> str:
-        """A setting with the checkpoint around one region switched; one that crosses another takes its place."""
+        """A setting with the checkpoint around one region switched; it replaces those that it overlaps with."""
         setting = self.setting(key)
         if region in setting.regions:
             return self.key([i for i in setting.regions if i != region], setting.saved, setting.offloaded)
@@ -245,7 +245,7 @@ class Switches:
 
     @cached_property
     def present(self) -> str:
-        """The setting that comes nearest to the function as it is written."""
+        """The setting closest to the function as written."""
         written = [i for i, r in enumerate(self.regions) if r.is_written]
         if not written:
             return "||"
@@ -263,7 +263,7 @@ class Switches:
 
     @cached_property
     def residuals(self) -> list[list[Var]]:
-        """For each residual as JAX holds it now the values that a checkpoint saves in its place."""
+        """For each residual that JAX saves now, the values that a checkpoint saves in its place."""
         try:
             graph = self.search.graph
         except ValueError:
@@ -272,7 +272,7 @@ class Switches:
         return [[v for name in names for v in graph.candidates[name]] for names in found]
 
     def plan(self) -> str:
-        """The setting of the plan by which the peak falls most for the least work; looked for when it is first asked for."""
+        """The setting of the plan that lowers the peak most for the least work; searched for on first use."""
         if self.planned is None:
             found = best_of_all(self.search)
             if isinstance(found, Trial):
@@ -298,10 +298,10 @@ class Switches:
 
     @deep_stack
     def table(self, source: bool = True) -> SwitchTable:
-        """The switches, as JSON values.
+        """The switches as JSON values.
 
         Args:
-          source: whether expressions of the user's source may be in it.
+          source: whether to include expressions of the user's source.
         """
         with source_shown(source):
             naming = Naming(self.search.flat)
@@ -324,7 +324,7 @@ class Switches:
             return fitting
 
     def _in_order(self) -> Iterator[tuple[int, Iterator[Var]]]:
-        """The groups by their numbers, each with its values."""
+        """The groups by number, each with its values."""
         order = sorted(range(len(self.values)), key=self.group_of.__getitem__)
         for g, members in groupby(order, key=self.group_of.__getitem__):
             yield g, (self.values[i] for i in members)
@@ -356,7 +356,7 @@ class Switches:
 
     @cached_property
     def _rows(self) -> dict[Atom, int]:
-        """The equations of the function as it is written, by what they make."""
+        """The equations of the function as written, by their results."""
         rows: dict[Atom, int] = {}
         for i, (_, e) in enumerate(self.derivation.primal.walk()):
             for v in e.outvars:
@@ -364,14 +364,14 @@ class Switches:
         return rows
 
     def row(self, equation: Equation) -> int:
-        """The row of the function as written that an equation came from; -1 where there is none."""
+        """The row in the function as written from which an equation derives; -1 if there is none."""
         copies = self.search.context.copies
         written = primal_equation(equation)
         originals = (copies.get(v, v) if isinstance(v, Var) else v for v in _given_a_name(written) or written.outvars)
         return next((self._rows[v] for v in originals if v in self._rows), -1)
 
     def tried_trades(self) -> tuple[dict[str, TriedTrade], dict[str, str]]:
-        """What has been worked out, and what cannot be had and why."""
+        """The figures computed so far, and the impossible settings with the reasons."""
         trades = {
             k: TriedTrade(t.peak_nbytes, t.nbytes, t.flops, t.offloaded)
             for k, t in self.tried.items()
@@ -405,7 +405,7 @@ class Switches:
             return fitting
 
     def compiled(self, key: str) -> CompiledLine:
-        """The memory over time of a setting as XLA compiles it."""
+        """The memory over time of a setting as compiled by XLA."""
         try:
             return compiled_line(key, compiled_peak(lower(self.derived(key))))
         except Exception as error:
@@ -413,12 +413,13 @@ class Switches:
 
 
 def _given_a_name(equation: Equation) -> Sequence[Atom]:
-    """What an equation gives a name; nothing where it does something else."""
+    """The variables that an equation names; none for other equations."""
     return equation.invars if equation.primitive is compat.name_p else ()
 
 
 def crossing(regions: Sequence[Sequence[Spot]]) -> list[list[int]]:
-    """For each region those with a spot that holds a part of one of its own, and not all of it: no checkpoint can be around both."""
+    """For each region, the regions with a spot that contains part of one of its spots, but not all of it: checkpoints around both are
+    impossible."""
     found: list[set[int]] = [set() for _ in regions]
     calls = [(id(s.program), s.start, -s.end, i) for i, spots in enumerate(regions) for s in spots if not s.is_body]
     opened: list[tuple[int, int, int]] = []

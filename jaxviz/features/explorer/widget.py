@@ -44,20 +44,20 @@ if TYPE_CHECKING:
     from jaxviz.features.explorer.whatif import Switches
 
 _AT_ONCE = 10_000
-"""Of more equations, counted over all stages, the memory and the notes come after the rest is on the screen."""
+"""Above this many equations, over all stages, the memory and the notes are sent after the rest is displayed."""
 
 _COMPARED_AT_ONCE = 1_000
-"""Of more, what JAX makes of the function is compared when all there is to see is on the screen: JAX takes as long as all else together."""
+"""Above this many, the comparison with JAX comes after everything is displayed, since JAX takes as long as everything else."""
 
 _ADVISED = 3_000
-"""Up to so many equations a page that is saved says what would lower the peak, as a live one asks for it."""
+"""Up to this many equations, a saved page includes the advice on the peak, which a live one requests."""
 
 _FIRST, _AT_A_TIME, _SAVED = 0.3, 0.08, 2.0
-"""Seconds of CPU time: for settings of the switches that come with them, for those that the page asks for at a time, and for those
-of a page that is saved."""
+"""Seconds of CPU time for settings of the switches: those sent with the switches, those computed per request of the page, and those of a
+saved page."""
 
 _SHOWN = (*STAGES, "compiled")
-"""What `stage` and `beside` may be: the stages, and what they compile to."""
+"""The possible values of `stage` and `beside`: the stages, and the compiled one."""
 
 _NOT_IN_THE_PAGE = "It was not compiled when this page was saved; `save_html(path, compiled=True)` compiles it."
 
@@ -108,11 +108,11 @@ class Explorer(Bundled):
     advice = traitlets.Unicode("").tag(sync=True)
 
     _is_told = False
-    """Whether the page is telling what it shows."""
+    """Whether the page is sending what it shows."""
     _is_block = False
-    """Whether what is compiled is one block alone."""
+    """Whether only one block is compiled."""
     _still_ids: dict[str, str] | None = None
-    """By which the outputs of the cell besides the widget are found again, by mime type."""
+    """The ids by which the cell's outputs other than the widget are found, by MIME type."""
 
     def __init__(self, derivation: Derivation, comparison: Comparison | None = None, **traits: Any):
         self.derivation = derivation
@@ -133,7 +133,7 @@ class Explorer(Bundled):
 
     @cached_property
     def _whole(self) -> View:
-        """All of it but the comparison with JAX."""
+        """Everything but the comparison with JAX."""
         whole = fit_to_show(self._maker.whole)
         del self._maker  # it holds data that is no longer needed
         return whole
@@ -325,7 +325,7 @@ class Explorer(Bundled):
     # Otherwise the collector would visit everything created before the page has any of it.
     @collector_paused()
     def _ipython_display_(self, **kwargs: Any) -> None:
-        """The widget, and then, where there is a notebook to save, what stands in its place wherever it is not alive."""
+        """The widget, and then, if there is a notebook to save, the outputs that replace it without a kernel."""
         shown = self._repr_mimebundle_(**kwargs)
         data, metadata = shown if isinstance(shown, tuple) else (shown, {})
         display(data, metadata=metadata, raw=True)
@@ -364,11 +364,11 @@ class Explorer(Bundled):
             raise
 
     def complete(self) -> None:
-        """Computes everything that the display leaves for later: the memory of a large program, the comparison with JAX, what would lower the peak,
-        and the switches of *what if*.
+        """Computes everything that the display leaves for later: the memory of a large program, the comparison with JAX, what would lower
+        the peak, and the switches of *what if*.
 
-        The browser requests these once the first view is on the screen. If there is no browser, as when a script runs the notebook, call this to
-        have them saved with the notebook.
+        The browser requests these once the first view is on the screen. If there is no browser, as when a script runs the notebook, call
+        this to have them saved with the notebook.
         """
         self._fill_rest()
         self._fill_check()
@@ -388,7 +388,7 @@ class Explorer(Bundled):
             self.check = as_json(asdict(self.view.check))
 
     def _fill_what_if(self) -> None:
-        """The switches, with what there is to see first: what each checkpoint does by itself."""
+        """The switches, with their first figures: the effect of each checkpoint alone."""
         if self.what_if:
             return
         try:
@@ -407,7 +407,7 @@ class Explorer(Bundled):
         return as_json(TriedSettings(trades=trades, failed=failed, plan=self._switches.planned, asked=self._asked))
 
     def _try(self, request: SwitchRequest) -> None:
-        """Works out what the page asks for: as many settings as there is time for before it may want to ask for something else."""
+        """Computes what the page requests: as many settings as there is time for before the page may request something else."""
         switches = self._switches
         if request.get("plan"):
             switches.trade(switches.plan())
@@ -423,7 +423,7 @@ class Explorer(Bundled):
             self.tried = self._tried()
 
     def _what_if_state(self, source: bool) -> dict[str, str]:
-        """What a page without a kernel has of the switches: what has been worked out, and what is one or two switches away."""
+        """The switches for a page without a kernel: the figures so far, and those of settings one or two switches away."""
         try:
             switches = self._switches
             switches.trade(self.switches)
@@ -440,7 +440,7 @@ class Explorer(Bundled):
         return state
 
     def _fill_advice(self) -> None:
-        """What would lower the peak."""
+        """The advice on the peak."""
         if self.advice:
             return
         try:
@@ -451,7 +451,7 @@ class Explorer(Bundled):
             self.advice = as_json(Advice(sentence="", setting="", cards=[], error=first_line(error)))
 
     def _fill_compiled(self) -> None:
-        """What the gradient compiles to; what JAX hands to XLA is there before."""
+        """The compiled gradient; JAX's input to XLA is sent before."""
         if self.compiled and not self._is_block:
             return
         from jaxviz.features.explorer.compiled import compiled, lower, lowered
@@ -474,7 +474,7 @@ class Explorer(Bundled):
             self.compiled, self.lowered, self.line = made, "", line
 
     def _fill_block(self) -> None:
-        """The same of the function with one block in the place of all that are the same."""
+        """The same for the function with one of several equal blocks."""
         try:
             one = self._one_block
             made = as_json(one.compiled()) if one is not None else as_json({"error": "there are no identical blocks"})
@@ -484,14 +484,14 @@ class Explorer(Bundled):
             self.compiled, self.lowered, self._is_block = made, "", True
 
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
-        """What the browser asks for."""
+        """Handles requests of the browser."""
         if isinstance(content, str) and content in _WORK:
             self._work(content, _WORK[content])
         elif isinstance(content, dict) and content.get("work") == "try":
             self._work("try", lambda explorer: explorer._try(cast(SwitchRequest, content)))
 
     def _work(self, asked: str, work: Callable[[Explorer], None]) -> None:
-        """Does what was asked for and says how far it is, since a kernel that is at work hears no questions."""
+        """Does the requested work and reports its progress, since a busy kernel does not answer requests."""
 
         try:
             with stoppable() as stop:
@@ -514,7 +514,7 @@ class Explorer(Bundled):
 
     @traitlets.observe("stage", "beside", "selected", "compared", "motion")  # type: ignore[untyped-decorator]
     def _leave_overview(self, change: Any) -> None:
-        """Who asks for a stage or an equation wants to see it."""
+        """Asking for a stage or an equation leaves the overview."""
         if not self._is_told and change["new"]:
             self.overview = False
 
@@ -565,11 +565,11 @@ _WORK: dict[str, Callable[[Explorer], None]] = {
     "compile": Explorer._fill_compiled,
     "compile one": Explorer._fill_block,
 }
-"""What the browser may ask for that takes time."""
+"""The browser's requests that take time."""
 
 
 def _first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
-    """What is sent first, and the view that it is where memory and notes come later."""
+    """What is sent first, and the corresponding view if memory and notes follow."""
     n = maker.first.n_equations
     shown = fit_to_show(maker.first if n > _AT_ONCE else maker.whole)
     if n <= _COMPARED_AT_ONCE:
@@ -578,7 +578,7 @@ def _first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
 
 
 def _equations(derivation: Derivation, stage: str) -> list[Equation]:
-    """The equations of a stage in the order of its listing, nested ones after the equation that holds them."""
+    """The equations of a stage in the order of its listing, nested ones after the equation that contains them."""
     return [equation for _, equation in getattr(derivation, stage).walk()]
 
 

@@ -1,6 +1,6 @@
 /** Written by `python tests/page/wire_types.py` from `jaxviz/features/explorer/messages.py`, which says more: not to be edited. */
 
-/** A message of the kernel while it is at work: how much of what is done, 0 in all where that is not known; or that it was stopped. `stop` is code that stops it, where an interrupt does not, as it is done beside the user's cells. */
+/** Progress of the kernel: `what` is counted, with `total` 0 if unknown; or the work was stopped. `stop` is code that stops background work, which an interrupt does not reach. */
 export interface Progress {
   work: string;
   what?: string;
@@ -10,20 +10,20 @@ export interface Progress {
   stopped?: boolean;
 }
 
-/** A number of two versions, in bytes, FLOPs or equations. */
+/** A figure of two versions, in bytes, FLOPs or equations. */
 export type Figure = [name: string, before: number, after: number, unit: string];
 
-/** How many residuals of a kind two versions keep. */
+/** The number of residuals of a kind that each of two versions saves. */
 export type ResidualChange = [what: string, type: string, before: number, after: number, nbytes: number, line: string];
 
-/** Runs of equations: `[i, j, n]` says that `i` to `i + n - 1` of the first version are `j` to `j + n - 1` of the second, `[i, n]` that there are `n` from `i` on that only one has. */
+/** Runs of equations: `[i, j, n]` means that `i` to `i + n - 1` of the first version are `j` to `j + n - 1` of the second, and `[i, n]` that `n` equations from `i` on are in only one of them. */
 export interface StageChanges {
   pairs: [number, number, number][];
   removed: [number, number][];
   added: [number, number][];
 }
 
-/** What differs between two versions; stages by their keys, where both have them, and equations by their numbers in them. */
+/** The differences between two versions; stages are identified by key, where both have them, and equations by number. */
 export interface Changes {
   functions: [string, string];
   summary: string;
@@ -32,7 +32,7 @@ export interface Changes {
   residuals: ResidualChange[];
 }
 
-/** What can get a checkpoint: its row, or -1; whether it has one as the function is written; the regions that it is in, and those that share a part with it; and its values, in runs of a first number and how many. */
+/** A region that can get a checkpoint: its row, or -1; whether it has one in the function as written; the regions that contain it, and those that overlap with it; and its values, as runs of a first number and a length. */
 export interface SwitchRegion {
   name: string;
   line: string;
@@ -43,20 +43,20 @@ export interface SwitchRegion {
   values: [number, number][];
 }
 
-/** The values of one expression in repeated layers, calls and iterations; the type of one of them. */
+/** The values of one expression in repeated layers, calls and iterations, with the type of one of them. */
 export interface SwitchGroup {
   what: string;
   type: string;
 }
 
-/** Of each value that could be saved: its group, its bytes, in all iterations together, and its row, or -1. */
+/** For each value that could be saved, its group, its bytes over all iterations, and its row, or -1. */
 export interface SwitchValues {
   group: number[];
   nbytes: number[];
   row: number[];
 }
 
-/** The switches of a function. `work` are the FLOPs of its gradient without checkpoints, `present` the setting that comes nearest to how it is written; of each residual there are the values that a checkpoint saves in its place. */
+/** The switches of a function. `work` is the FLOPs of its gradient without checkpoints, `present` the setting closest to the function as written, and `residuals` has, for each residual, the values that a checkpoint saves instead. */
 export interface SwitchTable {
   function: string;
   work: number;
@@ -67,10 +67,10 @@ export interface SwitchTable {
   residuals: number[][];
 }
 
-/** What a setting comes to: bytes of the peak, bytes of the residuals, FLOPs beyond those without checkpoints, and bytes of the residuals that are offloaded to the host, which are not counted among the others. */
+/** The figures of a setting: bytes of the peak, bytes of residuals on the device, FLOPs in addition to those without checkpoints, and bytes of residuals offloaded to the host. */
 export type TriedTrade = [peak: number, nbytes: number, flops: number, offloaded: number];
 
-/** What has been worked out: settings by their keys, those that cannot be had with the reason; the setting of the best plan, once it was asked for; and how often something has been asked for. */
+/** The results so far: the figures of settings by key, impossible settings with the reason, the setting of the best plan once it was requested, and the number of requests. */
 export interface TriedSettings {
   trades: Record<string, TriedTrade>;
   failed: Record<string, string>;
@@ -78,7 +78,7 @@ export interface TriedSettings {
   asked: number;
 }
 
-/** What the page asks for: what settings come to; of one the memory over time, as modelled or as compiled; of one the code; or the best plan. */
+/** A request of the page: the figures of settings, a setting's modelled or compiled memory over time, its code, or the best plan. */
 export interface SwitchRequest {
   work: string;
   keys: string[];
@@ -88,10 +88,10 @@ export interface SwitchRequest {
   plan?: boolean;
 }
 
-/** A value in memory from one step to another; texts by their numbers. */
+/** A value in memory during some steps; texts are given by number. */
 export type DrawnBuffer = [nbytes: number, kind: number, born: number, last: number, row: number, name: number, type: number];
 
-/** The memory over time of a setting: what each step runs, and where; the first `turn` of them are forward. */
+/** The memory over time of a setting: what each step runs, and where; the first `turn` steps are forward. */
 export interface DrawnMemory {
   key: string;
   turn: number;
@@ -101,7 +101,7 @@ export interface DrawnMemory {
   texts: string[];
 }
 
-/** The memory over time of a setting as XLA compiles it: the bytes while each instruction runs, of which the first `turn` are forward; or why there is none. */
+/** The memory over time of a setting compiled by XLA: the bytes during each instruction, the first `turn` of which are forward; or why there is none. */
 export interface CompiledLine {
   key: string;
   turn: number;
@@ -115,7 +115,7 @@ export interface WrittenCode {
   text: string;
 }
 
-/** What would lower the peak: in a sentence, with the setting of the switches that does; and of the largest kept expressions, in their order. `error` says why there is none. */
+/** Advice on the peak: a sentence with the corresponding setting of the switches, and the cards of the largest saved expressions, in their order. `error` is the reason if there is none. */
 export interface Advice {
   sentence: string;
   setting: string;
@@ -123,17 +123,17 @@ export interface Advice {
   error: string;
 }
 
-/** A text, for each line the equations that it was made from, numbered over the stages, and how many lines were left out at its end. */
+/** A text with the equations of each line, numbered over the stages, and the number of lines left out at its end. */
 export interface CompiledText {
   text: string;
   links: number[][];
   cut: number;
 }
 
-/** What is in the memory of a compiled program at its peak: its kind, and the one that it is drawn as; the expression that makes it; the type, with how many there are; their bytes; the line; and why it is there. */
+/** Something in memory at a compiled program's peak: its kind, and the kind it is drawn as; the expression that computes it; its type with the count; its bytes; its line; and why it is in memory. */
 export type CompiledHeld = [kind: string, drawn: "argument" | "constant" | "residual" | "result" | "cotangent" | "temporary" | "own", what: string, type: string, nbytes: number, line: string, why: string];
 
-/** The memory of a compiled program: of each kind the bytes while each instruction runs, of which the first `turn` are forward; what is there at the peak, and of how many more rows how many bytes. */
+/** The memory of a compiled program: for each kind the bytes during each instruction, the first `turn` of which are forward; what is in memory at the peak; and the number and the bytes of the rows left out. */
 export interface CompiledPeak {
   summary: string;
   notes: string[];
@@ -144,7 +144,7 @@ export interface CompiledPeak {
   more: [number, number];
 }
 
-/** A collective of a compiled program: its kind, the axes that it goes over, the bytes that a device sends, how often it is done, the pass, the line, why it is there, and the equations that it is for, numbered over the stages. */
+/** A collective of a compiled program: its kind, the axes, the bytes that each device sends, how often it runs, its pass, its line, its cause, and the equations that need it, numbered over the stages. */
 export type CompiledExchange = [kind: string, over: string, sent: number, times: string, stage: string, line: string, why: string, equations: number[]];
 
 /** Communication between devices in a compiled program. */
@@ -153,7 +153,7 @@ export interface CompiledExchanges {
   rows: CompiledExchange[];
 }
 
-/** What a gradient is lowered to, which is there before XLA has compiled it; the stages with how many equations each has. `block` says of which blocks one can be compiled alone, in the place of all of them; '' where there are none. */
+/** What is available before XLA has compiled a gradient; the stages with their numbers of equations. `block` describes the blocks of which one can be compiled alone; '' if there are none. */
 export interface Lowered {
   function: string;
   stages: [string, number][];
@@ -162,7 +162,7 @@ export interface Lowered {
   block: string;
 }
 
-/** What a gradient compiles to. `memory` is None where nothing says what it is, and `exchanges` on one device; `isBlock` says whether it is compiled with one block alone, in the place of all that are the same. */
+/** A compiled gradient. `memory` is None if the backend does not report it, and `exchanges` is None on a single device; `isBlock` tells whether only one of several equal blocks was compiled. */
 export interface Compiled {
   function: string;
   stages: [string, number][];

@@ -65,13 +65,13 @@ export type ScopeKind = (typeof SCOPES)[number];
 export type ColumnName =
   /** number of its stage */
   | "program_stage"
-  /** equation that holds it, or -1 at the top of a stage */
+  /** equation that contains it, or -1 at the top of a stage */
   | "program_owner"
-  /** string: the parameter it is, such as 'jaxpr' or 'branches[0]' */
+  /** string: its param, such as 'jaxpr' or 'branches[0]' */
   | "program_label"
   /** string: the name of the function that its equation calls, or empty */
   | "program_name"
-  /** how many iterations its equation runs, for a loop of known length; else 0 */
+  /** number of iterations if its equation is a loop of known length, or 0 */
   | "program_length"
   /** how many of its binders are constants */
   | "program_consts"
@@ -79,21 +79,21 @@ export type ColumnName =
   | "program_binders"
   /** variable */
   | "binder_vars"
-  /** which operand of the equation that holds the program it is handed, or -1 */
+  /** index of the operand of the program's equation that it receives, or -1 */
   | "binder_operands"
   /** index into HANDED */
   | "binder_handed"
   /** offsets into result_atoms, one more than there are programs */
   | "program_results"
-  /** atom: a variable, or ~number of a literal where negative */
+  /** atom: a variable, or if negative, ~number of a literal */
   | "result_atoms"
-  /** program it stands in */
+  /** program that it is in */
   | "equation_program"
   /** string */
   | "equation_primitive"
-  /** string: one 'name=value' per line, nested programs left out */
+  /** string: one 'name=value' per line, without nested programs */
   | "equation_params"
-  /** string: the params that JAX prints, in its order, one 'name=value' per line; of programs the name alone, or `{}` for one within a value */
+  /** string: the params that JAX prints, in JAX's order, one 'name=value' per line; for a nested program only the name, or `{}` for one within a value */
   | "equation_printed"
   /** offsets into input_atoms, one more than there are equations */
   | "equation_inputs"
@@ -105,61 +105,61 @@ export type ColumnName =
   | "output_vars"
   /** index into ROLES */
   | "equation_role"
-  /** string: the transform that made it, or empty */
+  /** string: the transform that emitted it, or empty */
   | "equation_transform"
-  /** string: the rule that made it, or empty */
+  /** string: the rule that emitted it, or empty */
   | "equation_rule"
-  /** string: what made the equations of programs that are not shown, latest first, one 'rule (transform)' per line */
+  /** string: how its origins in programs that are not shown were emitted, latest first, one 'rule (transform)' per line */
   | "equation_earlier"
   /** location, or -1 */
   | "equation_location"
-  /** equation of another stage that it came from, or -1 */
+  /** equation of another stage that it derives from, or -1 */
   | "equation_origin"
-  /** string: what a checkpoint policy decided of its results, or empty */
+  /** string: what a checkpoint policy decided about its results, or empty */
   | "equation_decision"
-  /** string: the functions called on the way to it, outermost first, and its named scopes, joined by '/', or empty */
+  /** string: the functions that lead to it, outermost first, and its named scopes, joined by '/', or empty */
   | "equation_scope"
-  /** FLOPs of it with the programs that it holds; of a while loop, of one iteration */
+  /** FLOPs including nested programs; for a while loop, of one iteration */
   | "equation_flops"
-  /** FLOPs of it alone, all the times that it runs together; 0 where those of the programs that it holds are counted */
+  /** FLOPs without nested programs, over all the times that it runs; 0 if its nested programs are counted */
   | "equation_work"
-  /** a number that those have in common which one expression led to in repeated layers, calls and iterations */
+  /** a number shared by the equations of one expression in repeated layers, calls and iterations */
   | "equation_group"
-  /** the first row that shows the same equation, or -1 if this is the first */
+  /** first row that shows the same equation, or -1 if this is the first */
   | "equation_twin"
   /** equation that names axes; its first param says which */
   | "axis_rows"
-  /** 1 if the places along them exchange values, as in a psum; 0 if they do not, as in a pvary */
+  /** 1 if the devices or examples along them exchange values, as in a psum; 0 if they do not, as in a pvary */
   | "axis_exchanges"
-  /** equation that runs its program on each device of a mesh; its first param says which axes */
+  /** equation that runs its program on each device of a mesh; its first param says along which axes */
   | "layout_rows"
-  /** string: what runs the program, 'device' or such as 'place along i'; then a line for each operand and each result, saying how it is laid out, such as "P('i')" */
+  /** string: what runs the program, 'device' or for example 'place along i'; then a line per operand and per result with its sharding, such as "P('i')" */
   | "layout_texts"
   /** equation, once for each of its donated operands */
   | "donation_rows"
-  /** place of the operand */
+  /** index of the operand */
   | "donation_operands"
-  /** place of the result that reuses its memory, or -1 */
+  /** index of the result that reuses its memory, or -1 */
   | "donation_results"
-  /** string: why none does, or empty */
+  /** string: why no result does, or empty */
   | "donation_reasons"
   /** string */
   | "variable_name"
   /** type */
   | "variable_type"
-  /** string: the name of the argument it is, 'residual', 'tangent of' or 'cotangent of' and what of, or empty */
+  /** string: the name of an argument, 'residual', 'tangent of' or 'cotangent of' something, or empty */
   | "variable_label"
-  /** first variable that is the same value, in whatever stage */
+  /** first variable with the same value, in any stage */
   | "variable_value"
   /** index into KINS */
   | "variable_kin"
-  /** variable it belongs to: whose tangent or cotangent it is or leads to, or the result of what its rule is the rule of; or -1 */
+  /** variable that it belongs to: whose tangent or cotangent it is or leads to, or for a variable of a rule, the result of the rule's equation; or -1 */
   | "variable_of"
-  /** variable that belongs to more variables than its variable_of: a first one, as in variable_value */
+  /** variable, as in variable_value, that belongs to others in addition to its variable_of */
   | "others_value"
-  /** another that it belongs to, a first one too */
+  /** another variable that it belongs to, also as in variable_value */
   | "others_of"
-  /** index into KINS: how it belongs to that one */
+  /** index into KINS: its relation to that one */
   | "others_kin"
   /** string */
   | "literal_text"
@@ -167,9 +167,9 @@ export type ColumnName =
   | "literal_type"
   /** string, such as 'f32[3,4]' */
   | "type_text"
-  /** bytes that one value takes */
+  /** bytes of one value */
   | "type_nbytes"
-  /** bytes of it on one device, or -1 where its type lays it out over none */
+  /** bytes on one device, or -1 if its type is not sharded */
   | "type_per_device"
   /** file */
   | "location_file"
@@ -177,61 +177,61 @@ export type ColumnName =
   | "location_line"
   /** string */
   | "location_function"
-  /** line on which its expression starts, or 0 where that is not known */
+  /** line on which its expression starts, or 0 if unknown */
   | "location_start_line"
-  /** where on that line, in code units of UTF-16 from 0 */
+  /** column on that line, in UTF-16 code units from 0 */
   | "location_start"
-  /** line on which it ends */
+  /** line on which the expression ends */
   | "location_end_line"
-  /** where on that one */
+  /** column on that line */
   | "location_end"
   /** file */
   | "line_file"
   /** line, from 1 */
   | "line_number"
-  /** bytes that the gradient keeps of it, without arguments */
+  /** bytes that the gradient saves for it, without arguments */
   | "line_kept"
   /** FLOPs of the forward program */
   | "line_forward"
   /** FLOPs of the backward program */
   | "line_backward"
-  /** FLOPs of these that compute again what the forward program did */
+  /** FLOPs of the backward program that recompute values of the forward program */
   | "line_recomputed"
-  /** string: its variable's name in the listing of the forward program */
+  /** string: its name in the listing of the forward program */
   | "residual_name"
-  /** string: what it is called, the user's expression for it where one is found */
+  /** string: the user's expression for it if known, or another name */
   | "residual_label"
-  /** a number that those have in common that are one expression's values in repeated layers, calls and iterations */
+  /** a number shared by one expression's values in repeated layers, calls and iterations */
   | "residual_group"
-  /** string: its type, such as '1,000 × f32[3]' for one from each iteration of a scan */
+  /** string: its type, such as '1,000 × f32[3]' if a scan stacks one per iteration */
   | "residual_type"
   /** bytes */
   | "residual_nbytes"
-  /** bytes of it on one device, or -1 where that has all of it or it is not known */
+  /** bytes on one device, or -1 if it is not sharded or this is unknown */
   | "residual_per_device"
-  /** bytes of it that are a dummy if a cond takes another branch */
+  /** bytes that are dummies if a cond takes another branch */
   | "residual_dummy"
   /** index into KINDS */
   | "residual_kind"
   /** location, or -1 */
   | "residual_location"
-  /** string: the named scopes it is made in, or empty */
+  /** string: its named scopes, or empty */
   | "residual_scope"
-  /** string: the path of the module it is made in, or empty */
+  /** string: the path of the module that computes it, or empty */
   | "residual_module"
   /** string */
   | "residual_rule"
-  /** string: why it is saved, in a sentence with `` in the place of each of its names */
+  /** string: why it is saved, in a sentence with `` in place of each name */
   | "residual_reason"
   /** offsets into reason_names, one more than there are residuals */
   | "residual_names"
-  /** string: a name in the sentence, such as that of a value, a primitive or an argument */
+  /** string: a name in the sentence, such as that of a value, primitive or argument */
   | "reason_names"
   /** string: 'saved' or 'offloaded' */
   | "residual_decision"
-  /** equation of the forward program that makes it, or -1 */
+  /** equation of the forward program that computes it, or -1 */
   | "residual_producer"
-  /** buffer that holds it, or -1; several share one where one shows another in a new shape */
+  /** buffer that contains it, or -1; several residuals share one if some are reshaped views of others */
   | "residual_buffer"
   /** offsets into consumer_rows, one more than there are residuals */
   | "residual_consumers"
@@ -243,31 +243,31 @@ export type ColumnName =
   | "buffer_nbytes"
   /** index into MEMORY_KINDS */
   | "buffer_kind"
-  /** first step at which it is there */
+  /** first step at which it is in memory */
   | "buffer_born"
-  /** last step at which it is there; the number of steps if it is there when all is done */
+  /** last step at which it is in memory; the number of steps if it is never freed */
   | "buffer_last"
-  /** equation that makes it, or -1 */
+  /** equation that computes it, or -1 */
   | "buffer_row"
-  /** string: the path of an argument, or what makes it */
+  /** string: the path of an argument, or what computes it */
   | "buffer_name"
   /** string, or empty */
   | "buffer_type"
-  /** kept expression it is a value of, or -1 */
+  /** saved expression that it is a value of, or -1 */
   | "residual_kept"
-  /** string: the user's expression, with what it is assigned to */
+  /** string: the user's expression, with the name that it is assigned to */
   | "kept_label"
   /** location, or -1 */
   | "kept_location"
-  /** bytes of its values, all evaluations together */
+  /** bytes of its values, over all evaluations */
   | "kept_nbytes"
   /** how often it is evaluated, in layers, calls and iterations */
   | "kept_times"
-  /** how many values it keeps each time */
+  /** how many values each evaluation saves */
   | "kept_values"
-  /** string: why, in sentences */
+  /** string: the reasons, in sentences */
   | "kept_reason"
-  /** scope around it, or -1 */
+  /** enclosing scope, or -1 */
   | "scope_parent"
   /** 1 in the backward pass */
   | "scope_backward"
@@ -275,22 +275,22 @@ export type ColumnName =
   | "scope_name"
   /** index into SCOPES */
   | "scope_kind"
-  /** how often it runs each time that the scope around it does */
+  /** how often it runs per run of the enclosing scope */
   | "scope_count"
   /** location, or -1 */
   | "scope_location"
-  /** FLOPs, all iterations together */
+  /** FLOPs, over all iterations */
   | "scope_flops"
-  /** equations that hold no program, each once */
+  /** number of equations without nested programs, each counted once */
   | "scope_equations"
   /** offsets into row_of_scope, one more than there are scopes */
   | "scope_rows"
-  /** equation that is in it, and in no scope inside of it */
+  /** equation in it, but not in a nested scope */
   | "row_of_scope"
-  /** for each step how many equations that hold no program it runs, each once */
+  /** number of equations without nested programs that each step runs, each counted once */
   | "step_equations";
 
-/** One program of a derivation: its rows, or the error that stood in the way of it. */
+/** One program of a derivation: its rows, or the error that prevented it. */
 export interface Stage {
   key: string;
   label: string;
@@ -315,7 +315,7 @@ export interface SourceFile {
   excerpts: Excerpt[];
 }
 
-/** A place where a recorded function chose a side by a value. */
+/** A branch of Python code on a traced value, in a recorded function. */
 export interface BranchPoint {
   file: number;
   line: number;
@@ -330,14 +330,14 @@ export interface CheckResult {
   differences: string[];
 }
 
-/** What a gradient comes to, in words: what it keeps, what most of that is, and its peak; '' where that is not known or not known yet. */
+/** A summary of a gradient in words: what it saves, the largest part of that, and its peak; '' if unknown or not known yet. */
 export interface Headline {
   keeps: string;
   largest: string;
   peak: string;
 }
 
-/** All that the explorer shows, as plain data. */
+/** Everything that the explorer shows, as plain data. */
 export interface View {
   title: string;
   stages: Stage[];
