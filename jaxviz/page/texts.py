@@ -16,7 +16,7 @@ _LONGEST = 2000
 def fit(value: Any, limit: int = _LONGEST) -> Any:
     """The value with control and bidirectional characters escaped in its texts, and very long lines cut.
 
-    >>> fit({"name": "a\u202eb"})
+    >>> fit({"name": "a\\u202eb"})
     {'name': 'a<U+202E>b'}
 
     Args:
