@@ -1,1 +1,1 @@
-"""Speed and memory of the engine, as ratios to JAX's own taken side by side in one process. Run with `make bench`."""
+"""Speed and memory of the engine, relative to JAX's own, measured side by side in one process. Run with `make bench`."""

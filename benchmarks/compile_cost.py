@@ -1,6 +1,6 @@
-"""Whether `compile_cost` is right about loops: what it predicts that a loop saves, beside what writing the loop saves.
+"""Whether `compile_cost` is right about loops: the predicted saving of a loop, beside the actual one.
 
-Ten programs, each written with blocks in a Python loop and with `jax.lax.scan`. Seconds of CPU time, medians of five, nothing from a cache.
+Ten programs, each written with blocks in a Python loop and with `jax.lax.scan`. Seconds of CPU time, medians of five, without caches.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def convolutions(n: int) -> tuple[Call, Call]:
 
 
 def mixer(n: int) -> tuple[Call, Call]:
-    """Blocks of an MLP-mixer: over the tokens, then over the channels."""
+    """Blocks of an MLP-mixer: over tokens, then over channels."""
 
     def norm(p: Any, x: jax.Array) -> jax.Array:
         return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5) * p
@@ -62,7 +62,7 @@ def mixer(n: int) -> tuple[Call, Call]:
 
 
 def experts(n: int) -> tuple[Call, Call]:
-    """Layers of eight experts each, of which a router weighs the results of two."""
+    """Layers of eight experts each; a router combines the results of two."""
 
     def block(p: Any, x: jax.Array) -> jax.Array:
         gates = jax.nn.softmax(x @ p["router"])
@@ -76,7 +76,7 @@ def experts(n: int) -> tuple[Call, Call]:
 
 
 def vision(n: int) -> tuple[Call, Call]:
-    """Blocks of a vision transformer, with norms before and biases."""
+    """Blocks of a vision transformer, with pre-norm and biases."""
 
     def norm(p: Any, x: jax.Array) -> jax.Array:
         return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-6) * p["g"] + p["b"]
@@ -97,7 +97,7 @@ def vision(n: int) -> tuple[Call, Call]:
 
 
 def stack_of(block: Callable[[Any, jax.Array], jax.Array], n: int, one: Any, x: Any) -> tuple[Call, Call]:
-    """So many blocks, each with parameters of its own."""
+    """`n` blocks, each with its own parameters."""
 
     def unrolled(params: Any, x: jax.Array) -> jax.Array:
         for p in params:
@@ -152,7 +152,7 @@ def recurrent(n: int) -> tuple[Call, Call]:
 
 
 def diffusion(n: int) -> tuple[Call, Call]:
-    """Steps of a reaction and diffusion in two dimensions."""
+    """Steps of a two-dimensional reaction-diffusion equation."""
 
     def step(u: jax.Array, v: jax.Array, rate: jax.Array) -> tuple[jax.Array, jax.Array]:
         spread = lambda a: sum(jnp.roll(a, k, axis) for k in (1, -1) for axis in (0, 1)) - 4 * a
@@ -232,7 +232,7 @@ PROGRAMS: dict[str, Callable[[], tuple[Call, Call]]] = {
 
 
 def taken(*calls: Call, times: int = TIMES) -> list[Any]:
-    """The seconds of each phase of some programs, measured as in a report, in turn."""
+    """The seconds of each phase of some programs, interleaved, measured as in a report."""
     forget_compiled()
     measured = [(subject_of(f, args, {}, 0), Measured()) for f, args in calls]
     for _ in range(times):
@@ -242,7 +242,7 @@ def taken(*calls: Call, times: int = TIMES) -> list[Any]:
 
 
 def measure(unrolled: Call, scanned: Call) -> tuple[float, float, float]:
-    """The seconds of the unrolled program, what loops are predicted to save, and what the written loop saves."""
+    """The seconds of the unrolled program, the predicted savings of loops, and the actual savings of the written loop."""
     report = compile_cost(unrolled[0], *unrolled[1], ablate=True)
     whole, written = taken(unrolled, scanned)
     assert report.saving is not None

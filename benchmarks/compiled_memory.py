@@ -1,6 +1,6 @@
-"""Time that `compiled_memory` takes beside JAX's compilation of the same gradient, and the share of the bytes at the peak that it leads to a line.
+"""The time of `compiled_memory` beside JAX's compilation of the same gradient, and the share of the bytes at the peak attributed to a line.
 
-Over the programs that its tests compile, some of them for eight devices: so it runs in a process of its own.
+Over the programs that its tests compile, some for eight devices, so it runs in a separate process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DEVICES = "--xla_force_host_platform_device_count=8"
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Processor seconds of work, XLA's threads included, and what it gives."""
+    """CPU seconds of some work, including XLA's threads, and its result."""
     start = time.process_time()
     found = work()
     return time.process_time() - start, found
@@ -27,14 +27,15 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
 def measure(
     programs: dict[Any, tuple[Any, ...]], steps: tuple[Any, ...]
 ) -> list[tuple[str, float, float, float, float, float]]:
-    """For each program JAX's seconds, those of `compiled_memory` with the function and from what JAX compiled, and the share that has a line with each."""
+    """For each program the seconds of JAX, of `compiled_memory` with the function, and with JAX's compiled program; and the share
+    attributed to a line in each case."""
     import jax
 
     import jaxviz
 
     rows = []
     for f, args in programs.items():
-        # Another function each time, so that nothing of it is known yet.
+        # A new function each time, so that nothing is cached.
         fresh = lambda f=f: (
             jax.jit(lambda *xs: f(*xs)) if f in steps else jax.jit(jax.value_and_grad(lambda *xs: f(*xs)))
         )

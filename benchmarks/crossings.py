@@ -1,4 +1,4 @@
-"""How many lines cross in the graph pane with every box open, in its own layout and in Graphviz's, for six graphs. Needs Node, as a checkout does."""
+"""The number of line crossings in the graph pane with every box open, in our own layout and in Graphviz's, for six graphs. Needs Node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def mlp() -> Case:
 
 
 def unet() -> Case:
-    """A small U-Net: two convolutions at each of four sizes, with skips between those of one size."""
+    """A small U-Net: two convolutions at each of four sizes, with skip connections."""
 
     def conv(x: jax.Array, w: jax.Array) -> jax.Array:
         return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -81,11 +81,12 @@ GRAPHS = {
     "U-Net": (unet, ("primal", "jvp")),
     "scan with a cond": (rnn, ("jvp",)),
 }
-"""The programs, and the stages of each that a quick run shows."""
+"""The programs, with the stages of each that a quick run shows."""
 
 
 def measured() -> dict[tuple[str, str], dict[str, Any]]:
-    """For each program and stage the boxes, and of our layout and Graphviz's in turn the crossings, the width in pixels and the milliseconds."""
+    """For each program and stage the number of boxes, and for our layout and Graphviz's the crossings, the width in pixels and the
+    milliseconds."""
     with tempfile.TemporaryDirectory() as folder:
         paths = []
         for i, (make, _) in enumerate(GRAPHS.values()):

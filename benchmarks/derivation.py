@@ -1,4 +1,4 @@
-"""Derivation of forward and backward programs, against `jax.vjp` traced over the same jaxpr."""
+"""Deriving the forward and backward programs, compared with `jax.vjp` traced over the same jaxpr."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jaxviz.transforms.transpose import transpose_program
 
 
 def derive_programs(program: Program) -> tuple[Program, ...]:
-    """The forward, linear and backward program, in all inputs that have a tangent."""
+    """The forward, linear and backward program, with respect to all inputs that have a tangent."""
     nonzeros = [jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in program.invars]
     parts = linearize_program(program, nonzeros)
     linear = [False] * len(parts.residuals) + [True] * sum(nonzeros)
@@ -30,7 +30,7 @@ def derive_programs(program: Program) -> tuple[Program, ...]:
 
 
 def jax_derives(fun: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """`jax.vjp` and its pull-back, traced: the same work, by JAX."""
+    """`jax.vjp` and its pullback, traced: the same work, by JAX."""
 
     def both(*xs: Any) -> Any:
         differentiated = [jnp.issubdtype(jnp.result_type(x), jnp.inexact) for leaf in xs for x in jax.tree.leaves(leaf)]
@@ -62,7 +62,7 @@ def seconds(work: Callable[[], Any]) -> float:
 def compare(
     ours: Callable[[], Any], theirs: Callable[[], Any], before: Callable[[], None], repeats: int
 ) -> tuple[float, float, float]:
-    """Medians of both, taken in turn, and the median of their ratio."""
+    """The medians of both, interleaved, and the median of their ratio."""
     pairs = []
     for _ in range(repeats):
         before()
@@ -102,7 +102,7 @@ def speed(
 
 
 def with_collector(work: Callable[[], Any], times: int = 3) -> float:
-    """CPU seconds of work done some times in a row, with Python's garbage collector on, so that what one time leaves to collect counts too."""
+    """CPU seconds of some work repeated several times with Python's garbage collector on, so that garbage of earlier repetitions counts."""
     gc.collect()
     start = time.process_time()
     for _ in range(times):
@@ -119,8 +119,8 @@ def without_collector(work: Callable[[], Any], times: int = 3) -> float:
 
 
 def growth(n_layers: int) -> tuple[int, list[float], float]:
-    """Of a transformer: its derived equations; µs an equation to derive, and of its own equations to trace, each with the garbage collector
-    on and off; and bytes a derived equation.
+    """For a transformer: the number of derived equations; µs per derived equation, and per traced equation, each with the garbage collector
+    on and off; and bytes per derived equation.
     """
     fun, args = transformer(n_layers)
     trace = lambda: jaxviz.trace(lambda *xs: fun(*xs))(*args)

@@ -1,4 +1,4 @@
-"""The explorer at scale: 100,000 equations from the Python call to a pane that answers, in a real JupyterLab in a real browser."""
+"""The explorer at scale: 100,000 equations, from the Python call to a responsive pane, in a real JupyterLab in a real browser."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ EXPLORERS, SMALL = 20, 1_000
 BUNDLE = ROOT / "jaxviz" / "static" / "explorer.js"
 
 TOWERS = 600
-"""Of ten equations each in the forward program, side by side: a graph of several thousand shapes that is wide."""
+"""Parts of ten equations each in the forward program, side by side: a wide graph of several thousand shapes."""
 AS_LARGE_AS_CAN_BE, THEN_AWAY = 60, 9
-"""How often it is zoomed in and then out: to a third of the size at which boxes are made, so that hundreds are in sight."""
+"""How many times to zoom in and then out: to a third of the size at which boxes are drawn, so that hundreds are visible."""
 
 Row = tuple[str, str, str]
-"""The measure, the target, the result."""
+"""The measure, the target and the result."""
 
 
 def derived(n_layers: int) -> Derivation:
-    """The derivation of a transformer, with all its programs made."""
+    """The derivation of a transformer, with all programs derived."""
     fun, args = transformer(n_layers)
     derivation = jaxviz.derive(fun, *args)
     for stage in STAGES:
@@ -47,7 +47,7 @@ def derived(n_layers: int) -> Derivation:
 
 
 def towers() -> tuple[Any, tuple[Any, ...]]:
-    """A function of many parts that have nothing to do with each other."""
+    """A function of many independent parts."""
 
     def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
         return jnp.stack([jnp.sum(jnp.tanh(x @ w) * jnp.sin(w[0])) for w in weights]).sum()
@@ -56,7 +56,7 @@ def towers() -> tuple[Any, tuple[Any, ...]]:
 
 
 def layers_for(equations: int) -> int:
-    """How many layers have so many equations, counted over all programs."""
+    """The number of layers with this many equations, over all programs."""
     few, more = (count(derived(n)) for n in (1, 2))
     return -(-(equations - few) // (more - few)) + 1
 
@@ -66,7 +66,7 @@ def count(derivation: Derivation) -> int:
 
 
 def in_python(n_layers: int, repeats: int) -> list[Row]:
-    """Processor time from the call to what is sent, and the bytes of it."""
+    """CPU time from the call to the message, and the message's bytes."""
     shown, complete, checked = [], [], []
     for _ in range(repeats):
         derivation = derived(n_layers)
@@ -80,7 +80,7 @@ def in_python(n_layers: int, repeats: int) -> list[Row]:
         explorer._fill_check()
         checked.append(time.process_time() - start)
         n, sent = equations_of(explorer.view), (explorer.payload, explorer.rest)
-        # A widget is held until it is closed, and with it all that it shows.
+        # A widget, and everything that it shows, is kept alive until it is closed.
         explorer.close()
         del explorer, derivation
     return [
@@ -227,7 +227,7 @@ def p95(times: list[float]) -> float:
 
 
 def in_browser(n_layers: int, small_layers: int, repeats: int, seconds: float) -> list[Row]:
-    """From the execution of a cell to a pane that answers, then scrolling and searching; and the size of a notebook of many."""
+    """From running a cell to a responsive pane, then scrolling and searching; and the size of a notebook with many explorers."""
     with tempfile.TemporaryDirectory() as folder:
         home, served = Path(folder, "home"), Path(folder, "notebooks")
         home.mkdir()
@@ -251,7 +251,7 @@ def in_browser(n_layers: int, small_layers: int, repeats: int, seconds: float) -
                 if not last:
                     page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.shutdown()")
                     page.close()
-            # What is worked out after the first sight of it comes before the panes are measured.
+            # Wait for what is computed after the first display before measuring the panes.
             page.wait_for_function("() => document.querySelector('[data-testid=badge]')", timeout=120_000)
             page.wait_for_timeout(1000)
             frames: dict[str, list[float]] = {}
@@ -297,7 +297,7 @@ def in_browser(n_layers: int, small_layers: int, repeats: int, seconds: float) -
 
 
 def graph_frames(page: Page, name: str, seconds: float) -> dict[str, list[float]]:
-    """Frames of the forward program's graph while it is panned and zoomed: folded, and with all open where boxes can be read."""
+    """Frame times of the forward program's graph during panning and zooming: folded, and with everything open where boxes are readable."""
     click = "id => document.querySelector(`[data-testid=${id}]`).click()"
     press = """key => document.querySelector("[data-testid=graph-tree]")
         .dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }))"""
@@ -317,7 +317,7 @@ def graph_frames(page: Page, name: str, seconds: float) -> dict[str, list[float]
 
 
 def notebook_bytes(lab: Lab, browser: Browser) -> int:
-    """What a notebook of many explorers takes, saved with the state of its widgets."""
+    """The size of a notebook with many explorers, saved with its widget state."""
     page = Tab(browser).page
     lab.open(page, "many.ipynb")
     page.evaluate(RUN_CELL, 0)

@@ -1,4 +1,5 @@
-"""What a person does with the explorer of a large program: how soon it is there, how long it keeps the page, and what the page holds."""
+"""What a user does with the explorer of a large program: how soon things appear, how long they block the page, and how much memory the page
+takes."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from tests.jupyter_lab import KERNEL_IDLE, Lab, Tab, running_browser, running_la
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (12, 100)
-"""Of the transformers of which *what if* is opened as soon as the overview is there."""
+"""The transformers for which *what if* is opened as soon as the overview is displayed."""
 
 Row = tuple[str, str, str]
-"""The measure, the target, the result."""
+"""The measure, the target and the result."""
 
 _RUN = """async ([index, ...selectors]) => {
     const { content } = jupyterapp.shell.currentWidget;
@@ -58,7 +59,7 @@ _SELECT = """() => {
 
 
 def steps(page: Page) -> list[tuple[str, Callable[[], None]]]:
-    """What is done one after the other, each until it is there."""
+    """The user's actions, each performed until its result appears."""
 
     def click(test_id: str, selector: str) -> Callable[[], None]:
         def act() -> None:
@@ -94,7 +95,7 @@ def steps(page: Page) -> list[tuple[str, Callable[[], None]]]:
 
 
 def _opened(lab: Lab, browser: Browser, name: str) -> Tab:
-    """A notebook whose first cell has been run."""
+    """A notebook whose first cell has run."""
     tab = Tab(browser)
     lab.open(tab.page, name)
     tab.page.evaluate(_RUN, [0])
@@ -109,7 +110,7 @@ def _closed(tab: Tab) -> None:
 
 
 def _times(lab: Lab, browser: Browser) -> list[Row]:
-    """How soon what is there, and what one and two views of it hold."""
+    """How soon everything appears, and the memory of one and two views."""
     tab = _opened(lab, browser, "large.ipynb")
     page = tab.page
     before = heap(page)
@@ -131,7 +132,7 @@ def _times(lab: Lab, browser: Browser) -> list[Row]:
 
 
 def _tasks(lab: Lab, browser: Browser) -> list[Row]:
-    """The longest task while all comes, and of each thing that is done then."""
+    """The longest task while everything loads, and during each of the actions."""
     tab = _opened(lab, browser, "large.ipynb")
     page = tab.page
     done = [("until everything is loaded", lambda: page.evaluate(_RUN, [1, _WHOLE, _CHECKED])), *steps(page)]
@@ -150,7 +151,7 @@ def _what_if(lab: Lab, browser: Browser, layers: int) -> Row:
 
 
 def measured(n_layers: int, notebook: Callable[..., None]) -> list[Row]:
-    """The rows of all this, of a transformer of so many layers; `notebook` writes one."""
+    """The rows of all this for a transformer with this many layers; `notebook` writes one."""
     derive = "from benchmarks.explorer import derived\nimport jaxviz\nderivation = derived({})"
     explore = "explorer = jaxviz.explore(derivation)\nexplorer"
     with tempfile.TemporaryDirectory() as folder:

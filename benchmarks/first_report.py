@@ -1,6 +1,6 @@
-"""What the first report of a session takes: importing jaxviz and deriving one line, beside jax that traces it. Each in a process of its own.
+"""The time of a session's first report: importing jaxviz and deriving one line, compared with jax tracing it, in separate processes.
 
-And of that the imports alone, as `python -X importtime` reports them.
+Also the imports alone, as reported by `python -X importtime`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _REPORTS = ("residuals", "memory", "cost", "lint", "policies", "step", "find_nan
 
 
 def seconds(work: str) -> float:
-    """Processor time of a new process that imports jax and does some work."""
+    """CPU time of a new process that imports jax and does some work."""
     ran = subprocess.run([sys.executable, "-c", _WORK.format(work=work)], capture_output=True, text=True, check=True)
     return float(ran.stdout)
 
 
 def import_ms(package: str, work: str) -> float:
-    """Milliseconds that the modules of a package take to import, each without what it imports itself."""
+    """The milliseconds that each module of a package takes to import, without its own imports."""
     ran = subprocess.run([sys.executable, "-X", "importtime", "-c", work], capture_output=True, text=True, check=True)
     rows = (line.removeprefix("import time:").split("|") for line in ran.stderr.splitlines() if line.count("|") == 2)
     found = [(name.strip(), own) for own, _, name in rows if own.strip().isdigit()]
@@ -44,7 +44,7 @@ def main(quick: bool = False) -> None:
     for _ in range(3 if quick else 10):
         for name, work in works.items():
             taken[name].append(seconds(work))
-    best = {name: min(times) for name, times in taken.items()}  # others use the machine too
+    best = {name: min(times) for name, times in taken.items()}  # other processes use the machine as well
     print("\nThe first report of a session: CPU time")
     for name, time in best.items():
         added = time - best["jax alone"]

@@ -1,4 +1,4 @@
-"""The gradient of a while loop with a bound, written as a binary tree of cond in scan: 8 steps taken, whatever the bound."""
+"""The gradient of a while loop with a bound, written as a binary tree of conds in scans: 8 steps run, whatever the bound."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 8
 
 
 def bounded(carry: Any, step: Callable[[Any], Any], bound: int, checkpoint: bool) -> Any:
-    """Takes steps until STEPS have been taken, but no more than the bound."""
+    """Runs STEPS steps, but no more than the bound."""
     if bound == 1:
         return step(carry)
 
@@ -36,7 +36,7 @@ def loss(bound: int, checkpoint: bool = False) -> Callable[[jax.Array], jax.Arra
 
 
 def measured(gradients: dict[str, Callable[..., Any]], w: jax.Array, repeats: int) -> dict[str, tuple[float, float]]:
-    """For each gradient the least seconds of a run, taken in turn, and the seconds to trace and compile it."""
+    """For each gradient the least seconds of a run, interleaved, and the seconds to trace and compile it."""
     compiled, compile_time, run_time = {}, {}, dict.fromkeys(gradients, float("inf"))
     for name, gradient in gradients.items():
         start = time.perf_counter()

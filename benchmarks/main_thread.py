@@ -1,4 +1,4 @@
-"""How long a page keeps its main thread, from what Chromium traces: in processor time, which other processes change little."""
+"""How long a page blocks its main thread, according to Chromium's trace: in CPU time, which other processes hardly affect."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _TASK = ("RunTask", "ThreadControllerImpl::RunTask")
 
 
 def longest_task(browser: Browser, page: Page, act: Callable[[], None], settle: int = 700) -> float:
-    """Milliseconds of processor time of the longest task on the page's main thread while something is done.
+    """The CPU milliseconds of the longest task on the page's main thread during an action.
 
     Args:
-      browser, page: what is traced.
-      act: does it, and waits until it is there.
-      settle: milliseconds that are traced after it.
+      browser, page: what to trace.
+      act: performs the action, and waits until its result appears.
+      settle: how many milliseconds to trace afterwards.
     """
     browser.start_tracing(page=page, categories=_CATEGORIES)
     try:
@@ -36,7 +36,7 @@ def longest_task(browser: Browser, page: Page, act: Callable[[], None], settle: 
 
 
 def heap(page: Page) -> float:
-    """Megabytes of JavaScript objects that a page holds, when what is not needed has been collected."""
+    """Megabytes of JavaScript objects on a page after garbage collection."""
     session = page.context.new_cdp_session(page)
     for _ in range(2):
         session.send("HeapProfiler.collectGarbage")

@@ -1,4 +1,4 @@
-"""The programs that are measured: an MLP and transformers as people write them in plain JAX."""
+"""The measured programs: an MLP and transformers as people write them in plain JAX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Params = dict[str, Any]
 
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 0.1) -> jax.Array:
-    """Numbers by NumPy, as all arrays here: JAX would compile something for each shape."""
+    """Random numbers from NumPy, like all arrays here: JAX would compile something for each shape."""
     return jax.device_put((rng.normal(size=shape) * scale).astype(np.float32))
 
 
@@ -76,7 +76,7 @@ def transformer_loss(params: Params, tokens: jax.Array) -> jax.Array:
 
 
 def remat_transformer_loss(params: Params, tokens: jax.Array) -> jax.Array:
-    """Each layer checkpointed; what its matrix products give is saved."""
+    """Each layer checkpointed; the results of its matrix products are saved."""
     saves = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)
     x = params["embedding"][tokens]
     for p in params["layers"]:
@@ -111,7 +111,7 @@ def scan_transformer(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
 
 
 def lstm_loss(params: list[Params], xs: jax.Array, target: jax.Array, wrap: Any = lambda cell: cell) -> jax.Array:
-    """Layers of LSTM cells over a sequence; `wrap` is what is done to each cell, such as `jax.checkpoint`."""
+    """Layers of LSTM cells over a sequence; `wrap` is applied to each cell, such as `jax.checkpoint`."""
     for p in params:
 
         def cell(carry: tuple[jax.Array, jax.Array], x: jax.Array, p: Params = p) -> Any:

@@ -1,4 +1,4 @@
-"""Ten losses with loops, each with arguments for which all is finite and with arguments for which it is not."""
+"""Ten losses with loops, each with arguments for which everything is finite and with arguments for which it is not."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def recurrent_loss(w: jax.Array, xs: jax.Array) -> jax.Array:
 
 
 def recurrent() -> Subject:
-    """In one step of 1,000 the norm of zeros is taken."""
+    """One of 1,000 steps takes the norm of zeros."""
     w, xs = jnp.zeros((32, 32)), jnp.ones((1000, 32))
     return recurrent_loss, (w, xs), (w, xs.at[500].set(0.0))
 
 
 def lstm() -> Subject:
-    """An LSTM, two of whose weights are infinite."""
+    """An LSTM with two infinite weights."""
     loss, (params, xs, target) = models.lstm(2, width=32, length=100)
     broken = [{**params[0], "in": params[0]["in"].at[3, 3].set(jnp.inf).at[4, 3].set(-jnp.inf)}, params[1]]
     return loss, (params, xs, target), (broken, xs, target)
@@ -65,7 +65,7 @@ def rollout_loss(params: list[tuple[jax.Array, jax.Array]], y: jax.Array, target
 
 
 def rollout() -> Subject:
-    """A differential equation by Runge-Kutta, which runs away from where it starts."""
+    """A differential equation solved by Runge-Kutta, which diverges."""
     params = models.mlp_params(3)
     y, target = full(0.5, 8, 32), full(0.0, 8, 32)
     return rollout_loss, (params, y, target), (params, y.at[3, 4].set(1e3), target)
@@ -93,7 +93,7 @@ def molecules_loss(spread: jax.Array, start: jax.Array) -> jax.Array:
 
 
 def molecules() -> Subject:
-    """Particles that attract and repel each other in a fori_loop, with forces by `jax.grad`; two stand in one place."""
+    """Particles that attract and repel each other in a fori_loop, with forces by `jax.grad`; two are at the same position."""
     grid = np.stack(np.meshgrid(*[np.arange(3.0)] * 3), -1).reshape(-1, 3).astype(np.float32) * 1.2
     start = jax.device_put(grid)
     spread = jax.device_put(np.float32(1.0))
@@ -120,7 +120,7 @@ def inner_training_loss(params: Params, xs: jax.Array, ys: jax.Array) -> jax.Arr
 
 
 def inner_training() -> Subject:
-    """A scan over tasks, each of which trains in a scan; a prediction of one is 0, and its log is taken."""
+    """A scan over tasks, each trained in a scan; one prediction is 0, and its log is taken."""
     rng = np.random.default_rng(0)
     params = {"up": normal(rng, 16, 32), "down": normal(rng, 32, 8)}
     xs, ys = normal(rng, 20, 10, 16, scale=1.0), jnp.ones((20, 10, 8)) / 8
@@ -143,7 +143,7 @@ def bouncing_loss(speed: jax.Array, heights: jax.Array) -> jax.Array:
 
 
 def bouncing() -> Subject:
-    """Balls with a cond at each step; one bounces with less energy than it has, and the root is of a negative number."""
+    """Balls with a cond at each step; one bounces with less energy than it has, so the root of a negative number is taken."""
     return bouncing_loss, (jnp.zeros(4), jnp.full(4, 2.0)), (jnp.zeros(4), jnp.array([2.0, 2.0, 2.0, -1.0]))
 
 
@@ -168,7 +168,7 @@ def filter_loss(params: Params, ys: jax.Array) -> jax.Array:
 
 
 def kalman() -> Subject:
-    """A Kalman filter, a scan under `vmap`; a covariance is not positive definite."""
+    """A Kalman filter, a scan under `vmap`; one covariance is not positive definite."""
     rng = np.random.default_rng(0)
     params = {
         "move": jnp.eye(6) * 0.9 + normal(rng, 6, 6, scale=0.05),
@@ -191,7 +191,7 @@ def turned(q: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def bodies_loss(policy: list[tuple[jax.Array, jax.Array]], turns: jax.Array, places: jax.Array) -> jax.Array:
-    """A chain of rigid bodies with joints and a floor, which a small network drives."""
+    """A chain of rigid bodies with joints and a floor, controlled by a small network."""
     n = places.shape[0]
 
     def act(state: jax.Array) -> jax.Array:
@@ -231,7 +231,7 @@ def bodies_loss(policy: list[tuple[jax.Array, jax.Array]], turns: jax.Array, pla
 
 
 def bodies() -> Subject:
-    """A rollout of a chain of rigid bodies; one starts with a quaternion of zeros."""
+    """A rollout of a chain of rigid bodies; one starts with a zero quaternion."""
     rng, n = np.random.default_rng(0), 6
     size = n * 13
     policy = [(normal(rng, size, 32), full(0.0, 32)), (normal(rng, 32, 3 * n), full(0.0, 3 * n))]
@@ -252,7 +252,7 @@ def settle(params: Params, x: jax.Array, z: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def settled(params: Params, x: jax.Array) -> jax.Array:
-    """Where `settle` leads to; its derivative is found in another loop."""
+    """The fixed point of `settle`; its derivative is computed in another loop."""
     return until_still(lambda z: settle(params, x, z), jnp.zeros((x.shape[0], params["w"].shape[0])))
 
 
@@ -275,7 +275,7 @@ def equilibrium_loss(params: Params, x: jax.Array) -> jax.Array:
 
 
 def equilibrium() -> Subject:
-    """A layer that is applied until nothing changes, in a while loop with a rule of its own; it divides zeros by their size."""
+    """A layer applied until it converges, in a while loop with a custom rule; it divides zeros by their norm."""
     rng = np.random.default_rng(0)
     params = {"w": normal(rng, 32, 32, scale=0.05), "u": normal(rng, 16, 32), "eps": full(1.0)}
     x = normal(rng, 8, 16, scale=1.0)

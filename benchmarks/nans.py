@@ -1,6 +1,6 @@
-"""Finding where a NaN is born, beside compiling and running the plain gradient once: time, and memory of the process at its peak.
+"""Finding where a NaN first occurs, compared with compiling and running the plain gradient once: time, and peak memory of the process.
 
-Each is measured in a process of its own, from nothing, and the two in turn.
+Each is measured in a fresh process, interleaved.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_TIME, MOST_MEMORY = 2.0, 1.3
 
 
 def measure(name: str, arguments: str, what: str) -> dict[str, Any]:
-    """In this process: seconds of wall time and of CPU time, peak bytes, and what was found."""
+    """Measured in this process: wall and CPU seconds, peak bytes, and the result."""
     f, finite, broken = PROGRAMS[name]()
     args = jax.block_until_ready(finite if arguments == "finite" else broken)
     find_nan = jaxviz.find_nan  # imported on first use

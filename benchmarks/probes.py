@@ -1,4 +1,4 @@
-"""What probes cost: a training step of the 12-layer transformer, plain, with probes that nobody watches, and watched in each way."""
+"""The cost of probes: a training step of the 12-layer transformer, plain, with probes that nobody watches, and watched in each way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def probed_loss(params: Params, tokens: jax.Array) -> jax.Array:
 
 
 def debug_loss(params: Params, tokens: jax.Array) -> jax.Array:
-    """The same values handed to `jax.debug.callback`, whole, without their cotangents."""
+    """The same values passed to `jax.debug.callback`, in full, without their cotangents."""
     x = params["embedding"][tokens]
     for p in params["layers"]:
         x = layer(p, x)
@@ -46,7 +46,7 @@ def training_step(loss: Callable[..., jax.Array]) -> Callable[..., Any]:
 
 
 Way = tuple[str, Callable[..., Any], Callable[[], Any]]
-"""A name, a step, and the context that it is taken in."""
+"""A name, a step, and the context in which it runs."""
 
 
 def ways() -> list[Way]:
@@ -67,7 +67,7 @@ def ways() -> list[Way]:
 def measured(
     ways_made: list[Way], params: Params, tokens: jax.Array, rounds: int, steps: int
 ) -> dict[str, tuple[list[float], str]]:
-    """For each way the seconds of a step in each round, the ways taken in turn, and what the watch itself says of its cost."""
+    """For each way the seconds of a step in each round, interleaved, and the cost that the watch itself reports."""
     found: dict[str, tuple[list[float], str]] = {}
     for number in range(rounds + 1):
         for name, step, context in ways_made:
@@ -95,7 +95,7 @@ def main(quick: bool = False) -> None:
         least = min(found["plain"][0])
         print(f"\nA training step of the {N_LAYERS}-layer transformer, width {width}, {n_tokens} tokens; 13 probes")
         for name, (seconds, cost) in found.items():
-            # Against the plain step of the same round, since the machine is not the same all the time.
+            # Relative to the plain step of the same round, since the speed of the machine varies.
             ratio = statistics.median(s / p for s, p in zip(seconds, found["plain"][0], strict=True))
             print(
                 f"  {name:38s} {min(seconds) * 1e3:7.2f} ms  {min(seconds) / least:5.2f} of plain ({ratio:.2f} median)  {cost}"

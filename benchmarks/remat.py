@@ -1,4 +1,4 @@
-"""Plans of what to save: beside JAX's checkpoint policies set on each block, beside the best there is, and how long planning takes."""
+"""Plans of what to save: compared with JAX's checkpoint policies on each block, and with the optimum; and the time of planning."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def lstm_with(wrap: Wrap) -> Callable[..., jax.Array]:
 
 
 def held(f: Callable[..., Any], args: tuple[Any, ...]) -> int:
-    """Bytes of the residuals that JAX holds, each value once."""
+    """Bytes of the residuals that JAX saves, each value counted once."""
     found: list[int] = []
 
     def hold(*args: Any) -> None:
@@ -77,12 +77,12 @@ def held(f: Callable[..., Any], args: tuple[Any, ...]) -> int:
 
 
 def flops(f: Callable[..., Any], args: tuple[Any, ...]) -> int:
-    """Of forward and backward, but for the rounding of what a checkpoint saves."""
+    """FLOPs of forward and backward, without the rounding of values that a checkpoint saves."""
     return sum(r.cost.flops for r in jaxviz.cost(f, *args).rows if r.primitive != "reduce_precision")
 
 
 def every_outcome(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes and FLOPs of all sets of names, of a function without loops: number k saves the names of the bits that are set in k."""
+    """Bytes and FLOPs for all sets of names, in a function without loops: number k saves the names whose bits are set in k."""
     n = len(graph.candidates)
     sets = np.arange(2**n, dtype=np.uint32)
     nowhere = np.zeros(len(sets), bool)
@@ -107,7 +107,8 @@ def every_outcome(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
 
 
 def with_all_values(graph: Graph) -> Graph:
-    """Of a function without loops, with every array that an equation makes a candidate: those too that the plan leaves out at once."""
+    """For a function without loops, with every array that an equation computes as a candidate, including those that the plan excludes
+    immediately."""
     read = {a for e in graph.flat.equations for a in e.invars}.union(graph.flat.outvars)
     values = [v for e in graph.flat.equations for v in e.outvars if v in read]
     return graph.restricted({f"value_{k}": (v,) for k, v in enumerate(values)}, False)
@@ -133,7 +134,7 @@ def small_norm(p: Any, x: jax.Array) -> jax.Array:
 
 
 def small_programs() -> dict[str, tuple[Callable[..., jax.Array], tuple[Any, ...]]]:
-    """Functions of up to 25 values that could be saved."""
+    """Functions with up to 25 values that could be saved."""
     params = models.transformer_params(1, 16, 48)["layers"][0]
     x = jax.random.normal(jax.random.key(1), (24, 16))
     return {

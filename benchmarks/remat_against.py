@@ -1,4 +1,4 @@
-"""Plans beside the checkpoints that people write: at the peak of each the FLOPs that a plan recomputes, and what XLA makes of it."""
+"""Plans compared with the checkpoints that people write: the FLOPs that a plan recomputes at the same peak, and XLA's figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def comes_to(f: Callable[..., Any], case: Case) -> Trade:
 
 
 def against(case: Case) -> dict[str, tuple[Trade, RematPlan | None]]:
-    """For each way that people write checkpoints what it comes to, and the plan at its peak; None where none was found."""
+    """For each way that people write checkpoints its figures, and the plan with the same peak; None if there is none."""
     found: dict[str, tuple[Trade, RematPlan | None]] = {}
     plans: dict[int, RematPlan | None] = {}
     for name, f in case.variants.items():

@@ -1,7 +1,7 @@
-"""The programs that plans of checkpoints are measured on: small as code, of the structure and the sizes of real ones, abstract arguments.
+"""The programs on which checkpoint plans are measured: short code, with the structure and the sizes of real models, and abstract arguments.
 
-Each is a function of `wrap`, which is what is done to its repeated parts: nothing, `jax.checkpoint`, or that with a policy. The names
-of the transformers' values are those that MaxText gives them, so that its policies can be set on them.
+Each is a function of `wrap`, which is applied to its repeated parts: nothing, `jax.checkpoint`, or that with a policy. The transformers'
+values have MaxText's names, so that its policies apply.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MAXTEXT: Mapping[str, tuple[str, ...]] = {
     "save_qkv_proj": _ATTENTION,
     "save_out_proj": ("out_proj",),
 }
-"""What MaxText's policies save, by the names that it gives to values of a layer. Its `full` saves nothing; what `minimal_offloaded` and
-`qkv_proj_offloaded` move to the memory of the host are the sets of `minimal` and `save_qkv_proj`."""
+"""What MaxText's policies save, by the names it gives to a layer's values. Its `full` saves nothing; the sets that `minimal_offloaded` and
+`qkv_proj_offloaded` offload to the host are those of `minimal` and `save_qkv_proj`."""
 
 
 def no_wrap(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,13 +55,13 @@ OF_TRAINERS: Mapping[str, Wrap] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and what people put around its parts.
+    """A program, with the policies that people apply to its parts.
 
     Args:
-      make: the program with its repeated part wrapped; where parts are nested, with the larger one wrapped by the second argument.
+      make: the program with its repeated part wrapped; if parts are nested, the second argument wraps the larger one.
       args: abstract arguments; the first is differentiated.
-      policies: by name, what is done to the repeated part.
-      is_nested: whether a checkpoint around the larger part is another thing that people write.
+      policies: by name, what is applied to the repeated part.
+      is_nested: whether people also write a checkpoint around the larger part.
       is_scanned: whether the repeated part is the body of a scan.
     """
 
@@ -93,14 +93,14 @@ half = partial(array, dtype=jnp.bfloat16)
 
 
 def stacked(n: int, layer: Params, is_scanned: bool) -> Any:
-    """The parameters of n layers: side by side in arrays for a scan, or a list of them."""
+    """The parameters of n layers: stacked for a scan, or as a list."""
     if is_scanned:
         return jax.tree.map(lambda s: array(n, *s.shape, dtype=s.dtype), layer)
     return [layer] * n
 
 
 def through(block: Callable[..., Any], x: Any, layers: Any, wrap: Wrap) -> Any:
-    """x through one layer after the other."""
+    """Applies the layers to x in sequence."""
     if isinstance(layers, Sequence):
         block = wrap(block)
         for p in layers:
@@ -140,7 +140,7 @@ def llama_layer(x: jax.Array, p: Params) -> jax.Array:
 
 
 def mixture(p: Params, x: jax.Array) -> jax.Array:
-    """Each token goes to the two experts that its router prefers, as far as they have room."""
+    """Each token goes to the two experts that its router prefers, as far as they have capacity."""
     tokens = x.reshape(-1, x.shape[-1])
     n, n_experts = tokens.shape[0], p["router"].shape[1]
     room = 2 * n // n_experts
@@ -205,7 +205,7 @@ def layer_norm(x: jax.Array) -> jax.Array:
 
 
 def vision_transformer(n: int = 12, batch: int = 64, width: int = 768, size: int = 224) -> Case:
-    """ViT-B/16 on pictures of 224 × 224."""
+    """ViT-B/16 on images of 224 × 224."""
 
     def make(wrap: Wrap) -> Callable[..., jax.Array]:
         def loss(params: Params, images: jax.Array, labels: jax.Array) -> jax.Array:
@@ -229,7 +229,7 @@ def vision_transformer(n: int = 12, batch: int = 64, width: int = 768, size: int
 
 
 def diffusion(n: int = 24, batch: int = 32, width: int = 1024, size: int = 32) -> Case:
-    """A training step of a diffusion transformer: noise of its own, and blocks that are modulated by the time."""
+    """A training step of a diffusion transformer: it samples noise, and the time modulates its blocks."""
 
     def block(time: jax.Array, x: jax.Array, p: Params) -> jax.Array:
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = jnp.split((time @ p["modulation"])[:, None], 6, -1)
@@ -284,7 +284,7 @@ def bottleneck(x: jax.Array, p: Params, stride: int) -> jax.Array:
 
 
 def resnet(lengths: Sequence[int] = (3, 4, 6, 3), batch: int = 64, size: int = 224) -> Case:
-    """ResNet-50, of stages of blocks."""
+    """ResNet-50, in stages of blocks."""
 
     def make(wrap: Wrap, outer: Wrap = no_wrap) -> Callable[..., jax.Array]:
         def stage(x: jax.Array, blocks: Sequence[Params], stride: int) -> jax.Array:
@@ -317,7 +317,7 @@ def resnet(lengths: Sequence[int] = (3, 4, 6, 3), batch: int = 64, size: int = 2
 
 
 def unet(widths: Sequence[int] = (64, 128, 256, 512), batch: int = 16, size: int = 256) -> Case:
-    """A U-Net: two blocks at each resolution on the way down and on the way up, with skips between them."""
+    """A U-Net: two blocks at each resolution on the way down and on the way up, with skip connections."""
 
     def block(x: jax.Array, p: Params) -> jax.Array:
         y = conv(jax.nn.silu(group_norm(x)), p["first"])
@@ -393,7 +393,7 @@ def recurrent(n_chunks: int = 16, length: int = 32, batch: int = 64, width: int 
 
 
 def neural_ode(n_steps: int = 100, batch: int = 1024, width: int = 64, hidden: int = 256) -> Case:
-    """A vector field that is learned, integrated by Runge-Kutta's method of fourth order."""
+    """A learned vector field, integrated by the fourth-order Runge-Kutta method."""
 
     def make(wrap: Wrap, outer: Wrap = no_wrap) -> Callable[..., jax.Array]:
         def loss(params: Params, y: jax.Array, target: jax.Array) -> jax.Array:
@@ -422,7 +422,8 @@ def neural_ode(n_steps: int = 100, batch: int = 1024, width: int = 64, hidden: i
 
 
 def molecular_dynamics(n_chunks: int = 20, length: int = 25, n: int = 512) -> Case:
-    """Particles under Lennard-Jones forces in a periodic box, by velocity Verlet; differentiated in the parameters of the forces."""
+    """Particles under Lennard-Jones forces in a periodic box, by velocity Verlet; differentiated with respect to the parameters of the
+    forces."""
 
     def make(wrap: Wrap, outer: Wrap = no_wrap) -> Callable[..., jax.Array]:
         def loss(params: Params, positions: jax.Array, velocities: jax.Array) -> jax.Array:
@@ -455,7 +456,7 @@ def molecular_dynamics(n_chunks: int = 20, length: int = 25, n: int = 512) -> Ca
 
 
 def graph_network(n_layers: int = 8, n: int = 10_000, n_edges: int = 100_000, width: int = 128) -> Case:
-    """Messages along the edges of a graph, each made of both ends and of what the edge holds."""
+    """Messages along the edges of a graph, each computed from both ends and the edge's features."""
 
     def layer(p: Params, senders: jax.Array, receivers: jax.Array, nodes: jax.Array, edges: jax.Array) -> Any:
         given = jnp.concatenate([nodes[senders], nodes[receivers], edges], -1)

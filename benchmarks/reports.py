@@ -1,4 +1,4 @@
-"""Time that reports take to find, group and name what they show, against the derivation of the same function from Python."""
+"""Time that reports take to find, group and name what they show, compared with deriving the same function from Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxviz.derivation import Derivation
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    """CPU seconds of work, and what it gives."""
+    """CPU seconds of some work, and its result."""
     gc.collect()
     start = time.process_time()
     found = work()
@@ -22,7 +22,7 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def derived(n_layers: int) -> Derivation:
-    """A transformer traced and derived anew."""
+    """A transformer, traced and derived from scratch."""
     f, args = transformer(n_layers)
     derivation = jaxviz.derive(lambda *xs: f(*xs), *args)
     _ = derivation.forward, derivation.backward

@@ -1,4 +1,4 @@
-"""What watching costs: donations on a step of a millisecond with 400 donated leaves, compilations on a cached step and on a compiled one."""
+"""The cost of watching: donations in a step of a millisecond with 400 donated leaves, compilations in a cached step and in a compiled one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import jaxviz
 
 N_LEAVES = 400
 MOST = 0.02
-"""What watching may add to a step."""
+"""How much watching may add to a step."""
 
 
 def donating_step(work: int) -> Callable[..., Any]:
-    """A step that replaces 400 parameters, and computes for as long as `work` says."""
+    """A step that replaces 400 parameters and computes for as long as `work` says."""
 
     def step(params: dict[str, jax.Array], x: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
         y = jax.lax.fori_loop(0, work, lambda _, y: jnp.tanh(x @ y), x)
@@ -34,7 +34,7 @@ def parameters() -> dict[str, jax.Array]:
 def seconds_a_step(step: Callable[..., Any], x: jax.Array, n: int) -> float:
     params, start = parameters(), 0.0
     for i in range(-10, n):
-        if i == 0:  # a watch always notes the first calls at a line, which is not what a step takes
+        if i == 0:  # a watch always records the first calls at a line, which are not typical
             start = time.perf_counter()
         params, y = step(params, x)
         jax.block_until_ready(y)
@@ -42,7 +42,7 @@ def seconds_a_step(step: Callable[..., Any], x: jax.Array, n: int) -> float:
 
 
 def of_a_millisecond(x: jax.Array) -> Callable[..., Any]:
-    """The step with so much work that it takes about a millisecond."""
+    """The step with enough work to take about a millisecond."""
     work = 1
     while True:
         step = donating_step(work)
@@ -63,7 +63,7 @@ def seconds_to_compile(n: int) -> float:
 
 
 Way = tuple[str, Callable[[], object], Callable[[], object]]
-"""A name, what begins it and what ends it."""
+"""A name, a function to start it and one to end it."""
 
 nothing: Callable[[], object] = lambda: None
 PLAIN: list[Way] = [("plain", nothing, nothing), ("plain again", nothing, nothing)]
@@ -72,7 +72,8 @@ COMPILATIONS: Way = ("compilations watched", jaxviz.watch_compilations, lambda: 
 
 
 def in_turn(ways: list[Way], work: Callable[[], float], rounds: int) -> dict[str, tuple[float, float]]:
-    """For each way the seconds that a tenth of its rounds are below, since others use the machine too; and what it adds to the plain one."""
+    """For each way the tenth percentile of its rounds' seconds, since other processes use the machine as well; and what it adds to the
+    plain one."""
     taken: dict[str, list[float]] = {name: [] for name, _, _ in ways}
     for k in range(rounds + 1):
         for name, begin, end in ways if k % 2 else reversed(ways):

@@ -1,7 +1,7 @@
 """The documentation site: `make docs`.
 
-How-tos, gallery and tutorials are run as the site is built, so that what they show is computed; explorers and exercises work in the pages
-(`kernel_startup.py`). Outputs are kept from one build to the next (`outputs.py`). With JAXVIZ_DOCS_RUN=0 nothing is run.
+The code of how-tos, gallery and tutorials runs during the build, so their output is real; explorers and exercises work in the pages
+(`kernel_startup.py`). Outputs are kept for the next build (`outputs.py`). With JAXVIZ_DOCS_RUN=0 nothing is run.
 """
 
 import os
@@ -47,15 +47,16 @@ source_suffix = {".md": "myst-nb", ".py": "myst-nb"}
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 root_doc = "index"
 nitpicky = False
-suppress_warnings = ["myst.header"]  # README's sections are not the site's
+suppress_warnings = ["myst.header"]  # the README's sections are not the site's
 is_run = os.environ.get("JAXVIZ_DOCS_RUN") != "0"
 if not is_run:
-    suppress_warnings += ["myst-nb.lexer"]  # of cells that are not run the language is not known
+    suppress_warnings += ["myst-nb.lexer"]  # the language of cells that are not run is unknown
 
-# --- the tutorials, which are kept beside this folder -----------------------------------------------------------------
+# --- the tutorials, which are in another folder -----------------------------------------------------------------------
 
 TUTORIALS = HERE / "tutorials"
-# What a page has of each kind of cell: an exercise as a form, which has the hints and the answer in it, and of the others what gives nothing away.
+# What a page shows of each kind of cell: for an exercise a form with hints and the answer, and for others nothing that gives the answer
+# away.
 SHOWN = {
     "exercise": "remove-input",
     "unseen": "remove-input",
@@ -75,7 +76,7 @@ for gone in {p.name for p in TUTORIALS.glob("*.py")} - {p.name for p in _kept}:
 for path in _kept:
     text = re.sub(
         r"\((\w+)\.ipynb\)", r"(\1.py)", path.read_text(encoding="utf-8")
-    )  # they lead to each other, here as pages
+    )  # they link to each other, here as pages
     text = re.sub(rf'^(# %%.*tags=\[)"({"|".join(SHOWN)})"', _shown, text, flags=re.MULTILINE)
     text = re.sub(r"^# %% (?=jupyter=.*source_hidden)", '# %% tags=["hide-input"] ', text, flags=re.MULTILINE)
     copy = TUTORIALS / path.name
@@ -89,7 +90,9 @@ OUTPUTS = outputs.folder(ROOT, BUILD) if is_run else BUILD
 nb_execution_mode = "cache" if is_run else "off"
 nb_execution_cache_path = str(OUTPUTS / "cells")
 if is_run:
-    get_cache(nb_execution_cache_path).list_cache_records()  # makes it here, and not in two processes at once
+    get_cache(
+        nb_execution_cache_path
+    ).list_cache_records()  # creates it here, and not in two processes at the same time
 nb_execution_show_traceback = True  # an error is a warning with its traceback, and warnings are errors
 nb_execution_timeout = 120
 nb_execution_in_temp = True
@@ -97,14 +100,14 @@ nb_merge_streams = True
 nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
 nb_mime_priority_overrides = [
     ("*", "application/vnd.jupyter.widget-view+json", None)
-]  # of other widgets, such as plots that are live, the text
-nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # nothing is fetched from elsewhere; see kernel_startup.py
+]  # for other widgets, such as live plots, their text
+nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # nothing is loaded from elsewhere; see kernel_startup.py
 
-# Each kernel starts with kernel_startup.py, and puts the explorers that it shows into their folder.
+# Each kernel runs kernel_startup.py first, which saves its explorers in their folder.
 _profile = BUILD / "ipython" / "profile_default" / "startup"
 _profile.mkdir(parents=True, exist_ok=True)
 shutil.copy(HERE / "kernel_startup.py", _profile / "00_site.py")
-# Kernels warn that they are not encrypted, though they are reached from this machine alone.
+# Kernels warn that they are not encrypted, though they are reachable only from this machine.
 (_profile.parent / "ipython_kernel_config.py").write_text('c.IPKernelApp.log_level = "ERROR"\n')
 os.environ |= {
     "IPYTHONDIR": str(BUILD / "ipython"),
@@ -116,9 +119,9 @@ os.environ |= {
 # --- text -------------------------------------------------------------------------------------------------------------
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
-html_math_renderer = "mathml"  # which browsers draw themselves; MathJax would be fetched
+html_math_renderer = "mathml"  # browsers render it themselves; MathJax would have to be loaded
 myst_heading_anchors = 3
-default_role = "code"  # docstrings have names between single backquotes
+default_role = "code"  # docstrings have names in single backquotes
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 napoleon_google_docstring = True
@@ -128,7 +131,7 @@ python_maximum_signature_line_length = 100
 
 # --- links ------------------------------------------------------------------------------------------------------------
 
-# Links within the site are checked by each build. `make docs-links` follows the others, for which there has to be a network.
+# Links within the site are checked by each build. `make docs-links` follows the others, which needs a network.
 linkcheck_timeout = 20
 linkcheck_retries = 2
 linkcheck_anchors = False
@@ -155,7 +158,7 @@ _PROPERTIES: dict[str, list[str]] = {}
 
 
 def _before_napoleon(app, what, name, obj, options, lines):
-    """Has what stands between single backquotes as code, and keeps properties from napoleon, which takes `bytes: of all` for a type."""
+    """Renders text in single backquotes as code, and hides properties from napoleon, which takes `bytes: of all` for a type."""
     in_example = False
     for i, line in enumerate(lines):
         in_example = line.lstrip().startswith(">>>") or (in_example and bool(line.strip()))
@@ -167,19 +170,19 @@ def _before_napoleon(app, what, name, obj, options, lines):
 
 
 def _after_napoleon(app, what, name, obj, options, lines):
-    """Mends what it makes of `*args, **kwargs: text`, and of a sentence among what is raised."""
+    """Fixes napoleon's rendering of `*args, **kwargs: text`, and of sentences in `Raises`."""
     lines[:] = _PROPERTIES.pop(name, lines)
     lines[:] = [line.replace(":param **kwargs:", r":param \*\*kwargs:") for line in lines]
     lines[:] = [re.sub(r"^:raises ([^:]* [^:]*):\s*$", r":raises: \1", line) for line in lines]
 
 
 def _signature(app, what, name, obj, options, signature, returns):
-    """Defaults that are not Python, such as `<factory>`, as `...`: Sphinx links the types of what it can parse."""
+    """Shows defaults that are not Python, such as `<factory>`, as `...`: Sphinx only links the types of signatures that it can parse."""
     return (re.sub(r"= <[^<>]*>", "= ...", signature), returns) if signature else None
 
 
 def _explorers_found(app, pagename, templatename, context, doctree):
-    """Puts the explorers of a page into the site, and their addresses, seen from the page, into it."""
+    """Copies the explorers of a page into the site, and fixes their URLs in the page."""
     for name in set(re.findall(r"explorers:/([\w-]+\.html)", context.get("body", ""))):
         (app.outdir / "explorers").mkdir(exist_ok=True)
         shutil.copy(OUTPUTS / "explorers" / name, app.outdir / "explorers" / name)

@@ -1,7 +1,7 @@
-"""What a package index shows of the project: its addresses, and the README with links and pictures that work there.
+"""The project's page on a package index: its URLs, and the README with links and pictures that work there.
 
-hatchling calls it for each build. The address of the repository is in `pyproject.toml`, as `repository` under `tool.hatch.metadata.hooks.custom`;
-while it is empty there are no addresses, and the page has neither pictures nor links into the repository.
+hatchling calls this during each build. The URL of the repository is in `pyproject.toml`, as `repository` under
+`tool.hatch.metadata.hooks.custom`; while it is empty there are no URLs, and the page has neither pictures nor links into the repository.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<path>[^):\s]+)\)")
 
 
 def page_of(readme: str, repository: str) -> str:
-    """The README with its relative links led to the repository; without these links and pictures where its address is not known."""
+    """The README with relative links resolved to the repository; without these links and pictures if its URL is unknown."""
 
     def led(link: re.Match[str]) -> str:
         image, text, path = link["image"], link["text"], link["path"]
@@ -37,7 +37,7 @@ def addresses(repository: str) -> dict[str, str]:
 
 
 def get_metadata_hook() -> type:
-    """The class that hatchling looks for; only a build has hatchling."""
+    """The class that hatchling looks for; hatchling is only installed in a build."""
     from hatchling.metadata.plugin.interface import MetadataHookInterface
 
     class IndexPage(MetadataHookInterface):  # type: ignore[misc]

@@ -1,6 +1,7 @@
-"""Run at the start of each kernel that the site is built with: explorers, steppers and exercises are shown as HTML that needs no kernel.
+"""Run at the start of each kernel of the site's build: explorers, steppers and exercises are shown as HTML that needs no kernel.
 
-An explorer or a stepper is a saved page in a frame, and an exercise a form that checks its answer on the page. Neither fetches anything, so the site works offline.
+An explorer or a stepper is a saved page in a frame, and an exercise a form that checks its answer on the page. Neither loads anything, so
+the site works offline.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ import comm
 _PAGES = Path(os.environ["JAXVIZ_DOCS_PAGES"])
 _formatter = get_ipython().display_formatter.ipython_display_formatter  # noqa: F821
 
-comm.create_comm = comm.DummyComm  # else the widgets' state, megabytes of it, would be part of the page
+comm.create_comm = comm.DummyComm  # otherwise the widgets' state, megabytes of it, would be part of the page
 
 
 def _show(text):
@@ -22,11 +23,11 @@ def _show(text):
 
 
 def _frame(widget, title, **options):
-    """Shows a saved page. It has its content for a name, so an output that is kept finds it again."""
+    """Shows a saved page. Its name is a hash of its content, so an output that is kept still finds it."""
     page = widget.save_html(_PAGES / f"{os.getpid()}.html", **options)
     name = f"explorer-{hashlib.sha256(page.read_bytes()).hexdigest()[:16]}.html"
     page.replace(_PAGES / name)
-    where = f"explorers:/{name}"  # conf.py puts it into the site
+    where = f"explorers:/{name}"  # conf.py copies it into the site
     _show(
         f'<figure class="explorer"><iframe src="{where}" title="{html.escape(title, quote=True)}" loading="lazy"></iframe>'
         f'<figcaption><a href="{where}" target="_blank">Open it in a tab of its own</a></figcaption></figure>'
@@ -36,14 +37,14 @@ def _frame(widget, title, **options):
 def _explorer(explorer):
     from jaxviz import Explorer
 
-    # By its name only the first is found: anywidget makes a class of each widget.
+    # By its name only the first would be found: anywidget creates a class for each widget.
     _formatter.for_type(Explorer, _explorer)
     is_compiled = "compiled" in (explorer.stage, explorer.beside)
     _frame(explorer, f"The explorer of {explorer.derivation.primal.name}", compiled=is_compiled)
 
 
 def _stepper(stepper):
-    """Where it stands now. In a notebook the first one follows the run, and the others are texts."""
+    """The current state. In a notebook the first stepper follows the run, and the others are text."""
     _frame(stepper.widget(), f"A run of {stepper.derivation.primal.name}")
 
 
@@ -54,7 +55,7 @@ def _form(exercise):
 
 
 def _verdict(verdict):
-    """Of a solution its code, folded, where that is the answer; other exercises have the answer in their form."""
+    """For a solution its code, folded, if that is the answer; other exercises have the answer in their form."""
     if not verdict.is_folded:
         return _show(verdict._repr_html_())
     from pygments import highlight
@@ -64,7 +65,7 @@ def _verdict(verdict):
     from jaxviz.teach import static_fold
 
     known = get_ipython().user_ns  # noqa: F821
-    source = known["In"][-1].partition("\n")[2].strip()  # the first line says that it is a solution
+    source = known["In"][-1].partition("\n")[2].strip()  # the first line marks it as a solution
     exercise = known[re.search(r"(\w+)\.solution\(", source)[1]]
     if exercise.form.kind == "code" and not exercise.form.code:  # a puzzle has known answers in its form
         _show(static_fold("A solution", highlight(source, PythonLexer(), HtmlFormatter())))

@@ -1,7 +1,7 @@
 """Where the outputs of the site's code are kept between builds, and what they depend on.
 
-myst-nb runs a page again if its code has changed. Its outputs also depend on what the code imports: so there is a folder for each state of that,
-and the folders of other states are removed. It has the outputs in `cells`, and the explorers that they show in `explorers`.
+myst-nb runs a page again if its code has changed. Its outputs also depend on what the code imports, so there is a folder for each state of
+that, and the folders of other states are removed. The outputs are in `cells`, and their explorers in `explorers`.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ SOURCES = ("jaxviz/**/*.py", "jaxviz/static/**/*.js", "docs/kernel_startup.py")
 
 
 def state(root: Path) -> str:
-    """A digest of what the outputs depend on beside the code of a page: jaxviz, the start of a kernel, and everything that is installed."""
+    """A digest of what the outputs depend on other than the code of a page: jaxviz, the kernel's startup code, and all installed packages."""
     digest = hashlib.sha256(platform.python_version().encode())
     for installed in sorted({f"{d.name}=={d.version}" for d in metadata.distributions()}):
         digest.update(installed.encode())
@@ -25,7 +25,7 @@ def state(root: Path) -> str:
 
 
 def folder(root: Path, build: Path) -> Path:
-    """The folder of the present state; those of others are removed."""
+    """The folder of the current state; those of others are removed."""
     kept = build / "outputs" / state(root)
     for other in kept.parent.glob("*"):
         if other != kept:

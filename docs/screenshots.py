@@ -1,7 +1,7 @@
-"""Pictures of each pane for four programs, in both themes and at two widths: `make screenshots` puts them into artifacts/screenshots.
+"""Screenshots of each pane for four programs, in both themes and at two widths: `make screenshots` writes them to artifacts/screenshots.
 
-Names say which to make: `docs/screenshots.py rnn` all of that program, `rnn-memory` one pane of it, `versions` the two versions. With `--docs`
-it makes those that the README shows, small, in docs/.
+Names select some: `docs/screenshots.py rnn` takes all of that program, `rnn-memory` one pane of it, `versions` the two versions. With
+`--docs` it takes those that the README shows, small, in docs/.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def flax_loss(variables, x, labels):
 
 
 def saved_pages(folder: Path) -> dict[str, Path]:
-    """Saved pages of the four programs, and of what some pictures need beside them."""
+    """Saved pages of the four programs, and of the versions and settings that some pictures need."""
     sys.path[:0] = [str(folder), str(ROOT)]
     (folder / "model.py").write_text(MODEL.lstrip())
     (folder / "flax_model.py").write_text(FLAX_MODEL.lstrip())
@@ -129,7 +129,7 @@ def saved_pages(folder: Path) -> dict[str, Path]:
 
 
 def planned(explorer: Any) -> Any:
-    """An explorer with the switches of *what if* as a plan has them."""
+    """An explorer with the switches of *what if* set as in a plan."""
     from jaxviz.features.explorer.whatif import Switches
 
     explorer.switches = Switches(explorer.derivation).plan()
@@ -182,7 +182,7 @@ _large.__name__ = "lambda v: abs(v).max() > 1e3"
 
 @dataclass(frozen=True)
 class Shot:
-    """A picture: the page, what is done there, and the part of it that is shown."""
+    """A picture: the page, the actions on it, and the part that is shown."""
 
     page: str
     act: Callable[[Page], Any] = lambda page: None
@@ -222,7 +222,7 @@ def hover(where: str) -> Callable[[Page], None]:
 
 
 def stages(*names: str) -> Callable[[Page], None]:
-    """The stages with these keys, side by side, from wherever it is."""
+    """The stages with these keys, side by side, from any view."""
     return keys(*(f"{'Shift+' if i else ''}Digit{name}" for i, name in enumerate(names)))
 
 
@@ -257,7 +257,7 @@ PANES: Mapping[str, Callable[[Page], Any]] = {
     "card": both(LARGEST, hover("[data-testid=code-left] .cm-line[data-row] .jv-variable")),
     "help": keys("?"),
 }
-"""What is done with the page of each program; it opens on the overview."""
+"""The actions on the page of each program, which opens on the overview."""
 
 SHOTS: Mapping[str, Shot] = {
     **{f"{program}-{pane}": Shot(program, act) for program in PROGRAMS for pane, act in PANES.items()},
@@ -325,7 +325,7 @@ def main() -> None:
                 for width, size in SIZES.items():
                     try:
                         take(browser, pages, shot, OUT / f"{name}-{width}-{theme}.png", theme, size)
-                    except (RuntimeError, Error) as error:  # the others are worth having all the same
+                    except (RuntimeError, Error) as error:  # the others are still useful
                         failed.append(f"{name}, {width} pixels, {theme}: {error}")
         browser.close()
     if failed:
