@@ -185,7 +185,7 @@ class Derivation:
 
     @cached_property
     def _residuals(self) -> dict[bool, Any]:
-        """With names that are made of the user's source, and without."""
+        """With names from the user's source, and without."""
         return {}
 
     @cached_property
@@ -408,7 +408,7 @@ def _is_array(x: Any) -> bool:
 def _jax_residuals_of_call(
     call: Callable[..., Any], inputs: tuple[Any, ...], active: Sequence[bool], on_values: bool
 ) -> Counter[str]:
-    """What `jax.vjp` holds, by type. A function that branches on values is run; any other is only traced."""
+    """The types of what `jax.vjp` saves. A function that branches on values is run; any other is only traced."""
     found: list[Any] = []
 
     def hold(*given: Any) -> None:
@@ -437,7 +437,7 @@ def _jax_residuals_of_program(program: Program, nonzeros: Sequence[bool]) -> Cou
 
 
 def _held_as_constants(program: Program) -> Program:
-    """The program with the literals that JAX would hold as arrays made constants, which is what holding them means."""
+    """The program with the literals that JAX would save as arrays turned into constants, so that they count as saved."""
     constants: dict[Atom, Var] = {}
 
     def atom(a: Atom) -> Atom:

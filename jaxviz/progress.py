@@ -18,7 +18,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _DELAY = 1.0
-"""Seconds that work takes before there is a bar."""
+"""How many seconds work takes before a bar appears."""
 _BETWEEN = 0.5
 
 Listener = Callable[[str, int, "int | None"], None]
@@ -109,7 +109,7 @@ def _is_shown() -> bool:
 
 
 def _notebook() -> Any:
-    """IPython where it runs a notebook, as `tqdm.auto` sees it; it is there then, and nothing here brings it along."""
+    """IPython if it runs a notebook, as in `tqdm.auto`; it is already imported then, and nothing here imports it."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return ipython if shell is not None and "IPKernelApp" in shell.config else None
@@ -155,8 +155,8 @@ def _draw(
 
 @contextlib.contextmanager
 def _displayed(bar: Any) -> Iterator[None]:
-    """In a notebook, a bar in an output that says afterwards how long it took: of a widget that is closed, the file would keep a reference,
-    and an output cannot be taken back."""
+    """In a notebook, a bar in an output that afterwards says how long it took: the file would keep a reference to a closed widget, and an
+    output cannot be removed."""
     ipython = _notebook()
     if ipython is None:
         yield

@@ -40,7 +40,7 @@ _PROGRAMS_WITH_LINKS = ("iTerm.app", "WezTerm", "vscode", "ghostty", "Hyper", "r
 
 
 def _has_links(stream: Any) -> bool:
-    """Whether a terminal is known to have hyperlinks; others may print what they do not know."""
+    """Whether a terminal is known to support hyperlinks; others may print the escape codes."""
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return False
     vte = os.environ.get("VTE_VERSION", "")  # VTE: GNOME Terminal and others

@@ -142,7 +142,8 @@ class CheckpointReport(Report):
     def values_table(self, caption: str = "") -> Table:
         """The values, grouped by expression over repeated layers: saved ones first, then by size.
 
-        The rows that a notebook can show are the largest. For values that are not saved, all operations of an expression are one row per type.
+        The rows that a notebook can show are the largest. For values that are not saved, all operations of an expression are one row per
+        type.
 
         Args:
           caption: the line above the table.
@@ -214,10 +215,10 @@ class _Made:
     """A value that is saved, or an equation that is recomputed.
 
     Args:
-      equation: that makes it.
-      within: the equations that hold its program, outermost first.
-      place: of the value among the results; None for all of them.
-      lengths: if it is kept, the trip counts of the scans that stack it up; what is the same in each iteration has left its scan.
+      equation: the equation that computes it.
+      within: the equations that contain its program, outermost first.
+      place: the value's index among the results; None for all of them.
+      lengths: if it is saved, the trip counts of the scans that stack it; values that are equal in each iteration are hoisted out.
     """
 
     equation: Equation
@@ -226,7 +227,7 @@ class _Made:
     lengths: tuple[int, ...] | None = None
 
     def is_in_call(self, decision: Decision) -> bool:
-        """Whether what holds it was made of what holds the equation decided on: a function may be called twice."""
+        """Whether its enclosing equation derives from that of the equation decided on: a function may be called twice."""
         return all(any(e in decision.within for e in (h, *ancestors(h))) for h in self.within)
 
     def gives(self, i: int, decided: Equation) -> bool:

@@ -52,7 +52,7 @@ def placement_of(derivation: Derivation) -> Placement:
 
 
 def _params_in(program: Program) -> list[Mapping[str, Any]]:
-    """Those of all equations, nested ones too; of several that are of one operation once."""
+    """The params of all equations, including nested ones; once per operation."""
     return [operation.params for operation in dict.fromkeys(e.operation for _, e in program.walk())]
 
 

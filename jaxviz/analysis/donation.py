@@ -65,7 +65,7 @@ def _pair(
     arguments: Iterable[int], in_avals: Sequence[Any], results: Iterable[int], out_avals: Sequence[Any],
     key: Callable[[Any], Any],
 ) -> dict[int, int]:  # fmt: skip
-    """Each of some results with the first of some arguments that has the same key."""
+    """Pairs each of some results with the first of some arguments that has the same key."""
     waiting: dict[Any, deque[int]] = defaultdict(deque)
     for i in arguments:
         waiting[key(in_avals[i])].append(i)

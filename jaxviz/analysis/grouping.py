@@ -41,7 +41,8 @@ def repetition(equation: Equation, within: Sequence[Equation] = (), place: int =
 
 
 def evaluation(equation: Equation, within: Sequence[Equation] = ()) -> Hashable:
-    """A key for everything that is computed for one expression, in the forward and the backward program, the same each time that it is evaluated.
+    """A key for everything that is computed for one expression, in the forward and the backward program, the same each time that it is
+    evaluated.
 
     Of what a library computes for it, each of the library's own expressions is one by itself.
     """
@@ -53,7 +54,7 @@ def evaluation(equation: Equation, within: Sequence[Equation] = ()) -> Hashable:
 
 
 def _up_to_own_code(equation: Equation, within: Sequence[Equation]) -> Iterator[tuple[Equation, ...]]:
-    """An equation with those that it came from, and the same of those that hold it, innermost first, as far as the user's own code."""
+    """An equation with its origins, and the same for its enclosing equations, innermost first, up to the user's own code."""
     for e in (equation, *reversed(within)):
         chain = (e, *ancestors(e))
         yield chain
@@ -66,7 +67,8 @@ def _written(chain: Iterable[Equation]) -> Hashable:
 
 
 def repetitions(equations: Sequence[Equation], holders: Sequence[int]) -> list[int]:
-    """A number for each equation, the same for those whose `repetition` is the same: of very many, for which what they share is looked at once.
+    """A number for each equation, the same for those whose `repetition` is the same: of very many, for which what they share is looked at
+    once.
 
     Args:
       equations: those that hold programs before those in them.
@@ -78,7 +80,8 @@ def repetitions(equations: Sequence[Equation], holders: Sequence[int]) -> list[i
     steps: dict[Equation, tuple[int, int, bool]] = {}
 
     def step(e: Equation) -> tuple[int, int, bool]:
-        """The operations and rules that it is of, and the instructions that led to it, as numbers; and whether these begin in the user's own code."""
+        """The operations and rules that it is of, and the instructions that led to it, as numbers; and whether these begin in the user's
+        own code."""
         origin, source = e.origin, e.source
         came_from = origin.equation if origin is not None else None
         earlier = (-1, -1, False) if came_from is None else steps.get(came_from) or step(came_from)

@@ -88,7 +88,7 @@ class Layouts:
         return found or 1
 
     def _stacked(self, scan: Equation, place: int) -> int:
-        """The same of what a scan stacks: as each iteration has it, or gets it from the one before."""
+        """The same for a scan's stacked values: with the sharding of each iteration's value, or of the carry."""
         (body,) = bodies(scan)
         value = body.program.outvars[place]
         for e in body.program.equations:
@@ -163,7 +163,7 @@ def _propagated(n_devices: int, n_inputs: int, module: Any, tags: Tags, programs
 
 
 def _of_equations(programs: Iterable[Program], made: Mapping[int, Sequence[compat.Propagated]]) -> dict[Atom, int]:
-    """For each variable the parts of it: those of the last instruction of its equation that makes something of its shape."""
+    """For each variable its shards: those of the last instruction of its equation with a result of its shape."""
     values: dict[Atom, int] = {}
     numbered = enumerate(e for program in programs for _, e in program.walk())
     for number, e in numbered:
@@ -187,7 +187,7 @@ def _of_results(e: Equation, made: Sequence[compat.Propagated]) -> list[int | No
 
 
 def _key(equation: Equation, place: int) -> tuple[Any, ...]:
-    """What is the same of the results of equations that came in the same way from one equation of the function."""
+    """A key shared by the results of equations that derive in the same way from one equation of the function."""
     chain = [equation, *ancestors(equation)]
     root = chain[-1]
     role = equation.origin.role if equation.origin is not None else ""

@@ -38,12 +38,12 @@ class Naming:
 
     @cached_property
     def _home(self) -> dict[Equation, Program]:
-        """The program that each equation stands in."""
+        """The program that contains each equation."""
         return {e: program for program in programs_in(self.program) for e in program.equations}
 
     @cached_property
     def _holders(self) -> dict[Equation, tuple[Equation, ...]]:
-        """The equations that hold each of the function's own, and of the forward program."""
+        """The enclosing equations of each equation of the function and of the forward program."""
         programs = (self.program,) if self.forward is None else (self.forward, self.program)
         return {e: within for program in programs for e, within in with_holders(program) if within}
 
@@ -52,7 +52,8 @@ class Naming:
         return own_location_of(equation, within) or location_of(equation, self.held(equation, within))
 
     def held(self, equation: Equation, within: Sequence[Equation]) -> Sequence[Equation]:
-        """The equations that hold an equation: of one that was taken out of a loop, since it is the same each time, those that it came from."""
+        """The equations that hold an equation: of one that was taken out of a loop, since it is the same each time, those that it came
+        from."""
         if own_location_of(equation, within) is not None:
             return within
         outermost = within[0] if within else equation
@@ -98,7 +99,7 @@ class Naming:
         return shown if self.is_whole(equation, within, place) else f"{equation.primitive.name} in {shown}"
 
     def _of_rule(self, equation: Equation, within: Sequence[Equation], shown: str) -> str:
-        """What a rule was applied to: one operation on the way to an expression's value, or all of it."""
+        """What a rule was applied to: one operation within an expression, or the whole expression."""
         source = next(e for e in ancestors(equation) if not _is_of_rule(e))
         return shown if self.is_whole(source, within, 0) else f"{source.primitive.name} in {shown}"
 
@@ -110,12 +111,12 @@ class Naming:
         return assigned_at(own_location_of(equation, within))
 
     def _is_alone(self, equation: Equation) -> bool:
-        """Whether all that its expression was evaluated for in the forward program is this operation."""
+        """Whether this operation is all that its expression evaluates in the forward program."""
         return len(self._of_expression.get(_own(written_by(equation.source)), ())) <= 1
 
     @cached_property
     def _of_expression(self) -> dict[Hashable, set[Hashable]]:
-        """For each expression the instructions of JAX's that it led to in the forward program."""
+        """For each expression the instructions of JAX that it produced in the forward program."""
         found: dict[Hashable, set[Hashable]] = {}
         for _, e in self.forward.walk() if self.forward is not None else ():
             written = written_by(e.source)

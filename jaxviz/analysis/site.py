@@ -105,7 +105,7 @@ class Site:
 
 
 def _loop_variable(loop: Equation, carried: Atom) -> str:
-    """`x` for what goes round in a loop whose body is `def body(x, w)`, `h` where the body begins with `h, c = carry`; '' if not known."""
+    """The name of a carry: `x` for a loop whose body is `def body(x, w)`, `h` if the body begins with `h, c = carry`; '' if unknown."""
     for body in higher_order.bodies(primal_equation(loop)):
         program, at = body.program, definition(body.program.debug_info)
         if carried in program.invars and at is not None and is_own(at.file):

@@ -39,7 +39,7 @@ pass_p.def_abstract_eval(lambda *_, out_avals, **__: list(out_avals))
 
 
 class _Mapped(Exception):
-    """A gradient is taken under `jax.vmap`, so that its passes are not those of the function."""
+    """A gradient is taken under `jax.vmap`, so its passes are not those of the function."""
 
 
 def _batched(*_: Any, **__: Any) -> Any:
@@ -131,7 +131,7 @@ class _Opening:
         self.mark = mark
         self.done: dict[Program, Program] = {}
         self.kept: dict[int, tuple[Atom, ...]] = {}
-        """By gradient the residuals of the forward pass that was met last."""
+        """For each gradient, the residuals of the latest forward pass."""
         self.forward: dict[Equation, int] = {}
         self.backward: set[Equation] = set()
 
@@ -312,7 +312,7 @@ def taking_gradient_of(loss: Program, step: TrainingStep) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class _Same:
-    """A key for one function, which is as long as JAX keeps what it traced for it."""
+    """A key for a function, which lives as long as JAX's cached trace of it."""
 
     loss: Program
 
@@ -335,7 +335,7 @@ class _Call:
     def of(
         fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, options: Mapping[str, Any]
     ) -> _Call | None:
-        """None for one that is left to JAX: of a function whose Python looks at values, or that prints, or with options of its own."""
+        """None for a call that is left to JAX: of a function whose Python branches on values, or that prints, or with its own options."""
         info = compat.differentiated_debug_info(fun, primals)
         traced = trace_call(fun, primals, has_aux=has_aux, debug_info=info)
         program, consts = _closed(traced.program)
@@ -348,7 +348,7 @@ def _taken(
     taken: list[Derivation], original: Callable[..., Any], fun: Callable[..., Any], *primals: Any, has_aux: bool = False,
     **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """What `jax.vjp` gives, with its passes as one equation each."""
+    """The result of `jax.vjp`, with its passes as one equation each."""
     call = _Call.of(fun, primals, has_aux, options)
     if call is None:
         given: tuple[Any, ...] = original(fun, *primals, has_aux=has_aux, **options)
@@ -389,7 +389,7 @@ def _types(atoms: Sequence[Atom]) -> tuple[Any, ...]:
 
 
 def _closed(program: Program) -> tuple[Program, tuple[Any, ...]]:
-    """A program with what it closes over as its first inputs, and these values."""
+    """A program with its constants as additional first inputs, and their values."""
     names = (*("a value that it closes over" for _ in program.constvars), *program.arg_names)
     info = compat.derived_debug_info(program.debug_info, names, len(program.outvars))
     invars = (*program.constvars, *program.invars)

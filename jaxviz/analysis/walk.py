@@ -61,7 +61,7 @@ class Source:
 
 @dataclass(frozen=True)
 class _Scope:
-    """A program on the way into the bodies of equations."""
+    """A program, with the path of equations into it."""
 
     program: Program
     outer: _Scope | None = None
@@ -79,7 +79,7 @@ class _Scope:
 
     @cached_property
     def insides(self) -> dict[Equation, list[_Scope]]:
-        """The scopes of what its equations run and give the results of, found so far."""
+        """The scopes of nested programs whose results are the equations' results, found so far."""
         return {}
 
     def inside(self, equation: Equation) -> list[_Scope]:
@@ -157,7 +157,7 @@ def _find_outside(
     passed_by: Equation | None,
     seen: frozenset[Atom],
 ) -> None:
-    """The sources of a value that is an input of a body: what the equation that holds it got, or gave the time before."""
+    """The sources of an input of a body: the operand of the enclosing equation, or the carry from the previous iteration."""
     place = scope.inputs.get(atom)
     holder = scope.holder
     if scope.outer is None or holder is None or scope.body is None or place is None:
@@ -212,7 +212,8 @@ def _collect(
 
 
 def location_of(equation: Equation, within: Sequence[Equation] = ()) -> Location | None:
-    """The user's line of an equation: its own, or that of the call it stands in; a library's, where none of them is on a line of the user's."""
+    """The user's line of an equation: its own, or that of the call it stands in; a library's, where none of them is on a line of the
+    user's."""
     return own_location_of(equation, within) or _first(locate, equation, within)
 
 

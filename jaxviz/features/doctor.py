@@ -25,7 +25,7 @@ State = Literal["ok", "note", "fault"]
 
 _DISTRIBUTION = "jaxviz-lab"
 _NAMESAKE = "jaxviz"
-"""Another project's distribution, whose package has the same name."""
+"""The distribution of another project, whose package has the same name."""
 _PACKAGE = Path(__file__).parents[1]
 _OLDEST_PYTHON = (3, 11)
 _MANAGER = "@jupyter-widgets/jupyterlab-manager"
@@ -146,8 +146,8 @@ def doctor() -> DoctorReport:
     jaxviz 0.1.0: everything it needs is installed
     ...
 
-    It checks the environment of this Python. If JupyterLab runs in another environment than the kernel, run `jaxviz doctor` there on the command
-    line to check its extensions.
+    It checks the environment of this Python. If JupyterLab runs in another environment than the kernel, run `jaxviz doctor` there on the
+    command line to check its extensions.
 
     Returns:
       a report: `str()` for a terminal, `.ok`, `.faults`, `.to_dict()`, and a table in a notebook.
@@ -231,7 +231,7 @@ def _jax_first(item: tuple[str, str]) -> tuple[bool, str]:
 
 
 def _requirements(name: str) -> dict[str, str]:
-    """What a distribution needs without any extra, and the versions of it."""
+    """The requirements of a distribution without extras, with their versions."""
     from packaging.requirements import Requirement
 
     found = map(Requirement, metadata.requires(name) or ())
@@ -360,7 +360,7 @@ def _bundle(static: Path, sources: Path) -> Finding:
 
 
 def _lab_extension(name: str, distribution: str, loaded: Mapping[str, Any] | None, disabled: bool) -> Finding:
-    """Whether JupyterLab loads an extension, and that of the version that is installed."""
+    """Whether JupyterLab loads an extension, in the installed version."""
     what = f"lab extension {name}"
     again = f"`pip install --force-reinstall --no-deps {distribution}`, then reload JupyterLab's page"
     if loaded is None:
@@ -381,7 +381,7 @@ def _lab_extension(name: str, distribution: str, loaded: Mapping[str, Any] | Non
 
 
 def _version_brought(distribution: str, name: str) -> str:
-    """The version of the extension that a distribution installed; '' where that is not told."""
+    """The version of the extension that a distribution installed; '' if unknown."""
     try:
         files: Iterable[metadata.PackagePath] = metadata.files(distribution) or ()
     except metadata.PackageNotFoundError:

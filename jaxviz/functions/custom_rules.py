@@ -111,7 +111,8 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
     _user_fun: Rule | None = None  # the function to name if `fun` is JAX's
 
     def defvjp(self, fwd: Rule, bwd: Rule, symbolic_zeros: bool = False, optimize_remat: bool = False) -> None:
-        """Sets the rules, as `jax.custom_vjp.defvjp`: `fwd` returns the output and the residuals, `bwd` takes the residuals and a cotangent."""
+        """Sets the rules, as `jax.custom_vjp.defvjp`: `fwd` returns the output and the residuals, `bwd` takes the residuals and a
+        cotangent."""
 
         @_in_place_of(fwd)
         def checked_fwd(*args: Any) -> Any:
@@ -234,7 +235,7 @@ def _places(fun: Any, *rules: Any) -> str:
 
 
 def _in_place_of(rule: Rule) -> Callable[[Rule], Rule]:
-    """Gives a function the name, signature and place that JAX reads off a rule, so that equations print the same."""
+    """Gives a function the name, signature and location that JAX reads from a rule, so that equations print the same."""
 
     def decorate(checked: Any) -> Rule:
         functools.update_wrapper(checked, rule)
@@ -302,7 +303,7 @@ def argument_names(fun: Rule, left_out: Sequence[int] = ()) -> Callable[[int], s
 
 
 def _result_types(fun: Rule, nondiff_argnums: Sequence[int], nondiff: Sequence[Any], args: Sequence[Any]) -> Any:
-    """The types of the function's own results, or None for one that cannot be traced, as one whose Python looks at values."""
+    """The types of the function's own results; None if it cannot be traced, for example because its Python branches on values."""
 
     def of_the_others(*args: Any) -> Any:
         fixed, others = dict(zip(nondiff_argnums, nondiff, strict=True)), iter(args)
@@ -315,7 +316,7 @@ def _result_types(fun: Rule, nondiff_argnums: Sequence[int], nondiff: Sequence[A
 
 
 def _type_of(x: Any) -> Any:
-    """The type of a leaf, or None of what has no shape and dtype."""
+    """The type of a leaf; None without shape and dtype."""
     try:
         aval = x.aval if isinstance(x, SymbolicZero) else compat.aval_of(x)
     except TypeError:
@@ -343,7 +344,7 @@ def _difference(got: Any, want: Any) -> str:
 
 
 def _mismatches(got: Any, want: Any, tangent: bool = False) -> str:
-    """The leaves of another shape or dtype, for pytrees of the same structure; '' if there are none."""
+    """The leaves with another shape or dtype, for pytrees with the same structure; '' if there are none."""
     found = []
     for (path, g), w in zip(tree_flatten_with_path(got)[0], jax.tree.leaves(want), strict=True):
         given, primal = _type_of(g), _type_of(w)
@@ -356,7 +357,7 @@ def _mismatches(got: Any, want: Any, tangent: bool = False) -> str:
 
 
 def _jvp_problem(rule: str, fun: str, out: Any, types: Any) -> str:
-    """What is wrong with what a JVP rule gives, in the order in which JAX looks; '' if nothing is."""
+    """What is wrong with a JVP rule's result, in the order in which JAX checks; '' if nothing is."""
     whose = f"Custom JVP rule {rule} for function {fun}"
     if not isinstance(out, (list, tuple)) or len(out) != 2:
         return f"{whose} must produce a pair (list or tuple of length two) representing primal and tangent outputs, but got {out}."
@@ -383,7 +384,7 @@ def _jvp_problem(rule: str, fun: str, out: Any, types: Any) -> str:
 
 
 def _fwd_problem(rule: str, fun: str, out: Any, types: Any) -> str:
-    """What is wrong with what a forward rule gives; '' if nothing is."""
+    """What is wrong with a forward rule's result; '' if nothing is."""
     pair = f"Custom VJP fwd rule {rule} for function {fun} must produce a pair (list or tuple of length two) where the first element"
     residuals = "the second element represents residuals (i.e. values stored from the forward pass for use on the backward pass), but"
     if not isinstance(out, (list, tuple)) or len(out) != 2:
@@ -402,7 +403,7 @@ def _fwd_problem(rule: str, fun: str, out: Any, types: Any) -> str:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """Stands for a leaf of the arguments: its path, and its shape and dtype if it has them."""
+    """Represents a leaf of the arguments: its path, and its shape and dtype if it has them."""
 
     path: str
     shape: tuple[Any, ...] | None
@@ -414,9 +415,9 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class _ArgumentTypes:
-    """The types of the arguments of one call, which the residuals carry to the backward rule.
+    """The types of a call's arguments, which the residuals carry to the backward rule.
 
-    They are not part of any trace, so a call met again has equal ones, and the residuals have the same leaves as without them.
+    They are not part of any trace, so repeated calls have equal ones, and the residuals have the same leaves as without them.
     """
 
     leaves: tuple[_Leaf, ...]
@@ -434,7 +435,7 @@ class _ArgumentTypes:
         return hash(self.leaves)  # metadata of user-defined containers may not be hashable
 
     def refused(self, cts: Any, name: Callable[[int], str]) -> Exception | None:
-        """JAX's error for what a backward rule gives, if it is to be refused; `name` gives the arguments' names."""
+        """JAX's error for a backward rule's result, if it has to be refused; `name` returns the arguments' names."""
         arguments: Any = jax.tree.unflatten(self.tree, self.leaves)
         given = tuple(cts) if isinstance(cts, list) and len(cts) == len(arguments) else cts
         words = (
@@ -461,7 +462,7 @@ class _ArgumentTypes:
 
 
 def _refused_cotangent(leaf: _Leaf, ct: Any, index: int, name: str) -> Exception | None:
-    """JAX's error for a cotangent of the wrong type; it looks at the shape alone, and lets anything stand for an integer's."""
+    """JAX's error for a cotangent of the wrong type; it only checks the shape, and accepts anything for integers."""
     given = _type_of(ct)
     if leaf.shape is None or given is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return None
@@ -486,7 +487,7 @@ def _refused_cotangent(leaf: _Leaf, ct: Any, index: int, name: str) -> Exception
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False)
 class _Residuals:
-    """A user's residuals, with the types of the arguments that they were made from."""
+    """A user's residuals, with the types of the arguments that they were computed from."""
 
     value: Any
     types: _ArgumentTypes

@@ -1,4 +1,5 @@
-"""`check_rule`: compares a custom rule's first and second derivatives with numerical differences and with those of the function that it replaces."""
+"""`check_rule`: compares a custom rule's first and second derivatives with numerical differences and with those of the function that it
+replaces."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ class RuleCheck(Report):
       leaves: a cotangent for each floating-point leaf of the arguments, if there is a reverse mode; then a tangent for each such
         leaf of the results, if there is a forward mode.
       notes: what was left out, and why.
-      second: the same for the derivative that the rule gives, of the sum of the results: its derivatives are second derivatives. Empty if the
-        rule is wrong in first order, or cannot be differentiated twice.
+      second: the same for the derivative that the rule gives, of the sum of the results: its derivatives are second derivatives. Empty if
+        the rule is wrong in first order, or cannot be differentiated twice.
       no_second: why there is no second derivative, in reverse mode or at all; '' if there is one.
     """
 
@@ -76,7 +77,8 @@ class RuleCheck(Report):
 
     @property
     def agrees(self) -> bool:
-        """Whether no leaf is wrong, in first or second order; a leaf at which the function is not differentiable is neither right nor wrong."""
+        """Whether no leaf is wrong, in first or second order; a leaf at which the function is not differentiable is neither right nor
+        wrong."""
         return all(leaf.verdict != "wrong" for leaf in (*self.leaves, *self.second))
 
     def __bool__(self) -> bool:
@@ -221,7 +223,7 @@ def _check_twice(
     checked: tuple[LeafCheck, ...],
     tol: float | None,
 ) -> tuple[tuple[LeafCheck, ...], str]:
-    """The derivative that the rule gives, for the sum of the results, as a function whose own derivatives are checked; why it has none."""
+    """The rule's derivative for the sum of the results, as a function whose own derivatives are checked; or why it has none."""
     if not all(x.verdict == "right" for x in checked):
         return (), ""
     in_reverse = checked[0].kind == "cotangent"
@@ -290,7 +292,7 @@ def _first_line(error: Exception) -> str:
 def _modes(
     fun: Callable[..., list[Any]], point: tuple[Any, ...], results: list[Any]
 ) -> tuple[Forward | None, Reverse | None, str]:
-    """The function's derivatives in forward and in reverse mode, None where it has none; and why it has no reverse mode."""
+    """The function's derivatives in forward and in reverse mode, None if there is none; and why there is no reverse mode."""
     forward: Forward = lambda tangents: jax.jvp(fun, point, tangents)[1]
     try:
         forward(tuple(map(jnp.zeros_like, point)))
@@ -312,9 +314,9 @@ class _Tried:
     """Derivatives along some directions, arrays of one shape.
 
     Args:
-      rule, numerical, replaced: as a LeafCheck has them.
-      slack: how far off the differences may be, as a shorter step and the precision tell.
-      jump: how far apart one-sided differences are, where that does not shrink with the step; else 0.
+      rule, numerical, replaced: as in a LeafCheck.
+      slack: the error of the differences, estimated from a shorter step and the precision.
+      jump: the gap between one-sided differences, if it does not shrink with the step; else 0.
     """
 
     rule: Any
@@ -355,7 +357,7 @@ class _Differences:
         return [np.asarray(y, np.float64) for y in self.fun(*moved)]
 
     def _central(self, i: int, direction: Any) -> list[tuple[Any, Any, Any]]:
-        """For each result its derivative along a direction of one argument, the slack of that, and the jump."""
+        """For each result its derivative along a direction of one argument, its error, and its jump."""
         x = np.asarray(self.point[i], np.float64)
         size = np.sqrt(np.mean(x**2)) if x.size and x.any() else 1.0
         step = self.eps ** (1 / 3) * np.clip(size, 1e-3, 1.0)
@@ -412,7 +414,7 @@ class _Differences:
         return self._leaf("tangent", path, tried)
 
     def _leaf(self, kind: str, path: str, tried: list[_Tried]) -> LeafCheck:
-        """The first of what was tried that shows the verdict is the easiest to read; in it, the element that is farthest off."""
+        """The first attempt with the verdict, which is the easiest to read, and its element with the largest error."""
         verdict, shown = next((v, t) for v in VERDICTS for t in tried if v in t.verdicts(self.tol) or v == VERDICTS[-1])
         gap = np.where(shown.verdicts(self.tol) == verdict, shown.gap, -1.0)
         at = np.unravel_index(np.argmax(gap), gap.shape) if gap.size else ()

@@ -87,7 +87,7 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
 
 
 def _run_forward(program: Program, inputs: Sequence[Any]) -> list[Any]:
-    """Runs a program on tangents; where a custom VJP rule stands in the way, the error names its function and the user's line."""
+    """Runs a program on tangents; if a custom VJP rule prevents that, the error names its function and the user's line."""
     try:
         return evaluate(program, inputs)
     except (TypeError, NotImplementedError) as error:
@@ -118,7 +118,7 @@ def _at(name: str) -> str:
 
 
 def _argument_names(fun: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str, ...]:
-    """A path such as `params['w']` for each leaf of the arguments, '' where there is none."""
+    """A path such as `params['w']` for each leaf of the arguments, '' if there is none."""
     n = len(jax.tree.leaves(args))
     names = compat.function_debug_info(fun, args, {}).arg_names
     return tuple(names) if names is not None and len(names) == n else ("",) * n
@@ -168,7 +168,7 @@ def _derived(
     has_aux: bool,
     in_nzs: Any = None,
 ) -> tuple[Traced, Derived, list[bool]]:
-    """Traces a function and derives from it; on its values where the Python of a custom rule looks at one."""
+    """Traces a function and derives from it; on its values if the Python of a custom rule branches on one."""
     traced = trace_call(fun, primals, has_aux=has_aux)
     nonzeros = _differentiable(traced.program)
     if in_nzs is not None:
@@ -226,7 +226,7 @@ def _push_forward(
 
 
 def _with_zeros(values: Sequence[Any], nonzeros: Sequence[bool], avals: Sequence[Any]) -> list[Any]:
-    """One value for each type: those given where they are nonzero, and zeros written out for the others."""
+    """One value per type: the given ones where nonzero, and zeros for the others."""
     given = iter(values)
     return [next(given) if nz else compat.zeros(a) for nz, a in zip(nonzeros, avals, strict=True)]
 
@@ -255,8 +255,8 @@ def vjp(
       saveable_args: a tree of bools, a prefix of the primals: which of them `f_vjp` may save as residuals. The others must be
         put into its `args_res` before it is called.
       in_nzs: a tree of bools, a prefix of the primals: which of them are differentiated; the cotangents of the others are zeros.
-      cond_residuals: what a cond saves. 'jax': what JAX saves, which is the residuals of each branch, with dummies for those of other branches.
-        'recompute': only its operands; the backward pass runs the branch again.
+      cond_residuals: what a cond saves. 'jax': what JAX saves, which is the residuals of each branch, with dummies for those of other
+        branches. 'recompute': only its operands; the backward pass runs the branch again.
 
     Returns:
       (value, f_vjp), and the auxiliary output if there is one. `f_vjp` is a `VJP`: called with a cotangent of the value, it returns a tuple
@@ -385,7 +385,8 @@ def vmap(
     Args:
       fun: a function of one example.
       in_axes: for each argument the axis to map over, None for an argument that is the same for every example, or a tree of these.
-      out_axes: the position of the mapped axis in the results: an int, None for a result that is the same for every example, or a tree of these.
+      out_axes: the position of the mapped axis in the results: an int, None for a result that is the same for every example, or a tree of
+        these.
       axis_name: a name for the axis, for collectives such as `jax.lax.psum`.
       axis_size: the number of examples, if no argument is mapped.
       spmd_axis_name: the mesh axes over which the mapped axis is sharded.

@@ -141,7 +141,7 @@ def _split_remat(operation: Operation, unknown: Mask, available: Mask | None, po
 
 
 def _saved_text(now: Program, residuals: Sequence[Atom], read: Sequence[Var], unknown: Sequence[bool]) -> str:
-    """What is saved, as JAX's log has it."""
+    """What is saved, as in JAX's log."""
     inputs = [f"  {v.aval.str_short()}\n" for v, u in zip(read, unknown, strict=True) if not u]
     made_by: dict[Atom, Equation] = {v: e for e in now.equations for v in e.outvars}
     saved = []
@@ -162,9 +162,9 @@ def _saved_text(now: Program, residuals: Sequence[Atom], read: Sequence[Var], un
 
 
 def _rounded(known: Program, n_residuals: int) -> Program:
-    """Rounds each residual that the forward pass also reads to its own type where it is made.
+    """Rounds each residual that the forward pass also reads to its own type.
 
-    Else XLA may go on with more digits there than are in what was saved, and the backward pass would see another value.
+    Otherwise XLA may continue with more digits than were saved, and the backward pass would see another value.
     """
     read = {a for e in known.equations for a in e.invars}
     residuals = known.outvars[len(known.outvars) - n_residuals :]
@@ -192,7 +192,7 @@ def _rounded(known: Program, n_residuals: int) -> Program:
 
 
 def _again(e: Equation) -> Origin | None:
-    """An origin that says the same and leads back to the equation itself too."""
+    """An origin with the same content that also leads back to the equation itself."""
     return Origin(e, e.origin.transform, e.origin.rule, e.origin.role) if e.origin is not None else None
 
 

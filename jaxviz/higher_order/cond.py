@@ -93,9 +93,9 @@ def _any_branch(masks: Iterable[Mask]) -> Mask:
 
 
 def _merged(residuals: Sequence[Sequence[Atom]]) -> tuple[list[Any], list[list[int]]]:
-    """One list of types that holds the residuals of each branch, and for each branch their places in it.
+    """One list of types for the residuals of all branches, and the indices of each branch's residuals in it.
 
-    The first residual of a type in one branch shares its place with the first of that type in each other branch, and so on.
+    The first residual of a type in one branch shares its place with the first of that type in every other branch, and so on.
     """
     places: dict[tuple[Any, int], int] = {}
     by_branch = []
@@ -109,7 +109,7 @@ def _merged(residuals: Sequence[Sequence[Atom]]) -> tuple[list[Any], list[list[i
 def _saving(
     known: Program, n_results: int, residuals: Sequence[Atom], avals: Sequence[Any], at: Sequence[int]
 ) -> Program:
-    """A branch that gives its own residuals, and where another branch has one more, a dummy."""
+    """A branch that returns its own residuals, with dummies for those that only other branches have."""
     builder = Builder(known.constvars, known.consts)
     builder.equations += known.equations
     own = dict(zip(at, residuals, strict=True))
@@ -134,7 +134,7 @@ def _taking(staged: Program, n_own: int, avals: Sequence[Any], at: Sequence[int]
 
 
 def _passed_on(number: int, branch: Program) -> dict[Atom, tuple[Any, int]]:
-    """The inputs and constants of a branch, each by what it is outside."""
+    """The inputs and constants of a branch, with their values outside."""
     given: dict[Atom, tuple[Any, int]] = {v: ("operand", i) for i, v in enumerate(branch.invars)}
     return given | {v: (number, i) for i, v in enumerate(branch.constvars)}
 
@@ -178,8 +178,8 @@ def _linearize_cond(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> L
 def _linearize_cond_again(operation: Operation, nonzeros: Mask, mode: Mode) -> LinearizeRule:
     """The branch taken is run again in the backward pass, from the operands: a cond of remats, and so no dummies.
 
-    JAX has it the other way round: a cond whose branches save different residuals, with `jax.checkpoint` about it or not, is split
-    into two that pass the residuals of all branches, each filling in the others'.
+    JAX does it the other way round: a cond whose branches save different residuals, with `jax.checkpoint` around it or not, is split into
+    two that pass the residuals of all branches, each with dummies for the others'.
     """
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *nz = nonzeros
@@ -263,7 +263,7 @@ def _transpose_cond(operation: Operation, linear: Mask, nonzero_cts: Mask, logs:
 
 
 def _with_zeros_logged(branch: int, parts: Sequence[Transposed], n_cts: int) -> Program:
-    """A transposed branch whose results are the cotangents, then what each of the branches logs, which are zeros for the others."""
+    """A transposed branch that returns the cotangents, and then the logs of all branches, with zeros for those of the others."""
     backward = parts[branch].backward
     logged = [p.backward.outvars[n_cts:] for p in parts]
     if not any(logged):
@@ -313,7 +313,7 @@ def _vmap_cond(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
 
 
 def _vmap_to_select(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
-    """Each branch is computed for every example, on operands that are cut off from differentiation where they are another's."""
+    """Each branch is computed for every example, on operands without derivatives where another branch is taken."""
     branches: tuple[Program, ...] = operation.params["branches"]
     n = len(branches)
     builder, operands, ins = inputs_moved(operation, dims, [0] * len(dims), axis)
@@ -349,7 +349,7 @@ covered_from[compat.cond_p] = lambda _: 0
 
 @flag_rules.register(compat.cond_p)
 def _flag_cond(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
-    """Each branch gives the flags of all; those of the others are not raised."""
+    """Each branch returns the flags of all branches; those of the others are not set."""
     found = [flag_program(b, deciding) for b in operation.params["branches"]]
     watches = [(place, w) for place, inner in enumerate(found) for w in inner.watches]
     branches = []

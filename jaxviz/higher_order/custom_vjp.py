@@ -36,7 +36,7 @@ def is_backward_rule(equation: Equation) -> bool:
 
 
 def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tuple[Atom, ...], Operation, Mask, str]:
-    """The forward rule, operands → results; its residuals; and the equation that stands for the backward rule."""
+    """The forward rule, operands → results; its residuals; and the equation that represents the backward rule."""
     params = write_params(operation)
     n_consts = compat.n_closed_over(params)
     if any(nonzeros[: params["num_consts"]]):
@@ -80,7 +80,7 @@ def _linearize_custom_vjp(operation: Operation, nonzeros: Mask, mode: Mode = VJP
 
 @jvp_rules.register(compat.custom_vjp_call_p)
 def _jvp_custom_vjp(operation: Operation, nonzeros: Mask) -> JvpRule:
-    """The program holds an equation that can only be transposed: JAX refuses to run it."""
+    """The program contains an equation that can only be transposed: JAX refuses to run it."""
     forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
     builder = Builder()
     results = builder.inline(replace(forward, outvars=(*forward.outvars, *residuals)), forward.invars)
@@ -106,7 +106,7 @@ def _transpose_custom_lin(
 
 @dce_rules.register(compat.remat_opt_p)
 def _dce_remat_opt(operation: Operation, used: Mask) -> DceRule:
-    """A forward rule whose residuals nothing reads becomes the function that it stands for."""
+    """A forward rule whose residuals are never read becomes the function that it belongs to."""
     if not any(used) and not compat.has_effects(operation.effects):
         return nothing_left(operation)
     n_consts, n_residuals = operation.params["num_consts"], operation.params["num_res"]

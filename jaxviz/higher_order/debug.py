@@ -9,7 +9,7 @@ from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, spli
 
 
 def _split_debug(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    """A debug callback runs where its values are: now, later, or in both passes if the policy would recompute it."""
+    """A debug callback runs where its values are computed: now, later, or in both passes if the policy would recompute it."""
     n_in = len(unknown)
     inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
     nothing = Template(Builder().program(inputs, ()), ())

@@ -88,7 +88,7 @@ def note(
 
 @shared
 def _kept(n: int, *avals: Any) -> Program:
-    """(the flags of `n` watches so far, the carry that is kept, that of this step) → what is kept: that of this step, until one is raised."""
+    """(the flags of `n` watches so far, the carry that is kept, that of this step) → what is kept: this step's until a flag is set."""
 
     def keep(*args: Any) -> list[Any]:
         so_far, kept, now = partition(args, n, len(avals) - n)
@@ -101,7 +101,7 @@ def _kept(n: int, *avals: Any) -> Program:
 
 @shared
 def _noted(aval: Any, n: int, n_loops: int) -> Program:
-    """(flags so far, flags of this step, its number) → flags so far: the first step in which each was raised."""
+    """(flags so far, flags of this step, its number) → flags so far: the first step in which each was set."""
 
     def note(so_far: Any, now: Any, step: Any) -> list[Any]:
         when = lax.broadcast(step, (2, n, 1))

@@ -105,7 +105,7 @@ def _linearize_jit(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> Li
 
 
 def _may_bypass(operation: Operation, result: int) -> bool:
-    """Whether a result that is an input need not pass through the jit, since nothing is asked of its sharding or layout."""
+    """Whether a result that is an input can bypass the jit, because it has no sharding or layout constraint."""
     params = operation.params
     return params["out_shardings"][result] is compat.UNSPECIFIED and params["out_layouts"][result] is None
 
@@ -129,7 +129,7 @@ def _transpose_jit(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: 
 def _transposed_jit(
     like: Operation, body: Program, others: Sequence[int], cts_in: Sequence[int], cts_out: Sequence[int]
 ) -> Operation:
-    """Cotangents come in as the results went out, and go out as the operands came in; what is logged, as it comes."""
+    """Cotangents have the shardings and layouts of the results and operands that they belong to; logs have none."""
     p = like.params
     n_logged = len(body.outvars) - len(cts_out)
     params = {

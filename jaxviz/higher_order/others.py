@@ -11,7 +11,7 @@ RUNS = {
 """Of their several programs the one that runs."""
 
 _ON_ALL_OPERANDS = frozenset(("linear_call", "remat_opt"))
-"""Those whose program takes all operands, in order."""
+"""Primitives whose program takes all operands, in order."""
 
 
 def runs(equation: Equation) -> Program | None:

@@ -1,7 +1,7 @@
 """`lax.scan`: a loop that runs so many times, goes over values and stacks results.
 
-Source: JAX's `lax/control_flow/loops.py`, whose decisions these rules repeat: which part of the carry has a tangent, which residuals are the same
-in each iteration and so stand outside the loop, and which are stacked.
+Source: JAX's `lax/control_flow/loops.py`, whose decisions these rules repeat: which part of the carry has a tangent, which residuals are
+the same in each iteration and so stand outside the loop, and which are stacked.
 """
 
 from __future__ import annotations
@@ -225,16 +225,16 @@ def _jvp_scan(operation: Operation, nonzeros: Mask) -> JvpRule:
 def _known_scan(
     scan: Scan, known: Program, n_consts: int, n_carry: int, residuals: Sequence[Atom]
 ) -> tuple[Program, Mask]:
-    """The scan that runs first, as a program of its operands, with what is the same in each iteration in front of it.
+    """The scan that runs first, as a program of its operands, preceded by values that are the same in each iteration.
 
     Args:
-      scan: the scan it is a part of.
+      scan: the original scan.
       known: its body: consts, carry, xs → results, and perhaps more.
-      residuals: values of `known` to keep.
+      residuals: values of `known` to save.
 
     Returns:
-      a program: operands → results, then residuals; and which residuals are the same in each iteration. The others are
-      stacked. One that is an operand (but for the carry) or a constant is not computed.
+      a program: operands → results, then residuals; and which residuals are the same in each iteration. The others are stacked. A residual
+      that is an operand (except the carry) or a constant is not computed.
     """
     consts, carry, xs = partition(known.invars, n_consts, n_carry)
     results = known.outvars[: len(known.outvars) - len(residuals)]
@@ -358,12 +358,12 @@ typed_by_cotangents.add(compat.scan_p)
 
 @transpose_rules.register(compat.scan_p)
 def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
-    """Cotangents of the carry go round in reverse; those of the consts are summed up in a carry of their own.
+    """The cotangents of the carry are carried in reverse; those of the consts are accumulated in an additional carry.
 
-    A part of the carry that starts from a zero tangent is not a linear operand, but goes round with the others.
+    A part of the carry that starts from a zero tangent is not a linear operand, but is carried with the others.
 
     Before: `consts, T consts, T carry, T xs, xs → T carry, T ys`.
-    After: `consts; CT consts, CT carry; CT ys, xs → CT consts, CT carry; CT xs`, and stacked, what is logged.
+    After: `consts; CT consts, CT carry; CT ys, xs → CT consts, CT carry; CT xs`, and stacked, the logs.
     """
     scan = Scan(operation)
     n_consts, n_carry = scan.n_consts, scan.n_carry
@@ -411,7 +411,7 @@ def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask, logs:
 
 @vmap_rules.register(compat.scan_p)
 def _vmap_scan(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
-    """The carry is mapped where it is at the start, or comes out so: a fixpoint."""
+    """The carry is mapped if its initial value or its result is: a fixpoint."""
     scan = Scan(operation)
     n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
     mapped = [d is not None for d in dims]
@@ -476,7 +476,7 @@ def _flag_scan(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
 
 @observed(compat.scan_p)
 def _observe_scan(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-    """The vector is the first constant, and the iterations are counted along with what is scanned over."""
+    """The vector is the first constant, and the iterations are numbered along with the values scanned over."""
     scan = Scan(e.operation)
     outer, i = Var(loop.aval), Var(number())
     inside = Builder(scan.body.constvars, scan.body.consts)

@@ -132,10 +132,10 @@ class _Kept:
     """How the residuals of a body get from one `shard_map` to the other.
 
     Args:
-      forward: the body that keeps them: the results asked for, then those residuals that are neither an operand nor a result.
-      linear: the body that takes all of them, in order, then what it took before.
-      forwarded: for each residual its place among the operands, or past those among the results; None for one of `forward`'s own.
-      own_specs: how those are laid out.
+      forward: the body that saves them: the requested results, then those residuals that are neither an operand nor a result.
+      linear: the body that takes all of them, in order, followed by its other inputs.
+      forwarded: for each residual its index among the operands, or after those, among the results; None for one of `forward`'s own.
+      own_specs: the specs of these.
     """
 
     forward: Program
@@ -149,7 +149,7 @@ class _Kept:
         return [next(own) if i is None else given[i] for i in self.forwarded]
 
     def values(self, operands: Sequence[Atom], outs: Sequence[Atom]) -> list[Atom]:
-        """The residuals outside, given what the forward `shard_map` was applied to and all that it gave."""
+        """The residuals outside, given the operands and all results of the forward `shard_map`."""
         n_results = len(outs) - len(self.own_specs)
         given, own = (*operands, *outs[:n_results]), iter(outs[n_results:])
         return [next(own) if i is None else given[i] for i in self.forwarded]
@@ -163,12 +163,12 @@ def _keep(
     residuals: Sequence[Atom],
     linear: Program,
 ) -> _Kept:
-    """Sees to it that a body's residuals can leave it.
+    """Makes it possible for a body's residuals to leave it.
 
     Args:
-      operation, names: the `shard_map` whose body is split, and what `inside_shard_map` gives, in which this is called.
+      operation, names: the `shard_map` whose body is split, and the result of `inside_shard_map`, within which this is called.
       forward, results: the part that computes them, and its other results.
-      residuals: values of that.
+      residuals: values of that part.
       linear: the part that takes them, as its first inputs.
     """
     places: dict[Atom, int] = {}
@@ -260,7 +260,7 @@ def _linearize_shard_map(operation: Operation, nonzeros: Mask, mode: Mode = VJP)
 
 @transpose_rules.register(compat.shard_map_p)
 def _transpose_shard_map(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
-    """Without types that say what differs, each device is given its share of a cotangent that all have whole, and their results
+    """Without varying types, each device gets its share of a cotangent of a replicated result, and the cotangents of replicated operands
     are summed."""
     p = operation.params
     others = [i for i, lin in enumerate(linear) if not lin]
@@ -294,7 +294,7 @@ def _transpose_shard_map(operation: Operation, linear: Mask, nonzero_cts: Mask, 
 
 
 def _logged_side_by_side(body: Program, n_cts: int) -> Program:
-    """The body whose results after the cotangents, if scalar, have a dimension along which those of the devices lie."""
+    """The body, with a dimension added to scalar results after the cotangents, along which those of the devices are concatenated."""
     builder = Builder(body.constvars, body.consts)
     outs = builder.inline(body, body.invars)
     for i, a in enumerate(outs[n_cts:], n_cts):

@@ -101,11 +101,11 @@ class _WhileKind(HigherOrder):
         return None
 
     def is_mapped(self, operation: Operation) -> bool:
-        """Whether it has a predicate for each example, and keeps the carry of those that have ended."""
+        """Whether each example has its own predicate, so that finished ones keep their carry."""
         return bool(While(operation).condition.outvars[0].aval.shape)
 
     def carry_after(self, operation: Operation) -> Callable[..., Any]:
-        """What a step leaves of the carry of such a loop: `operands, carry, what the body gave → carry`."""
+        """The carry of such a loop after a step: `operands, carry, results of the body → carry`."""
         loop = While(operation)
         n, condition = loop.sizes[0], as_function(loop.condition)
 
@@ -276,7 +276,7 @@ def _transpose_while(operation: Operation, linear: Mask, nonzero_cts: Mask, logs
 
 @vmap_rules.register(compat.while_p)
 def _vmap_while(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
-    """The carry is mapped where it is at the start, or comes out so; all of it, where the predicate differs between examples."""
+    """The carry is mapped if its initial value or its result is; all of it, if the predicate differs between examples."""
     loop = While(operation)
     test, body, sizes = loop.condition, loop.body, loop.sizes
     compat.refuse_effects_when_mapped(operation.effects, "while")
@@ -312,8 +312,8 @@ def _vmap_while(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule
 
 @flag_rules.register(compat.while_p)
 def _flag_while(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
-    """What the condition computes leads to no value, and is watched only where what decides is: by computing it once more in each
-    step, and once after the last."""
+    """Values of the condition lead to no result, and are only watched if decisions are: by computing the condition once more in each step,
+    and once after the last."""
     loop = While(operation)
     n_condition, n_consts = loop.sizes
     n_carry = len(operation.out_avals)
@@ -395,7 +395,7 @@ def _with_one_predicate(equation: Equation) -> Equation:
 
 
 def _keeping(loop: While, equation: Equation) -> Program:
-    """`consts of the condition, consts, carry → carry`, which is the one before where the condition does not hold."""
+    """`consts of the condition, consts, carry → carry`, which is the previous carry where the condition does not hold."""
     n_condition, n_consts = loop.sizes
     builder = Builder()
     operands = [Var(a) for a in (*loop.condition.in_avals[:n_condition], *loop.body.in_avals)]
@@ -424,7 +424,7 @@ def kept_carry(goes_on: Any, before: Sequence[Any], after: Sequence[Any]) -> lis
 
 @observed(compat.while_p)
 def _observe_while(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-    """The vector is the first constant of the body, and the iterations are counted as the last value that goes round."""
+    """The vector is the first constant of the body, and the iterations are counted in the last part of the carry."""
     parts = While(e.operation)
     n_condition, n_body = parts.sizes
     outer, i = Var(loop.aval), Var(number())

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 _lock = threading.Lock()
 _pauses: set[object] = set()
-"""Those that are open, in any thread: the collector is the whole process's, so the last one to end resumes it."""
+"""The number of active pauses in any thread: the collector belongs to the process, so the last one to end resumes it."""
 _was_enabled = False
 
 

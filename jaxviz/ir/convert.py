@@ -19,13 +19,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
-"""id of a jaxpr -> the Program that holds it: it was read from it, or written as it. So the id stays its own as long as it is here."""
+"""The Program of a jaxpr by the jaxpr's id: it was converted from it, or to it. It keeps the jaxpr alive, so that the id stays valid."""
 
 _operations: SharedTable[Operation] = SharedTable(32768)
 """(primitive, params, types, effects, context) -> the one Operation for it."""
 
 _applied: SharedTable[Operation] = SharedTable(32768)
-"""(primitive, params, types of the operands, context) -> the Operation for it, among those that JAX's rules bind and those they are asked for."""
+"""The Operation for (primitive, params, types of the operands, context), among those that JAX's rules bind and those they are applied to.
+"""
 
 
 def operation(

@@ -25,7 +25,8 @@ def shows_source() -> bool:
 
 @contextmanager
 def source_shown(shown: bool) -> Iterator[None]:
-    """Meanwhile names of values are made of the user's source, or are not: a page that is given away without it has none of it in names either."""
+    """Meanwhile names of values are made of the user's source, or are not: a page that is given away without it has none of it in names
+    either."""
     before = _SHOWN.set(shown and _SHOWN.get())
     try:
         yield
@@ -126,7 +127,7 @@ class _Source:
 
     @cached_property
     def beginning(self) -> dict[tuple[int, int], list[tuple[int, int, int, int]]]:
-        """The same by where they begin, the shortest first."""
+        """The expressions by their start, the shortest first."""
         found: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
         for key in sorted(self.spans):
             found.setdefault(key[:2], []).append(key)
@@ -156,7 +157,7 @@ _SOURCES: dict[str, _Source] = {}
 
 
 def _source(file: str) -> _Source:
-    """What is known of a file as it is now: a cell of that name may have been run again."""
+    """What is known of the current version of a file: a cell with that name may have been run again."""
     lines, known = linecache.getlines(file), _SOURCES.get(file)
     if known is None or (known.lines is not lines and known.lines != lines):
         known = _SOURCES[file] = _Source(lines)
@@ -164,7 +165,7 @@ def _source(file: str) -> _Source:
 
 
 def _on_one_line(text: str) -> str:
-    """A text of several lines as one would write it on one, without comments."""
+    """A multi-line text as it would be written on one line, without comments."""
     if "\n" not in text:
         return text
     made = ""
@@ -228,7 +229,7 @@ _WRITTEN = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.At
 
 
 def _tree(lines: Sequence[str]) -> ast.Module:
-    """A file, parsed; nothing where it is no Python."""
+    """A parsed file; empty if it is not Python."""
     try:
         return ast.parse("".join(lines))
     except (SyntaxError, ValueError):
@@ -262,7 +263,7 @@ def _spans(lines: Sequence[str]) -> dict[tuple[int, int, int, int], Span]:
 
 
 def _assignments(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Expressions that are assigned as a whole, by identity, with what to."""
+    """Expressions that are assigned as a whole, by identity, with their targets."""
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[target, *_], value=value):
@@ -279,7 +280,7 @@ def _assignments(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _unpacked(lines: Sequence[str]) -> dict[tuple[int, str], str]:
-    """What the functions of a file call the parts of their arguments, by the line that a function begins on and the part's path."""
+    """The names that the functions of a file give to parts of their arguments, by the function's first line and the part's path."""
     found: dict[tuple[int, str], str] = {}
     for function in ast.walk(_tree(lines)):
         if isinstance(function, ast.FunctionDef):
@@ -294,7 +295,7 @@ def _unpacked(lines: Sequence[str]) -> dict[tuple[int, str], str]:
 
 
 def _parts(target: ast.expr, path: str) -> Iterator[tuple[str, str]]:
-    """The paths of what a tuple is unpacked into, with the names: `carry[0]` and `h`; none after a starred one."""
+    """The paths of a tuple's targets with their names: `carry[0]` and `h`; none after a starred one."""
     if isinstance(target, ast.Name):
         yield path, target.id
     elif isinstance(target, (ast.Tuple, ast.List)):
@@ -303,7 +304,7 @@ def _parts(target: ast.expr, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _plain(target: ast.expr) -> str:
-    """What is assigned to, as it is written, without the brackets of a tuple."""
+    """An assignment target as written, without the brackets of a tuple."""
     text = ast.unparse(target)
     return text.removeprefix("(").removesuffix(")") if isinstance(target, ast.Tuple) else text
 

@@ -52,7 +52,7 @@ def variable_names(program: Program, given: Mapping[Var, str] | None = None) -> 
 
 
 def _nested(program: Program) -> Iterator[Program]:
-    """The programs that its equations hold, and those that theirs hold, once for each time that they are held."""
+    """The nested programs of its equations, recursively, once for each occurrence."""
     for equation in program.equations:
         for _, nested in equation.operation.programs:
             yield nested

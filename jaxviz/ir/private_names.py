@@ -1,12 +1,12 @@
 """Which versions of JAX this jaxviz supports, and every private name of JAX that it uses.
 
-`check_jax` looks for them before the engine is imported, so that another JAX gives one error that says what to do, and not an AttributeError
-from somewhere inside. A name that only one feature needs is no reason to refuse: where it is used, something that raises the error is in its
-place. `jaxviz doctor` lists what is missing, and so needs this module and not the engine.
+`check_jax` looks for them before the engine is imported, so that another JAX gives one error that says what to do, and not an
+AttributeError from somewhere inside. A name that only one feature needs is no reason to refuse: where it is used, something that raises the
+error is in its place. `jaxviz doctor` lists what is missing, and so needs this module and not the engine.
 
 Beside the names in the table, `compat` reads some attributes of JAX's objects (`_trace` of a tracer, `frame.tracing_eqns` of a trace,
-`_fun` and `_jit_info` of a jitted function, `_base_array` of random keys) and the local variables of the frames of a call of a jitted function
-(`pjit.cache_miss`, `jit_trace`, `call_impl_cache_miss`).
+`_fun` and `_jit_info` of a jitted function, `_base_array` of random keys) and the local variables of the frames of a call of a jitted
+function (`pjit.cache_miss`, `jit_trace`, `call_impl_cache_miss`).
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ class _Incomplete:
 
 
 class _Missing:
-    """Stands for a name that JAX lacks: whatever is done with it raises."""
+    """Represents a name that JAX lacks: any use of it raises."""
 
     def __init__(self, name: str):
         self.__dict__["_name"] = name

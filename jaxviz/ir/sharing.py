@@ -1,7 +1,7 @@
 """Shared caches: what is built from equal parts is built once, and a user's data is never kept alive.
 
-Parts are the same where nothing could tell them apart. Python's `==` is not enough: `1 == 1.0 == True == np.int32(1)` and `0.0 == -0.0`, and
-an attribute of a foreign function, or a param of a user's primitive, means something else by each of them. So keys are made by `exact`.
+Parts are the same where nothing could tell them apart. Python's `==` is not enough: `1 == 1.0 == True == np.int32(1)` and `0.0 == -0.0`,
+and an attribute of a foreign function, or a param of a user's primitive, means something else by each of them. So keys are made by `exact`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _AS_THEY_ARE = frozenset((int, str, bytes, type(None)))
-"""Types whose values stand for themselves in a key: what else equals one of them has its type beside it."""
+"""Types whose values are their own keys; values of other types that may equal one of them have their type in the key."""
 
 
 _BOOL = {bool}
 
 _ALONE = (bool, enum.Enum, np.dtype)
-"""Types whose values are told apart by themselves and their type."""
+"""Types whose values are compared as they are, together with their type."""
 
 
 def exact(x: Any) -> Hashable:
@@ -96,8 +96,8 @@ _clear: list[Callable[[], None]] = []
 class SharedTable(Generic[T]):
     """What was made, by the parts that it was made from.
 
-    Key: made by `exact`, of all that what is made depends on. Look-up order: what is kept; then what is held weakly, and is there as long as
-    somebody else has it. On a miss, None.
+    Key: made by `exact`, of all that what is made depends on. Look-up order: what is kept; then what is held weakly, and is there as long
+      as somebody else has it. On a miss, None.
 
     Args:
       size: how many others may be used, and surely are kept, after something was used last; after twice as many it is dropped.

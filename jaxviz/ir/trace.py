@@ -78,7 +78,7 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Program]:
 
 
 def _static_leaves(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bool]:
-    """For each flat argument of a call, whether `jax.jit` takes it as static."""
+    """For each flat argument of a call, whether `jax.jit` treats it as static."""
     places, names = compat.static_places(fun)
     is_static = [i in places for i, a in enumerate(args) for _ in jax.tree.leaves(a)]
     return is_static + [name in names for name in sorted(kwargs) for _ in jax.tree.leaves(kwargs[name])]
@@ -203,9 +203,9 @@ def are_concrete(leaves: Sequence[Any]) -> bool:
 
 
 def _folded_if_need_be(*args: Any, **options: Any) -> compat.TracedJaxpr:
-    """Traces; again with constants computed at once, where a custom rule closes over what would be a value of the trace.
+    """Traces; if a custom rule closes over what would be a value of the trace, traces again with constants computed at once.
 
-    Rules are looked at when the trace is over. Outside `jit` such a value is an array for JAX, and so it is the second time.
+    Rules are used after the trace has ended. Outside `jit` such a value is an array for JAX, and so it is the second time.
     """
     try:
         return compat.trace_to_jaxpr(*args, **options)
@@ -214,7 +214,7 @@ def _folded_if_need_be(*args: Any, **options: Any) -> compat.TracedJaxpr:
 
 
 def _check_leaks(program: Program, leaves: Sequence[Any]) -> None:
-    """Raises JAX's error where a function reads a tracer that another one has left behind: it stands for no value."""
+    """Raises JAX's error if a function reads a leaked tracer, which has no value."""
     for x in leaves:
         if compat.is_leaked(x):
             raise compat.leaked_error(x)

@@ -12,7 +12,7 @@ _FUNCTION = ("f", "fun", "g")
 
 _WRITE = "Write jaxviz."
 _BY_POSITION = "differentiating with respect to"
-"""In JAX's error for an argument that is not there, or that was given by keyword."""
+"""In JAX's error for an argument that is missing, or that was passed by keyword."""
 
 
 def say_what_to_write(
@@ -50,7 +50,7 @@ def say_what_to_write(
 
 
 def _note(error: TypeError, text: str) -> None:
-    """Adds a sentence; of those that say what to write only the last stays, which is of the function that the user called."""
+    """Adds a sentence; only the last sentence on what to write is kept, which is about the function that the user called."""
     notes = [
         n
         for n in getattr(error, "__notes__", ())
@@ -60,17 +60,17 @@ def _note(error: TypeError, text: str) -> None:
 
 
 def _is_program(x: Any) -> bool:
-    """Whether x may stand in the place of a function: a Program, a Derivation, a ClosedJaxpr, a Comparison."""
+    """Whether x can be used instead of a function: a Program, a Derivation, a ClosedJaxpr, a Comparison."""
     return hasattr(x, "jaxpr") or type(x).__module__.startswith("jaxviz.")
 
 
 def _takes_arguments(public: Callable[..., Any]) -> bool:
-    """Whether a public function takes what to call the user's with, and does not return a function that does."""
+    """Whether a public function takes the arguments of the user's function, instead of returning a function that does."""
     return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(public).parameters.values())
 
 
 def _required(fun: Callable[..., Any]) -> list[str]:
-    """The names of the arguments that a function has to be called with by position; where there are none, of those that it may be."""
+    """The names of the arguments that a function requires by position; if there are none, those that it accepts."""
     try:
         parameters = inspect.signature(fun).parameters.values()
     except (TypeError, ValueError):  # a builtin may have no signature
@@ -95,5 +95,5 @@ def _call(public: Callable[..., Any], functions: Sequence[str], arguments: Seque
 
 
 def _is_needed(p: inspect.Parameter) -> bool:
-    """Whether a parameter is a positional one without a default, beside the function."""
+    """Whether a parameter is a positional one without a default, other than the function."""
     return p.name not in _FUNCTION and p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)

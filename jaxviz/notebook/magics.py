@@ -1,5 +1,5 @@
-"""`%jaxpr`, `%residuals`, `%memory`, `%collectives`, `%remat`, `%lint`, `%step`, `%nan`, `%linearize`, `%vjp` and `%compare`, each also as a cell
-magic; `%recompile`, `%profile` and `%compile_cost`. Loaded by `%load_ext jaxviz`."""
+"""`%jaxpr`, `%residuals`, `%memory`, `%collectives`, `%remat`, `%lint`, `%step`, `%nan`, `%linearize`, `%vjp` and `%compare`, each also as
+a cell magic; `%recompile`, `%profile` and `%compile_cost`. Loaded by `%load_ext jaxviz`."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ class JaxvizMagics(Magics):
         return None
 
     def _place(self, magic: str, text: str, is_cell_magic: bool) -> Place:
-        """Where the text of a magic stands: in the cell that is being run, on its own line or, of a cell magic, from the first."""
+        """Where the text of a magic is: in the running cell, on its own line or, for a cell magic, from the first line on."""
         frame = sys._getframe()
         while frame.f_back is not None:
             frame = frame.f_back
@@ -389,8 +389,8 @@ def _takes_value(parser: argparse.ArgumentParser) -> dict[str, bool]:
 def _options(line: str, known: Mapping[str, bool]) -> tuple[list[str], str]:
     """The options of a line, which can be before or after the call, and the call as typed.
 
-    IPython's parser would take the quotes out of a call. Here a value may be quoted, or have quotes and brackets of its own:
-    `--policy save_only_these_names("a", "b") f(x)`. After a call, `-y` is an option only if there is one of that name.
+    IPython's parser would remove the quotes from a call. Here a value may be quoted, or have quotes and brackets of its own:
+    `--policy save_only_these_names("a", "b") f(x)`. After a call, `-y` is an option only if there is one with that name.
     """
     words: list[str] = []
     call: list[str] = []

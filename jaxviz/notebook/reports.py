@@ -216,7 +216,7 @@ def read_argnums(text: str) -> Argnums:
 
 
 def _amount(text: str | None, read: Callable[[str], Any], option: str) -> str | None:
-    """A size, a share or nothing, as `plan_remat` takes it; `read` raises a ValueError where it is none."""
+    """A size, a share or nothing, as in `plan_remat`; `read` raises a ValueError if it is none of these."""
     try:
         _ = text is None or read(text)
     except ValueError as error:

@@ -39,7 +39,7 @@ class Picture(Figure):
 
 @contextmanager
 def _for_any_page(figure: Figure) -> Iterator[None]:
-    """Without the style's white, and with another ink in the place of its own, while it is drawn; other colours stay."""
+    """While drawing, removes the style's white background and replaces its ink; other colours stay."""
     if not same_color(rcParams["figure.facecolor"], "white"):
         yield
         return

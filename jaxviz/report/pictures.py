@@ -35,7 +35,7 @@ _COLUMN = 7.25
 """The width of a character of the usual monospaced fonts at that size."""
 _LINE = 19
 _NARROWEST, _WIDEST = 442, 520
-"""Pixels: its text is then of 11 to 13. Where there is less room, it scrolls."""
+"""The width range in pixels: text then has 11 to 13 pixels. In less space, the picture scrolls."""
 
 _SHOWN = "<style>.jaxviz-picture[hidden]{display:block!important}</style>"
 """A page that strips styles, as JupyterLab does with a notebook that is not trusted, strips drawings too, but not the text in them: there
@@ -131,7 +131,8 @@ def curve(
       caption: what is shown.
       peak: what is said of the highest step.
       notes: lines below the legend, which has the bytes of each kind at the peak.
-      other: the same of another program with steps of its own, drawn as a line: its bytes, the first step of its backward pass, and what it is.
+      other: the same of another program with steps of its own, drawn as a line: its bytes, the first step of its backward pass, and what it
+        is.
     """
     totals = [sum(s) for s in steps]
     if not totals or not max(totals):
@@ -209,7 +210,7 @@ def _stairs(edges: Sequence[float], heights: Sequence[float]) -> str:
 
 
 def _stepped(totals: Sequence[float], turn: int, middle: float, wide: float, y_of: Callable[[float], float]) -> str:
-    """Bytes over the steps of a program as a line, each pass as wide as it is given room."""
+    """Bytes over the steps of a program as a line, with a given width for each pass."""
     corners = []
     for part, start, end in ((totals[:turn], 0.0, middle), (totals[turn:], middle, wide)):
         n = min(len(part), max(1, int(end - start)))
@@ -455,7 +456,7 @@ def _within(tokens: Iterable[str], room: int) -> list[str]:
 
 
 def _svg(caption: str, says: str, height: float, drawn: Iterable[str]) -> str:
-    """A drawing below its caption, which begins the sentence on what it shows."""
+    """A drawing below its caption, which starts its description."""
     said = html.escape(printable(f"{caption[:1].upper()}{caption[1:]}{says}."))
     above = _text(0, 13, fitted(caption, int(WIDTH / _COLUMN)), dim=True)
     style = f"display:block;max-width:{_WIDEST}px;min-width:{_NARROWEST}px;font-family:{_FAMILY};font-size:{_FONT}px"
@@ -492,7 +493,7 @@ def _line(x: float, y: float, to_x: float, to_y: float, dashed: bool = False) ->
 
 
 def _legend(keys: Sequence[tuple[str, str]], y: float, colours: Mapping[str, str] = COLOURS) -> tuple[list[str], float]:
-    """What the colours are, in as many lines as that takes; and where these end."""
+    """The meanings of the colours, on as many lines as needed; and where these end."""
     drawn, x = [], 0.0
     for text, kind in keys:
         wide = 16 + _COLUMN * columns(text)

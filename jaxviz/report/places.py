@@ -61,7 +61,8 @@ def linked(text: str, link: Callable[[Location, str], str], spelt: Callable[[str
 
 
 def href(location: Location) -> str:
-    """Where a notebook's page finds a line: a file in the notebook's folder, or below it, or a cell as the notebook was last saved; else ''."""
+    """Where a notebook's page finds a line: a file in the notebook's folder, or below it, or a cell as the notebook was last saved; else
+    ''."""
     # Imported here: `jaxviz doctor` prints tables even if the engine cannot run.
     from jaxviz.ir.origin import is_cell
 
@@ -74,7 +75,7 @@ def href(location: Location) -> str:
 
 
 def _cell_anchor(text: str) -> str:
-    """JupyterLab scrolls to a cell by its id, which the kernel is not told: the notebook's file has it."""
+    """JupyterLab scrolls to a cell by its id, which the kernel does not know: it is in the notebook's file."""
     try:
         cells = json.loads(Path(os.environ["JPY_SESSION_NAME"]).read_text(encoding="utf-8"))["cells"]
         of_text = [cell["id"] for cell in cells if "".join(cell["source"]).rstrip() == text.rstrip()]

@@ -101,15 +101,15 @@ class Report(Data):
         raise NotImplementedError
 
     def _parts(self) -> Iterable[Part]:
-        """What stands below the summary."""
+        """The content below the summary."""
         return ()
 
     def _html_parts(self) -> Iterable[Part]:
-        """The same for a notebook, where there is room for more."""
+        """The same for a notebook, which has more space."""
         return self._parts()
 
     def _picture(self) -> str:
-        """What a notebook shows above the summary: a drawing of `jaxviz.report.pictures`, or ''."""
+        """What a notebook shows above the summary: a drawing from `jaxviz.report.pictures`, or ''."""
         return ""
 
     def __str__(self) -> str:

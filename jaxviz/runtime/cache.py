@@ -113,7 +113,7 @@ class Compiled:
 
 
 class _Held:
-    """A callable that stands for the user's function and its transforms without keeping the function."""
+    """A callable that represents the user's function and its transforms without keeping the function alive."""
 
     def __init__(self, find: Callable[[], Any], root: Callable[..., Any], steps: tuple[Step, ...]):
         self.find = find
@@ -151,7 +151,7 @@ def function_name(fun: Any) -> str:
 
 
 def _type(x: Any) -> str:
-    """Of an argument as it is traced; a static one is its value."""
+    """The traced type of an argument; for a static one its value."""
     return str(jax.typeof(x).str_short(short_dtypes=True)) if compat.is_tracer(x) else repr(x)
 
 
@@ -162,10 +162,10 @@ class _Entry:
 
 
 _entries: dict[Hashable, _Entry] = {}
-"""Identity of a function -> what is compiled of it. The entry goes when the function does."""
+"""What is compiled for a function, by the function's id. The entry is removed with the function."""
 
 _dropped = [0, 0]
-"""Hits and misses of what has gone, so that they count on."""
+"""Hits and misses of removed entries, so that they still count."""
 
 
 def compiled_of(fun: Callable[..., Any], options: dict[str, Any]) -> Compiled:
@@ -191,7 +191,7 @@ def _compile(find: Callable[[], Any], root: Any, steps: tuple[Step, ...], option
 
 
 def _entry_of(root: Any) -> _Entry | None:
-    """The entry of a function; None for an object that cannot be held weakly."""
+    """The entry of a function; None for an object without weak references."""
     identity: Hashable = (id(root.__self__), id(root.__func__)) if inspect.ismethod(root) else id(root)
     entry = _entries.get(identity)
     if entry is not None and entry.reference() is not None:

@@ -1,7 +1,8 @@
 """What JAX traces, lowers and compiles, as reported by `jax.monitoring`: for which call, under which key, and how long it took.
 
-It listens only while something watches. Nothing of JAX's is replaced, and no code of a class of the user's is called but `__hash__` of static
-arguments, as JAX calls it. A listener runs inside the call that JAX compiles for, whose Python frames have the function and its arguments.
+It listens only while something watches. Nothing of JAX's is replaced, and no code of a class of the user's is called but `__hash__` of
+static arguments, as JAX calls it. A listener runs inside the call that JAX compiles for, whose Python frames have the function and its
+arguments.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PHASES = {
 _KEPT = 10_000
 _REPR = 60
 _MOST = 1000
-"""Values of a container that a function closes over; a longer one goes by identity."""
+"""The largest container that a function closes over whose values are compared; a larger one is compared by identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +331,7 @@ def _held(x: Any) -> Held:
 
 
 def _text(x: Any) -> str:
-    """What a value looks like, as far as no code of its class is needed for that."""
+    """A text for a value, as far as that needs no code of its class."""
     return shortened(_written(x, 3), _REPR)
 
 
@@ -355,13 +356,13 @@ def _written(x: Any, depth: int) -> str:
 
 
 def _fields(x: Any) -> dict[str, Any]:
-    """The fields of a dataclass's instance; of another object, and of one with slots, none."""
+    """The fields of a dataclass instance; none for other objects and for those with slots."""
     values = getattr(x, "__dict__", {}) if dataclasses.is_dataclass(type(x)) else {}
     return {f.name: values[f.name] for f in dataclasses.fields(x) if f.name in values} if values else {}
 
 
 def _closure(fun: Any) -> dict[str, Held]:
-    """What a function closes over and what is bound to it, and the same of those that it wraps, without jax's own."""
+    """What a function closes over and what is bound to it, and the same for the functions that it wraps, without jax's own."""
     found: dict[str, Held] = {}
     for _ in range(100):
         if isinstance(fun, functools.partial):
@@ -391,7 +392,7 @@ def _closure(fun: Any) -> dict[str, Held]:
 
 
 def _bound(x: Any, depth: int = 8) -> Held:
-    """A value that a function closes over: what is neither a number nor a container of numbers goes by identity."""
+    """A value that a function closes over: anything but a number or a container of numbers is compared by identity."""
     if isinstance(x, (jax.Array, np.ndarray)):
         return Held(_kind(x), identity(x), by_identity=True)
     if type(x) in _NUMBERS:

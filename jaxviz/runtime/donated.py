@@ -24,22 +24,22 @@ _CREDIT = 2e-4
 """Seconds that may be saved up for it while nothing is called."""
 
 _ALWAYS = 2
-"""How many calls of a function at a line are noted whatever that takes: the mistake is most often made in the first."""
+"""How many calls of a function at a line are always recorded, whatever that costs: the mistake is usually in the first."""
 
 _KEPT = 1000
-"""Functions and places, before those whose function has gone are dropped."""
+"""How many functions and places are kept before those of deleted functions are dropped."""
 
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """A call that donates, without its arrays.
+    """A donating call, without its arrays.
 
     Args:
-      name: of the function.
+      name: the name of the function.
       tree: the structure of the donated arguments, a dict by name.
-      source: where it was called, as the `source` of an equation; or the line.
-      arrays: references to those that it took.
-      places: for each of those which leaf it was.
+      source: where it was called, as an equation's `source`; or the line.
+      arrays: weak references to the arrays that it took.
+      places: the leaf that each of these was.
     """
 
     name: str
@@ -76,7 +76,7 @@ class _Repeated:
 
 
 class _Calls:
-    """Those that somebody still has an array of."""
+    """The calls whose arrays are still referenced."""
 
     def __init__(self) -> None:
         self.calls: list[_Call] = []
@@ -89,7 +89,7 @@ class _Calls:
             self._most = 64 + 2 * len(self.calls)
 
     def find(self, x: Any) -> str:
-        """Which of them took an array, the first one; '' if none did."""
+        """The first of them that took an array; '' if none did."""
         for call in self.calls:
             for place, reference in zip(call.places, call.arrays, strict=True):
                 if reference() is x:
@@ -99,14 +99,14 @@ class _Calls:
 
 @dataclass(eq=False)
 class _Watch:
-    """What is known while donations are watched.
+    """The state while donations are watched.
 
     Args:
       went: the calls that took arrays.
-      given: calls that were given arrays to take, and may not have.
-      repeated: calls by the identity of the function and where in the code they are.
-      credit: seconds that noting may take now.
-      at: when that was worked out.
+      given: calls that were offered arrays, but may not have taken them.
+      repeated: calls by the identity of the function and their position in the code.
+      credit: the seconds that recording may take now.
+      at: when that was computed.
     """
 
     went: _Calls = field(default_factory=_Calls)
@@ -144,13 +144,13 @@ class _Watch:
         self.credit -= time.perf_counter() - now
 
     def hear_compiled(self, call: compat.JitCall, at: Location | None) -> None:
-        """Notes what a call is given to donate; when this is asked for, the array is deleted. JAX's hook is for calls that it need not compile."""
+        """Records what a call donates; when this runs, the array is deleted. JAX's hook is for calls that need no compilation."""
         is_array = lambda x: isinstance(x, jax.Array) and not compat.is_tracer(x)
         _, noted = _donated(call.fun, call.info, call.args, call.kwargs, at, is_array)
         self.given.add(noted)
 
     def where(self, x: Any) -> str:
-        """`to step as params['w'] at train.py:30`, of a deleted array; '' where it is not known."""
+        """`to step as params['w'] at train.py:30`, for a deleted array; '' if unknown."""
         found = self.went.find(x) or self.given.find(x)
         if found:
             return found
@@ -160,7 +160,7 @@ class _Watch:
         return ""
 
     def tell(self, x: Any) -> str:
-        """What the error for reading an array ends in."""
+        """The end of the error for reading an array."""
         where = self.where(x)
         return f"It was donated {where}. Use what that call returned, or do not donate it." if where else ""
 
@@ -207,16 +207,16 @@ def watch_donations(on: bool = True) -> None:
     RuntimeError: Array has been deleted with shape=float32[3]. It was donated to step as params['w'] at train.py:30. Use what that call
     returned, or do not donate it.
 
-    A call that donates takes microseconds more; recording its arrays takes at most 0.5 % of the time. If calls that donate many arrays follow each
-    other faster than that, the first two at each line are recorded, and then as many as there is time for; for an array whose call was not
-    recorded, the error says "probably".
+    A call that donates takes microseconds more; recording its arrays takes at most 0.5 % of the time. If calls that donate many arrays
+    follow each other faster than that, the first two at each line are recorded, and then as many as there is time for; for an array whose
+    call was not recorded, the error says "probably".
 
     Before JAX 0.12 an operation that was already compiled for such arrays raises XLA's own error instead ("Buffer has been deleted or
     donated"), which names nothing; call `jaxviz.donated_to(x)` then.
 
-    If the call is not known, JAX's error is unchanged. This happens after `jax_debug_nans` or `jax_debug_infs` was switched on or off, since JAX has
-    one hook for both (call `watch_donations` again then), and for a call that JAX neither compiled nor ran by its fast path, such as the first one
-    after `jax.jit` was applied to the same function again.
+    If the call is not known, JAX's error is unchanged. This happens after `jax_debug_nans` or `jax_debug_infs` was switched on or off,
+    since JAX has one hook for both (call `watch_donations` again then), and for a call that JAX neither compiled nor ran by its fast path,
+    such as the first one after `jax.jit` was applied to the same function again.
 
     Args:
       on: False ends the watch, drops what was recorded, and restores JAX's array class.
@@ -258,7 +258,7 @@ def is_deleted(x: Any) -> bool:
 
 
 def _gone(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The deleted arguments, each with its path, '' where it has none."""
+    """The deleted arguments, each with its path, '' if it has none."""
     leaves = jax.tree.leaves((args, kwargs))
     deleted = [is_deleted(x) for x in leaves]
     if not any(deleted):

@@ -1,7 +1,7 @@
 """Interruptible compilation, once for each program and flags.
 
-XLA itself cannot be interrupted. It compiles in a thread of its own; an interrupt ends the waiting, XLA finishes, and what it made is there when it is
-asked for again.
+XLA itself cannot be interrupted. It compiles in a thread of its own; an interrupt ends the waiting, XLA finishes, and what it made is there
+when it is asked for again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 _KEPT = 8
 """How many compiled programs are kept."""
 _GLANCE = 0.05
-"""Seconds between two looks at whether the user wants to stop."""
+"""How often to check whether the user wants to stop, in seconds."""
 
 
 class _Work(Generic[T]):
@@ -56,10 +56,10 @@ class _Work(Generic[T]):
 
     @property
     def result(self) -> T:
-        """What came of it, once it has been waited for.
+        """The result, once the work has been waited for.
 
         Raises:
-          what the work raised.
+          the error of the work.
         """
         if self.raised is not None:
             raise self.raised
@@ -68,7 +68,7 @@ class _Work(Generic[T]):
 
 _kept: OrderedDict[str, _Work[Any]] = OrderedDict()
 _alone: list[_Work[Any]] = []
-"""What is measured, of which one is at work at a time."""
+"""Held by measurements, so that only one runs at a time."""
 
 
 def forget_compiled() -> None:

@@ -81,9 +81,9 @@ def saved(
     Beside the values that the function computes, a derivative rule may compute one of its own and keep that: the cosine for a sine. For
     each equation that is not linear there is a box for it, named `sin'`.
 
-    An answer is a list of: an argument's path such as `params['w']`; a variable of the source such as `h`, for what is assigned to it; an operation
-    such as `tanh`, for its results, or `tanh'`; an expression such as `tanh(b)`; a variable of the printed program; or a line, as a number,
-    for all values that are computed there. What fits several values marks all of them.
+    An answer is a list of: an argument's path such as `params['w']`; a variable of the source such as `h`, for what is assigned to it; an
+      operation such as `tanh`, for its results, or `tanh'`; an expression such as `tanh(b)`; a variable of the printed program; or a line,
+      as a number, for all values that are computed there. What fits several values marks all of them.
 
     Args:
       f, argnums: as for `jaxviz.derive`.
@@ -339,7 +339,7 @@ class _Case:
         return Verdict(False, f"{', '.join(parts)}.", tuple(points), self._note())
 
     def grading(self) -> OfMarks:
-        """For a page without a kernel; its script does the same as `verdict`."""
+        """For a page without a kernel, whose script does the same as `verdict`."""
         return {
             "kind": "marks", "headline": self._headline(), "note": self._note(),
             "boxes": [

@@ -30,7 +30,7 @@ class Cotangents:
         self.sums[to] = ct if before is None else self._sum(before, ct, equation)
 
     def _sum(self, x: Atom, y: Atom, equation: Equation | None) -> Var:
-        """Two cotangents added, in the context of the equation that gives the second, as JAX does."""
+        """The sum of two cotangents, in the context of the second one's equation, as in JAX."""
         if getattr(x.aval, "dtype", None) != getattr(y.aval, "dtype", None):
             types = " and ".join(a.aval.str_short(short_dtypes=True) for a in (x, y))
             raise TypeError(
@@ -106,7 +106,7 @@ class Cotangents:
 
 
 def _read_by(equation: Equation | None, shared: Shared) -> list[int]:
-    """The places of the variables, among those that share a tangent, that the equation which one of its readers came from reads."""
+    """The variables, among those that share a tangent, that are read by the equation which one of its readers comes from."""
     if equation is None:
         return [shared.variables.index(a) for a in shared.results]
     for e in ancestors(equation):

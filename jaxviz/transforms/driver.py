@@ -94,7 +94,7 @@ class Builder:
         self.consts = list(consts)
         self._constant: dict[int, Var] = dict(zip(map(id, consts), constvars, strict=True))
         self._related: list[tuple[Template, list[Atom]]] = []
-        """Derived programs that were copied in, with what their slots have become."""
+        """Derived programs that were copied in, with the new variables of their slots."""
 
     def constant(self, var: Var, value: Any) -> Var:
         """The variable that stands for a closed-over array, the same for the same array."""

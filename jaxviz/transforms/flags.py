@@ -148,8 +148,8 @@ _INFINITY = np.float32(np.inf).view(np.int32)
 def _worst(aval: Any) -> Program:
     """x → int32[1]: the bits of its largest magnitude, in float32.
 
-    As integers those are in the order of the numbers, with infinity above all and NaNs above that. One maximum tells, and it is of
-    integers, since a maximum of numbers over devices may lose a NaN.
+    As integers these are ordered like the numbers, with infinity above all and NaNs above that. One maximum suffices, and it is of
+    integers, since a maximum of floats over devices may lose a NaN.
     """
 
     def largest(x: Any) -> Any:

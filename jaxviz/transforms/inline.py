@@ -72,14 +72,14 @@ class _Inliner:
         self, program: Program, env: dict[Atom, Atom], equations: list[Equation], constants: dict[int, tuple[Var, Any]],
         renames: bool, source: Any = None,
     ) -> None:  # fmt: skip
-        """Writes a program's equations down.
+        """Copies a program's equations.
 
         Args:
-          program: where they stand.
-          env: what its inputs are, and what the results of calls have become.
-          equations, constants: where they go, and the constants that they read, by identity.
+          program: the program that contains them.
+          env: the values of its inputs, and of the results of calls.
+          equations, constants: receive the equations, and the constants that they read, by identity.
           renames: whether their results get new variables, since the program may be called more than once.
-          source: where it is called, for equations that are on no line of the user's own.
+          source: the source of the call, for equations that are on no line of the user's own.
         """
         for e in program.equations:
             line = e.source if self.own_sources else _nearest(e.source, source)
@@ -135,7 +135,7 @@ def with_own_variables(program: Program) -> Program:
 
 
 def _nearest(source: Any, call: Any) -> Any:
-    """Where an equation is from: of its own source and that of the call the one that is on a line of the user's own."""
+    """The source of an equation or of its call, whichever is on a line of the user's own."""
     if call is None or own_line(source) is not None:
         return source
     return source if own_line(call) is None and locate(source) is not None else call

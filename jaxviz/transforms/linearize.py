@@ -4,8 +4,8 @@ The JVP rule of each equation is split in two, by partial evaluation: what depen
 the forward program, and what the first reads of the second is a residual. The linear program transposed is reverse mode.
 
 Source: Frostig, Johnson, Maclaurin, Paszke and Radul, "Decomposing reverse-mode automatic differentiation" (2021, arXiv:2105.09469); Radul,
-Paszke, Frostig, Johnson and Maclaurin, "You Only Linearize Once: Tangents Transpose to Gradients" (POPL 2023, arXiv:2204.10923); `LinearizeTrace`
-in JAX's `ad.py`.
+Paszke, Frostig, Johnson and Maclaurin, "You Only Linearize Once: Tangents Transpose to Gradients" (POPL 2023, arXiv:2204.10923);
+`LinearizeTrace` in JAX's `ad.py`.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def unknown_results() -> ValueError:
 
 
 def _is_own_tangent(operation: Operation) -> bool:
-    """Whether the types of its operands and results are those of their tangents, as floating-point types are."""
+    """Whether its operands and results have the same types as their tangents, as floating-point values do."""
     return all(a == a.to_tangent_aval() for a in (*operation.in_avals, *operation.out_avals))
 
 
@@ -234,7 +234,7 @@ def _modes_matter(operation: Operation) -> bool:
 def _rule(
     equation: Equation, index: int, nonzeros: Mask, mode: Mode, values: Callable[[], Sequence[Any]] | None
 ) -> LinearizeRule:
-    """The rule of an equation; where JAX's rule looks at values, and they are there, the one that holds at these."""
+    """The rule of an equation; if JAX's rule branches on values, and these are available, the rule for these values."""
     operation = equation.operation
     try:
         if mode == VJP or not _modes_matter(operation):
@@ -295,7 +295,7 @@ def linearize_program(
 
 
 class _Parts:
-    """The forward and the linear program under construction, and what the variables have become in them."""
+    """The forward and the linear program under construction, and the variables' counterparts in them."""
 
     def __init__(self, program: Program, nonzeros: Sequence[bool], in_loop: bool):
         self.program = program
@@ -305,7 +305,7 @@ class _Parts:
         self.tangent: dict[Atom, Var] = {v: Var(v.aval.to_tangent_aval()) for v in select(nonzeros, program.invars)}
         self.tangents_in = [*self.tangent.values()]
         self.residuals: dict[Atom, Var] = {}
-        """What the forward program keeps -> the input of the linear program that takes it."""
+        """The residuals of the forward program, with the inputs of the linear program that take them."""
         self.checkpoints: list[Checkpoint] = []
 
     def copy(self, equation: Equation, ins: list[Atom]) -> None:
@@ -329,7 +329,7 @@ class _Parts:
         self.checkpoints += rule.checkpoints
 
     def residual(self, atom: Atom, made_by_rule: bool) -> Atom:
-        """What a value of the forward program is in the linear one: a residual, or a constant that is written in place."""
+        """The counterpart of a forward value in the linear program: a residual, or a constant that is included in it."""
         if isinstance(atom, Literal):
             if self.in_loop:
                 return atom

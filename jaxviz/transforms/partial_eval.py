@@ -8,8 +8,8 @@ There are two ways, as in JAX. Without a policy what is known is evaluated now, 
 residual. With a checkpoint policy the inputs may be there later as well, and the policy says of each known equation whether its
 results are saved for later, recomputed, or moved to another memory in between.
 
-Source: `JaxprTrace` and `partial_eval_jaxpr_custom` in JAX's `interpreters/partial_eval.py`; where what comes later is tangents, this is the
-unzipping of "You Only Linearize Once" (see `linearize.py`).
+Source: `JaxprTrace` and `partial_eval_jaxpr_custom` in JAX's `interpreters/partial_eval.py`; where what comes later is tangents, this is
+the unzipping of "You Only Linearize Once" (see `linearize.py`).
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def split_program(
 
 
 class _Splitter:
-    """The state of one split: the two programs under construction, and what each variable has become in them."""
+    """The state of one split: the two programs under construction, and the variables' counterparts in them."""
 
     def __init__(
         self, program: Program, unknown: Sequence[bool], available: Sequence[bool], transform: str, is_rule: bool,
@@ -157,7 +157,7 @@ class _Splitter:
         self.later_role = later_role
         self.unknown: set[Atom] = set(select(unknown, program.invars))
         self.available: set[Atom] = set(select(available, program.invars))
-        """What the staged part has beside residuals."""
+        """What the staged part has other than residuals."""
         self.inputs_now = select([not u for u in unknown], program.invars)
         self.inputs_later = select(available, program.invars)
         self.now = Builder(program.constvars, program.consts)
@@ -165,7 +165,7 @@ class _Splitter:
         self.value_now: dict[Atom, Atom] = {}
         self.value_later: dict[Atom, Atom] = {}
         self.residuals: dict[Atom, Var] = {}
-        """What the known part keeps -> the input of the staged part that takes it."""
+        """The residuals of the known part, with the inputs of the staged part that take them."""
         self.decisions: list[Decision] = []
         self.checkpoints: list[Checkpoint] = []
 
@@ -177,13 +177,13 @@ class _Splitter:
         return self.is_rule and literal.held
 
     def read_later(self, atom: Atom) -> Atom:
-        """What a value is in the staged part: itself, or a residual."""
+        """The counterpart of a value in the staged part: itself, or a residual."""
         if self.is_available(atom):
             return self.value_later.get(atom, atom)
         return self.keep(self.value_now.get(atom, atom))
 
     def keep(self, atom: Atom) -> Atom:
-        """The input of the staged part that stands for a value of the known one."""
+        """The input of the staged part for a value of the known part."""
         if isinstance(atom, Literal):
             if not self.is_held(atom):
                 return atom
@@ -208,7 +208,7 @@ class _Splitter:
         self.now.equations.append(_with_inputs(equation, self.read_now(equation)))
 
     def read_now(self, equation: Equation) -> tuple[Atom, ...]:
-        """What the operands of a known equation are in the known part."""
+        """The operands of a known equation in the known part."""
         value = self.value_now
         return tuple([value.get(a, a) for a in equation.invars]) if value else equation.invars
 
@@ -288,7 +288,7 @@ class _Splitter:
 
 
 class _PolicySplitter(_Splitter):
-    """A split with a checkpoint policy, which is asked of each known equation; what it does not save is there later all the same."""
+    """A split with a checkpoint policy, which decides about each known equation; what it does not save is still available later."""
 
     def __init__(self, policy: Policy, program: Program, *others: Any):
         super().__init__(program, *others)
@@ -312,7 +312,7 @@ class _PolicySplitter(_Splitter):
         self.ask_policy(equation, here)
 
     def ask_policy(self, equation: Equation, here: Equation) -> None:
-        """Records what the policy says of an equation, which is `here` in the known part, and does it."""
+        """Records and applies the policy's decision on an equation, which is `here` in the known part."""
         operation = equation.operation
         verdict = compat.decide(self.policy, operation.primitive, operation.in_avals, write_params(operation))
         if any(compat.is_real_effect(e) for e in operation.effects):
@@ -350,19 +350,19 @@ class _PolicySplitter(_Splitter):
 
 
 def _of_part(program: Program, part: Program, builder: Builder) -> Relations:
-    """The relations of the variables that a part has from its program, and of what was copied into it."""
+    """The relations between variables that a part inherits from its program, and from what was copied into it."""
     own = {*part.invars, *part.constvars, *(v for e in part.equations for v in e.outvars)}
     here = [found for found in program.relations() if found[0] in own]
     return tuple(dict.fromkeys([*here, *builder.relations()]))
 
 
 def _in_place_of(made: list[Atom], variables: Mapping[Atom, Var], equations: Sequence[Equation]) -> list[Atom]:
-    """Has results keep the variables that they had, as those of an equation that is not split do.
+    """Gives results the variables that they had, as for an equation that is not split.
 
     Args:
       made: the results.
       variables: the variables that some of them had.
-      equations: those that have just been made, which are changed.
+      equations: the new equations, which are changed.
     """
     here = {v for e in equations for v in e.outvars}
     renamed: dict[Atom, Var] = {a: v for a, v in variables.items() if a in here and not isinstance(v, DropVar)}
@@ -379,7 +379,7 @@ def _with_inputs(equation: Equation, ins: tuple[Atom, ...]) -> Equation:
 
 
 def _with_own_origin(equation: Equation, ins: tuple[Atom, ...]) -> Equation:
-    """A copy whose origin is shared with no other equation of the rule that wrote them, so that a copy of it can be told by it."""
+    """A copy whose origin is not shared with other equations of its rule, so that later copies of it can be identified."""
     o = equation.origin
     own = Origin(o.equation, o.transform, o.rule, o.role) if o is not None else None
     return Equation(equation.operation, ins, equation.outvars, equation.source, own)
@@ -398,7 +398,7 @@ def recomputed(program: Program, transform: str) -> Program:
 
 
 def _copied(program: Program) -> Relations:
-    """What is copied from a program computes the values of that program."""
+    """Marks values copied from a program as values of that program."""
     for v in (*program.invars, *(v for e in program.equations for v in e.outvars)):
         yield v, "value", v
     yield from program.relations()

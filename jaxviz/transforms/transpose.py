@@ -110,13 +110,13 @@ transpose_rules: RuleTable[TransposeRule] = RuleTable("transpose", _default_rule
 
 
 def _literals(atoms: Sequence[Atom]) -> Callable[[], Sequence[Any]] | None:
-    """Gives the values of those atoms that are literals, if any is: the numbers of Python's that a rule keeps as residuals."""
+    """The values of the atoms if any is a literal: a rule may save Python scalars as residuals."""
     known = [a.val if isinstance(a, Literal) else None for a in atoms]
     return (lambda: known) if any(x is not None for x in known) else None
 
 
 def _not_linear(operation: Operation) -> EquationError:
-    """What JAX's rules say of a product of two linear operands by failing an assertion, in words."""
+    """An error for a product of two linear operands, for which JAX's rules fail an assertion."""
     return EquationError(
         f"The function is not linear: more than one operand of '{operation.primitive.name}' depends on the inputs of the transpose. "
         "jax.linearize returns a linear function that can be transposed."
@@ -124,14 +124,15 @@ def _not_linear(operation: Operation) -> EquationError:
 
 
 typed_by_cotangents: set[Any] = set()
-"""Primitives that hold programs which JAX transposes for the types of the cotangents that come in; of others those of the program decide."""
+"""Primitives that hold programs which JAX transposes for the types of the cotangents that come in; of others those of the program decide.
+"""
 
 
 def _typed_as(operation: Operation, cts: Sequence[Atom | None]) -> Operation:
-    """The operation with results of the types that their cotangents have: in JAX a rule is run on what comes in.
+    """The operation with results of their cotangents' types: in JAX a rule is applied to whatever comes in.
 
-    The cotangent of a weakly typed value is strong where, say, a matrix product with a strong one reads it; and a user's backward rule may
-    give one of higher precision than the value.
+    For example, the cotangent of a weakly typed value is strong if a matrix product with a strong one reads it, and a user's backward rule
+    may return a higher precision than the value's.
     """
     if operation.programs and operation.primitive not in typed_by_cotangents:
         return operation
@@ -149,12 +150,12 @@ def _rule(
     operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, equation: Equation, index: int,
     values: Callable[[], Sequence[Any]] | None,
 ) -> TransposeRule:  # fmt: skip
-    """The rule of an operation; where its Python code reads values, and they are there, the one that holds at these.
+    """The rule of an operation; if its Python code branches on values, and these are available, the rule for these values.
 
     Args:
-      operation, linear, nonzero_cts, logs: as of `transpose_rules`.
+      operation, linear, nonzero_cts, logs: as in `transpose_rules`.
       equation, index: for errors.
-      values: gives those of the operands that it is not transposed in, and of the cotangents, as far as they are there.
+      values: returns the values of non-linear operands and of the cotangents, as far as they are available.
     """
     try:
         return transpose_rules(operation, linear, nonzero_cts, logs)

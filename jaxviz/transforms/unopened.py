@@ -13,10 +13,10 @@ from jaxviz.ir.syntax import Equation, Operation, Program
 from jaxviz.transforms.jvp import jvp_rules
 
 _FOREIGN = frozenset(("ffi_call", "tpu_custom_call"))
-"""Primitives that call what was not written in JAX, and hold no more than its name or its text."""
+"""Primitives that call code not written in JAX, and contain only its name or its text."""
 
 _OF_ELEMENTS = frozenset("reduce reduce_window reduce_window_no_identity select_and_scatter".split())
-"""Primitives that apply a function to each element, which is part of the operation; so do those whose name begins with `scatter`."""
+"""Primitives that apply a function to each element as part of the operation; so do those whose name begins with `scatter`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _walk(
     opened: Collection[str],
     is_unopened: Callable[[Operation], bool],
 ) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
-    """The equations that are not opened, each with those that hold it, innermost first."""
+    """The equations that are not opened, each with its enclosing equations, innermost first."""
     for e in program.equations:
         if e.primitive in jvp_rules.registered or e.primitive.name in opened:
             for _, inner in e.programs:
@@ -101,7 +101,7 @@ def _is_unopened(operation: Operation) -> bool:
 
 
 def _is_opaque(operation: Operation) -> bool:
-    """Whether an operation holds code that is not a Program: a function, or a hi-primitive."""
+    """Whether an operation contains code that is not a Program: a function, or a hi-primitive."""
     if any(callable(x) and not isinstance(x, type) for x in operation.params.values()):
         return True
     return compat.is_high_equation(operation.primitive, operation.in_avals, operation.params)

@@ -77,7 +77,7 @@ class Advisor:
         return ""
 
     def _turns_in(self, value: Atom) -> bool:
-        """Whether a value is the same in each iteration of a loop in which it is read."""
+        """Whether a value is the same in each iteration of the loop that reads it."""
         given = self.causes.values.given(value)
         if given is None or not is_loop(given.holder):
             return False

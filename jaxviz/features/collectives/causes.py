@@ -101,7 +101,7 @@ class Causes:
         return found
 
     def _need(self, exchange: Exchange) -> compat.Need | None:
-        """What a collective is there for: what has its name, or else its equation; along its axes."""
+        """The need for a collective: found by its name, or else by its equation, for its axes."""
         kind = "sum" if exchange.kind in _SUMMED else "move"
         wanted = {a.partition(":")[0] for a in exchange.axes}
 
@@ -197,7 +197,7 @@ class Causes:
         return Cause(f"{name} is {before}, {why}: {done}", "move", number, value, need)
 
     def _why_moved(self, need: compat.Need, equation: Equation) -> str:
-        """Why an operation cannot work on a value as it is laid out; '' if its rule does not say."""
+        """Why an operation cannot use a value with its sharding; '' if its rule does not say."""
         what = equation.primitive.name
         for axis in need.axes:
             dim = _along(need.before, axis)

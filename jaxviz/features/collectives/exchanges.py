@@ -143,7 +143,7 @@ class Reading:
         return found
 
     def _served(self, instruction: Instruction, kind: str, place: int) -> tuple[int, ...]:
-        """The numbers of what reads a value that is moved."""
+        """The numbers of the readers of a moved value."""
         if kind in ("all-reduce", "reduce-scatter"):
             return ()
         attribution = Attribution(self.module, self.places, self.n_devices)

@@ -37,8 +37,8 @@ class Collective(Data):
       operation: the equation's, such as 'dot_general'.
       location: its line in the user's code; None if unknown.
       cause: why it is there; '' if unknown.
-      cause_kind: 'written' for a collective of the function itself, or its transpose; 'cotangent' for a cotangent that is summed; 'sum' for a
-        sum over a split dimension; 'asked' for a layout that the function asks for; 'move' for one that an operation needs.
+      cause_kind: 'written' for a collective of the function itself, or its transpose; 'cotangent' for a cotangent that is summed; 'sum' for
+        a sum over a split dimension; 'asked' for a layout that the function asks for; 'move' for one that an operation needs.
       advice: what would defer, merge or avoid it; '' if nothing is known.
       instructions: the names of the compiled program's instructions.
       equations: the numbers of the equations that they are for, as `Tags` numbers them.
@@ -322,7 +322,7 @@ def _row_of_written(w: Written) -> tuple[str, ...]:
 
 
 def _times(count: int, trips: int | None) -> str:
-    """`2 × 6`: so many, each so often."""
+    """`2 × 6`: the number of collectives, and how often each runs."""
     if trips is None:
         return f"{count:,} × ?"
     return repeated(count, f"{trips:,}") if trips > 1 else f"{count:,}"

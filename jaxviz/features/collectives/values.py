@@ -17,7 +17,7 @@ _SHOWN_AGAIN = (
     "reshape", "squeeze", "transpose", "convert_element_type", "copy", "pvary", "sharding_constraint", "reshard", "name",
     "broadcast_in_dim", "expand_dims", "optimization_barrier", "copy_p",
 )  # fmt: skip
-"""Operations whose result has the name of what they are given."""
+"""Operations whose result is named like their operand."""
 
 
 @dataclass(frozen=True)

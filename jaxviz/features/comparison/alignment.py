@@ -52,12 +52,12 @@ def align(before: Program, after: Program, inputs: Mapping[int, int] | None = No
 
 
 _Value = Hashable
-"""What tells a value of a program from the others: where it is made, or for a literal what it is."""
+"""What identifies a value in a program: where it is computed, or for a literal its value."""
 
 
 @dataclass(slots=True)
 class _Item:
-    """An equation; a call stands before those of its program, which stand in its place."""
+    """An equation; a call precedes the equations of its program."""
 
     number: int
     kind: Hashable
@@ -73,7 +73,7 @@ class _Aligner:
         self.pairs: list[tuple[int, int]] = []
         n = max(len(before.invars), len(after.invars))
         self.same: dict[_Value, _Value] = {}
-        """For a value of the second program, what it is in the first."""
+        """For each value of the second program, its counterpart in the first."""
         self.common: set[_Value] = set()
         """What of the first program is in the second too."""
         for j, i in zip(range(n), range(n), strict=True) if inputs is None else inputs.items():
@@ -120,7 +120,7 @@ class _Aligner:
         self.common.add(first)
 
     def may_be_same(self, first: _Value, second: _Value) -> bool:
-        """Whether nothing but a change that is told elsewhere, an equation taken away or added, makes the one of the other."""
+        """Whether one becomes the other by nothing but changes that are reported elsewhere: equations removed or added."""
         if isinstance(first, _Number) or isinstance(second, _Number):
             return first == second
         found = self.same.get(second)
@@ -179,7 +179,7 @@ def _value(env: Mapping[Atom, _Value], atom: Atom) -> _Value:
 
 
 def _kind(e: Equation) -> Hashable:
-    """What is equal for equations that do the same: the operation with its literals, or of one that holds programs what it is beside them."""
+    """A key shared by equations that do the same: the operation with its literals, or for nested programs, everything else about it."""
     if not e.programs:
         return e.operation, tuple(str(a.val) if isinstance(a, Literal) else "" for a in e.invars)
     if is_call(e):

@@ -135,7 +135,7 @@ class Comparison(Report):
         return found
 
     def _inputs(self, forward: Alignment) -> dict[int, int]:
-        """For inputs of the second version's linear program those of the first: residuals that are the same, then all in order."""
+        """Maps inputs of the second version's linear program to those of the first: first equal residuals, then the rest in order."""
         kept = self.before.n_residuals, self.after.n_residuals
         first, second = (n - k for n, k in zip(forward.n_results, kept, strict=True))
         n = len(self.after.linear.invars) - kept[1]

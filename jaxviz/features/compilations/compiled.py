@@ -98,7 +98,7 @@ class CompileReport(Report):
 
     @property
     def _groups(self) -> list[tuple[Placed, ...]]:
-        """The arguments, then the results, those of repeated layers together."""
+        """The arguments, then the results, with those of repeated layers combined."""
         repeats = lambda p: (pattern(p.path), p.type, p.nbytes_per_device, p.layout, pattern(p.note))
         return [*grouped(self.arguments, repeats), *grouped(self.results, repeats)]
 
@@ -239,7 +239,7 @@ def _corrected(
 
 
 def _laid_out_otherwise(compiled: Any, i: int, k: int, result: str) -> str:
-    """How the memory layouts of an argument and a result of one type differ; '' if they do not."""
+    """How the memory layouts of an argument and a result with equal types differ; '' if they do not."""
     given = jax.tree.leaves(compiled.input_formats, is_leaf=lambda x: x is None)[i]
     made = jax.tree.leaves(compiled.output_formats)[k]
     if given is None or given.sharding is None or made.sharding is None:

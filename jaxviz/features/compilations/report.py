@@ -32,8 +32,9 @@ class Change:
     """One change in the cache key.
 
     Args:
-      kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'tree', 'function', 'closure', 'options', 'config', 'watch', for what
-        `jaxviz.watch` asks of probes; or 'part', for a different part of the function that a transform outside of `jit` compiles.
+      kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'tree', 'function', 'closure', 'options', 'config',
+        'watch', for what `jaxviz.watch` asks of probes; or 'part', for a different part of the function that a transform outside of `jit`
+        compiles.
       path: of the argument, such as `params['w']`; the name of the static argument, the variable, the option.
       before, after: as text; '' if there is nothing to say.
     """
@@ -106,7 +107,8 @@ class FunctionCompilations(Report):
       definition: where it is defined.
       compiled: the compilations in order; see `Recompilation`.
       n_functions: how many function objects this definition created.
-      only_traced: how often it was traced but not compiled: by `jax.make_jaxpr`, `jax.eval_shape`, `f.trace`, or a call that raised an error.
+      only_traced: how often it was traced but not compiled: by `jax.make_jaxpr`, `jax.eval_shape`, `f.trace`, or a call that raised an
+        error.
       is_part: whether these are parts of a jitted function that a transform outside of `jit`, such as `jax.grad`, compiled one by one.
       is_watched: whether compilations were watched before this report was requested.
       asked: for the given arguments, the number of the compilation that they use, or None if there is none, and how they differ from the
@@ -320,8 +322,8 @@ def explain_recompile(
 ) -> FunctionCompilations | CompilationReport:
     """Explains why a jitted function was compiled again: the call, what changed in the cache key, and the seconds, for each compilation.
 
-    Call `watch_compilations()` at the start: nothing is watched before. Without that, the report says so, and compilations are watched from then
-    on. Each compilation is compared with the earlier one of the same function that differs least from it.
+    Call `watch_compilations()` at the start: nothing is watched before. Without that, the report says so, and compilations are watched from
+    then on. Each compilation is compared with the earlier one of the same function that differs least from it.
 
     >>> jaxviz.watch_compilations()
     >>> print(jaxviz.explain_recompile(step))
@@ -332,8 +334,9 @@ def explain_recompile(
     2    1  train.py:30  0.9 ms   4 ms    23 ms    params['w']: f32[3] → f32[4]
 
     Args:
-      f: a function of `jax.jit` or of `jaxviz.jit`, or the function that was jitted. All functions of one definition count as one. Without it, all functions.
-      *args, **kwargs: the arguments of a possible call: the report says whether this call would be compiled, and why. The call is not made.
+      f: a function of `jax.jit` or of `jaxviz.jit`, or the function that was jitted. All functions of one definition count as one. Without
+        it, all functions. *args, **kwargs: the arguments of a possible call: the report says whether this call would be compiled, and why.
+        The call is not made.
 
     Raises:
       TypeError: f is not a function; or arguments are given but f is not jitted.
@@ -401,7 +404,7 @@ def _group(c: Compilation) -> Any:
 
 
 def _function(records: Sequence[Compilation]) -> FunctionCompilations:
-    """Those of one group. What they differ from may have been compiled before the first of them."""
+    """The compilations of one group. They may differ from a program that was compiled before the first of them."""
     first = records[0]
     earlier = [c for c in compilations.LOG if c.number < first.number and _group(c) == _group(first) and c.is_compiled]
     compiled = [c for c in records if c.is_compiled]
@@ -420,7 +423,7 @@ def _function(records: Sequence[Compilation]) -> FunctionCompilations:
 
 
 def _nearest(c: Compilation, earlier: Sequence[Compilation]) -> tuple[Compilation | None, tuple[Change, ...]]:
-    """The earlier program that a new one differs least from; one of the same function, where there is one, as in JAX."""
+    """The earlier program that differs least from a new one; like in JAX, one of the same function if there is one."""
     if not earlier:
         return None, ()
     of_it = [e for e in earlier if e.function == c.function] or earlier
@@ -441,7 +444,7 @@ def changes_between(old: Compilation, new: Compilation) -> tuple[Change, ...]:
 
 
 def _watch_change(before: Any, after: Any) -> Change | None:
-    """That other probes are watched, which is part of what jax's caches go by."""
+    """Says that other probes are watched, which is part of the key of jax's caches."""
     specs = [*(before or ()), *(after or ())] if isinstance(before, tuple) and isinstance(after, tuple) else []
     if not specs or not all(isinstance(s, Spec) for s in specs):
         return None

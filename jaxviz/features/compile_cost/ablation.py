@@ -20,7 +20,7 @@ from jaxviz.progress import counting
 from jaxviz.report.messages import short_message
 
 _Key = tuple[str, int]
-"""What stands in the place of a group's blocks, 'loop' or 'one' of them, and the number of the group."""
+"""What replaces a group's blocks, a 'loop' or 'one' of them, and the number of the group."""
 _ALL = -1
 
 

@@ -50,9 +50,10 @@ def with_loops(
 ) -> Folded:
     """The program with a `jax.lax.scan` in the place of each run, and a `jax.vmap` where no block reads of the one before.
 
-    What the blocks of a run at the outermost level take from the arguments, one each, is one stacked argument, and what they give as results is
-    one stacked result: so it is where the parameters of layers are stacked. In inner programs, and of arguments that lie on several devices, it is
-    stacked where it is read.
+    What the blocks of a run at the outermost level take from the arguments, one each, is one stacked argument, and what they give as
+    results is
+    one stacked result: so it is where the parameters of layers are stacked. In inner programs, and of arguments that lie on several
+      devices, it is stacked where it is read.
 
     Args:
       program: it.
@@ -69,7 +70,7 @@ def with_loops(
 
 
 def _changed(program: Program, runs: Iterable[Run], change: Callable[[Program, list[Run]], Program]) -> Program:
-    """A program in which each program, the nested ones first, is changed by the runs in it."""
+    """A program with the change applied to each nested program with runs, innermost first."""
     by_program: dict[Program, list[Run]] = {}
     for run in runs:
         by_program.setdefault(run.program, []).append(run)
@@ -118,11 +119,11 @@ def _type(aval: Any) -> jax.ShapeDtypeStruct:
 
 
 class _Loops:
-    """Evaluates a program, its runs as loops.
+    """Evaluates a program with its runs as loops.
 
     Args:
-      program, runs: them.
-      types: of its inputs, where those that blocks take one each may be stacked; None where they stay apart.
+      program, runs: the program and its runs.
+      types: the types of its inputs, where inputs that each belong to one block may be stacked; None to keep them separate.
     """
 
     def __init__(self, program: Program, runs: Sequence[Run], types: Sequence[Any] | None):
@@ -136,7 +137,7 @@ class _Loops:
         self.rows = rows_of(program)
         self.sums = sums_of(program)
         self.of_array: dict[Atom, int] = {}
-        """Of an array whose rows are taken: which stack it is."""
+        """For each array whose rows are taken, the number of its stack."""
 
     # --- stacked arguments --------------------------------------------------------------------------------------------
 
@@ -221,7 +222,7 @@ class _Loops:
         return self.env[atom]
 
     def _place(self, atom: Atom) -> tuple[int, int] | None:
-        """Which part of which stack a value is; None where it is none."""
+        """The stack and the index of a value in it; None if it is not part of one."""
         row = self.rows.get(atom) if isinstance(atom, Var) else None
         if row is None or row.keeps_dimension:
             return self.part.get(atom)
@@ -231,7 +232,7 @@ class _Loops:
         return self.of_array[row.array], row.number
 
     def _added_up(self, total: Sum, aval: Any) -> Any:
-        """A sum of rows: those that are parts of one stack, in order, are put at once."""
+        """A sum of rows; if these are the parts of one stack in order, they are scattered at once."""
         terms = [self.read(a) for a in total.others]
         rows = sorted(total.rows, key=lambda r: r[0])
         while rows:
@@ -281,7 +282,7 @@ class _Loops:
             self.env.update(zip(made, outs, strict=True))
 
     def _is_set_apart(self, equation: Equation) -> bool:
-        """Whether it takes a row, or adds rows up, which is done where its value is read."""
+        """Whether it takes a row or adds rows, which is done where its result is read."""
         return bool(equation.outvars) and (equation.outvars[0] in self.rows or equation.outvars[0] in self.sums)
 
     def _read_after(self, end: int) -> set[Atom]:
@@ -363,7 +364,7 @@ class _Loops:
         return a is not None and b is not None and a[0] == b[0] and a[1] > b[1]
 
     def _stack(self, atoms: Sequence[Atom], reverse: bool) -> Any:
-        """The values that a loop goes over, as one; where they are parts of a stack, that."""
+        """The values that a loop iterates over, stacked; if they are parts of a stack, that stack."""
         atoms = atoms[::-1] if reverse else atoms
         places = [self._place(a) for a in atoms]
         if all(p is not None for p in places) and len({p[0] for p in places if p is not None}) == 1:

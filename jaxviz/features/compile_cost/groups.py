@@ -22,7 +22,7 @@ from jaxviz.report.tables import type_text
 from jaxviz.transforms.inline import inlined_where
 
 _AS_MANY = 0.7
-"""The least share of the blocks of one pass that another pass of them has: at either end some may be left out, or differ."""
+"""The least share of blocks that a second pass has to have in common with the first: at either end some may be missing or differ."""
 
 
 @dataclass(frozen=True, eq=False)

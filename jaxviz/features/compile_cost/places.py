@@ -15,7 +15,7 @@ from jaxviz.ir.syntax import Equation
 from jaxviz.report.places import source_line
 
 _MOST = 0.95
-"""The share of a block's equations that has to come through a line for it to be that of the block."""
+"""The share of a block's equations that have to come through a line for the line to count as the block's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ def _lines(frames: Sequence[Frame], called: Any) -> Place:
 
 
 def line_of_stack(stack: Stack) -> Location | None:
-    """The innermost line of the user's own in a Python stack; failing that, of a library's. What JAX calls of a library by itself, such as NumPy, has no line: the function that is traced does not."""
+    """The innermost line of the user's own in a Python stack; failing that, of a library's. What JAX calls of a library by itself, such as
+    NumPy, has no line: the function that is traced does not."""
     library = None
     inward = stack[::-1]
     whose = owners([code for code, _ in inward])

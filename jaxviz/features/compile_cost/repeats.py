@@ -1,7 +1,7 @@
 """Finds blocks that repeat in a program, as a Python loop leaves them.
 
-A run of blocks is one where each does the same operations in the same order, reads what the block before gives in the same places, and else only
-values that were there before the first block: that is what `jax.lax.scan` can do in one body.
+A run of blocks is one where each does the same operations in the same order, reads what the block before gives in the same places, and else
+only values that were there before the first block: that is what `jax.lax.scan` can do in one body.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHARE = 0.005
 _PERIODS = 60
 """How many lengths of a block are tried."""
 _IN_A_BLOCK = 8
-"""How often even the rarest operation of a block may stand in it."""
+"""How often even the rarest operation of a block may occur in it."""
 _MOST = 24
 """How many runs are looked for in one program."""
 
@@ -83,7 +83,7 @@ class Alike:
 
 
 def _key_of_param(value: Any) -> Hashable:
-    """A param that is no program. A function, such as a custom rule, is not compiled: its code tells it apart well enough."""
+    """A param that is not a program. A function, such as a custom rule, is not compiled, and its code identifies it well enough."""
     if callable(value) and not isinstance(value, type):
         return id(getattr(value, "__code__", None) or type(value))
     try:
@@ -146,7 +146,8 @@ class Run:
 
     @cached_property
     def carry(self) -> tuple[tuple[Slot, Slot], ...]:
-        """The values that go from block to block: one of the operands that read each, and the result that it is. Several operands may read one."""
+        """The values that go from block to block: one of the operands that read each, and the result that it is. Several operands may read
+        one."""
         found: dict[tuple[Slot, Any], tuple[Slot, Slot]] = {}
         for operand, result in self.carried.items():
             first = self.operand(0, operand)
@@ -216,14 +217,14 @@ def _candidates(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
 
 
 class _Values:
-    """Where the values of a program are made, and who reads them."""
+    """Where the values of a program are computed, and who reads them."""
 
     def __init__(self, program: Program):
         self.program = program
         self.made = {v: (i, k) for i, e in enumerate(program.equations) for k, v in enumerate(e.outvars)}
 
     def runs(self, start: int, end: int, period: int) -> Iterator[Run]:
-        """The longest run that begins at each of the places where a block may begin; of these the one that carries least."""
+        """The longest run that begins at each possible start of a block; of several, the one with the smallest carry."""
         slack = (end - start) % period
         offsets = sorted(range(slack + 1), key=lambda o: self._crossing(start + o + period, period))
         best: Run | None = None
@@ -244,7 +245,7 @@ class _Values:
         return len({p for p in places if at - period <= p < at})
 
     def _run(self, start: int, period: int, most: int) -> Run | None:
-        """The blocks from here on that read the same places; None where there are not two."""
+        """The blocks from here on that read the same places; None if there are fewer than two."""
         first, second = self._reads(start, period, 0), self._reads(start, period, 1)
         if first is None or second is None:
             return None

@@ -167,7 +167,7 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
 def _pulled_back(
     fun: Callable[..., Any], active: Sequence[int], n_inputs: int, floating: Sequence[bool]
 ) -> Callable[..., Any]:
-    """`jax.vjp` and the call of what it gives, for a function whose result is no number."""
+    """`jax.vjp` and a call of the resulting function, for a function whose result is not a scalar."""
 
     def gradient(*values: Any) -> Any:
         inputs, cotangents = list(values[:n_inputs]), list(values[n_inputs:])
@@ -193,7 +193,7 @@ def _named(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 @dataclass
 class _Compiled:
-    """What is known of a program that was compiled: the seconds of each time, and its instructions."""
+    """What is known of a compiled program: the seconds of each compilation, and its instructions."""
 
     seconds: list[Seconds] = field(default_factory=list)
     after: tuple[Instruction, ...] | None = None
@@ -209,7 +209,7 @@ class _Compiled:
 
 _REMEMBERED = 64
 _compiled: OrderedDict[str, _Compiled] = OrderedDict()
-"""By program, lines and flags, what was compiled last: asked for again, or once more after an interrupt, it is not compiled again."""
+"""The latest compiled programs by program, lines and flags: they are not compiled again when requested again, or after an interrupt."""
 
 
 def forget_compiled() -> None:
@@ -221,7 +221,7 @@ on_clearing(forget_compiled)
 
 
 def _known(lowered: Any) -> _Compiled:
-    """What is known of a program: its entry, to be added to. Of large constants only the types count, as for the time that XLA takes."""
+    """The entry for a program, to be filled in. Large constants count with their types only, as they do for XLA's time."""
     module = lowered.compiler_ir("stablehlo").operation
     lines = [(at.file, at.line) if (at := next(iter(i.lines), None)) else None for i in before_xla(lowered)]
     device = jax.devices()[0]

@@ -45,10 +45,12 @@ def compile_cost(f: Any, *args: Any, argnums: Argnums = 0, ablate: bool = False,
 
     >>> print(jaxviz.compile_cost(loss, params, x))
     compiling the gradient of `loss` in `params` takes 21.5 s of CPU time on cpu, 22.3 s of wall time: tracing 0.5 s, lowering 0.1 s, XLA
-    20.9 s. These 24 blocks are identical, `x = layer(p, x)` (model.py:12): a `jax.lax.scan` would trace and compile only one, and leave out 95 % of …
+    20.9 s. These 24 blocks are identical, `x = layer(p, x)` (model.py:12): a `jax.lax.scan` would trace and compile only one, and leave out
+    95 % of …
 
-    A training step, which computes a gradient itself, is compiled unchanged, and so is a function with `argnums=()`. For a function whose result
-    is not a single number, `jax.vjp` and the call of its result are compiled. Arguments can be types (`jax.ShapeDtypeStruct`): nothing is run.
+    A training step, which computes a gradient itself, is compiled unchanged, and so is a function with `argnums=()`. For a function whose
+    result is not a single number, `jax.vjp` and the call of its result are compiled. Arguments can be types (`jax.ShapeDtypeStruct`):
+    nothing is run.
 
     Seconds are measured without JAX's caches, except for jitted functions inside `f` that were traced before. XLA does not report
     its time by line, so the report counts instructions instead. With `ablate=True`, XLA's seconds for the largest groups of repeated
@@ -115,7 +117,7 @@ class _Costs:
         )  # fmt: skip
 
     def _with_loops(self, function: Program | None, runs: Sequence[Run]) -> Folded:
-        """The gradient of the function with loops, as it is where one writes them."""
+        """The gradient of the function with loops, as if they were written in the source."""
         s = self.subject
         assert function is not None
         assert s.gradient is not None
@@ -163,7 +165,7 @@ def _runs_at(group: Group, own: Sequence[Group]) -> tuple[Run, ...]:
 
 
 class _Tally(Data):
-    """Counts of one place, as they accumulate."""
+    """Accumulates the counts of one place."""
 
     def __init__(self, location: Location):
         self.location = location
@@ -175,7 +177,7 @@ def _by_place(
     program: Program, before: Sequence[Instruction], after: Sequence[Instruction] | None, stacks: Sequence[tuple[Stack, float]],
     tracing: float,
 ) -> tuple[tuple[Part, ...], tuple[Part, ...], Counts]:  # fmt: skip
-    """The sizes by line and by function, and of what has no line."""
+    """The sizes by line and by function, and of instructions without a line."""
     lines: dict[tuple[str, int], _Tally] = {}
     functions: dict[tuple[str, str], _Tally] = {}
     rest = Counter[str]()

@@ -170,7 +170,7 @@ class Attribution:
         return instruction.opcode == "parameter" and holder is not None and holder.opcode == "while"
 
     def _given_to_loop(self, value: Value) -> list[Value]:
-        """For what goes round in a loop: what the body gives it, and what it begins with."""
+        """The sources of a loop's carry: the body's result, and the initial value."""
         number, index = value
         instruction = self.module.instructions[number]
         loop = instruction if instruction.opcode == "while" else self.module.callers[instruction.computation]
@@ -202,7 +202,8 @@ class Attribution:
     # --- what a buffer contains ---------------------------------------------------------------------------------------
 
     def described_all(self, buffers: Iterable[Buffer]) -> dict[Buffer, Described]:
-        """What the buffers of temporaries are: those that are residuals first, since another value may be held in the place of the rest alone."""
+        """What the buffers of temporaries are: those that are residuals first, since another value may be held in the place of the rest
+        alone."""
         found = {b: self.described(b) for b in buffers}
         self._held = frozenset(d.residual for d in found.values() if d.residual is not None and not d.stands_in)
         return {b: self.described(b) if d.stands_in else d for b, d in found.items()}
@@ -253,7 +254,7 @@ class Attribution:
                         yield replace(self._named(made, shape), kind=kind), shape.nbytes or 0
 
     def _made_last(self, instruction: Instruction) -> int | None:
-        """What an instruction of a fusion computes the value of; None where another one after it does."""
+        """The instruction of a fusion whose value an equation computes; None if another one follows."""
         numbers = self.places.numbers(instruction)
         number = numbers[0] if numbers else None
         if number is None or self.places.found[number].holds_programs:
@@ -384,11 +385,11 @@ class Attribution:
         return self._as_copied(replace(made, kind=kind), traced)
 
     def _is_rounded(self, computed: Instruction, place: Maker, shape: Shape) -> bool:
-        """Whether all that XLA does is to round the value to its own type, having computed it in a larger one."""
+        """Whether XLA only rounds the value to its own type, after computing it in a larger one."""
         return computed.opcode == "convert" and any(shape.text == type_text(aval) for aval in place.results)
 
     def _times_larger(self, place: Maker, traced: Traced, shape: Shape) -> int:
-        """How many times the elements of the largest value that an equation reads or makes; 0 for no more than these."""
+        """The factor by which the elements exceed those of the largest value that an equation reads or computes; 0 if they do not."""
         if traced.stacked or traced.sliced or traced.computed is not None:
             return 0
         largest = max((int(getattr(aval, "size", 0)) for aval in (*place.results, *place.operands)), default=0)
@@ -401,7 +402,7 @@ class Attribution:
         return instruction
 
     def _is_on_the_way(self, value: Value, number: int) -> bool:
-        """Whether an instruction is a part of what an equation comes to in XLA, and not the one that gives the value."""
+        """Whether an instruction is an intermediate step of what an equation becomes in XLA, and not the one with its value."""
         maker, primitive = self.module.instructions[value[0]], self.places.found[number].operation
         inner = self._innermost(maker)
         if inner.opcode == "broadcast" and number in self.places.numbers(inner) and "broadcast" not in primitive:
@@ -417,7 +418,7 @@ class Attribution:
         return maker.opcode not in ("while", "parameter") and any(number in self.places.numbers(u) for u in plain)
 
     def _as_copied(self, described: Described, traced: Traced) -> Described:
-        """A value that is copied on the way: XLA's own, but for a residual of which the backward pass reads nothing but the copy."""
+        """A value that is copied: XLA's own, except for a residual of which the backward pass reads only the copy."""
         if traced.copied is None or traced.stacked:
             return described
         kind = self._kind_of_copy(traced.copied)
@@ -428,7 +429,7 @@ class Attribution:
         return replace(described, kind=kind, why=why, residual=None, repeats=repeats)
 
     def _reads_original(self, copy: Instruction) -> bool:
-        """Whether the backward pass reads what is copied, too."""
+        """Whether the backward pass also reads the original of a copy."""
         seen: set[Value] = set()
         pending: list[Value] = [(copy.operands[0], ())]
         while pending:
@@ -490,7 +491,7 @@ class Attribution:
     # --- residuals ----------------------------------------------------------------------------------------------------
 
     def _kept(self, number: int, shape: Shape, stacked: bool) -> int | None:
-        """Which residual the value of an equation is, as far as one device holds it; None where it is none, or only one iteration's part."""
+        """Which residual an equation's value is, as far as one device has it; None if it is none, or only one iteration's part."""
         kept = self.places.kept.get(number, ())
         return next((k for k in kept if self._is_all_of(k, shape, stacked)), None)
 
@@ -513,7 +514,7 @@ class Attribution:
                         yield user, place
 
     def _where_late(self, buffer: Buffer) -> str:
-        """`, for dot_general in model.py:12`: the first reader of the backward pass that says so."""
+        """`, for dot_general in model.py:12`: the first reader in the backward pass with a location."""
         for user, _ in self._late_readers(buffer):
             for number in self.places.numbers(user)[:1]:
                 place, (_, location, _) = self.places.found[number], self.places.label(number)
@@ -545,13 +546,13 @@ class Attribution:
         return {}
 
     def _is_merged(self, buffer: Buffer) -> bool:
-        """Whether the forward pass goes on with what the backward pass is to compute again: XLA has both in one."""
+        """Whether the forward pass continues with the value that the backward pass should recompute, because XLA merged both."""
         found = self.places.found
         readers = (u for v in buffer.values for n, _ in self._shown(v) for u, _ in self.module.users.get(n, ()))
         return any(found[n].stage == "forward" for u in readers for n in self.places.numbers(u))
 
     def _held_for(self, buffer: Buffer, shape: Shape) -> int | None:
-        """The residual that the backward pass computes anew from a value of the forward pass, which XLA holds in its place."""
+        """The residual that the backward pass computes from a value of the forward pass, which XLA stores instead."""
         candidates: list[int] = []
         for user, place in self._late_readers(buffer):
             for number in self.places.numbers(user):

@@ -55,7 +55,8 @@ class MemoryBeside(Report):
 
     @cached_property
     def differences(self) -> tuple[Change, ...]:
-        """The rows with different bytes at the two peaks, largest first: `before` is the model's row, `after` the compiled one's, `why` the reason.
+        """The rows with different bytes at the two peaks, largest first: `before` is the model's row, `after` the compiled one's, `why` the
+        reason.
 
         The sum is that of the compiled program's arguments, results, constants and temporaries, gaps included, less the modelled peak.
         """
@@ -102,7 +103,8 @@ class MemoryBeside(Report):
 
     @property
     def summary(self) -> str:
-        """gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB fused away, 32.0 KiB copied."""
+        """gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB fused away, 32.0 KiB
+        copied."""
         reasons = [f"{format_change(n)} {reason}" for reason, n in self.by_reason.items() if abs(n) >= self._least]
         said = f": {', '.join(reasons)}" if reasons else ""
         return (
@@ -222,7 +224,7 @@ class MemoryBeside(Report):
 
 
 def _bars(totals: Sequence[int], columns: int, top: int) -> str:
-    """So many columns of a curve in one line of text."""
+    """A curve in a given number of columns, in one line of text."""
     if not totals or columns < 1:
         return ""
     shares = [

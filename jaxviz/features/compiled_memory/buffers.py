@@ -94,7 +94,7 @@ def read_allocations(assignment: Any, module: Module) -> list[Allocation]:
 
 
 def _places(module: Module, defined: set[Value]) -> dict[Value, list[Value]]:
-    """For each value that is defined somewhere all the places where it shows up, its own first."""
+    """For each value that is defined somewhere, all places where it occurs, its definition first."""
     found: dict[Value, list[Value]] = {}
     seen = set(defined)
     for value in defined:
@@ -112,7 +112,7 @@ _PASS_ON = ("get-tuple-element", "tuple", "bitcast", "optimization-barrier")
 
 
 def _span(module: Module, value: Value, places: list[Value]) -> tuple[int, int]:
-    """From when a value is there, and until when it is read."""
+    """From when a value exists until it is last read."""
     maker = module.instructions[value[0]]
     first = module.time[value[0]]
     holder = module.callers.get(maker.computation)
@@ -146,7 +146,7 @@ def _buffers(
     values: list[tuple[Value, tuple[int, int]]],
     places: dict[Value, list[Value]],
 ) -> Iterator[Buffer]:
-    """The values of one slot, those that are one memory by necessity together."""
+    """The values of one allocation, with those that have to share memory combined."""
     in_slot = {value for value, _ in values}
     home = {place: value for value, _ in values for place in places[value]}
     group = {value: value for value in in_slot}
@@ -193,7 +193,7 @@ def _end_where_written_over(buffers: list[Buffer]) -> None:
 
 
 def _same_memory(module: Module, value: Value, places: list[Value]) -> Iterator[Value]:
-    """The values that XLA has to put where a value is: those of a loop's carry, of the branches of a conditional, and what is updated in place."""
+    """The values that XLA has to store in the same place: a loop's carry, the branches of a conditional, and in-place updates."""
     for number, index in places:
         for user, place in module.users.get(number, ()):
             if user.opcode == "while":
@@ -210,7 +210,7 @@ def _same_memory(module: Module, value: Value, places: list[Value]) -> Iterator[
 
 
 def _updated_in_place(module: Module, fusion: Instruction, place: int) -> Iterator[Value]:
-    """The results of a fusion that are one of its operands with a slice of it written anew."""
+    """The results of a fusion that update a slice of one of its operands in place."""
     inside = module.computations[fusion.called[0]]
     root = module.instructions[inside.root]
     results = [((k,), o) for k, o in enumerate(root.operands)] if root.opcode == "tuple" else [((), root.id)]

@@ -92,7 +92,8 @@ class MemoryChange(Report):
 
     @cached_property
     def largest(self) -> tuple[Change, ...]:
-        """What changes the peak most, of what changes it in the direction in which it went: all rows about one value, or with one reason of XLA's."""
+        """What changes the peak most, of what changes it in the direction in which it went: all rows about one value, or with one reason of
+        XLA's."""
         of_name: dict[Hashable, list[Change]] = {}
         for c in self.changes:
             if c.row.kind not in BY_THEMSELVES:
@@ -106,7 +107,8 @@ class MemoryChange(Report):
 
     @property
     def summary(self) -> str:
-        """compiled gradient of `loss` in `params` on cpu: peak 1.7 MiB → 2.7 MiB, +1.0 MiB; most of it +768.0 KiB for `x * gate` (model.py:12): …."""
+        """compiled gradient of `loss` in `params` on cpu: peak 1.7 MiB → 2.7 MiB, +1.0 MiB; most of it +768.0 KiB for `x * gate`
+        (model.py:12): …."""
         a, b = self.before, self.after
         of = f"compiled {b.about} on {b.compiler.backend}"
         if not self.changes:
@@ -241,7 +243,7 @@ _SAID = {
     "carried": "carried by a loop", "copy": "a copy", "layout": "a copy in another layout", "fusion": "XLA's own", "offloaded": "offloaded",
     "residual": "saved",
 }  # fmt: skip
-"""What a value of a kind is, in a sentence; of all others the kind says it."""
+"""What a value of a kind is called in a sentence; the others are called by the kind."""
 
 
 def _because(residual: Held) -> str:
@@ -290,7 +292,8 @@ _KEYS: tuple[Callable[[Held], Hashable], ...] = (
         (h.kind, h.type, h.count) if h.kind in ("argument", "result") and not h.donated_to else None
     ),  # in renamed modules
 )
-"""What two rows have in common that are about one and the same, the most first. Lines move from version to version, and so do kinds and types."""
+"""What two rows have in common that are about one and the same, the most first. Lines move from version to version, and so do kinds and
+types."""
 
 
 def paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Held | None, Held | None]]:
@@ -315,6 +318,7 @@ def paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Held
 
 
 def same_in(rows: Sequence[Held], held: Held) -> Held | None:
-    """The row about the same: of the same kind, and if there is none, of another one; of the same type, and if there is none, of another one."""
+    """The row about the same: of the same kind, and if there is none, of another one; of the same type, and if there is none, of another
+    one."""
     same = [h for h in rows if name_of(h) == name_of(held)] or [h for h in rows if _made(h) == _made(held)]
     return max(same, key=lambda h: (h.type == held.type, h.kind == held.kind, h.kind == "recomputed"), default=None)

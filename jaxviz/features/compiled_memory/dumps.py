@@ -19,7 +19,7 @@ from jaxviz.report.tables import counted, listed
 _AFTER = "after_optimizations"
 _PROTO, _TEXT, _BUFFERS = f"{_AFTER}.hlo.pb", f"{_AFTER}.txt", f"{_AFTER}-buffer-assignment.txt"
 _COMPILED_FOR = rf"\.(?:(sm_[\d.]+[a-z]?|gfx\w+?)_)?(?:(\w+)_)?{_AFTER}"
-"""`.cpu_after_optimizations`, `.sm_9.0_gpu_after_optimizations`: the device and the backend, as far as they are there."""
+"""`.cpu_after_optimizations`, `.sm_9.0_gpu_after_optimizations`: the device and the backend, if they are part of the name."""
 _HOW = (
     "XLA writes one with XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_proto' in the environment before JAX starts"
 )
@@ -91,7 +91,7 @@ def _from_proto(path: Path) -> Any:
 
 
 def _check(assignment: Any, module: Module) -> None:
-    """Whether all that is put somewhere is a value of the program, and what the program computes is put somewhere."""
+    """Whether everything with an allocation is a value of the program, and everything that the program computes has one."""
     made = {buffer.id: buffer.defined_at.instruction_id for buffer in assignment.logical_buffers}
     unknown = set(made.values()) - module.instructions.keys()
     if unknown:
@@ -170,7 +170,7 @@ def _from_text(path: Path) -> Any:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a buffer assignment, up to what else stands in the file."""
+    """The lines of a buffer assignment, up to other content of the file."""
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith(("Total bytes used", "Used values")):
             return

@@ -45,9 +45,9 @@ def _line(file: str, line: int) -> Line:
 
 
 def _with_reason(held: Held, on_line: dict[Line, list[Residual]]) -> Held:
-    """The same where all residuals of its line, of its size, and that its operation computes, are kept for one reason.
+    """The same with a reason, if all residuals of its line and size that its operation computes are saved for one reason.
 
-    XLA keeps one end for all expressions that begin in one place, so that the expression alone does not say which of these it is.
+    XLA keeps one end position for all expressions that start at the same place, so the expression alone does not identify it.
     """
     if held.kind != "residual" or held.location is None:
         return held

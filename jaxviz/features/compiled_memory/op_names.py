@@ -1,7 +1,8 @@
 """The metadata of a compiled program: the names that JAX gave its instructions, and their source lines.
 
 Where the function is not at hand, these stand in the place of its equations. A name such as
-`jit(loss)/transpose(jvp())/while/body/closed_call/checkpoint/rematted_computation/sin` says which transforms and which programs an operation is of.
+`jit(loss)/transpose(jvp())/while/body/closed_call/checkpoint/rematted_computation/sin` says which transforms and which programs an
+operation is of.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from jaxviz.ir.origin import Location, innermost_line
 _HOLDERS = re.compile(
     r".*\)|while|scan|body|cond|checkpoint|remat\d*|closed_call|core_call|shard_map|pjit|custom_[jv][vj]p_call\w*|branch_\d+_fun"
 )
-"""The last part of the name of what holds programs."""
+"""The last part of the name of an operation with nested programs."""
 _OF_LOOPS = re.compile(r".*/while/body/(?!closed_call)(?:[^/]*\)/)?dynamic_(?:update_)?slice")
-"""What a scan does to take an iteration's part, or to collect it."""
+"""The operations with which a scan takes an iteration's slice, or collects it."""
 _OPERATORS = {
     ast.MatMult: "dot_general", ast.Mult: "mul", ast.Add: "add", ast.Sub: "sub",
 }  # fmt: skip
-"""Python's operators → what they come to, where no derivative of theirs comes to the same in the forward pass."""
+"""Python's operators with their operations, unless a derivative in the forward pass has the same operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class OpNames:
 
 @lru_cache(maxsize=4096)
 def _computed_last(expression: str) -> tuple[str, ...]:
-    """The operations that give the value of an expression, as far as its text says so: tanh of `jnp.tanh(x)`."""
+    """The operations that compute the value of an expression, as far as its text tells: tanh for `jnp.tanh(x)`."""
     try:
         body = ast.parse(expression, mode="eval").body if expression else None
     except SyntaxError:
@@ -153,7 +154,8 @@ def paths_of(instruction: Instruction) -> list[str]:
 
 
 def apart(path: str) -> list[str]:
-    """`jit(f)/jvp()/psum` and `jit(f)/transpose(jvp())/psum` for `jit(f)/(jvp()/psum:transpose(jvp())/psum)`: collectives that XLA made one."""
+    """`jit(f)/jvp()/psum` and `jit(f)/transpose(jvp())/psum` for `jit(f)/(jvp()/psum:transpose(jvp())/psum)`: collectives that XLA made
+    one."""
     together = re.fullmatch(r"(.*?/|)\((.+:.+)\)", path)
     if together is None:
         return [path]
@@ -161,7 +163,7 @@ def apart(path: str) -> list[str]:
 
 
 def _parts(text: str) -> list[str]:
-    """What stands between the colons that are in no parentheses."""
+    """Splits at colons that are not in parentheses."""
     found, depth = [""], 0
     for c in text:
         depth += (c == "(") - (c == ")")

@@ -22,10 +22,11 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Program
 
 Stage = Literal["forward", "backward", "outside"]
-"""The pass that an equation is of; those of a training step that are of neither, and those of a function without a gradient, are outside."""
+"""The pass that an equation is of; those of a training step that are of neither, and those of a function without a gradient, are outside.
+"""
 
 _SHOWN_OTHERWISE = ("reduce_precision", "name", "transpose")
-"""Operations whose result is their operand, rounded to its own type, named, or laid out anew."""
+"""Operations whose result is their operand, rounded to its own type, named, or resharded."""
 
 
 class Maker(Protocol):
@@ -254,7 +255,7 @@ class Places:
     def _same_value(
         self, equation: Equation, within: tuple[Equation, ...]
     ) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
-        """An equation of the forward pass, and those before it whose value it only shows in another shape, or rounds to its own type."""
+        """An equation of the forward pass, and earlier ones whose value it only reshapes or rounds to its own type."""
         while True:
             yield equation, within
             if not (is_view(equation) or equation.primitive.name in _SHOWN_OTHERWISE):
@@ -265,7 +266,7 @@ class Places:
             equation, within = before
 
     def _maker(self, atom: Atom, within: tuple[Equation, ...]) -> tuple[Equation, tuple[Equation, ...]] | None:
-        """The innermost equation that makes a value, and what holds it; None where it is given to the function, or goes round in a loop."""
+        """The innermost equation that computes a value, with its enclosing equations; None for an argument or a carry."""
         while True:
             programs = [b.program for b in bodies(within[-1])] if within else [self.derivation.forward]
             made_by = next((self._made_in(p)[atom] for p in programs if atom in self._made_in(p)), None)

@@ -38,18 +38,20 @@ from jaxviz.transforms.unopened import unopened_note
 @counting("compiled memory")
 @deep_stack
 def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CompiledMemory:
-    """Reports the memory of a function's gradient as XLA compiles it, over its schedule, and what is alive at the peak. It compiles the gradient.
+    """Reports the memory of a function's gradient as XLA compiles it, over its schedule, and what is alive at the peak. It compiles the
+    gradient.
 
     >>> print(jaxviz.compiled_memory(loss, params, x))
     compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB in the backward pass at dot_general (model.py:12): …
 
-    Each byte belongs to an argument, a constant, a result, a residual with its reason, an intermediate value, a cotangent, or to XLA itself (a copy,
-    another layout, padding, …), with the line that it serves. Bytes of unknown origin are `not attributed`. All bytes are those on one device.
+    Each byte belongs to an argument, a constant, a result, a residual with its reason, an intermediate value, a cotangent, or to XLA itself
+    (a copy, another layout, padding, …), with the line that it serves. Bytes of unknown origin are `not attributed`. All bytes are those on
+    one device.
 
     For a training step, which computes a gradient itself and returns more than one number, it is the memory of the whole step.
 
-    The result of `jax.jit(f).lower(...)` or `.compile()` can be passed without the function: values then have the names and lines that JAX recorded
-    on the instructions, and a value of the forward pass that the backward pass reads counts as a residual.
+    The result of `jax.jit(f).lower(...)` or `.compile()` can be passed without the function: values then have the names and lines that JAX
+    recorded on the instructions, and a value of the forward pass that the backward pass reads counts as a residual.
 
     >>> print(jaxviz.compiled_memory(jax.jit(train_step).lower(params, batch).compile()))
     compiled program `train_step` on cpu: peak 1.9 MiB in the backward pass at dot_general (model.py:12): …
@@ -123,7 +125,7 @@ def names_of_results(derivation: Derivation) -> list[str]:
 
 
 def _read_stage(stage: Any) -> CompiledMemory:
-    """The memory of a program that JAX has lowered or compiled, of which the function is not at hand."""
+    """The memory of a lowered or compiled program whose function is not available."""
     if isinstance(stage, jax.stages.Lowered):
         lowered = stage
         # Names and source lines are read as well, and cached programs may have others.
@@ -278,7 +280,7 @@ _Placed = tuple[Buffer, Described]
 
 
 def _together(buffers: Iterable[_Placed]) -> list[tuple[_Placed, ...]]:
-    """The buffers of one kind that one expression makes, in repeated layers and calls together."""
+    """The buffers of one kind that one expression computes, with repeated layers and calls combined."""
     return grouped(buffers, lambda pair: (pair[1].kind, pair[1].repeats, pair[1].type))
 
 
@@ -292,7 +294,7 @@ def _held(group: Sequence[_Placed]) -> Held:
 
 
 def _at_any_time(described: dict[Buffer, Described]) -> tuple[Held, ...]:
-    """All temporaries, those of each group when most of its bytes are alive."""
+    """All temporaries; each group at the time when most of its bytes are alive."""
     found = []
     for group in _together(described.items()):
         times = {first for b, _ in group for first, _ in b.spans}
@@ -303,7 +305,7 @@ def _at_any_time(described: dict[Buffer, Described]) -> tuple[Held, ...]:
 
 
 def _without_memory(attribution: Attribution) -> tuple[Held, ...]:
-    """What is computed within fusions, and nowhere has memory."""
+    """Values that are computed within fusions and never stored."""
     rows = [(d, size) for d, size in attribution.fused() if size]
     found = []
     for group in grouped(rows, lambda row: (row[0].kind, row[0].repeats, row[0].type)):
@@ -314,7 +316,7 @@ def _without_memory(attribution: Attribution) -> tuple[Held, ...]:
 
 
 def _reason(why: str) -> str:
-    """A residual's reason without whose cotangents it goes into, which differs from one to the next."""
+    """A residual's reason without the cotangents it is read for, which differ between residuals."""
     because, read, rest = why.partition("; read by the ")
     after = rest.partition("; XLA ")[2] if read else ""
     return f"{because}; XLA {after}" if after else because

@@ -7,9 +7,9 @@
 - Bytes are those of the operands and the results of each operation by itself. XLA fuses operations, so a compiled program moves fewer. For
   a slice, a gather or a scatter, only the elements touched count.
 
-Where the counts are not those of XLA's compiled program: a conversion of types, or of bits, is not a FLOP, where XLA has one for each element. A
-cumulative sum is one addition for each element but the first, where XLA sums windows of 16 elements, 15 additions for each. Random
-bits are all 20 rounds of threefry, where XLA on a CPU has a loop of five times four rounds and counts its body once. XLA on a CPU
+Where the counts are not those of XLA's compiled program: a conversion of types, or of bits, is not a FLOP, where XLA has one for each
+element. A cumulative sum is one addition for each element but the first, where XLA sums windows of 16 elements, 15 additions for each.
+Random bits are all 20 rounds of threefry, where XLA on a CPU has a loop of five times four rounds and counts its body once. XLA on a CPU
 splits large reductions in two and pads them, makes an operation of its own of a pooling's gradient, and computes bfloat16 in float32.
 """
 
@@ -98,7 +98,7 @@ def _elementwise(flops: int, transcendentals: int = 0) -> Count:
 
 
 def _as_lowered(op: Operation) -> Cost:
-    """As many operations for each element as JAX lowers it to: a polynomial, say. A loop in it counts for one iteration."""
+    """The number of operations per element in JAX's lowering, such as a polynomial. A loop in it counts as one iteration."""
     dtypes = tuple(a.dtype for a in op.in_avals)
     flops, transcendentals = _lowered(op.primitive, dtypes, tuple(sorted(op.params.items())))
     return _elementwise(flops, transcendentals)(op)
@@ -106,7 +106,7 @@ def _as_lowered(op: Operation) -> Cost:
 
 @shared
 def _lowered(primitive: Any, dtypes: tuple[Any, ...], params: tuple[tuple[str, Any], ...]) -> tuple[int, int]:
-    """FLOPs and transcendentals of an elementwise operation on one element, as XLA counts what JAX hands to it."""
+    """FLOPs and transcendentals of an elementwise operation on one element, as XLA counts JAX's lowering."""
     fun = lambda *xs: primitive.bind(*xs, **dict(params))
     found = jax.jit(fun).lower(*(jax.ShapeDtypeStruct((), dtype) for dtype in dtypes)).cost_analysis()
     return (int(found.get("flops", 0)), int(found.get("transcendentals", 0))) if isinstance(found, dict) else (0, 1)
@@ -188,13 +188,13 @@ def _select_and_scatter(op: Operation) -> Cost:
 
 
 def _part_read(op: Operation) -> Cost:
-    """What is read of the first operand is what is written; indices are read too."""
+    """As many elements of the first operand are read as are written; indices are also read."""
     size = nbytes(op.out_avals[0])
     return Cost(0, size + sum(map(nbytes, op.in_avals[1:])), size)
 
 
 def _gather(op: Operation) -> Cost:
-    """Indices out of bounds, where they give a value to fill in, are compared with both bounds, and each element selected."""
+    """If out-of-bounds indices give a fill value, they are compared with both bounds, and each element is selected."""
     n = 0
     if "FILL" in str(op.params.get("mode")):
         indices, places = op.in_avals[1].size, op.in_avals[1].shape[-1]
@@ -203,7 +203,7 @@ def _gather(op: Operation) -> Cost:
 
 
 def _scatter(flops: int) -> Count:
-    """What is written has the size of the updates; what it is added to is read."""
+    """As many elements are written as there are updates; the elements that they are added to are read."""
 
     def count(op: Operation) -> Cost:
         n = len(op.out_avals)
@@ -239,18 +239,18 @@ def _triangular_solve(op: Operation) -> Cost:
 
 
 _THREEFRY = 20 * 5 + 2 + 5 * 2
-"""Of one block: 20 rounds of an addition, a rotation in three and an xor, and a key added to both words 6 times."""
+"""Per block: 20 rounds of an addition, a rotation in three operations and an xor, and 6 additions of a key to both words."""
 
 
 def _random_bits(op: Operation) -> Cost:
-    """A block of threefry for each result, whose two words are combined; a generator of XLA's counts as transcendental."""
+    """A block of threefry per result, whose two words are combined; XLA's own generators count as transcendental."""
     n = op.out_avals[0].size
     is_threefry = getattr(op.in_avals[0].dtype, "name", "") in ("key<fry>", "uint32")
     return moved(op, n * (_THREEFRY + 1)) if is_threefry else moved(op, 0, n)
 
 
 def _collective(flops: int = 0) -> Count:
-    """One device's part: it gives its operands once; a sum over devices is an addition for each element, as if they were two."""
+    """One device's part: it sends its operands once; a sum over devices is one addition per element, as if there were two devices."""
 
     def count(op: Operation) -> Cost:
         sent = sum(map(nbytes, op.in_avals))

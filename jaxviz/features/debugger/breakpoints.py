@@ -201,7 +201,7 @@ def _hit(machine: Machine, armed: Sequence[Armed], names: Mapping[str, Mapping[V
 
 
 def _steps(program: Program) -> Iterable[Equation]:
-    """The equations that can be stopped at, those of bodies too."""
+    """The equations at which the run can stop, including nested ones."""
     for e in program.equations:
         yield e
         for _, inner in enterable(e) if e.operation.programs else ():
@@ -216,7 +216,7 @@ def _place(line: int | str) -> tuple[str, int]:
 
 
 def _is_on(equation: Equation, file: str, line: int) -> bool:
-    """Whether an equation, or a call on the way to it, stands on a line; without a file, of the file that it stands in."""
+    """Whether an equation, or a call that leads to it, is on a line; without a file, in the file of the function."""
     here = locate(equation.source)
     file = file or (here.file if here is not None else "")
     return any(
@@ -233,7 +233,7 @@ def _lines(equations: Iterable[Equation]) -> str:
 
 
 def _only_inside(programs: Mapping[str, Program], test: Callable[[Equation], bool]) -> str:
-    """Says what holds an equation that the run does not come to, such as a shard_map."""
+    """Says what contains an equation that the run does not reach, such as a shard_map."""
     for program in programs.values():
         for e in _steps(program):
             if not dict(enterable(e)) and any(test(i) for _, p in e.programs for _, i in p.walk()):

@@ -254,7 +254,7 @@ class StepperView:
         }  # fmt: skip
 
     def _norms(self) -> list[LineNorm]:
-        """What the lines that are shown have come to."""
+        """The norms of the lines shown."""
         none = Norm(float("nan"), "")
         found = []
         for at, line in self.norms.by_line().items():
@@ -307,7 +307,7 @@ class StepperView:
         return made
 
     def _words(self, b: Breakpoint) -> str:
-        """A breakpoint as it is listed: of an equation what it makes, of a line the file's name alone."""
+        """The description of a breakpoint: of an equation by its results, of a line with the file's name only."""
         if b.equation is not None and b.equation in self._rows:
             number, i = self._rows[b.equation]
             stage = next(stage for (stage, _), n in self._numbers.items() if n == number)
@@ -349,7 +349,7 @@ class StepperView:
             raise SteppingError(f"The {stage} program has no variable `{plain}` that can be shown.")
 
     def _looked(self, stage: str, name: str, pictures: _Countdown) -> Card:
-        """A value that was asked for by name, with its cotangent where that is known; or why it is not there."""
+        """A value requested by name, with its cotangent if known; or why it is not available."""
         s = self.stepper
         made: Card = {"name": printable(name, 80), "stage": stage}
         try:
@@ -371,7 +371,7 @@ class StepperView:
             return printable(str(error), 600)
 
     def _told(self, value: Any, pictures: _Countdown) -> Told:
-        """An array in a few numbers, with a picture where it is too large to be written out."""
+        """A summary of an array, with a picture if it is too large to be written out."""
         is_deleted = isinstance(value, jax.Array) and value.is_deleted()
         summary = summarize(value) if is_deleted else self._summaries(value)
         told = summary.to_dict()
@@ -385,7 +385,7 @@ class StepperView:
 
 
 def _inputs(p: Position, holders: Sequence[Equation], program: Program) -> dict[Var, str]:
-    """What a program is given, and in the body of a loop what that is: first what the iteration before has left, the carry."""
+    """The inputs of a program, with a label in a loop's body, where the carry comes first."""
     if not p.path or p.path[-1].iteration is None:
         return dict.fromkeys(program.invars, "")
     n_before, n_carry = of(holders[-1]).carry(holders[-1].operation)
@@ -402,7 +402,7 @@ def _inputs(p: Position, holders: Sequence[Equation], program: Program) -> dict[
 
 
 def _recomputed(ran: Equation | None, holders: Sequence[Equation]) -> str:
-    """For which checkpoint an equation runs once more; '' where it does not."""
+    """The checkpoint for which an equation is recomputed; '' if it is not."""
     if ran is None or ran.origin is None or ran.origin.role != "recomputation":
         return ""
     around = next((e for e in reversed(holders) if of(e).is_checkpoint), None)
@@ -434,7 +434,7 @@ def named(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _finite(told: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinities: a mean or an edge that overflowed is told as a text."""
+    """JSON has no infinities, so a mean or an edge that overflowed becomes a text."""
     return {k: _plain(v) for k, v in told.items()}
 
 

@@ -48,7 +48,7 @@ class CotangentPlaces:
 
     @cached_property
     def _stands_for(self) -> dict[Var, Var]:
-        """From results of such a copy to those of the equation that it is a copy of."""
+        """Maps results of such a copy to those of the original equation."""
         found: dict[Var, Var] = {}
         for program, _, _ in self.texts["forward"].programs:
             for e in program.equations:
@@ -59,7 +59,7 @@ class CotangentPlaces:
 
     @cached_property
     def _alike(self) -> dict[Var, list[tuple[Site, Var]]]:
-        """The variables of the forward program by what they stand for, in order."""
+        """The variables of the forward program by their originals, in order."""
         found: dict[Var, list[tuple[Site, Var]]] = {}
         text = self.texts["forward"]
         for program, _, _ in text.programs:

@@ -96,7 +96,8 @@ class Norms:
         return self._lines[key]
 
     def _frames(self) -> Iterator[tuple[str, Frame, int, Sequence[Equation]]]:
-        """What is kept of the stages before, and of the programs that the run is in; how many equations of each count, and what holds it."""
+        """The values kept from earlier stages and from enclosing programs, with the number of equations that count in each, and its
+        enclosing equations."""
         machine = self.stepper.machine
         p, frames = machine.position, machine.kept.frames
         for stage in machine.order[: machine.order.index(p.stage)]:
@@ -111,7 +112,7 @@ class Norms:
                 yield p.stage, frame, limit, holders[:depth]
 
     def _in(self, frame: Frame, v: Var) -> Norm | None:
-        """Of a value of a program, or of what it looked like."""
+        """The norm of a value of a program, or of its summary."""
         if v in frame.env:
             return self.of(frame.env[v])
         known = frame.prints.get(v)
@@ -150,7 +151,7 @@ class Norms:
 
 
 def _own(e: Equation) -> Sequence[Var]:
-    """The results of an equation that are the function's own, and not what a derivative needs: these come behind."""
+    """The results of an equation that belong to the function, without those that only derivatives need, which come last."""
     if e.origin is None or e.origin.equation is None:
         return e.outvars
     return e.outvars[: len(e.origin.equation.outvars)] if e.origin.role == "primal" else ()

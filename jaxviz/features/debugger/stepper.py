@@ -32,7 +32,7 @@ Move = TypeVar("Move", bound=Callable[..., Any])
 
 
 def _locked(move: Move) -> Move:
-    """A move that waits for one that another thread is at: a notebook may hear its widgets beside the cell that runs."""
+    """A move that waits until another thread's move has finished: a notebook may process widget messages while a cell runs."""
 
     @api_boundary
     @functools.wraps(move)
@@ -142,8 +142,9 @@ class Stepper:
 
     @_locked
     def into(self) -> Stepper:
-        """Enters the program of the next equation: a jitted function, a loop's body, the branch that is taken, a checkpoint, a function with
-        a custom rule. If the equation holds no program, it does the same as `next`. A `shard_map` and the condition of a while loop are one step."""
+        """Enters the program of the next equation: a jitted function, a loop's body, the branch that is taken, a checkpoint, a function
+        with a custom rule. If the equation holds no program, it does the same as `next`. A `shard_map` and the condition of a while loop
+        are one step."""
         self.machine.into()
         return self._stopped()
 
@@ -170,7 +171,8 @@ class Stepper:
         """Goes to the start of an iteration of the loop that the position is in, or otherwise of the loop that runs next.
 
         Args:
-          iteration: the index of the slice of xs that it reads, from 0, forward or backward; a negative index counts from the end of a scan.
+          iteration: the index of the slice of xs that it reads, from 0, forward or backward; a negative index counts from the end of a
+            scan.
 
         Raises:
           SteppingError: there is no loop, or the loop has no such iteration.
@@ -332,7 +334,7 @@ class Stepper:
         return self._look(stage, name, places, iterations, f"`{name}`")
 
     def _look(self, stage: str, name: str, places: Sequence[Place], iterations: tuple[int, ...], what: str) -> Any:
-        """The value of the place that is nearest to the position, of those that have been passed."""
+        """The value at the passed place that is nearest to the position."""
         here: StaticPath = ()
         if self.position.stage == stage:
             here = tuple((level.index, level.body) for level in self.position.path)
@@ -354,7 +356,7 @@ class Stepper:
         return f"{what} is not available yet: it is computed by {made}{within} of the {stage} program; the run is at {self._place(self.position)}."
 
     def _position(self, stage: str, site: Site, iterations: tuple[int, ...], name: str) -> Position:
-        """The position where a variable is made: iterations as given, counted from the innermost, others those of the position."""
+        """The position where a variable is computed: iterations as given, counted from the innermost, the others from the current position."""
         here = self.position.path if self.position.stage == stage else ()
         loops = [is_loop(e) for e in site.holders]
         if len(iterations) > sum(loops):
@@ -381,7 +383,7 @@ class Stepper:
         return Position(stage, tuple(path), site.index)
 
     def _bound(self, stage: str) -> list[str]:
-        """The names of what is there, in the programs that hold the position."""
+        """The names of available values, in the programs that contain the position."""
         text, p = self._texts[stage], self.position
         if p.stage != stage:
             if self.machine.order.index(stage) > self.machine.order.index(p.stage):
@@ -415,7 +417,7 @@ class Stepper:
         return self._look("backward", name, places, iterations, f"The cotangent of `{name}`")
 
     def _known_cotangents(self) -> list[str]:
-        """The names of values outside of loops whose cotangents are there."""
+        """The names of values outside loops whose cotangents are known."""
         if self.stage != "backward":
             return []
         text = self._texts["forward"]
@@ -434,8 +436,8 @@ class Stepper:
 
     @property
     def shown(self) -> tuple[Value, ...]:
-        """The results of the equation that has just run, or the inputs at the start of a program; in the backward pass, with the value that each
-        is the cotangent of."""
+        """The results of the equation that has just run, or the inputs at the start of a program; in the backward pass, with the value that
+        each is the cotangent of."""
         text = self._texts[self.stage]
         p = self.position
         frame = self.machine.frame(p.stage, p.path)

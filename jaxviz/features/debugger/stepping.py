@@ -203,7 +203,7 @@ class Machine:
         self._arrive(position)
 
     def _run_to(self, position: Position) -> Frame:
-        """Runs all that comes before a position; its frame."""
+        """Runs everything before a position; returns its frame."""
         for depth in range(len(position.path)):
             frame = self.frame(position.stage, position.path[:depth])
             self._advance(frame, position.path[depth].index)
@@ -249,7 +249,7 @@ class Machine:
         return Position(p.stage, tuple(outer), level.index + 1)
 
     def _record(self, p: Position) -> None:
-        """Hands what an iteration gave on to its loop."""
+        """Passes the results of an iteration on to its loop."""
         *outer, level = p.path
         if level.iteration is None:
             return
@@ -275,7 +275,7 @@ class Machine:
             loop.filled[k] = True
 
     def _leave(self, p: Position) -> None:
-        """Gives the results of a body that has come to its end to the equation that holds it."""
+        """Passes the results of a finished body to the enclosing equation."""
         *outer, level = p.path
         holder = self.frame(p.stage, tuple(outer))
         equation = holder.program.equations[level.index]
@@ -371,7 +371,7 @@ class Machine:
                 self.kept.free(self.position, int(self.kept.budget * 0.75), frame)
 
     def _replay(self, frame: Frame, var: Var) -> None:
-        """Recomputes a value, from those that are kept."""
+        """Recomputes a value from those that are kept."""
         made = frame.uses.made
         needed: set[int] = set()
         wanted: list[Atom] = [var]
@@ -402,7 +402,7 @@ class Machine:
         return outs
 
     def _run(self, equation: Equation, run: Callable[..., Any], *operands: Any) -> Any:
-        """Runs a function; where memory runs out, once more without what is kept for going back."""
+        """Runs a function; if memory runs out, runs it again without the values kept for going back."""
         try:
             return jax.block_until_ready(run(*operands))
         except jax.errors.JaxRuntimeError as error:
@@ -436,7 +436,7 @@ class Machine:
                 self.kept.hold(x)
 
     def _compare(self, frame: Frame, equation: Equation, outs: Sequence[Any]) -> None:
-        """Notes where what has been recomputed is not what it was."""
+        """Records recomputed values that differ from the original ones."""
         for v, x in zip(equation.outvars, outs, strict=True):
             if v in frame.env:
                 before = fingerprint(frame.env[v])
@@ -489,7 +489,7 @@ class Machine:
             self.kept.hold(x)
 
     def _carry(self, loop: Loop, k: int) -> list[Any]:
-        """What goes round at the start of the k-th iteration, the iterations before it run at once.
+        """The carry at the start of the k-th iteration; the iterations before it run at once.
 
         Raises:
           SteppingError: the loop ends before.
@@ -503,7 +503,7 @@ class Machine:
         return loop.carries[k]
 
     def _run_loop(self, loop: Loop, start: int, stop: int | None) -> None:
-        """Runs iterations at once, in parts, between which the carry is kept; a while loop without `stop` to its end."""
+        """Runs iterations in segments, keeping the carry between them; a while loop without `stop` runs to its end."""
         part = max(1, math.isqrt(loop.length or 0)) if loop.is_scan else 1024
         k = start
         while stop is None or k < stop:
@@ -538,7 +538,7 @@ class Machine:
         return is_there
 
     def _finish(self, loop: Loop) -> list[Any]:
-        """Runs what is left of a loop; its results."""
+        """Runs the rest of a loop and returns its results."""
         if not loop.is_scan:
             if loop.length is None:
                 self._run_loop(loop, max(loop.carries), None)

@@ -183,7 +183,7 @@ def _all_finite(x: Any) -> Any:
 
 
 def _plain(x: Any) -> Any:
-    """x as an array whose type does not say how it is laid out over devices; where it lies it stays."""
+    """x as an array without sharding in its type; it stays on its devices."""
     x = x if isinstance(x, jax.Array) else jnp.asarray(x)
     sharding = x.sharding
     if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
@@ -200,7 +200,7 @@ def _flat_index(shape: tuple[int, ...]) -> Any:
 
 
 def _widened(x: Any) -> Any:
-    """As a type that JAX calculates with everywhere: small floats as float32, small integers as int32, complex as it is."""
+    """Converts to a type with which JAX can compute everywhere: small floats to float32, small integers to int32; complex numbers stay."""
     dtype = x.dtype
     if dtype == np.bool_:
         return x.astype(jnp.int32)
@@ -269,9 +269,9 @@ def _measure(x: Any) -> dict[str, Any]:
 
 
 def _counts(bins: Any) -> Any:
-    """How often each bin occurs, the last one for what is left out.
+    """How often each bin occurs; the last bin counts what is left out.
 
-    Neighbours count in places of their own, which are added up: on a GPU they would else wait for each other.
+    Neighbouring elements count in separate copies of the bins, which are added up: on a GPU they would otherwise wait for each other.
     """
     lanes = 1024
     lane = (_flat_index(bins.shape) % lanes).astype(jnp.int32)
@@ -279,7 +279,7 @@ def _counts(bins: Any) -> Any:
 
 
 def _zeros_and_subnormals(x: Any) -> tuple[Any, Any]:
-    """By the bits where a processor may take subnormal numbers for zeros."""
+    """Counted by their bits, since a processor may treat subnormal numbers as zeros."""
     finfo = jnp.finfo(x.dtype)
     if x.dtype in (jnp.float32, jnp.float64, jnp.bfloat16):
         uint = {16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint64}[finfo.bits]
@@ -290,7 +290,7 @@ def _zeros_and_subnormals(x: Any) -> tuple[Any, Any]:
 
 
 def _shades(x: Any, finite: Any) -> tuple[Any, Any]:
-    """A matrix, scaled and without what is not finite, in few shades: each the mean of those that share its place."""
+    """A scaled matrix without non-finite elements, reduced to few shades: the means of the elements of each."""
     window = tuple(-(-n // most) for n, most in zip(x.shape, PICTURE if x.shape[0] > 1 else (1, 128), strict=True))
     pool = partial(
         lax.reduce_window, computation=lax.add, window_dimensions=window, window_strides=window,

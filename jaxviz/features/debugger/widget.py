@@ -1,7 +1,7 @@
 """The stepper in a notebook: source, jaxpr and values side by side, moved from the page or from Python.
 
-What the page asks for comes as messages, and a message is only ever sent by somebody at the page: nothing that is saved with a notebook is run
-when it is opened. All that is shown is in traits, so a page that is opened without a kernel has the last stop.
+What the page asks for comes as messages, and a message is only ever sent by somebody at the page: nothing that is saved with a notebook is
+run when it is opened. All that is shown is in traits, so a page that is opened without a kernel has the last stop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from jaxviz.report.messages import short_message
 from jaxviz.report.tables import printable
 
 _recent: deque[Stepper] = deque(maxlen=2)
-"""The steppers shown last. A kernel keeps each widget that it has made; others are kept by their names alone, as their arrays take memory."""
+"""The steppers shown last. A kernel keeps every widget; of older ones only the names are kept, since their arrays take memory."""
 
 LARGEST = 20_000
 """Equations of a run up to which its time line is shown with the report of a NaN."""
@@ -182,7 +182,7 @@ class StepperWidget(Bundled):
         self.stepper.run(**self._condition(asked))
 
     def _condition(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """What `break_at` takes."""
+        """The arguments for `break_at`."""
         found: dict[str, Any] = {}
         if "file" in asked:
             found["line"] = f"{self._view.path_of(int(asked['file']))}:{int(asked['line'])}"
@@ -235,7 +235,7 @@ _ASKED: dict[str, Callable[[StepperWidget, Mapping[str, Any]], Any]] = {
     "look": StepperWidget._look,
     "unlook": StepperWidget._unlook,
 }
-"""What the page may ask for."""
+"""The requests of the page."""
 
 _DOING = {
     "next": "running an equation",
@@ -252,7 +252,7 @@ _RAISED = re.compile(r"^\w+(?:Error|Exception|Interrupt): .*$", re.MULTILINE)
 
 
 def _told(error: Exception, doing: str) -> str:
-    """An error in a few lines: of one that a callback raised, which XLA tells with its traceback, that line too."""
+    """An error in a few lines: for one raised in a callback, whose traceback XLA includes, also that line."""
     within = _RAISED.findall(str(error))
     lines = [short_message(error, doing), *within[-1:], *getattr(error, "__notes__", ())]
     return "\n".join(dict.fromkeys(lines))

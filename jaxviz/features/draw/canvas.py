@@ -86,11 +86,11 @@ class _Part:
     """Values of one type that are drawn together.
 
     Args:
-      kind: of the box.
-      ends: the boxes that make or read them.
-      frame: where they are drawn.
-      names: of each.
-      what: which they are.
+      kind: the kind of box.
+      ends: the boxes that compute or read them.
+      frame: the frame in which they are drawn.
+      names: the name of each.
+      what: what they are.
     """
 
     kind: str

@@ -156,7 +156,7 @@ def _box(box: Box) -> str:
 
 
 def _stacked(rows: Sequence[str]) -> str:
-    """A label of several lines that leave each other room."""
+    """A label of several lines with space between them."""
     cells = "".join(f"<TR><TD>{row}</TD></TR>" for row in rows)
     return f'<<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="1">{cells}</TABLE>>'
 

@@ -114,7 +114,7 @@ class Drawing:
         return lay_out(self.graph, [box_size(b) for b in self.graph.boxes], self.upwards)
 
     def _by_dot(self, format: str, dpi: int | None = None) -> bytes | None:
-        """What `dot` makes of the picture; None where it is not installed or gives up."""
+        """The picture drawn by `dot`; None if it is not installed or gives up."""
         options = [f"-Gdpi={dpi}"] if dpi else []
         try:
             done = subprocess.run(
@@ -157,8 +157,8 @@ def draw(
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments, as for `derive`.
       stage: 'primal', 'jvp', 'forward', 'linear' or 'backward', or several joined by '+'; by default the function itself.
-      depth: how many levels of calls, loops, branches, named scopes and repeated layers are opened; each deeper one is a box. By default as many
-        as stay legible.
+      depth: how many levels of calls, loops, branches, named scopes and repeated layers are opened; each deeper one is a box. By default as
+        many as stay legible.
       source: whether lines of your own source files are in the tooltips.
       argnums: the positional argument or arguments to differentiate with respect to.
 

@@ -13,7 +13,7 @@ from jaxviz.ir.syntax import Equation, Literal, Operation, Program, Var
 from jaxviz.report.tables import type_text
 
 _SPARED = 12
-"""A run is folded if it spares the reader so many equations, those in nested programs included."""
+"""A run is folded if that hides at least this many equations, including nested ones."""
 
 _LONGEST = 2000
 """The most equations that one repetition has."""
@@ -130,11 +130,11 @@ def _largest(
 
 
 def _runs(numbers: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int, int, int]]:
-    """Stretches that repeat themselves, as `(-equations spared, length, start, stop)`, the largest first.
+    """Repeating runs as `(-equations hidden, length, start, stop)`, the largest first.
 
     Args:
-      numbers: of the equations.
-      sizes: how many equations stand before each, nested ones included; and how many there are.
+      numbers: a number for each equation, equal for equations that are alike.
+      sizes: how many equations precede each, including nested ones; and the total.
     """
     found = []
     for length in range(1, min(len(numbers) // 2, _LONGEST) + 1):
@@ -170,7 +170,7 @@ def _phases(equations: Sequence[Equation], makers: dict[Var, tuple[int, int]], r
 
 
 def _wired_alike(equations: Sequence[Equation], makers: dict[Var, tuple[int, int]], fold: Fold) -> Fold | None:
-    """The longest part of a run whose repetitions read alike: each from itself, from the one before, or from outside."""
+    """The longest part of a run whose repetitions read alike: each from itself, from the previous one, or from outside."""
     while True:
         wires = [_wires(equations, makers, fold, r) for r in range(fold.count)]
         starts = [r for r in range(fold.count) if r == 0 or not _follows(wires[r - 1], wires[r], r == 1)]
@@ -201,7 +201,7 @@ def _wire(atom: Any, makers: dict[Var, tuple[int, int]], fold: Fold, begin: int)
 
 
 def _follows(before: list[Wire], wires: list[Wire], is_second: bool) -> bool:
-    """Whether a repetition reads like the one before it; the first one gets from outside what the others get from the one before."""
+    """Whether a repetition reads like the previous one; the first one reads from outside what the others read from the previous one."""
     return all(
         w == b or (is_second and b == ("outside",) and w[0] == "inside" and w[3] == 1)
         for b, w in zip(before, wires, strict=True)

@@ -3,8 +3,8 @@
 Boxes stand in rows, lines run downwards from row to row, each row is ordered by the barycentres of what its boxes are joined to, and then
 moved to lie straight above and below it.
 
-Source: Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical System Structures" (IEEE Transactions on Systems, Man, and
-Cybernetics 11(2), 1981).
+Source: Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical System Structures" (IEEE Transactions on Systems, Man,
+and Cybernetics 11(2), 1981).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _HEAD = 20.0
 """Room for the title of a frame."""
 
 _RAIL = 14.0
-"""Room at the right of a frame for what is carried from one iteration to the next."""
+"""Space at the right of a frame for values carried between iterations."""
 
 _BAND = 70.0
-"""Between a stage and the residuals beside it."""
+"""The space between a stage and the residuals beside it."""
 
 _SWEEPS = 20
 _LARGE = 3000
-"""Items in a frame from which on there are fewer sweeps."""
+"""With at least this many items in a frame, there are fewer sweeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +74,15 @@ class Layout:
 
 
 _Key = tuple[str, int]
-"""A box, a frame, or a value that comes into a frame or goes out of it: ('box', 3), ('frame', 2), ('in', 3), ('out', 3)."""
+"""A box, a frame, or a value that enters or leaves a frame: ('box', 3), ('frame', 2), ('in', 3), ('out', 3)."""
 
 _Segment = tuple[_Key, _Key, int]
-"""A line within one frame: from, to, and the box whose value it is."""
+"""A line within one frame: its ends, and the box whose value it is."""
 
 
 @dataclass
 class _Item:
-    """What stands in a row: a box, a frame, a value at the edge of the frame, or a line that passes through."""
+    """An item of a row: a box, a frame, a value at the frame's edge, or a line that passes through."""
 
     key: _Key
     width: float
@@ -92,7 +92,7 @@ class _Item:
     y: float = 0.0
     above: list[tuple[_Item, float, float]] = field(default_factory=list)
     below: list[tuple[_Item, float, float]] = field(default_factory=list)
-    """What it is joined to, with where the line meets that and this one, from the centre of each."""
+    """The items below it that it is connected to, with the offsets of the line's ends from both centres."""
     chain: list[_Item] | None = None
     """Of a line that passes through: its items in all rows."""
 
@@ -103,13 +103,13 @@ class _Item:
 
 @dataclass
 class _Inside:
-    """The inside of a frame, laid out.
+    """The layout inside a frame.
 
     Args:
-      width, height: of the frame.
-      boxes, frames: where those in it are, inner ones too.
-      paths: of the segments in it, by frame and segment.
-      ends: for each value that crosses the edge how far from the left it does so.
+      width, height: the size of the frame.
+      boxes, frames: the positions of its boxes and frames, including nested ones.
+      paths: the paths of its segments, by frame and segment.
+      ends: for each value that crosses the edge, the distance from the left.
     """
 
     width: float
@@ -120,7 +120,7 @@ class _Inside:
     ends: dict[_Key, float]
 
     def mirrored(self) -> _Inside:
-        """The same upside down, titles still at the top of what they are the titles of."""
+        """The same upside down, with titles still at the top of their frames."""
 
         def turn(r: Rectangle) -> Rectangle:
             return Rectangle(r.x, self.height - r.y - r.height, r.width, r.height)
@@ -158,7 +158,7 @@ class _Layers:
             self.hold(("frame", frame.number), frame.parent)
 
     def hold(self, key: _Key, frame: int) -> None:
-        """Notes what stands in a frame, and in which frames that stands, in the order of evaluation."""
+        """Records the items of a frame and of its nested frames, in the order of evaluation."""
         around = self.graph.enclosing(frame)
         for inner, outer in zip([key, *(("frame", f) for f in around)], around, strict=False):
             if inner not in self.order:
@@ -247,7 +247,7 @@ class _Layers:
         return next(f for f in self.graph.enclosing(b) if f in around)
 
     def aside(self, line: Line, boxes: Mapping[int, Rectangle], frames: Mapping[int, Rectangle]) -> tuple[Point, ...]:
-        """A line beside the rows: between a stage and a residual, or back to where an iteration begins."""
+        """A line beside the rows: between a stage and a residual, or back to the start of an iteration."""
         tail, head = boxes[line.tail], boxes[line.head]
         (_, y1), (_, y2) = _middle(tail), _middle(head)
         if line.kind == "residual":
@@ -450,7 +450,7 @@ def _join(upper: _Item, lower: _Item, at_upper: float, at_lower: float) -> None:
 
 
 def _order(rows: list[list[_Item]]) -> None:
-    """Orders each row by the barycentres of what its items are joined to, downwards and upwards in turn; the best order stays."""
+    """Orders each row by the barycentres of connected items, alternating between downwards and upwards; keeps the best order."""
     _number(rows)
     best, fewest = [list(r) for r in rows], _crossings(rows)
     for sweep in range(_sweeps(rows)):

@@ -44,8 +44,8 @@ def graph_of(subject: Derivation | Program, stage: str = "", depth: int | None =
       subject: a derivation, or a program.
       stage: of a derivation, 'primal', 'jvp', 'forward', 'linear' or 'backward', or several joined by '+'. Between 'forward' and 'linear'
         or 'backward' the residuals are drawn.
-      depth: how many frames deep calls, loops, branches, named scopes and repeated layers are opened; deeper ones are a box each. By default
-        as deep as stays legible.
+      depth: how many frames deep calls, loops, branches, named scopes and repeated layers are opened; deeper ones are a box each. By
+        default as deep as stays legible.
       source: whether the lines of the user's own files are in the tooltips.
 
     Raises:
@@ -207,7 +207,7 @@ class _Builder:
         self, items: Sequence[Equation | Fold], equations: Sequence[Equation], env: dict[Var, Values], frame: int,
         depth: int, within: tuple[Equation, ...], level: int,
     ) -> None:  # fmt: skip
-        """Draws what stands in a named scope, `level` scopes deep within its program; what is in a further scope in a frame."""
+        """Draws the items of a named scope, `level` scopes deep within its program; nested scopes are frames."""
 
         def scope(item: Equation | Fold) -> str:
             path = scopes_of(item, equations)
@@ -258,7 +258,7 @@ class _Builder:
         """Draws equations as one box.
 
         Args:
-          length: of the repetitions among them; operands at the same place of several are one.
+          length: the length of the repetitions among them; operands at the same position of several are combined.
         """
         if self.canvas.is_full():
             self.canvas.left_out += len(equations)
@@ -344,7 +344,7 @@ class _Builder:
     def body(
         self, body: Body, given: list[Values], frame: int, depth: int, within: tuple[Equation, ...]
     ) -> list[Values]:
-        """Draws one program that an equation runs; gives where its results come from."""
+        """Draws a nested program of an equation; returns the sources of its results."""
         program = body.program
         env: dict[Var, Values] = {}
         for v in program.constvars:

@@ -186,13 +186,13 @@ def _is_of(library: str) -> Callable[[str], bool]:
 
 
 def _part(run: Sequence[Equation]) -> str:
-    """The user's expression that some equations of one line are made for, or the first and the last of them."""
+    """The user's expression for some equations of one line, or the first and the last one."""
     first, last = map(_expression, (run[0], run[-1]))
     return f"`{first}`" if first == last else f"the code from `{first}` to `{last}`"
 
 
 def _expression(equation: Equation) -> str:
-    """The user's expression that an equation was made for, as it stands on its line; the operation where it is not known."""
+    """The user's expression for an equation, as it is in the source; the operation if it is unknown."""
     return expression_at(own_line(equation.source)) or str(equation.primitive.name)
 
 
@@ -217,7 +217,8 @@ def _made_by(atom: Atom, kept: Kept) -> str:
 
 
 def _sources(atoms: Sequence[Atom], kept: Kept) -> Iterator[str]:
-    """``12 × `x + attention(p, x)` (model.py:12)``, `params['layers'][0…11]['scale']`: what is kept, that of one expression together."""
+    """``12 × `x + attention(p, x)` (model.py:12)``, `params['layers'][0…11]['scale']`: the saved values, with those of one expression
+    combined."""
     naming = Naming(kept.primal, kept.derivation.forward)
 
     def written(atom: Atom) -> tuple[Hashable, str]:
@@ -464,13 +465,13 @@ def _captured(program: Program, otherwise: Location) -> Iterator[tuple[Location,
 # --- layers ----------------------------------------------------------------------------------------------------------
 
 _FALL = 0.75
-"""A checkpoint around each layer is worth advice where the peak falls below this share of what it was."""
+"""A checkpoint around each layer is suggested if the peak falls below this share."""
 _TRIED = 3
-"""How many regions are looked at."""
+"""How many regions are considered."""
 
 
 def _layers(subject: Subject) -> Iterator[Advice]:
-    """What a checkpoint around the body of a scan, or around each call of a function, would do to the peak."""
+    """The effect on the peak of a checkpoint around the body of a scan, or around each call of a function."""
     derivation = subject.derivation
     if not subject.found.nbytes or has_checkpoints(derivation.primal):
         return
@@ -490,7 +491,7 @@ def _layers(subject: Subject) -> Iterator[Advice]:
 
 
 def _around(region: Region, trade: Trade, search: Search) -> Advice:
-    """The advice to put a checkpoint around a region."""
+    """The advice to add a checkpoint around a region."""
     before, wrapped = search.written, wrapped_at(region)
     assert region.location is not None
     if wrapped is not None:

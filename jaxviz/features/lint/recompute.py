@@ -66,7 +66,8 @@ class Kept:
         self.maker: dict[Atom, tuple[Equation, Equation | None]] = {}
         """The equation of the forward program that makes a value, and the one of the function that that came from."""
         self.same: dict[Atom, Atom] = {}
-        """What a scan hands to its body as it is -> the value outside; what a scan stacks -> the value inside. That value stands for no other."""
+        """What a scan hands to its body as it is -> the value outside; what a scan stacks -> the value inside. That value stands for no
+        other."""
         self.readers: dict[Atom, set[Equation | None]] = {}
         """For each value that is kept, the equations of the function whose linear part reads it; None for the results."""
         self.reads: dict[Equation | None, dict[Atom, None]] = {}
@@ -126,12 +127,12 @@ class Kept:
         return next((e for e in (equation, *ancestors(equation)) if e in self.written), None)
 
     def _makers(self, program: Program, derived: Program, times: int) -> None:
-        """Enters what the equations of a program make.
+        """Registers the results of a program's equations.
 
         Args:
-          program: one whose variables no other program has: scans of the same function share their body.
-          derived: the same in the forward program.
-          times: how often it is run.
+          program: a program with variables of its own: scans of the same function share their body.
+          derived: its counterpart in the forward program.
+          times: how often it runs.
         """
         for e, original in zip(program.equations, derived.equations, strict=True):
             came_from = self._came_from(original)
@@ -193,7 +194,7 @@ class Kept:
         return Saving(gone, instead, size, sum(self.nbytes_of(a) for a in gone if a in self.unread))
 
     def _needed(self, run: set[Equation]) -> dict[Atom, None]:
-        """What has to be there to recompute all that the derivatives of these equations read."""
+        """What has to be available to recompute everything that the derivatives of these equations read."""
         pending: list[Atom] = [a for e in run for a in self.reads.get(e, ())]
         seen: set[Atom] = set()
         needed: dict[Atom, None] = {}
@@ -304,7 +305,7 @@ def _in_function(kept: Kept, function: Function, runs: Sequence[Run]) -> list[Ca
 
 
 def _best(kept: Kept, runs: Sequence[Run]) -> Sequence[Run]:
-    """The parts of runs through the same lines whose checkpoints would save most; of those that save the same, the shortest."""
+    """The parts of runs through the same lines whose checkpoints would save most; if several save the same, the shortest."""
     n = len(runs[0])
 
     def worth(start: int, end: int) -> int:
@@ -351,7 +352,7 @@ def _line_number(equation: Equation) -> int:
 
 
 def _extent(runs: Iterable[Run], function: Function | None = None) -> tuple[Location, Location]:
-    """The first and the last line: those of the equations, or those of a function that led to them."""
+    """The first and the last line of the equations, or of a function that leads to them."""
     lines = [
         f for run in runs for e in run for i, f in enumerate(call_stack(e.source))
         if (i == 0 if function is None else (f.file, f.function) == function)
@@ -360,7 +361,7 @@ def _extent(runs: Iterable[Run], function: Function | None = None) -> tuple[Loca
 
 
 def _whole(kept: Kept, function: Function) -> Candidate | None:
-    """All that a function does, if all of it is cheap."""
+    """The whole of a function, if everything in it is cheap."""
 
     def call(stack: Stack) -> Place | None:
         depth = next((i for i, f in enumerate(stack) if (f.file, f.function) == function), None)
@@ -386,7 +387,7 @@ def _lines(stack: Stack) -> tuple[tuple[str, int, int], ...]:
 
 
 def _runs(program: Program, place_of: Callable[[Stack], Place | None]) -> list[tuple[Function, Run]]:
-    """Cheap equations that follow each other in one place, with its function; an equation without a line of the user's belongs to those around it."""
+    """Consecutive cheap equations in one place, with their function; an equation without a user line belongs to its neighbours."""
     made: list[tuple[Function, Run]] = []
     for level in _levels(program):
         run: list[Equation] = []

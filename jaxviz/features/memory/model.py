@@ -109,7 +109,7 @@ _VIEWS = frozenset(
 )
 _FREE = frozenset(("broadcast_in_dim", "iota"))
 _WRITTEN_INTO = frozenset(("temporary", "cotangent", "residual", "argument"))
-"""What results may be written into where it dies; an argument only does if it is donated."""
+"""The kinds of results that may overwrite it after its last use; an argument may only be overwritten if it is donated."""
 _WRITES_INTO = frozenset(("dynamic_update_slice", "scatter", "scatter-add", "scatter_mul", "select_n"))
 
 
@@ -415,10 +415,9 @@ def _comes_late(e: Equation) -> bool:
 
 
 def _put_off(program: Program) -> Sequence[Equation]:
-    """The equations with those that are recomputed or brought back from the host each right before the first that needs it.
+    """The equations, with recomputation and loads from the host moved right before the first equation that needs them.
 
-    The jaxpr has them all before the first cotangent is formed, but nothing ties them to that place, and a scheduler that minds memory
-    does not leave them there.
+    The jaxpr has them before the first cotangent, but nothing ties them to that position, and a scheduler that minimises memory moves them.
     """
     order = {e: i for i, e in enumerate(program.equations)}
     waiting = {e for e in order if _comes_late(e)}

@@ -39,7 +39,7 @@ class Names:
         return self._naming.location(equation, within)
 
     def _of_cotangent(self, equation: Equation, var: Atom | None) -> str:
-        """Of what an equation forms a cotangent; '' where it forms none, or where that is not known."""
+        """The value whose cotangent an equation computes; '' if none, or if unknown."""
         if equation.origin is None or equation.origin.role not in _OF_COTANGENTS:
             return ""
         if var is not None and var in self._cotangents:
@@ -85,7 +85,7 @@ class Names:
         return dict(zip(primal.invars, primal.arg_names, strict=True))
 
     def _value(self, value: Atom) -> str:
-        """The expression of a value of the forward program, or the path of an argument; '' where there is none."""
+        """The expression of a value of the forward program, or the path of an argument; '' if there is none."""
         if value in self._makers:
             return self._naming.name(*self._makers[value], ROOM_IN_SENTENCE)
         return self._arguments.get(value, "") if isinstance(value, Var) else ""

@@ -81,7 +81,7 @@ class Kept:
 
 
 def _on_host(x: Any) -> Any:
-    """An array whose elements NumPy can take, where it lies on a single CPU."""
+    """An array that NumPy can read, if it is on a single CPU."""
     is_plain = isinstance(x, jax.Array) and not jnp.issubdtype(x.dtype, jax.dtypes.extended)
     return np.asarray(x) if is_plain and {d.platform for d in x.devices()} == {"cpu"} and len(x.devices()) == 1 else x
 
@@ -115,7 +115,7 @@ def values_at(kept: Kept, wanted: Sequence[Wanted]) -> list[list[Any]]:
 def _values_inside(
     kept: Kept, equation: Equation, place: int, operands: list[Any], wanted: Sequence[Wanted]
 ) -> list[list[Any]]:
-    """Of one of the programs in an equation, and those in that."""
+    """The values of a nested program, and of those inside it."""
     _, body = equation.programs[place]
     kind = of(equation)
     if kind.kind == "devices":
@@ -137,7 +137,7 @@ def _values_inside(
 
 
 def _inputs_of_step(kept: Kept, loop: Equation, place: int, operands: list[Any], step: int) -> Sequence[Any]:
-    """What one of the programs of a loop reads in a step; the loop is run up to there, from where it is known."""
+    """The inputs of a loop's nested program in a step; the loop runs up to there, from the last known step."""
     of_condition = place != place_of_body(loop)
     since, carry = kept.reached.get(id(loop), (step + 1, ()))
     if since > step:
@@ -150,7 +150,7 @@ def _inputs_of_step(kept: Kept, loop: Equation, place: int, operands: list[Any],
 
 
 def _results(kept: Kept, wanted: Sequence[Atom]) -> list[Any]:
-    """Values of the outermost program, of what it was run on and what is known."""
+    """Values of the outermost program, from its inputs and known values."""
     known = kept.known
     unless_known = lambda v: DropVar(v.aval) if v in known else v
     equations = tuple(

@@ -183,7 +183,7 @@ def is_slope(operation: str, primitive: str) -> bool:
 
 
 def _of_domain(case: Case, domain: Domain, id: str, text: str) -> Cause:
-    """An argument at or beyond the edge of where an operation is finite, with a `where` after it or without."""
+    """An argument at or beyond the boundary of an operation's domain, with or without a `where` after it."""
     if case.operation not in (case.of, case.primitive) and ALIASES.get(case.operation) not in (case.of, case.primitive):
         return Cause(id, f"{text[0].upper()}{text[1:]}; it is in {case.operation}.")  # the user has no line for it
     if case.behind_where:
@@ -228,7 +228,7 @@ _NAMES = {
 
 
 def _of_library(case: Case) -> Cause | None:
-    """By what the user called."""
+    """Causes by the library function that the user called."""
     masks = case.operation in ("logsumexp", "softmax", "log_softmax") and case.primitive == "sub"
     all_masked = f"All that {case.operation} reads along an axis is -inf (all masked)"
     if masks and all(x.n_inf for x in case.inputs):

@@ -111,7 +111,7 @@ def _value_name(names: Names, level: Level, a: Atom) -> str:
 
 
 def _reads_zero_cotangent(level: Level, e: Equation, operands: Sequence[Operand]) -> bool:
-    """Whether an equation of the backward pass multiplies or divides a cotangent that is 0 where it matters."""
+    """Whether an equation of the backward pass multiplies or divides a cotangent that is 0 at the relevant element."""
     if e.primitive.name not in ("mul", "div") or _phase(level, e) == "forward":
         return False
     for a, o in zip(e.invars, operands, strict=True):
@@ -122,7 +122,7 @@ def _reads_zero_cotangent(level: Level, e: Equation, operands: Sequence[Operand]
 
 
 def _is_residual(e: Equation) -> bool:
-    """Whether it computes anew, in the backward pass, what the forward pass has computed."""
+    """Whether it recomputes in the backward pass what the forward pass has computed."""
     return e.origin is not None and e.origin.role in ("recomputation", "residual", "primal")
 
 
@@ -136,7 +136,7 @@ def first_bad(x: Any, kind: int) -> tuple[int, ...] | None:
 
 
 def _own_operation(level: Level, e: Equation) -> tuple[str, str, bool]:
-    """What the user called that an equation belongs to, its primitive, and whether the equation belongs to the derivative of that."""
+    """The user's call that an equation belongs to, its primitive, and whether the equation is part of its derivative."""
     if e.origin is not None:
         own = next(reversed([e, *ancestors(e)]))
         called = compat.library_call(e.source) or compat.library_call(own.source)
@@ -172,9 +172,9 @@ def _phase(level: Level, e: Equation) -> str:
 
 
 def _goes_into_where(level: Level, e: Equation, operation: str, is_derivative: bool) -> bool:
-    """Whether what the user's operation gives goes into a `where`, which may not take it.
+    """Whether the result of the user's operation is an operand of a `where`, which may not select it.
 
-    Of a derivative the operation is any with its name on the line, in whichever program of the run.
+    For a derivative, that is any operation with its name on the line, in any program of the run.
     """
     if not is_derivative:
         return _reaches_where(level, e.outvars)
@@ -203,7 +203,7 @@ def _reaches_where(level: Level, values: Sequence[Atom]) -> bool:
 
 
 def _line_of(level: Level, e: Equation) -> Location | None:
-    """The line of an equation; of one that has none, since a library's function was handed over as it is, the line that did."""
+    """The line of an equation; without one, because a library's function was passed directly, the line that passed it."""
     lines = (locate(x.source) for x in (e, *(outer for outer, _ in reversed(level.path))))
     return next((line for line in lines if line is not None), None)
 
@@ -284,7 +284,7 @@ _FALSE_FOR_NAN = ("lt", "le", "gt", "ge", "eq")
 
 
 def _decided(search: Search, birth: Birth) -> str:
-    """What is decided by the last value of a chain, if all that reads it compares it."""
+    """What the last value of a chain decides, if everything that reads it compares it."""
     level, value = birth.chain[-1]
     readers = [e for e in level.program.equations if value in e.invars]
     if not readers or value in level.program.outvars or not all(decides(e.operation) for e in readers):

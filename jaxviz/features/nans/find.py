@@ -54,13 +54,13 @@ class _Subject:
     """What is run: a function, or a loss and then its gradient.
 
     Args:
-      traced: as it was traced.
+      traced: the traced function.
       inputs: its inputs.
-      names: of its inputs.
-      results: names of its results.
+      names: the names of its inputs.
+      results: the names of its results.
       function: the name of the function.
-      title: what a report is about; see `Derivation.gradient`.
-      derivation: of the function.
+      title: the subject of a report; see `Derivation.gradient`.
+      derivation: the derivation of the function.
       has_gradient: whether its gradient is searched too.
       note: what was left out.
     """
@@ -107,8 +107,8 @@ def find_nan(
 ) -> NanReport | None:  # fmt: skip
     """Finds the first equation, forward or backward, that computes a NaN or an infinity which reaches a result.
 
-    It compiles and runs the program once. Only if a result is not finite, it compiles the program once more with flags, which record where, in
-    which iteration of which loops and in which branch; then it examines the equation on the values that it read.
+    It compiles and runs the program once. Only if a result is not finite, it compiles the program once more with flags, which record where,
+    in which iteration of which loops and in which branch; then it examines the equation on the values that it read.
 
     >>> print(jaxviz.find_nan(lambda x: jnp.sum(jnp.where(x > 0, jnp.log(x), 0.0)), jnp.array([1.0, 0.0])))
     gradient of `<lambda>` in `x`: the gradient in x is not finite; the first infinity is born at ...
@@ -183,7 +183,7 @@ def _harmless(subject: _Subject, bad: Sequence[int]) -> tuple[Passed, ...]:
 
 
 def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
-    """By a run with flags; None where it shows nothing."""
+    """Finds it by a run with flags; None if these show nothing."""
     program = _loss_alone(subject.program) if _loss_explains(subject, bad) else subject.program
     search, kept = _flagged_run(subject, program)
     shown = [k for k in bad if k < len(program.outvars) and search.is_bad_result(k, INFINITE)]
@@ -214,9 +214,9 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
 
 
 def _argument_to_blame(subject: _Subject, search: Search, shown: Sequence[int], bad: Sequence[int]) -> Birth | None:
-    """The argument that holds NaNs, if with other numbers in their place every result is finite.
+    """The argument that contains NaNs, if all results are finite with other numbers in their place.
 
-    Else what was made first counts: a NaN in an argument may stand for a missing value, and reach no result.
+    Otherwise the first non-finite value counts: a NaN in an argument may mean a missing value, and reach no result.
     """
     given = search.given_nans(shown)
     if not given:
@@ -236,7 +236,7 @@ def _loss_explains(subject: _Subject, bad: Sequence[int]) -> bool:
 
 
 def _may_hide(subject: _Subject, bad: Sequence[int]) -> bool:
-    """Whether what is not finite in the forward pass may show in a gradient alone, as what a `where` does not take."""
+    """Whether a non-finite value of the forward pass may affect only the gradient, such as one that a `where` does not select."""
     if subject.results[0] == _LOSS:
         return bad[0] != 0
     return any(e.origin is not None or compat.is_differentiated(e.source) for _, e in subject.traced.walk())
@@ -301,7 +301,7 @@ def _is_plain_call(equation: Equation) -> bool:
 
 
 def _refuse_references(program: Program) -> None:
-    """Raises where what flags would be put into reads or writes a mutable reference."""
+    """Raises an error if a program to which flags would be added reads or writes a mutable reference."""
     for index, e in enumerate(program.equations):
         if any(isinstance(a, jax.ref.AbstractRef) for a in (*e.operation.in_avals, *e.operation.out_avals)):
             error = NoRuleError(
@@ -316,7 +316,7 @@ def _refuse_references(program: Program) -> None:
 
 
 def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A function without those of its results that are not arrays, such as the functions in a model of equinox."""
+    """A function without results that are not arrays, such as the functions in an equinox model."""
 
     @wraps(f)
     def arrays(*args: Any, **kwargs: Any) -> Any:
@@ -331,7 +331,7 @@ def _is_real_number(program: Program) -> bool:
 
 
 def _is_derived(program: Program) -> bool:
-    """Whether the first result of a program is made by differentiation, and is not a loss in which a gradient is used."""
+    """Whether the first result of a program comes from differentiation, and is not a loss that uses a gradient."""
     result = program.outvars[0]
     for e in program.equations:
         if result in e.outvars:
@@ -346,7 +346,7 @@ def _is_derived(program: Program) -> bool:
 
 
 def _with_gradient(d: Derivation) -> Program:
-    """Inputs → the loss, its gradient in those that it depends on."""
+    """Maps inputs to the loss and its gradient with respect to the inputs that it depends on."""
     builder = Builder()
     invars = [Var(a) for a in d.forward.in_avals]
     loss, *residuals = builder.inline(d.forward, invars)
@@ -373,7 +373,7 @@ def _is_bad_input(subject: _Subject, known: dict[Var, tuple[bool, bool]], v: Var
 def _kinds_in(
     subject: _Subject, kept: Kept, level: Level, steps: Steps, atoms: Sequence[Atom]
 ) -> list[tuple[bool, bool]]:
-    """Whether values are not finite, and hold a NaN, in one step: it is run once more, from what was kept."""
+    """Whether values are non-finite, and contain a NaN, in a step, which is run again from the values kept."""
     (values,) = _values_in(subject, kept, {(level, steps): atoms}).values()
     return [kinds_of(values[a]) for a in atoms]
 
@@ -434,7 +434,7 @@ def _find_by_stepping(subject: _Subject) -> NanReport | None:
 def _step_through(
     level: Level, inputs: Sequence[Any], steps: tuple[int, ...], kind: int
 ) -> tuple[Birth, list[Any], list[Any], list[int]] | None:
-    """Runs a program equation by equation, and goes into the first that makes what is not finite and reaches a result."""
+    """Evaluates a program equation by equation, and descends into the first one with a non-finite value that reaches a result."""
     program = level.program
     env: dict[Atom, Any] = dict(zip((*program.constvars, *program.invars), (*program.consts, *inputs), strict=True))
     read = lambda atoms: [a.val if isinstance(a, Literal) else env[a] for a in atoms]
@@ -464,7 +464,7 @@ def _step_through(
 def _runs_of(
     e: Equation, ins: Sequence[Any], bad: Callable[[Any], bool]
 ) -> Iterator[tuple[int, tuple[int, ...], list[Any]]]:
-    """The runs of the programs in an equation that give what is not finite: place of the program, step of a loop, inputs."""
+    """The runs of nested programs with non-finite results: index of the program, step of a loop, inputs."""
     if is_choice(e):
         place = int(np.clip(ins[0], 0, len(e.programs) - 1))
         yield place, (), list(ins[1:])

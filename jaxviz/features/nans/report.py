@@ -98,7 +98,8 @@ class Event:
       is_exact: whether the recomputed values show it; in another program they may be rounded differently.
       zero_cotangent: whether it read a cotangent that is 0 there.
       devices: its devices for each `shard_map` around it, outermost first.
-      expression: the user's expression that it belongs to, such as `jnp.log(x)` or `mul in the derivative of jnp.sqrt(x)`; '' if none is found.
+      expression: the user's expression that it belongs to, such as `jnp.log(x)` or `mul in the derivative of jnp.sqrt(x)`; '' if none is
+        found.
     """
 
     equation: str
@@ -167,7 +168,8 @@ class Passed:
       location: the line.
       operations: the operations there.
       phase: 'forward' or 'backward'.
-      decides: for a value that reaches no result, what a comparison with it decides, such as `lt, which ends the while loop at model.py:12`.
+      decides: for a value that reaches no result, what a comparison with it decides, such as `lt, which ends the while loop at
+        model.py:12`.
       value: the result of the last operation, in the first iteration in which it is not finite; None if it was not computed.
     """
 
@@ -205,7 +207,8 @@ class Ran:
 
 
 _recent: deque[Ran] = deque(maxlen=2)
-"""The runs of the last searches that found something. A notebook keeps every report that it has shown, and would keep all their arrays."""
+"""The runs of the latest searches that found something. A notebook keeps every report it has shown, and would keep all their arrays alive.
+"""
 
 
 def remembered(ran: Ran) -> weakref.ref[Ran]:
@@ -359,14 +362,14 @@ _OF_CUSTOM_RULE = " (of a function with a custom rule)"
 
 
 def _values(event: Event) -> Iterator[tuple[str, str]]:
-    """What it reads and makes."""
+    """The values that it reads and computes."""
     at = f" first at {list(event.index)}" if event.index else ""
     yield from (("reads", str(o)) for o in event.inputs)
     yield from (("makes", f"{o}{at}") for o in event.outputs)
 
 
 def _number_first(o: Operand) -> str:
-    """`-inf in f32[3] (…)`, of which the beginning may be all that there is room for."""
+    """`-inf in f32[3] (…)`, which may be cut off after its beginning."""
     return str(o) if o.size == 1 or o.value is None else f"{o.value:.6g} in {o}"
 
 

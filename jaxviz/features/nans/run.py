@@ -59,7 +59,7 @@ def run_program(program: Program, inputs: Sequence[Any]) -> Run:
 
 
 _SMALL = 1 << 20
-"""An array of so many bytes is looked at here; of larger ones the device tells, of all at once."""
+"""Arrays of at most this many bytes are checked on the host; larger ones on the device, all together."""
 
 
 def kinds_of_all(values: Sequence[Any]) -> list[Kinds]:

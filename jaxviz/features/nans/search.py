@@ -210,7 +210,7 @@ class Search:
 
     @staticmethod
     def _first_on(level: Level, numbers: np.ndarray[Any, Any], on: Steps) -> Steps | None:
-        """Of the flag of one device, which has the steps of the loops."""
+        """The first step according to one device's flag, which has the steps of the loops."""
         if numbers.dtype == bool:
             return on if numbers[0] else None
         loops = iter(map(int, numbers))
@@ -269,7 +269,7 @@ class Search:
     def _from(
         self, level: Level, value: Atom, steps: Steps, kind: int, chain: tuple[Any, ...], seen: set[Any]
     ) -> Iterator[Birth]:
-        """Of a value that is known to be bad in a step."""
+        """Continues from a value that is known to be bad in a step."""
         key = _key(level.path, value)
         if key in seen:
             return
@@ -296,7 +296,7 @@ class Search:
             yield Birth(level, steps, equations, value, kind, chain, self._alike(level, value, steps, kind))
 
     def _exchanged(self, level: Level, value: Atom, steps: Steps) -> list[Steps]:
-        """Where the operands of what makes a value come from: here, and from other devices where it exchanges values with them."""
+        """Where the operands come from that produce a value: from here, and from other devices if it exchanges values with them."""
         equation = level.program.equations[level.makers[value]]
         axes = named_axes(equation.operation) if compat.exchanges(equation.primitive) else frozenset()
         return [steps, *(level.elsewhere(steps, axes) if axes else ())]
@@ -309,7 +309,7 @@ class Search:
     def _inside(
         self, level: Level, equation: Equation, value: Atom, steps: Steps, kind: int
     ) -> Iterator[tuple[Level, Atom, Steps]]:
-        """What a result of an equation that holds programs is in those."""
+        """What a result of an equation with nested programs is in those."""
         if equation.primitive not in flag_rules.registered:
             return
         k = equation.outvars.index(value)  # type: ignore[arg-type]
@@ -334,7 +334,7 @@ class Search:
                     yield level, operand, when
 
     def _made_of(self, level: Level, value: Atom) -> tuple[tuple[Equation, ...], list[Atom]]:
-        """The equations that make a value of watched ones and inputs, through values that are not watched; and what those are."""
+        """The equations that compute a value from watched values and inputs, through values that are not watched; and these sources."""
         found: set[int] = set()
         frontier: dict[Atom, None] = {}
         todo = [level.makers[value]]
@@ -354,7 +354,7 @@ class Search:
         return tuple(level.program.equations[k] for k in sorted(found)), list(frontier)
 
     def _when(self, level: Level, a: Atom, steps: Steps, kind: int) -> Steps | None:
-        """The step in which a value that others are made of in one is bad; None if it is not."""
+        """The step in which a value is bad that others depend on in a given step; None if it is not."""
         if isinstance(a, Literal):
             return steps if _is_bad(a.val, kind) else None
         if a in level.makers or _key(level.path, a) in self.raised:
@@ -362,7 +362,7 @@ class Search:
         return steps if any(True for _ in self._outside(level, a, steps, kind)) else None
 
     def _is_bad_in(self, level: Level, a: Atom, steps: Steps, kind: int) -> bool:
-        """Of a value that is watched or told of: whether it is bad in one step."""
+        """Whether a watched value is bad in a given step."""
         first = self.first(level, a, kind, steps)
         if first is None or first >= steps:
             return first == steps
@@ -376,7 +376,7 @@ class Search:
         return self.known[key][kind]
 
     def _is_bad_within(self, inner: Level, a: Atom, steps: Steps, kind: int) -> bool:
-        """The same of a value of a branch, or of a checkpoint: a branch that was not taken gives nothing."""
+        """The same for a value in a branch or a checkpoint: a branch that was not taken has no values."""
         (*_, (equation, place)), outer = inner.path, inner.outer
         assert outer is not None
         if is_choice(equation) and self.branch_in(outer, equation, steps) != place:
@@ -398,7 +398,7 @@ class Search:
             yield from self._from(where, a, when, kind, chain, seen)
 
     def _outside(self, level: Level, value: Atom, steps: Steps, kind: int) -> Iterator[tuple[Level, Atom, Steps]]:
-        """What an input of a nested program, or a constant, is outside of it, or in the step before, where that is bad."""
+        """What an input or constant of a nested program is outside, or in the previous step, if that is bad."""
         if level.outer is None or value in level.program.constvars:
             if self.is_bad_input(value, kind):  # type: ignore[arg-type]
                 yield level, value, steps
@@ -426,7 +426,7 @@ class Search:
 
 
 def _carry(equation: Equation, place: int) -> tuple[int, int] | None:
-    """Where the carry stands among the inputs of a loop's body, or of its condition, and how many values it has."""
+    """The index of the carry among the inputs of a loop's body, or of its condition, and its number of values."""
     if not is_loop(equation):
         return None
     _, n = of(equation).carry(equation.operation)
@@ -440,7 +440,7 @@ def _operand_of(equation: Equation, k: int, place: int) -> int:
 
 
 def _body(equation: Equation, place: int) -> Body:
-    """What the program at a place among those of an equation is to it."""
+    """The role of a nested program, by its index."""
     label, program = equation.programs[place]
     found = (b for b in bodies(equation) if b.label == label)
     return next(found, Body(program, range(len(program.invars)), label))

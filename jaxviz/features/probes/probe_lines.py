@@ -148,7 +148,7 @@ def _leaving(program: Program, equations: Sequence[Equation]) -> list[tuple[Equa
 
 
 def _runs(equations: Sequence[Equation]) -> list[list[Equation]]:
-    """The equations of a line, for each time that Python ran it: it was called from elsewhere, or it was where it had been before."""
+    """The equations of a line, for each time that Python ran it: it was called from somewhere else, or ran again."""
     runs: list[list[Equation]] = []
     caller: Any = None
     been: set[Any] = set()

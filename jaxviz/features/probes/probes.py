@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 STATISTICS = ("norm", "mean", "min", "max", "nans", "infs")
 _HALF = 1 << 16
-"""Counts travel with the statistics, in two halves, each of which a float32 holds exactly."""
+"""Counts are sent with the statistics, in two halves that a float32 can represent exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Receiver(Protocol):
 
 
 _asked: Any = jax.make_user_context(())
-"""The specs of the watches under way, part of what JAX's caches go by."""
+"""The specs of the active watches, part of the key of JAX's caches."""
 
 _active: tuple[Receiver, ...] = ()
 _owners: weakref.WeakValueDictionary[int, Receiver] = weakref.WeakValueDictionary()
@@ -163,8 +163,8 @@ def probe(x: T, name: str, *, index: Any = None) -> T:
     >>> h = jaxviz.probe(jnp.tanh(x @ w), "hidden")
 
     If nothing is watched, the compiled program is the one without the probe. Under `jaxviz.watch("hidden")` jitted functions are traced
-    again, and the values and cotangents are recorded, also under `jit`, `vmap`, `grad`, `scan` and `jax.checkpoint`. A function that was compiled
-    ahead of time, by `.lower().compile()`, is not changed.
+    again, and the values and cotangents are recorded, also under `jit`, `vmap`, `grad`, `scan` and `jax.checkpoint`. A function that was
+    compiled ahead of time, by `.lower().compile()`, is not changed.
 
     Args:
       x: an array, or a pytree of arrays, which are named by their paths too: `probe(grads, "grads")` has 'grads.w'.
@@ -254,7 +254,7 @@ def measure(x: Any, what: What, axes: int) -> Any:
 
 
 def _combined(a: Any, b: Any) -> Any:
-    """All statistics in one reduction: of several XLA makes several loops, each of which may recompute the value."""
+    """All statistics in a single reduction: XLA turns several into several loops, each of which may recompute the value."""
     sums = [x + y for x, y in zip(a, b, strict=True)]
     return sums[0], sums[1], jnp.minimum(a[2], b[2]), jnp.maximum(a[3], b[3]), sums[4], sums[5]
 
@@ -273,7 +273,7 @@ def _measured_now(what: What, axes: int) -> Any:
 
 
 def _deliver(values: Any, index: Any, device: Any, *, site: Site, axes: int, size: int, has_step: bool) -> None:
-    """Hands a report to whoever asked for it. Called by XLA's threads: nothing that goes wrong here may end the program."""
+    """Delivers a report to its watch. Called on XLA's threads, where an error must not end the program."""
     began = time.perf_counter()
     if site.spec.owner:
         owner = _owners.get(site.spec.owner)

@@ -1,7 +1,7 @@
 """The plot of a watch, which follows the training in the kernel.
 
-The cell that trains keeps the kernel busy, but what the kernel sends gets through: a thread of the plot's own sends what has come, at most ten
-times a second, and ends when nothing has come for some time. All that is drawn is one trait, so it is saved with the notebook.
+The cell that trains keeps the kernel busy, but what the kernel sends gets through: a thread of the plot's own sends what has come, at most
+ten times a second, and ends when nothing has come for some time. All that is drawn is one trait, so it is saved with the notebook.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LivePlot(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 def _send(held: Any) -> None:
-    """Sends for a plot as long as there is news, and as long as it is there."""
+    """Sends updates to a plot as long as there are any, and as long as it exists."""
     quiet = time.monotonic() + _IDLE
     while True:
         plot = held()

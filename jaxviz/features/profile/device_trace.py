@@ -20,8 +20,8 @@ class DeviceTrace:
     """What was recorded.
 
     Args:
-      instructions: seconds and times of each instruction, by module and name, such as `('jit_step', 'dot.1')`; the seconds are the median of
-        one, as often as it ran.
+      instructions: seconds and times of each instruction, by module and name, such as `('jit_step', 'dot.1')`; the seconds are the median
+        of one, as often as it ran.
       seconds: that the run took, as it was recorded.
       busy: of those, in which some instruction ran.
       calls: seconds and times of each jitted function's calls, as the host has them.
@@ -83,7 +83,7 @@ def _read(file: Path, seconds: float) -> DeviceTrace:
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
-    """The length of what some spans cover together."""
+    """The length of the union of some spans."""
     total, end = 0.0, float("-inf")
     for start, stop in sorted(spans):
         total += max(0.0, stop - max(start, end))

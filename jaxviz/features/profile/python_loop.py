@@ -141,7 +141,8 @@ def _whole(
 def _body(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], int, dict[int, int]] | None:
-    """The jitted function that is called most, with the arguments of a call, the number of its calls, and which result is which next argument."""
+    """The jitted function that is called most, with the arguments of a call, the number of its calls, and which result is which next
+    argument."""
     counts: Counter[int] = Counter()
     last: dict[int, tuple[Any, tuple[Any, ...]]] = {}
 
@@ -170,7 +171,7 @@ def _is_users(fun: Any) -> bool:
 
 
 def _carried(fun: Any, given: tuple[Any, ...]) -> dict[int, int]:
-    """Which argument each result can be in the next call: of one result place 0. Those that are none are stacked, as a scan does."""
+    """Which argument each result can be in the next call; a single result has index 0. Other results are stacked, as in a scan."""
     out = jax.eval_shape(fun, *given)
     results = list(out) if isinstance(out, tuple) and not hasattr(out, "_fields") else [out]
     kinds = [_kind(x) for x in given]
@@ -226,7 +227,7 @@ def _loops(
 
 
 def _in_turns(one: Callable[[], Any], other: Callable[[], Any], n: int = 9) -> tuple[float, float]:
-    """The medians of the seconds that two take, run in turns, so that what else the machine does is shared."""
+    """The median seconds of two functions, run alternately, so that other load on the machine affects both."""
     times: tuple[list[float], list[float]] = ([], [])
     for run in (one, other):
         jax.block_until_ready(run())

@@ -1,4 +1,5 @@
-"""Where the time of a call goes: tracing, derivation, lowering, compilation, dispatch, execution; by line, by kernel; and the cost of a Python loop."""
+"""Where the time of a call goes: tracing, derivation, lowering, compilation, dispatch, execution; by line, by kernel; and the cost of a
+Python loop."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ENOUGH = 0.3
-"""Seconds for which Python is looked at."""
+"""How many seconds Python is sampled."""
 
 _BUDGET = 1.0
 """Seconds that runs are repeated for."""
@@ -237,10 +238,10 @@ def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **k
 
     >>> jaxviz.profile(step, params, batch)
 
-    A jitted function is traced, lowered and compiled again, even if it is cached; inner functions that JAX has already traced are not traced
-    again. Any other function runs unchanged. If it calls jitted functions, in a loop for example, the report says how much of its time is Python and
-    dispatch, and measures the time inside one jitted function. The function runs several times, with its effects. Donated arguments are
-    copied first.
+    A jitted function is traced, lowered and compiled again, even if it is cached; inner functions that JAX has already traced are not
+    traced again. Any other function runs unchanged. If it calls jitted functions, in a loop for example, the report says how much of its
+    time is Python and dispatch, and measures the time inside one jitted function. The function runs several times, with its effects.
+    Donated arguments are copied first.
 
     Args:
       f: a function of `jax.jit` or `jaxviz.jit`, or any other.
@@ -317,11 +318,11 @@ def _copy(x: Any) -> Any:
 
 
 def _sampled_stage(make: Callable[[], Any], call: bool = False) -> tuple[Any, float, list[tuple[Stack, float]]]:
-    """Does something several times while Python is looked at: what it gave first, the median of its time, and the stacks.
+    """Runs something several times while sampling Python: its first result, the median of its time, and the stacks.
 
     Args:
-      make: does it; or makes, unseen, what does.
-      call: whether it makes what does it.
+      make: runs it; or creates the function to run, without being sampled.
+      call: whether `make` creates the function.
     """
     first: Any = None
     times: list[float] = []
@@ -339,7 +340,7 @@ def _sampled_stage(make: Callable[[], Any], call: bool = False) -> tuple[Any, fl
 def _timed(
     call: Callable[[Any], Any], fresh: Callable[[], Any], repeat: int | None
 ) -> tuple[float, tuple[float, float], int, float]:
-    """The median of the time until results are there, the least and the most, the number of calls, and the median until the call returns."""
+    """The median time until results are available, the least and the most, the number of calls, and the median until the call returns."""
     jax.block_until_ready(call(fresh()))  # compiles it if necessary
     given = jax.block_until_ready(fresh())
     started = time.perf_counter()
@@ -373,7 +374,7 @@ _RUNS_OTHERS = ("while", "conditional", "call", "async-start", "async-done")
 
 @dataclass(frozen=True)
 class _Numbered:
-    """A program compiled with the number of each equation as its scope, so that instructions say which they came from."""
+    """A program compiled with each equation's number as its scope, so that instructions tell where they come from."""
 
     program: Program
     tags: Tags
@@ -425,7 +426,7 @@ def _kernels_of(numbered: _Numbered, leaves: Sequence[Any]) -> tuple[tuple[Kerne
 
 
 def _equations(text: str, tags: Tags) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """For each instruction its opcode and the numbers of the equations that it was made from, with what is fused into it."""
+    """For each instruction its opcode and the numbers of its equations, including those fused into it."""
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     inside: dict[str, dict[int, None]] = {}
     within = ""
@@ -540,7 +541,7 @@ def _bar(file: str, function: str, line: int) -> tuple[str, str] | None:
 
 
 def _paths(stacks: Sequence[tuple[Stack, float]]) -> list[tuple[Path, float]]:
-    """Stacks as bars: the user's lines, and of what they call of jax's the first function and the last."""
+    """Stacks as bars: the user's lines, and of the jax frames below them the first and the last function."""
     return [(_path(stack), seconds) for stack, seconds in stacks]
 
 
@@ -569,7 +570,7 @@ def _shortened(run: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _share(stacks: Sequence[tuple[Stack, float]], kind: str) -> float:
-    """What share of the time is spent in code of a kind: where it is that, or is called by that with no line of the user's between."""
+    """The share of time spent in code of a kind, including what it calls unless the user's code is in between."""
     total = sum(s for _, s in stacks)
     of_it = 0.0
     for stack, seconds in stacks:

@@ -67,7 +67,7 @@ def _branch(e: Equation, program: Program) -> Program:
 
 
 def _spliced(branch: Program, e: Equation) -> list[Equation]:
-    """The equations of that in the place of a checkpoint."""
+    """The equations that replace a checkpoint."""
     env: dict[Atom, Any] = dict(zip(branch.invars, e.invars, strict=True))
     env.update(zip(branch.outvars, e.outvars, strict=True))
     for inner in branch.equations:

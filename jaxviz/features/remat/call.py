@@ -105,5 +105,5 @@ class Call:
 
 
 def _same(x: Any, fixed: Any) -> bool:
-    """Whether an argument that is part of the function is what it was, of the same type too: 1, 1.0 and True are three."""
+    """Whether an argument that is part of the function is unchanged, including its type: 1, 1.0 and True differ."""
     return x is fixed or (type(x) is type(fixed) and bool(x == fixed))

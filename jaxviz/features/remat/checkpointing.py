@@ -103,7 +103,7 @@ def _read_by(equations: Sequence[Equation]) -> list[Atom]:
 
 
 def _wiring(body: Program) -> Hashable:
-    """What is the same of programs that do the same, operation by operation, with the same operands."""
+    """A key shared by programs that do the same, operation by operation, with the same operands."""
     number: dict[Atom, int] = {v: i for i, v in enumerate(body.invars)}
     for e in body.equations:
         for v in e.outvars:
@@ -118,7 +118,7 @@ def _wiring(body: Program) -> Hashable:
 
 
 def _named(v: Atom, name: str, out: Var, at: Equation) -> Equation:
-    """The equation that gives a value a name."""
+    """The equation that names a value."""
     made = make_operation(compat.name_p, {"name": name}, (v.aval,), (v.aval,), frozenset(), at.operation.context)
     return Equation(made, (v,), (out,), at.source)
 
@@ -142,7 +142,7 @@ class _Rewriting:
                     self.calls.setdefault(id(s.program), {}).setdefault(s.start, []).append(s.end)
         self.done: dict[int, Program] = {}
         self.made: dict[Hashable, Operation] = {}
-        """By what its body does, each checkpoint around a call: those of alike layers are one operation, for which a rule is worked out once."""
+        """The checkpoints by what their bodies do: those of equal layers share an operation, for which rules are computed once."""
 
     def program(self, given: Program) -> Program:
         if id(given) not in self.done:
@@ -155,7 +155,7 @@ class _Rewriting:
     def equations(
         self, given: Program, start: int, end: int, renamed: dict[Atom, Atom], largest: int
     ) -> list[Equation]:
-        """Some equations anew; `largest` is the end of the region that they are all of, which is not opened again."""
+        """Rewrites some equations; `largest` is the end of the region that they make up, which is not opened again."""
         made: list[Equation] = []
         ends = self.calls.get(id(given), {})
         i = start
@@ -195,9 +195,9 @@ class _Rewriting:
         """A region with names for some of its inputs.
 
         Args:
-          body: it, as a function.
-          spot: where it stands.
-          inputs: what each of its inputs is there -> what it is in the function.
+          body: the region as a function.
+          spot: its place.
+          inputs: maps its inputs to the function's variables.
         """
         first: list[Equation] = []
         renamed: dict[Atom, Atom] = {}
@@ -212,7 +212,7 @@ class _Rewriting:
         return replace(body, equations=(*first, *equations), outvars=get(body.outvars))
 
     def region(self, given: Program, start: int, end: int, renamed: dict[Atom, Atom]) -> Equation:
-        """One equation for those of a call: the checkpoint of it."""
+        """One equation that replaces those of a call: the call's checkpoint."""
         inner: dict[Atom, Atom] = {}
         operands, results, body = cut(given, start, end, self.equations(given, start, end, inner, end), inner)
         spot = Spot(given, start, end)
@@ -228,7 +228,7 @@ class _Rewriting:
         return made
 
     def body(self, body: Program, spot: Spot) -> Program:
-        """The body of a scan as one checkpoint; a scan keeps XLA from merging what is recomputed with what was computed before."""
+        """The body of a scan as one checkpoint; a scan keeps XLA from merging recomputed values with those computed before."""
         inner = replace(body, constvars=(), consts=(), invars=(*body.constvars, *body.invars), closed=False)
         inner = self.entered(inner, spot, dict(zip(inputs_of(spot), inner.invars, strict=True)))
         invars = [Var(a) for a in body.in_avals]

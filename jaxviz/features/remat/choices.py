@@ -28,11 +28,11 @@ from jaxviz.ir.syntax import Atom, Program, Var
 from jaxviz.report.tables import repeated, type_text
 
 _PRODUCTS = 12
-"""How many of the values that take the most work are chosen among in all ways."""
+"""How many of the most expensive values are chosen among exhaustively."""
 _HEAVY = 0.0005
-"""The share of the most work of one value that these take."""
+"""They have at least this share of the work of the most expensive value."""
 _ALTERNATIVES = 24
-"""Choices of the same bytes whose peaks are looked at."""
+"""How many choices with the same bytes have their peaks compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,8 @@ class Part:
         return best
 
     def _moved_by_and_by(self, choice: Choice) -> Iterator[Choice]:
-        """The same with fewer values offloaded, the largest first: at the price where moving pays it is worth the same for each of them."""
+        """The same with fewer values offloaded, the largest first: at the price where offloading pays, it is worth the same for each of
+        them."""
         names, moved = self.names_of(choice), self.moved_of(choice)
         if len(moved) > 1:
             moved.sort(key=lambda key: -self._sizes_of_movable[key])
@@ -294,7 +295,7 @@ class Part:
 
     @cached_property
     def _movable(self) -> dict[str | Atom, int]:
-        """What can be offloaded, and where it stands in the problem: candidates by their names, and inputs that a program has to hold."""
+        """What can be offloaded, with its place in the problem: candidates by name, and inputs that a program has to keep."""
         movable: dict[str | Atom, int] = {}
         if self.offload is not None:
             graph = self.graph
@@ -310,7 +311,7 @@ class Part:
 
     @cached_property
     def _problem(self) -> Problem:
-        """What is recomputed, saved and offloaded."""
+        """The optimization problem of what is recomputed, saved and offloaded."""
         at = list(self._movable.values())
         return self.graph.problem.with_twins(at) if at else self.graph.problem
 
@@ -385,7 +386,7 @@ class Part:
 
     @cached_property
     def _products(self) -> Outcomes:
-        """All choices that save some of the values that take the most work, and nothing else."""
+        """All choices that save some of the most expensive values, and nothing else."""
         graph = self.graph
         work = {}
         for name, (v, *_) in graph.candidates.items():
@@ -480,7 +481,7 @@ class Part:
         return self._chosen(self._problem.least(cost))
 
     def _chosen(self, chosen: np.ndarray) -> Choice:
-        """What a solution of the problem says."""
+        """The choice that a solution of the problem represents."""
         twins = chosen[len(self.graph.work) :]
         moved = [key for key, is_moved in zip(self._movable, twins, strict=True) if is_moved > 0.5]
         saved = [name for name, at in self.graph.name_at.items() if chosen[at] > 0.5]

@@ -19,7 +19,7 @@ from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 _WAYS = 3
 """Lengths of chunks that are tried."""
 _LONGEST = 100_000
-"""Iterations of a scan whose divisors are looked for."""
+"""The longest scan, in iterations, whose divisors are considered."""
 
 
 def lengths_of_chunks(scan: Equation) -> list[int]:

@@ -104,7 +104,7 @@ def _close(
     place: Place, equations: Sequence[Equation], end: int, first: Mapping[Any, int], last: Mapping[Any, int],
     found: dict[Place, list[Var]], refused: set[Place],
 ) -> None:  # fmt: skip
-    """Notes what a place comes to in one evaluation, whose equations end before number `end`."""
+    """Records the results of a place in one evaluation, whose equations end before number `end`."""
     leaving = [v for e in equations for v in e.outvars if last.get(v, -1) >= end]
     if not leaving:
         return
@@ -129,7 +129,7 @@ def _repeats(primitives: Sequence[Any]) -> bool:
 
 
 def _without(stack: tuple[Place, ...], outer: Sequence[Place]) -> tuple[Place, ...]:
-    """Of a stack in the body of an equation what lies in the body; most often JAX notes no more."""
+    """The part of a stack that is in the body of an equation; usually JAX records no more."""
     return stack[len(outer) :] if stack[: len(outer)] == tuple(outer) else stack
 
 
@@ -154,6 +154,6 @@ def _stack(traceback: Any) -> tuple[Place, ...]:
 
 
 def _expression(place: Place) -> Span | None:
-    """Where an expression starts and ends, such that it can be put into a call."""
+    """The start and end of an expression, such that it can be wrapped in a call."""
     found = span_at(place.file, place.line, place.column, place.end_line, place.end_column)
     return found if found is not None and found.can_be_called else None

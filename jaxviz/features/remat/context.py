@@ -162,5 +162,5 @@ def _checkpoints(kept: Program, flat: Program) -> list[Region]:
 
 
 def _opened_length(e: Equation) -> int:
-    """How many equations there are in place of one where checkpoints are opened."""
+    """The number of equations that replace one when checkpoints are opened."""
     return sum(map(_opened_length, e.params["jaxpr"].equations)) if of(e).is_checkpoint else 1

@@ -68,17 +68,17 @@ def way_at_callee(call: Call, stacks: Iterable[Sequence[Frame]]) -> Way | None:
 
 
 def _after(code: Any, frames: Sequence[Frame]) -> Any:
-    """What code calls in a stack; None where it is not on it."""
+    """What some code calls in a stack; None if it is not in the stack."""
     codes = [c for c, _ in frames]
     return next((called for caller, called in pairwise(codes) if caller is code), None)
 
 
 def _decorated(code: Any, numbers: tuple[int, ...]) -> Way | None:
-    """A decorator of a function, under those that it has, where these leave it what it is.
+    """A decorator to add to a function, below existing ones, if these keep the function as it is.
 
     Args:
-      code: of the function.
-      numbers: of its arguments that are no arrays.
+      code: the function's code.
+      numbers: the indices of its arguments that are not arrays.
     """
     file = code.co_filename
     node = definition_of(file, code.co_firstlineno, code.co_name)
@@ -95,7 +95,7 @@ def _decorated(code: Any, numbers: tuple[int, ...]) -> Way | None:
 
 
 def _plain(f: Any) -> tuple[Any, tuple[Any, ...] | None]:
-    """A function under `functools.partial`, `jax.jit` and a method, with the arguments that it is given first; None where it has others."""
+    """A function without `functools.partial`, `jax.jit` and method binding, with its bound leading arguments; None if it has other ones."""
     before: tuple[Any, ...] = ()
     while True:
         if isinstance(f, partial):
@@ -113,7 +113,7 @@ def _plain(f: Any) -> tuple[Any, tuple[Any, ...] | None]:
 
 
 def _static_arguments(call: Call) -> Sequence[int] | None:
-    """The positional arguments that are no arrays; None where a checkpoint cannot be told of them."""
+    """The positional arguments that are not arrays; None if a checkpoint cannot treat them as static."""
     args, kwargs = jax.tree.unflatten(call.in_tree, call.is_input)
     values, _ = jax.tree.unflatten(call.in_tree, call.leaves)
     static = call.static_argnums

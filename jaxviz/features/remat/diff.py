@@ -231,10 +231,10 @@ class _Name:
 
     Args:
       place: the expression.
-      name: it.
-      code: that the expression stands in.
-      is_moved: whether its value is moved to the host.
-      values: what gets it.
+      name: its name.
+      code: the code that contains the expression.
+      is_moved: whether its value is offloaded to the host.
+      values: the values with this name.
     """
 
     place: Place
@@ -245,7 +245,7 @@ class _Name:
 
 
 def _by_fate(names: Sequence[_Name]) -> tuple[list[str], list[str]]:
-    """Those that are saved on the device, and those that are offloaded."""
+    """The names that are saved on the device, and those that are offloaded."""
     return [n.name for n in names if not n.is_moved], [n.name for n in names if n.is_moved]
 
 
@@ -269,7 +269,7 @@ def _write(
     search: Search, call: Call, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[_Name],
     notes: list[str], layers: Layers | None = None, is_plan: bool = True,
 ) -> Written:  # fmt: skip
-    """The comments and the diff; of a plan with a word where there is none."""
+    """The comments and the diff; a remark if there is no diff."""
     edits: list[Edit] = []
     used: list[Way] = []
     is_by_hand = False
@@ -324,12 +324,12 @@ def _policy(taken: Names, names: Sequence[_Name], policies: dict[str, str]) -> s
 
 
 def _by_hand(call: Call, policy: str, is_step: bool) -> str:
-    """What to write where a function is not defined in a file, or under a decorator, or has arguments that are no arrays.
+    """What to write by hand if a function is not defined in a file, or has a decorator, or arguments that are not arrays.
 
     Args:
       call: how it is called.
-      policy: the lines that give the policy a name; '' for none.
-      is_step: whether what is called is a training step that differentiates it.
+      policy: the lines that define the policy; '' for none.
+      is_step: whether the call is a training step that differentiates it.
     """
     name = call.name if call.name.isidentifier() else "f"
     policy = f", policy={' '.join(policy.split()).partition(' = ')[2]}" if policy else ""
@@ -358,7 +358,7 @@ def named_at(place: Place, name: str) -> list[Edit]:
 
 
 def _is_in_brackets(file: str, span: Span) -> bool:
-    """Whether an expression has brackets right around it that are not those of a call, as in `(x @ w).T`."""
+    """Whether an expression is directly enclosed in brackets that are not those of a call, as in `(x @ w).T`."""
     before = source_line(file, span.line).encode()[: span.column]
     after = source_line(file, span.end_line).encode()[span.end_column :]
     if not (before.endswith(b"(") and after.startswith(b")")):
@@ -391,7 +391,7 @@ def _elsewhere(region: Region) -> str:
 
 
 def _is_as_good(found: Trade, wanted: Trade, limits: Limits) -> bool:
-    """Whether a plan comes to about what another one does."""
+    """Whether two plans have about the same figures."""
     is_near = found.peak_nbytes <= _CHANGED * wanted.peak_nbytes and found.work <= _CHANGED * wanted.work
     return is_near and limits.allow(found)
 
@@ -403,7 +403,7 @@ def _writable(
     places: Mapping[Place, Sequence[Var]],
     limits: Limits,
 ) -> Trial:
-    """Of what saves only values that a name in the source stands for, the plan that comes nearest to another."""
+    """The plan closest to another one, among those that save only values with a name in the source."""
     candidates = {f"place_{k}": tuple(values) for k, values in enumerate(places.values())}
     everywhere = {v: values for values in candidates.values() for v in values}
     paths = [search.path(regions, candidates) for regions in sets]

@@ -21,7 +21,7 @@ _HEADS = [
     ("jax.", "jax", "import jax"),
     ("checkpoint_name(", "checkpoint_name", "from jax.ad_checkpoint import checkpoint_name"),
 ]
-"""What an edit may have in it, the name that has to be bound for it, and how it is."""
+"""Imports by the text that needs them: the name that has to be bound, and its import statement."""
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
@@ -184,7 +184,7 @@ def _outside_of_functions(node: ast.AST) -> Iterable[ast.AST]:
 
 
 def _after_imports(tree: ast.Module, first_edit: int) -> int:
-    """The line after the last import of a file that stands before its first edit, or after its docstring."""
+    """The line after the last import that precedes a file's first edit, or after its docstring."""
     line = 1
     for node in tree.body:
         end = node.end_lineno or 0
@@ -198,7 +198,7 @@ def _after_imports(tree: ast.Module, first_edit: int) -> int:
 
 
 def _refuse_changed(file: str, code: Any) -> None:
-    """Raises where the file as it is now does not have the code that was run."""
+    """Raises an error if the file no longer contains the code that was run."""
     if is_cell(file) or not os.path.exists(file):
         return
     now = _text(file)

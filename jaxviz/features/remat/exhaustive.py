@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxviz.features.remat.search import Search
 
 _SETS = 2**18
-"""Up to so many choices, all are tried: 18 values to save or not, or 11 that may also be offloaded."""
+"""Up to this many choices, all are tried: 18 values to save or not, or 11 that may also be offloaded."""
 _TRIALS = 100
 """How many of them are measured at most, and how many equations are derived for that."""
 _EQUATIONS = 4_000
@@ -139,10 +139,10 @@ Every = tuple[Sequence[Outcomes], np.ndarray, np.ndarray, np.ndarray]
 
 
 class _Looking:
-    """A look at all choices of a small program, as far as it may take.
+    """A search through all choices of a small program, within its limits.
 
     Args:
-      search: that measures them.
+      search: measures the choices.
     """
 
     def __init__(self, search: Search):
@@ -155,10 +155,10 @@ class _Looking:
         )  # there a value takes its share of each device
         is_given_away = any(donated_by(flat)) or search.step is not None
         self.fixed = 0 if is_given_away else sum(map(search.context.sizes.of, (*flat.invars, *flat.constvars)))
-        """Bytes that each choice takes beside those that it has to have."""
+        """Bytes that every choice takes in addition to those it has to keep."""
 
     def through(self, sets: Sequence[Sequence[Region]]) -> Iterator[tuple[Sequence[Region], Every]]:
-        """Sets of regions with all of their choices, as long as those before could be looked through."""
+        """Sets of regions with all of their choices, as long as the sets before could be searched completely."""
         if not self.is_all:
             return
         for regions in sets:
@@ -226,8 +226,8 @@ def bound_within(search: Search, limit: int) -> Bound:
 
 
 def least_peak(search: Search, sets: Sequence[Sequence[Region]], peak: int, most_work: int, near: float) -> int:
-    """What peak a plan with checkpoints around some sets of regions has at least for so much work, where it takes no less memory beside what
-    it saves than those that were measured and save about as much.
+    """What peak a plan with checkpoints around some sets of regions has at least for so much work, where it takes no less memory beside
+    what it saves than those that were measured and save about as much.
 
     Args:
       search: that measures plans.
@@ -253,7 +253,7 @@ def least_peak_around(search: Search, regions: Sequence[Region], most_work: int)
 
 
 def _weakest(search: Search, regions: Sequence[Region], most_work: int) -> tuple[float, Form | None] | None:
-    """The same, with a plan that would say more if it were measured."""
+    """The same, with a plan whose measurement would tell more."""
     fewest = _fewest(search, regions, most_work)
     measured = search.trials_around(regions)
     if fewest is None or not measured:
@@ -280,7 +280,7 @@ def _weakest(search: Search, regions: Sequence[Region], most_work: int) -> tuple
 
 
 def _fewest(search: Search, regions: Sequence[Region], most_work: int) -> float | None:
-    """The fewest bytes that a checkpoint around some regions saves for so much work; None where none takes as little."""
+    """The fewest bytes that a checkpoint around some regions saves with at most this much work; None if that is impossible."""
     key = tuple(regions), most_work
     if key not in search.fewest:
         path, parts = search.path(regions)[::-1], search.outer_parts(regions)
@@ -293,7 +293,7 @@ def _fewest(search: Search, regions: Sequence[Region], most_work: int) -> float 
 
 
 def _between(path: Sequence[Form], allowed: int) -> float | None:
-    """The work at so many bytes, on the line between the choices that are best at some price; None where all take more bytes."""
+    """The work at a number of bytes, interpolated between the choices that are optimal at some price; None if all take more bytes."""
     sizes, work = [form.nbytes for form in path], [form.work for form in path]
     if allowed < sizes[0]:
         return None

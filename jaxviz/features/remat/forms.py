@@ -16,7 +16,7 @@ from jaxviz.ir.syntax import Program, Var
 ON_HOST = "_on_host"
 """How the names of what is offloaded end."""
 _SOLVED = 4
-"""Up to so many parts what fits into some bytes is looked for between the best choices, too."""
+"""With at most this many parts, choices between the optimal ones are searched as well."""
 _AT_LEAST, _TRIED = 4, 6
 """How many plans of the same bytes are tried at least, and at most."""
 

@@ -5,8 +5,9 @@ function with a name after each value that could be saved. A value is available 
 name, or is recomputed from available operands. Each value that the linear program takes must be available. The cheapest choice is an
 integer program, solved by HiGHS.
 
-Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020, arXiv:1910.02653), who formulate it
-as an integer program. Theirs chooses when each value is computed and freed; with `jax.checkpoint` only the saved values can be chosen.
+Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020, arXiv:1910.02653), who
+formulate it as an integer program. Theirs chooses when each value is computed and freed; with `jax.checkpoint` only the saved values can be
+chosen.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from jaxviz.transforms.inline import inlined, numbers_in_place, with_own_variabl
 
 _PREFIX = "jaxviz_save_"
 _OPENED = (JIT.primitive, CHECKPOINT.primitive)
-"""Calls that are opened, so that what is inside them can be saved; checkpoints that are there already give way to the plan."""
+"""Calls that are opened, so that values inside them can be saved; existing checkpoints are replaced by the plan's."""
 _BODIES = (SCAN, SHARD_MAP)
-"""Equations whose bodies are planned with all else."""
+"""Equations whose bodies are planned together with everything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,11 @@ class _Node:
     """An equation of the forward program, or of the body of a scan or a `shard_map` in it.
 
     Args:
-      equation: what is computed.
-      where: how often, and on what devices.
-      name: if it only names a value that could be saved, the name.
-      reads: for each result the operands that it takes, where results differ in that: JAX drops what makes the others.
-      nbytes: that saving its result takes in each iteration, on all devices together.
+      equation: the equation.
+      where: how often it runs, and on which devices.
+      name: its name, if it only names a value that could be saved.
+      reads: for each result its operands, if results differ in these: JAX drops what only the others need.
+      nbytes: the bytes for saving its result in each iteration, on all devices together.
     """
 
     equation: Equation
@@ -117,14 +118,14 @@ class _Node:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Where:
-    """The body that equations stand in.
+    """The body that contains some equations.
 
     Args:
       times: how many iterations of loops run it.
-      devices: how many devices do.
-      shard_map: the innermost one that holds it.
-      results: what its results are outside of that.
-      loop: the outermost scan that holds it.
+      devices: how many devices run it.
+      shard_map: the innermost one that contains it.
+      results: the corresponding results outside of that.
+      loop: the outermost scan that contains it.
     """
 
     times: int = 1
@@ -134,7 +135,7 @@ class _Where:
     loop: Equation | None = None
 
     def nbytes(self, v: Var) -> int:
-        """Of one value as it leaves the `shard_map`: side by side with those of the devices where it differs, or as the result it is."""
+        """The bytes of a value as it leaves the `shard_map`: concatenated over devices if it varies, or as the result that it is."""
         if self.shard_map is None:
             return nbytes(v.aval)
         if v in self.results:
@@ -148,7 +149,7 @@ class _Where:
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """What an iteration of a scan gets from the one before: it can be had if the first one's and the one before's can."""
+    """A carry of a scan: it is available if the initial value and the previous iteration's are."""
 
     first: Atom
     before: Atom
@@ -223,7 +224,7 @@ class Graph:
             for n in self.nodes
         ]
         self.named_sizes = dict.fromkeys(candidates, 0)
-        """Bytes that saving each name takes: a scan stacks its value up."""
+        """The bytes for saving each name; a scan stacks its value."""
         for n in self.nodes:
             if n.name:
                 self.named_sizes[n.name] += n.where.times * n.nbytes
@@ -236,11 +237,11 @@ class Graph:
         return self._with_names({v: (n, n) for n in names for v in self.candidates[n]}, {})
 
     def _with_names(self, wanted: Mapping[Var, tuple[str, str]], marked: dict[Equation, str]) -> Program:
-        """The function with a name after each of these values.
+        """The function with names for these values.
 
         Args:
-          wanted: for each value which candidate it is, and the name that it gets.
-          marked: where the equations that give the names are entered, with the candidates.
+          wanted: for each value the number of its candidate, and its name.
+          marked: receives the equations that name values, with their candidates.
         """
 
         def program(given: Program) -> Program:
@@ -266,7 +267,7 @@ class Graph:
         return program(self.flat)
 
     def _add(self, program: Program, where: _Where, varying: frozenset[Atom], marked: Mapping[Equation, str]) -> None:
-        """Adds the nodes of a program; `varying` are those of its inputs that are not the same in each iteration."""
+        """Adds the nodes of a program; `varying` are the inputs that differ between iterations."""
         differs = set(varying)
         for e in program.equations:
             differs_here = not differs.isdisjoint(e.invars)
@@ -389,10 +390,10 @@ class Graph:
                 self.fixed[i] = False
 
     def _constraints(self) -> Problem:
-        """The choices: each node recomputed or not; each name saved or not; each input held or not; and what can be had, by place of a
-        name, by input, by what is carried, and by result where an equation makes several of different operands.
+        """The choices: each node recomputed or not; each name saved or not; each input kept or not; and what is available, by named value,
+        by input, by carry, and by result if an equation computes several from different operands.
 
-        What is had at a name's place is recomputed or saved, and what is saved stands once in that.
+        An available named value is recomputed or saved, and each saved value counts once.
         """
         counter = itertools.count(len(self.nodes))
         self.name_at = {name: next(counter) for name in self.candidates}
@@ -501,7 +502,7 @@ class Graph:
 
 
 def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
-    """What each result of an equation is made of; None where all are made of all operands."""
+    """The operands of each result of an equation; None if every result depends on all operands."""
     if len(equation.outvars) < 2 or equation.primitive not in dce_rules.registered:
         return None
     n = len(equation.outvars)
@@ -533,9 +534,9 @@ def distinct(atoms: Sequence[Atom]) -> list[Atom]:
 
 
 def _worth_a_name(program: Program, given: Collection[Atom]) -> list[Var]:
-    """Values that could be saved: arrays that an equation makes and something reads, in the bodies of scans too.
+    """Values that could be saved: arrays that an equation computes and something reads, including those in bodies of scans.
 
-    Not those that cost nothing to make again of one that can be had and takes no more bytes. `given` are the inputs that can be had.
+    Without those that can be recomputed for free from an available value with no more bytes. `given` are the available inputs.
     """
     read = {a for e in program.equations for a in e.invars}.union(program.outvars)
     found: dict[Var, None] = {}
@@ -563,7 +564,7 @@ def _is_free(equation: Equation, given: Collection[Atom], each: dict[Operation, 
 
 
 def _flops(equation: Equation, each: dict[Operation, int]) -> int:
-    """Of one equation; equations of one operation cost the same, and are counted once."""
+    """The FLOPs of an equation; computed once per operation."""
     if equation.operation not in each:
         each[equation.operation] = cost_of(equation).flops
     return each[equation.operation]

@@ -106,7 +106,7 @@ def _filled(search: Search, best: Trial, peak: int) -> Trial | None:
 
 
 def _index(file: str, call: ast.Call) -> tuple[str, tuple[Edit, ...]] | None:
-    """The index of the loop that makes a call once each time round, and what gives it one; None where there is no such loop."""
+    """The index of the loop that makes a call once per iteration, and where it comes from; None if there is no such loop."""
     holders = list(holders_of(file, call))
     at = next((i for i, node in enumerate(holders) if isinstance(node, ast.stmt)), None)
     loop = holders[at + 1] if at is not None and at + 1 < len(holders) else None

@@ -124,7 +124,7 @@ def scanned_module(frame: Frame, call: ast.Call) -> Way | None:
 
 
 def _scan_made_by(file: str, call: ast.Call, alias: str) -> ast.Call | None:
-    """The call of a library's scan that what is called was made by, there or under a name."""
+    """The call of a library's scan that created the called object, in place or assigned to a name."""
     node: ast.expr = call
     while isinstance(node, ast.Call):
         is_scan = (

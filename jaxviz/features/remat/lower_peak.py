@@ -63,7 +63,7 @@ def improved(search: Search, best: Trial, most_work: int, near: float = _NEAR) -
 
 
 def _may_have(search: Search, regions: Sequence[Region], peak: int, most_work: int) -> bool:
-    """Whether a plan around some regions seems to be possible that has no higher peak than this, for so much work."""
+    """Whether a plan around some regions may exist with at most this peak and this much work."""
     least = least_peak_around(search, regions, most_work)
     if least is None:
         form = next((form for form in search.path(regions) if form.work <= most_work), None)
@@ -75,5 +75,5 @@ def _may_have(search: Search, regions: Sequence[Region], peak: int, most_work: i
 
 
 def _below(peak: int, trade: Trade) -> int:
-    """The bytes by which a plan keeps below a peak."""
+    """The bytes by which a plan stays below a peak."""
     return peak - trade.peak_nbytes

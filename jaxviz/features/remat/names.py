@@ -30,10 +30,10 @@ _WORDS = {
     "integer_pow": "power",
     "select_n": "selected",
 }
-"""What people call the result of a primitive, where that is not its name."""
+"""What people call the result of a primitive, if not by its name."""
 
 _AROUND = ("vmap", "jit", "checkpoint", "remat", "partial")
-"""Functions that give another one, whose name says nothing of the value."""
+"""Functions that return another one, and whose own name says nothing about the value."""
 
 
 class Names:
@@ -97,7 +97,7 @@ def word(maker: Equation, at: Location | None) -> str:
 
 
 def _called(expression: str) -> str:
-    """`Dense` for `nn.Dense(8)(x)`, `norm` for `jax.vmap(self.norm)(x)`; '' for what is no call."""
+    """`Dense` for `nn.Dense(8)(x)`, `norm` for `jax.vmap(self.norm)(x)`; '' for anything but a call."""
     node = called_by(expression)
     while isinstance(node, ast.Call):
         node = node.args[0] if node.args and last_name(node.func) in _AROUND else node.func
@@ -125,7 +125,7 @@ def names_of(search: Search, form: Form) -> dict[Var, str]:
 
 
 def _function_of(part: Part) -> Any:
-    """The code of what a part is a call of, as far as it is the user's."""
+    """The code that a part is a call of, if it is the user's."""
     frames = frames_of(part.spots[0].equations[0].source)
     return next((code for code, _ in reversed(frames) if owner(code.co_filename) == "user"), None)
 
@@ -146,7 +146,7 @@ def saved_by(search: Search, form: Form) -> tuple[Saved, ...]:
 
 
 def _on_own_line(saved: Saved, frames: Sequence[Frame]) -> Saved:
-    """A value of a library's loop with the user's line that led there."""
+    """A value in a library's loop, with the user's line that led there."""
     own = next((frame for frame in reversed(frames) if owner(frame[0].co_filename) == "user"), None)
     if own is None or (saved.location is not None and owner(saved.location.file) == "user"):
         return saved

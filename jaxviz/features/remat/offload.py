@@ -137,7 +137,7 @@ def _measured() -> Offload:
 
 
 def _best(act: Any) -> float:
-    """The seconds that something takes, the best of several times."""
+    """The best time of several runs, in seconds."""
     least = math.inf
     for _ in range(4):
         start = time.perf_counter()

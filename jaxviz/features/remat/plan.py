@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MATTERS = 0.01
-"""The share of the highest peak by which that of some plan has to be lower for others to be shown,"""
+"""Other plans are shown if the peak of one of them is lower than the highest by at least this share,"""
 _OTHERS = 8
-"""and how many are, beside one that nobody gave a bound for."""
+"""and this many of them, in addition to one without a given bound."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -152,7 +152,7 @@ class RematPlan(Report):
         return self._call.of(self._function(self._search.flat, f), f) if opens else f
 
     def _function(self, program: Program, f: Callable[..., Any]) -> Callable[..., list[Any]]:
-        """What was planned, of flat arrays, with a program for what is differentiated."""
+        """The planned function, on flat arrays, with the program to differentiate."""
         step, flat = self._search.step, self._call.flat(f)
         if step is None:
             return as_function(program)
@@ -293,7 +293,7 @@ class RematPlan(Report):
         yield from self.notes
 
     def _trade(self) -> Iterator[Table]:
-        """What other plans come to, from the highest peak to the lowest; for a plan that nobody gave a bound for."""
+        """The figures of other plans, from the highest peak to the lowest; for a plan without a given bound."""
         known = {self.everything: "without checkpoints", self.before: "as written", self.after: "this plan"}
         others = [t for t in self.outline[::-1] if t not in known]
         few = [others[i] for i in evenly(0, len(others) - 1, min(_OTHERS, len(others)))] if others else []

@@ -81,7 +81,8 @@ def plan_remat(
 
     Raises:
       ValueError: the bound cannot be met; the message says which one can. Or more than one bound is given. Or an equation has an effect
-        that JAX does not allow in a checkpoint; the message names it. Or Python branches on a value. Or a bound is text that is not an amount.
+        that JAX does not allow in a checkpoint; the message names it. Or Python branches on a value. Or a bound is text that is not an
+        amount.
       TypeError: a bound or a bandwidth is neither a number nor text.
     """
     given = {"memory": memory, "work": work, "residuals": residuals, "budget": budget}
@@ -115,10 +116,10 @@ def plan_remat(
 
 
 _WORTH = 0.01
-"""The share by which a plan has to lower the peak or, where nobody asked for so much, the work to be worth a change of the source."""
+"""The share by which a plan has to lower the peak, or without a given bound the work, to be worth changing the source."""
 
 _NEAR = 0.05
-"""The share of a peak by which a lower one is looked for where nobody gave a bound."""
+"""Without a given bound, a peak lower by this share is searched for."""
 
 Found = Trial | Trade
 """A plan, or the function as it is."""
@@ -338,10 +339,10 @@ def _rank(found: Found, *what: str) -> tuple[int, ...]:
 
 
 def _room(memory: Any) -> int:
-    """Bytes.
+    """A number of bytes.
 
     Raises:
-      ValueError, TypeError: it is no amount of bytes, or a share, of which nobody says what of.
+      ValueError, TypeError: it is not an amount of bytes, or it is a share of something unknown.
     """
     size = read_size(memory, "memory")
     if 0 < size < 1:
@@ -352,7 +353,7 @@ def _room(memory: Any) -> int:
 
 
 def _aside(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that gives a pair, with the second no part of what is differentiated."""
+    """A function that returns a pair, with the second element excluded from differentiation."""
 
     @wraps(f)
     def with_aux(*args: Any, **kwargs: Any) -> Any:

@@ -148,7 +148,7 @@ def _key(report: CheckpointReport, v: Decided) -> Key:
 
 
 def _kept(derivation: Derivation) -> Iterable[Key]:
-    """What the residuals of a derivation are, but for arguments and constants, and dummies of conds."""
+    """The residuals of a derivation, except arguments, constants and dummies of conds."""
     trace, naming = Tracer(derivation.forward, looks_through), Naming(derivation.primal)
     for atom in dict.fromkeys(derivation.linearized.residuals):
         for source in trace(atom):
@@ -264,7 +264,8 @@ class PolicyComparison(Report):
 
     @cached_property
     def best_plans(self) -> tuple[Trade, ...]:
-        """The best trade-offs between peak and work of all plans, the lowest peak first; empty if the function cannot be planned, or takes long to plan."""
+        """The best trade-offs between peak and work of all plans, the lowest peak first; empty if the function cannot be planned, or takes
+        long to plan."""
         if sum(1 for _ in self.without.derivation.forward.walk()) > MOST_TO_PLAN:
             return ()
         plan = self._planned(1.0)
@@ -278,7 +279,8 @@ class PolicyComparison(Report):
 
     @property
     def summary(self) -> str:
-        """policies of the gradient of `loss` in `params` on 12 checkpoints of layer (model.py:12); without checkpoints: 8.7 MiB saved in 463 values, …."""
+        """policies of the gradient of `loss` in `params` on 12 checkpoints of layer (model.py:12); without checkpoints: 8.7 MiB saved in
+        463 values, …."""
         w = self.without
         return (
             f"policies of the {w.derivation.gradient} on {self.checkpoints}; without checkpoints: {format_bytes(w.nbytes)} "
@@ -424,7 +426,8 @@ def compare_policies(
       *args, **kwargs: its arguments, as for `derive`.
       policies: names in `jax.checkpoint_policies`; policies; 'as it is' for the function's own policies; 'everything' for no checkpoints.
       argnums: the positional arguments to differentiate with respect to.
-      xla: whether to compile the gradient under each policy, for XLA's figures; otherwise `PolicyComparison.xla` compiles them when it is read.
+      xla: whether to compile the gradient under each policy, for XLA's figures; otherwise `PolicyComparison.xla` compiles them when it is
+        read.
 
     Raises:
       ValueError: no policy has this name; or JAX does not allow a checkpoint around the function; the message says why.
@@ -484,7 +487,7 @@ def _flops(derivation: Derivation) -> int:
 
 
 def _rounds(equation: Equation) -> bool:
-    """Whether an equation is there for what a checkpoint saves to be rounded to its own type."""
+    """Whether an equation only rounds a checkpoint's saved value to its own type."""
     return equation.primitive is compat.reduce_precision_p and any(
         e.origin is not None and e.origin.role == "residual" for e in (equation, *ancestors(equation))
     )
@@ -508,5 +511,5 @@ def number(flops: int) -> str:
 
 
 def _change(n: int, of: int) -> str:
-    """`-53%`, or `+2%`; '' where there is nothing to compare with or no change."""
+    """`-53%`, or `+2%`; '' if there is nothing to compare with or no change."""
     return f"{100 * (n - of) / of:+.0f}%" if of and n != of else ""

@@ -24,7 +24,7 @@ from jaxviz.transforms.inline import called_program
 BODIES = (SCAN, SHARD_MAP)
 """Equations whose bodies are planned with all else."""
 _DEEPEST = 2
-"""Loops in each other that are looked into: each of them is a plan of its own for all that is in it."""
+"""How deeply nested loops are considered: each of them can have a plan for everything in it."""
 _TOO_DEEP = 20
 """Bodies in each other up to which a function is looked into at all."""
 AROUND_CALLS = ("BoundMethod.__call__",)
@@ -183,7 +183,7 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
 
 
 def _called_at(code: Any, spot: Spot, stack: Sequence[Frame]) -> Location | None:
-    """The line of the user's that calls a function, or of what calls it in turn; where there is none that of its first equation."""
+    """The user's line that calls a function, directly or indirectly; or else the line of its first equation."""
     level = next((i for i, (c, _) in enumerate(stack) if c is code), 0)
     callers = [frame for frame in stack[:level] if owner(frame[0].co_filename) == "user"]
     return location_at(*callers[-1]) if callers else spot.equations[0].location
@@ -223,7 +223,7 @@ def stacks_of(program: Program, opened: Program, is_opened: Callable[[Equation],
 
 
 def _called(call: tuple[Frame, ...], own: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The frames of what is done in a call, whose own may be those of another one, or begin with the body of a loop."""
+    """The frames within a call; these may be shared with another call, or begin with the body of a loop."""
     if call and own and own[0][0] is not call[0][0]:
         return (*call, *own)
     same = len(own) >= len(call) and all(a is b for (a, _), (b, _) in zip(call, own, strict=False))
@@ -239,7 +239,7 @@ def _find_calls(
     program: Program, stacks: Sequence[tuple[Frame, ...]], outer: Sequence[tuple[Frame, ...]],
     calls: dict[Any, dict[Spot, tuple[Frame, ...]]],
 ) -> None:  # fmt: skip
-    """Notes the calls of each function in the equations of one program, outer ones before those that they make."""
+    """Records the calls of each function in the equations of one program, outer calls before the calls they make."""
     equations = program.equations
 
     def look(start: int, end: int, level: int, inside: frozenset[Any]) -> None:
@@ -273,9 +273,9 @@ def _find_calls(
 def _calls_in_a_row(
     stacks: Sequence[Sequence[Frame]], equations: Sequence[Equation], start: int, end: int, level: int
 ) -> list[tuple[int, int]]:
-    """Calls of one function one after the other, told apart by where its Python goes back, or by what they repeat.
+    """Consecutive calls of one function, separated where its Python code goes backwards, or repeats.
 
-    None where that may as well be a loop in it.
+    None if it could also be a loop within the function.
     """
     new = [i for i in range(start + 1, end) if _is_called_anew(stacks[i - 1], stacks[i], level)]
     if new:
@@ -292,7 +292,7 @@ def _calls_in_a_row(
 
 
 def _is_called_anew(before: Sequence[Frame], after: Sequence[Frame], level: int) -> bool:
-    """Whether the function at a level of the stack was called once more between two equations, as far as its instructions tell."""
+    """Whether the function at a level of the stack was called again between two equations, as far as its instructions tell."""
     differs = next((k for k, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), None)
     if differs is None or differs < level:
         return False
@@ -302,7 +302,7 @@ def _is_called_anew(before: Sequence[Frame], after: Sequence[Frame], level: int)
 
 
 def _loops_inside(stacks: Sequence[Sequence[Frame]], level: int) -> bool:
-    """Whether a loop in a function, or in what it calls, holds all that some equations have frames for."""
+    """Whether a loop in a function, or in what it calls, contains everything that some equations have frames for."""
     while all(level < len(stack) and stack[level][0] is stacks[0][level][0] for stack in stacks):
         at = {stack[level][1] for stack in stacks}
         if _is_in_loop(stacks[0][level][0], min(at), max(at)):
@@ -319,7 +319,7 @@ def is_called_in_loop(frame: Frame) -> bool:
 
 
 def _is_in_loop(code: Any, first: int, last: int) -> bool:
-    """Whether a loop of some code holds these instructions."""
+    """Whether a loop of some code contains these instructions."""
     return any(start <= first and last <= end for start, end in _loops(code))
 
 
@@ -362,7 +362,7 @@ def type_of(aval: Any) -> str:
 
 
 def _kind(equation: Equation) -> Hashable:
-    """What is the same of equations that do the same."""
+    """A key shared by equations that do the same."""
     operation = equation.operation
     if not operation.programs:
         return operation if not operation.has_user_data else (equation.primitive, *map(type_of, operation.out_avals))

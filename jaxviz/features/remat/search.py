@@ -42,26 +42,26 @@ from jaxviz.progress import each
 from jaxviz.report.tables import format_bytes, short_location
 
 _WORTH = 0.02
-"""The share of the residuals that a checkpoint around a region has to take away to be tried."""
+"""The share of the residuals that a checkpoint around a region has to avoid for the region to be tried."""
 _FORMS = 3
-"""Sets of regions that are tried, beside the function itself and the checkpoints that it has."""
+"""How many sets of regions are tried, in addition to the whole function and existing checkpoints."""
 _LITTLE = 0.005
-"""The share of a gradient's FLOPs that nobody would put up with a higher peak for."""
+"""A share of the gradient's FLOPs so small that nobody would accept a higher peak for it."""
 _SAMPLES = 7
-"""Plans of each that are measured where the whole trade is asked for."""
+"""How many plans of each set are measured if the whole trade-off is requested."""
 _FILLS = 6
 """How often a plan is tried that makes use of the bytes that the last one leaves."""
 _NEARLY = 0.1
-"""The share of its peak that such a plan may take too much."""
+"""The share by which such a plan may exceed its peak."""
 _EXCHANGED = 4
 """How many plans that all but fit are tried with other values of the same bytes."""
 _IN_CHUNKS = 4
 """How many plans with a scan over chunks are measured for a bound on work."""
 _LOWERED = 3_000
-"""For plans of so many equations together, and for 30 at most, XLA's layouts are found anew; then they are those without checkpoints, until a
-plan is chosen."""
+"""For plans with at most this many equations in total, and at most 30 plans, XLA's shardings are computed again; otherwise the shardings
+without checkpoints are used until a plan is chosen."""
 _ROUGHLY = 0.02
-"""By how much what is kept may be less than it is reckoned to be."""
+"""How much less may be kept than estimated."""
 
 
 class Search:
@@ -183,7 +183,7 @@ class Search:
         return Trade(peak, kept, all_flops(derivation) - self.plain_flops, moved, transfer)
 
     def _layouts(self, opened: Derivation) -> tuple[Layouts, Sequence[int]] | None:
-        """How the gradient is laid out over devices, in the step that takes it; and over how many each input of the function is divided."""
+        """The shardings of the gradient, within its step, and over how many devices each input of the function is sharded."""
         if self.step is None:
             layouts = find_layouts(opened)
             return None if layouts is None else (layouts, layouts.arguments)
@@ -430,7 +430,7 @@ class Search:
     def _fastest_in_chunks(
         self, sets: Sequence[Sequence[Region]], room: Callable[[Trade], int], best: Trial | None
     ) -> Trial | None:
-        """A plan with a scan over chunks of another one, where that takes less work than what was found or nothing was."""
+        """Another plan with a scan over chunks, if it takes less work than the best so far, or if there is none yet."""
         for regions in sets:
             for k, chunk in enumerate(self.chunks_of(regions)):
                 last = replace(self.path(regions)[-1], chunk=chunk)
@@ -453,7 +453,7 @@ class Search:
     def _fastest_around(
         self, regions: Sequence[Region], room: Callable[[Trade], int], less_work: float, chunk: int = 1
     ) -> Trial | None:
-        """The same of plans around some regions, as far as they may take less work than this."""
+        """The same for plans around some regions, as far as they may take less work than this."""
         path = [replace(form, chunk=chunk) for form in self.path(regions)]
         # Keep one that takes too much work: choices between it and the next are tried as well.
         first = next((i for i, form in enumerate(path) if form.work < less_work), None)
@@ -480,11 +480,11 @@ class Search:
         return self._filled(self.trial(path[low]), over, room)
 
     def _filled(self, best: Trial, failed: list[Trial], room: Callable[[Trade], int]) -> Trial:
-        """A plan with the bytes that it leaves made use of.
+        """A plan that uses the bytes that another one leaves.
 
         Args:
           best: a plan that fits.
-          failed: those of fewer FLOPs that do not, the fewest bytes first.
+          failed: plans with fewer FLOPs that do not fit, the fewest bytes first.
         """
         over = failed[0] if failed else None
         for _ in range(_FILLS):
@@ -529,7 +529,7 @@ class Search:
         return best
 
     def _lowest_around(self, regions: Sequence[Region], most_work: int) -> list[Trial]:
-        """Plans around some regions that take no more work than this, and are likely to have a low peak."""
+        """Plans around some regions with at most this much work that are likely to have a low peak."""
         path = self.path(regions)
         first = next((i for i, form in enumerate(path) if form.work <= most_work), None)
         if first is None:

@@ -81,7 +81,7 @@ def _parameters(f: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _takes_params(f: Callable[..., Any]) -> bool:
-    """Whether a function takes the params of any primitive, as policies have to."""
+    """Whether a function accepts the params of any primitive, as policies have to."""
     return any(p.kind == p.VAR_KEYWORD for p in _parameters(f))
 
 
@@ -122,7 +122,7 @@ def has_checkpoints(program: Program) -> bool:
 
 
 def _with_policy(program: Program, policy: Any) -> Program:
-    """The program with this policy in each remat of it. What is not changed is the same object."""
+    """The program with this policy in each remat. Unchanged parts are the same objects."""
     done: dict[Program, Program] = {}
 
     def change(p: Program) -> Program:
@@ -143,7 +143,7 @@ def _with_policy(program: Program, policy: Any) -> Program:
 
 
 def _checkpointed(program: Program, policy: Any) -> Program:
-    """The program in one checkpoint, as tracing `jax.checkpoint(f, policy=policy)` gives it."""
+    """The program in one checkpoint, like tracing `jax.checkpoint(f, policy=policy)`."""
     if program.is_path:
         at = next((b.location for b in program.branches if b.location is not None), None)
         raise ValueError(

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 _EXACT = 3000
-"""Up to so many unknowns the whole problem is given to the solver of integer programs; beyond, what is left of it: see `within`."""
+"""With at most this many unknowns the integer solver gets the whole problem, otherwise a reduced one: see `within`."""
 _SECONDS = 5.0, 1.0
-"""That the solver may take for the whole of a small problem, and for what is left of a large one."""
+"""The time limit of the solver for a small problem, and for the rest of a large one, in seconds."""
 _DUST = 1e-7
-"""The share of the largest number of a problem below which others are none to the solver, which would say so on the screen."""
+"""Numbers below this share of the problem's largest one are zero to the solver, which would print a warning."""
 _STEPS = (0.1, 1.0, 10.0)
 """By how much what weight is worth is raised and lowered, until one side of the limit is left for the other: the more, the more there
 is left to be solved exactly."""
@@ -150,7 +150,7 @@ class Problem:
     def _whole(
         self, cost: np.ndarray, weight: np.ndarray, limit: float, lower: np.ndarray, upper: np.ndarray, seconds: float
     ) -> Any:
-        """The best choices in whole numbers; None where it takes the solver too long to find any."""
+        """The best integral choices; None if the solver does not find any in time."""
         found = self._solved(cost, weight, limit, lower, upper, seconds)
         return None if found.x is None else np.round(found.x)
 
@@ -173,5 +173,5 @@ class Problem:
 
 
 def _without_dust(numbers: np.ndarray) -> np.ndarray:
-    """Numbers without those that are below what a solver can tell from none beside the largest."""
+    """Numbers without those that a solver cannot distinguish from zero next to the largest."""
     return np.where(np.abs(numbers) < _DUST * np.abs(numbers).max(initial=0.0), 0.0, numbers)

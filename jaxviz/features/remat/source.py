@@ -17,7 +17,7 @@ from jaxviz.ir.expressions import span_at
 from jaxviz.ir.origin import is_cell
 
 _CHECKPOINTS = ("checkpoint", "remat", "filter_checkpoint")
-"""What the functions are called that put a checkpoint around another one, in JAX and in libraries."""
+"""The names of functions, in JAX and in libraries, that wrap another one in a checkpoint."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -63,7 +63,7 @@ def call_at(place: Place) -> ast.Call | None:
 
 @lru_cache(maxsize=16)
 def _calls(tree: ast.Module) -> dict[tuple[int, ...], ast.Call]:
-    """The calls of a file by where they stand; of `f(x)(y)` both have a place."""
+    """The calls in a file by position; in `f(x)(y)` both have one."""
     return {(*start_of(n), *end_of(n)): n for n in ast.walk(tree) if isinstance(n, ast.Call)}
 
 
@@ -162,7 +162,7 @@ def globals_of(code: Any) -> dict[str, Any]:
 
 
 def _modules_from(file: str) -> list[dict[str, Any]]:
-    """The names of each module that was imported from a file; of a cell those of the notebook."""
+    """The global names of each module imported from a file; for a cell those of the notebook."""
     if is_cell(file):
         return [vars(sys.modules["__main__"])]
     modules = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]

@@ -27,9 +27,9 @@ from jaxviz.report.report import Report, Table, attributes
 from jaxviz.report.tables import counted, format_bytes, repeated, short_location
 
 _UNDONE = 0.95
-"""A plan counts as undone if XLA's temporaries do not fall below this share, although the model says that they do,"""
+"""A plan counts as undone if XLA's temporaries do not fall below this share, although the model predicts it,"""
 _MOST = 0.25
-"""and as mostly undone if they fall by less than this share of what the model says."""
+"""and as mostly undone if they fall by less than this share of the prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Verification(Report):
         return self._falls_enough(self.after) if falls else self.after.temporaries <= self.before.temporaries
 
     def _falls_enough(self, after: Compiled) -> bool:
-        """Whether the temporaries of a compiled gradient with checkpoints are about as much less as the model says."""
+        """Whether a compiled gradient's temporaries fall about as much as the model predicts."""
         share = 1 - self.modelled[1].peak_nbytes / max(self.modelled[0].peak_nbytes, 1)
         fallen = self.before.temporaries - after.temporaries
         return fallen >= max((1 - _UNDONE) * self.before.temporaries, _MOST * share * self.before.peak_nbytes)
@@ -149,7 +149,7 @@ class Verification(Report):
 
     @property
     def _held(self) -> str:
-        """What XLA holds although the plan recomputes it, and why, in a sentence; '' if unknown."""
+        """What XLA keeps although the plan recomputes it, and why, in a sentence; '' if unknown."""
         changes = self.beside.differences if self.beside is not None else ()
         merged = [c for c in changes if c.why == MERGED]
         early = [c for c in changes if c.row.kind == "recomputed" and c.nbytes > 0]

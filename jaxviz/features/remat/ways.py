@@ -85,7 +85,7 @@ def _wrapped(frame: Frame, node: ast.expr, after: str, call: ast.Call) -> Way:
 
 
 def _at_scan(frames: Sequence[Frame]) -> Way | None:
-    """The body that a scan is given."""
+    """The body passed to a scan."""
     own = [f for f in frames if owner(f[0].co_filename) == "user"]
     call = call_at(place_of(*own[-1])) if own else None
     if call is None:
@@ -111,7 +111,7 @@ _There = tuple[str, Any, ast.expr]
 
 
 def _checkpoints(region: Region) -> list[_There] | None:
-    """Where a checkpoint that the function has is written; None where a place of it is not found."""
+    """Where the function's existing checkpoints are written; None if one of these places is not found."""
     found: dict[int, _There] = {}
     for frames in region.stacks.values():
         there = _checkpoint(frames, region.defined, region.name)
@@ -150,7 +150,7 @@ def _checkpoint(frames: Sequence[Frame], defined: Location | None, name: str) ->
 
 
 def _func_chain(call: ast.Call) -> list[ast.expr]:
-    """What is called, and what is called to have that: of `remat(Block)(8)(x)` two."""
+    """The called function, and what was called to create it: for `remat(Block)(8)(x)` two."""
     chain: list[ast.expr] = []
     node: ast.expr = call
     while isinstance(node, ast.Call):
@@ -160,7 +160,7 @@ def _func_chain(call: ast.Call) -> list[ast.expr]:
 
 
 def _retuned(file: str, code: Any, node: ast.expr) -> Way:
-    """A checkpoint with the policy that is given in place of the one that it has."""
+    """A checkpoint with the given policy instead of its own."""
     if not isinstance(node, ast.Call):  # a decorator without a call
         with_policy = around(file, start_of(node), end_of(node), "partial(", ", policy={name})")
         return Way(file, code, tuple(with_policy), without_policy=())

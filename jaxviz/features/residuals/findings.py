@@ -59,7 +59,7 @@ def largest_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
 # --- values saved twice -----------------------------------------------------------------------------------------------
 
 _LAYS_OUT = frozenset("reshape transpose broadcast_in_dim squeeze expand_dims copy copy_p reduce_precision".split())
-"""Operations whose result holds the same numbers as their operand, in another shape, order or number, or rounded."""
+"""Operations whose result has the same numbers as their operand, in another shape, order or multiplicity, or rounded."""
 
 
 def find_duplicates(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
@@ -93,7 +93,7 @@ def _kept_as(root: Source, copies: Sequence[Residual], site: Site) -> str:
 
 
 class _Producers:
-    """For each program which equation makes a value, and as which of its results."""
+    """For each program the equation that computes each value, and the index of the result."""
 
     def __init__(self) -> None:
         self.of: dict[Program, dict[Atom, tuple[Equation, int]]] = {}
@@ -120,7 +120,7 @@ def _root(
 ) -> Source | None:
     """The value that another is a copy of, as far as no operation changes its numbers; None for a number in the source.
 
-    With `stops` it goes no further than the first equation that that is true of.
+    With `stops` the search ends at the first equation for which that is true.
     """
     outside: list[tuple[Program, Equation]] = []  # the programs on the way in, and the equations entered
     lengths: tuple[int, ...] = ()
@@ -221,7 +221,7 @@ def find_one_hots(residuals: Sequence[Residual], atoms: Sequence[Atom], program:
 
 
 def _compared_with_iota(producers: _Producers, program: Program, root: Source) -> Atom | None:
-    """What a comparison compares with an `iota`, if it is one."""
+    """What a comparison compares with an `iota`, if it does."""
     if root.equation is None or root.equation.primitive.name != "eq":
         return None
     around = [program]
@@ -261,7 +261,7 @@ def find_invariants(residuals: Sequence[Residual], atoms: Sequence[Atom], progra
 
 
 def _times_alike(producers: _Producers, dependence: _Dependence, program: Program, atom: Atom) -> Iterator[int]:
-    """The trip counts of the scans in each of whose iterations a value is the same."""
+    """The trip counts of the scans in whose iterations a value is the same."""
     varying: list[
         tuple[int, set[Atom]]
     ] = []  # for each enclosing scan, its length and what differs between its iterations
@@ -315,7 +315,7 @@ class _Dependence:
         return found
 
     def differing_in(self, equation: Equation, differing: set[Atom]) -> list[bool]:
-        """Which inputs of an equation's body depend on some values outside: what a scan's carry depends on, it has from then on."""
+        """Which inputs of an equation's body depend on some values outside: once a scan's carry depends on them, it stays so."""
         body = _body(equation).program
         differs = [a in differing for a in equation.invars]
         if is_scan(equation):

@@ -23,10 +23,10 @@ _INSIDES = (
     f"{os.sep}numpyro{os.sep}handlers.py",
     f"{os.sep}numpyro{os.sep}primitives.py",
 )
-"""Where libraries call modules, and have none; those of nnx are in `flax/nnx/nn`."""
+"""Where libraries call modules without containing any; nnx's modules are in `flax/nnx/nn`."""
 
 _OF_EQUINOX = "eqx."
-"""What the scopes begin with that equinox leaves for the layers of its own, and for nothing around them."""
+"""The start of the scopes that equinox adds for its own layers, but not for the modules around them."""
 
 
 def scopes_of(equation: Equation, within: Sequence[Equation] = ()) -> Iterator[str]:
@@ -38,8 +38,8 @@ def scopes_of(equation: Equation, within: Sequence[Equation] = ()) -> Iterator[s
 def module_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
     """`Transformer/blocks_0/LayerNorm_0`: the path of the module that an equation stands in; '' where there is none.
 
-    flax linen, haiku and penzai leave it as named scopes. Elsewhere it is the methods that led to the equation, each called as it was: `Net/head` for
-    `self.head(x)`, `Net/Block` for `block(x)` of a class `Block`; and then the named scopes.
+    flax linen, haiku and penzai leave it as named scopes. Elsewhere it is the methods that led to the equation, each called as it was:
+    `Net/head` for `self.head(x)`, `Net/Block` for `block(x)` of a class `Block`; and then the named scopes.
     """
     # einsum also names a scope, after its formula, which is not a module.
     scopes = [name for name in scopes_of(equation, within) if "," not in name and "->" not in name]
@@ -63,14 +63,14 @@ def _traceback(equation: Equation) -> Any:
 @cleared
 @lru_cache(maxsize=65536)
 def _leaves_scopes(traceback: Any) -> bool:
-    """Whether a library that leaves paths as scopes led to an equation."""
+    """Whether an equation comes from a library that leaves paths as scopes."""
     return any(library in frame.file_name for frame in traceback.frames for library in _SCOPED_BY_MODULE)
 
 
 @cleared
 @lru_cache(maxsize=65536)
 def _modules_on(traceback: Any, with_source: bool) -> tuple[str, ...]:
-    """The methods on the way to an equation, outermost first, by what each was called as."""
+    """The methods that lead to an equation, outermost first, with the name that each was called by."""
     frames = [frame for frame in path_of_calls(traceback) if not _is_inside(frame.file)]  # innermost first
     path: list[str] = []
     for i, frame in enumerate(frames):
@@ -86,7 +86,7 @@ def _modules_on(traceback: Any, with_source: bool) -> tuple[str, ...]:
 
 
 def _is_inside(file: str) -> bool:
-    """Whether a file is of what a library does around the modules."""
+    """Whether a file is part of a library's code around modules."""
     return any(inside in file for inside in _INSIDES) and f"{os.sep}nn{os.sep}" not in file
 
 
@@ -101,7 +101,7 @@ def _method(qualified_name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _called_as(expression: str) -> str:
-    """`norm` for `self.norm(x)` and `jax.vmap(self.norm)(x)`, `layers` for `self.layers[0](x)`; '' where it is no one part of the object."""
+    """`norm` for `self.norm(x)` and `jax.vmap(self.norm)(x)`, `layers` for `self.layers[0](x)`; '' if it is not an attribute of the object."""
     called = called_by(expression)
     if called is None:
         return ""

@@ -95,7 +95,7 @@ def _draw_bars(axes: Axes, sizes: Sequence[int], names: Sequence[str]) -> None:
 
 
 def _draw_map(axes: Axes, found: ResidualSet, width: float, height: float) -> None:
-    """Modules, and in each its residuals; lengths in inches, so that what is written can be held against its room."""
+    """Modules with their residuals; lengths are in inches, so that text can be compared with the available space."""
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
     axes.axis("off")
@@ -138,7 +138,7 @@ def _labels(g: ResidualGroup, columns: int, rows: int) -> list[str]:
 
 
 def _write(axes: Axes, text: str, x: float, y: float, colour: str | None = None) -> None:
-    """A line of text in a box, whose left and top edges these are."""
+    """A line of text in a box, given its left and top edges."""
     axes.text(x + 0.04, y + 0.03, text, fontsize=_FONT, color=colour, va="top", parse_math=False)
 
 

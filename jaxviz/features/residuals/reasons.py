@@ -41,7 +41,7 @@ _USES_OF_OPERAND = {
     ("dynamic_update_slice", 0): "writes the tangent into it",
     ("dynamic_update_slice", 1): "writes it into the tangent",
 }
-"""The same for operands with another role: most of them are zeros in place of a missing tangent."""
+"""The same for operands with another role, most of which are zeros in place of a missing tangent."""
 
 
 def explain(
@@ -124,7 +124,7 @@ def _read_by(backward: Sequence[Reader] | None, location: Location, site: Site) 
 
 
 def _cotangent_of(reader: Reader, location: Location, site: Site) -> str:
-    """Whose cotangent a backward equation forms: that of the value whose tangent its linear equation read."""
+    """The value whose cotangent a backward equation computes: that of the value whose tangent its linear equation read."""
     origin = reader.equation.origin
     linear = origin.equation if origin is not None else None
     tangent_of = site.derivation.linearized.tangent_of

@@ -128,17 +128,19 @@ class ResidualSet(Report, Sequence[Residual]):
     def by_scope(self) -> tuple[Total, ...]:
         """The bytes of each `jax.named_scope`, by path, largest first; transforms such as `vmap(...)` are left out of a path.
 
-        An argument or a constant counts where it is first read; values outside of all scopes count as 'no scope'. Repeated layers count as one.
+        An argument or a constant counts where it is first read; values outside of all scopes count as 'no scope'. Repeated layers count as
+        one.
         """
         return path_totals((g.residuals for g in self.groups), lambda r: r.scope or NO_SCOPE)
 
     def by_module(self) -> tuple[Total, ...]:
         """The bytes of each module of a neural network, largest first; repeated layers count as one.
 
-        The name is the path that flax linen, haiku and penzai leave as named scopes, such as 'Transformer/blocks_0…11/Dense_1'. flax nnx and
+        The name is the path that flax linen, haiku and penzai leave as named scopes, such as 'Transformer/blocks_0…11/Dense_1'. flax nnx
+        and
         equinox leave none: there the name comes from the calls of methods, 'Net/Block/up' for `self.up(x)` in the class `Block`; modules
-        that are called as `block(x)` are counted together. Values outside of all methods count for their function. The user's own scopes are
-        part of the path.
+        that are called as `block(x)` are counted together. Values outside of all methods count for their function. The user's own scopes
+        are part of the path.
         """
         return path_totals((g.residuals for g in self.groups), lambda r: r.module)
 
@@ -220,7 +222,7 @@ class ResidualSet(Report, Sequence[Residual]):
 
     @cached_property
     def _rows(self) -> list[ResidualGroup]:
-        """The groups, those together of which all that is said is the same: of a library's function several values may have one name."""
+        """The groups, combined if all their descriptions are equal: a library function may have several values with one name."""
         same = grouped(self.groups, lambda g: (_called(g), g.residuals[0].type, g.kind, g.location, g.why))
         rows = [
             groups[0] if len(groups) == 1 else ResidualGroup(sum((g.residuals for g in groups), ())) for groups in same
@@ -233,7 +235,7 @@ class ResidualSet(Report, Sequence[Residual]):
         return more_rows(len(rest), sum(g.count for g in rest), "residual", format_bytes(size))
 
     def _below(self) -> Iterator[str | Table]:
-        """The source lines, where they say more than the table of residuals, and the notes."""
+        """The source lines, if they say more than the table of residuals, and the notes."""
         lines = self.by_line()
         if 1 < len(lines) < len(self.items):
             rows = [(t.name, _sizes(t.nbytes, t.nbytes_per_device), f"{t.count:,}", t.location.function) for t in lines]
@@ -276,7 +278,7 @@ _CELLS: Mapping[str, Callable[[ResidualGroup], str]] = {
     "line": lambda g: short_location(g.location),
     "value, and why it is saved": lambda g: f"{_called(g)}: {g.why}",
 }
-"""Head of a column → what it says of a group of residuals."""
+"""The columns, with the cell for a group of residuals."""
 
 
 def _called(group: ResidualGroup) -> str:
@@ -312,8 +314,8 @@ def residuals(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = False, *
       *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to, as for `derive`; None for all arrays, as in
         `jax.ad_checkpoint.print_saved_residuals`.
-      compile: if the function runs on several devices, whether to compile its forward program, so that the bytes on one device are those of the
-        compiled program and not those of the pass that decides on partitioning.
+      compile: if the function runs on several devices, whether to compile its forward program, so that the bytes on one device are those of
+        the compiled program and not those of the pass that decides on partitioning.
 
     Raises:
       the errors of `derive`.

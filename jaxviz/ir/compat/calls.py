@@ -162,7 +162,7 @@ def _named_path(path: Sequence[Any]) -> str:
 
 
 _hooks: list[tuple[Any, Callable[[], Any], Callable[[Any], None], Any]] = []
-"""For each place where a hook of ours was put: the hook, how to read and to write the place, and what was there before."""
+"""For each place with one of our hooks: the hook, how to read and write the place, and its previous value."""
 
 
 HOOKS_FILE = __file__
@@ -292,11 +292,11 @@ def name_in_jax(file: str, function: str) -> str:
 
 
 _vjp_in_place: Any = jax.make_user_context()
-"""What takes the place of `jax.vjp`, so that JAX keeps no trace of a function where it is another one."""
+"""The replacement for `jax.vjp`, which keeps JAX from caching a trace of a function in which it is replaced."""
 _in_place: contextvars.ContextVar[tuple[tuple[Callable[..., Any], Any], ...]] = contextvars.ContextVar(
     "_in_place", default=()
 )
-"""All that takes its place in this thread, one in the other, each with its key."""
+"""All replacements in this thread, nested, each with its key."""
 
 
 @contextlib.contextmanager
@@ -319,7 +319,7 @@ def replaced_vjp(new: Callable[..., Any], key: Any = None) -> Iterator[None]:
 
 
 class _Vjp:
-    """Has `jax.vjp` ask what takes its place. Threads that overlap share that: the first puts it there, and the last takes it away."""
+    """Makes `jax.vjp` call its replacement. Overlapping threads share that: the first installs it, and the last removes it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -344,7 +344,7 @@ _replaced = _Vjp()
 
 
 def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.vjp`, but for a thread that has something else in its place."""
+    """`jax.vjp`, or the replacement that a thread has for it."""
 
     @functools.wraps(original)
     def vjp(*args: Any, **kwargs: Any) -> Any:

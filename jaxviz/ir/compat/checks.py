@@ -43,7 +43,7 @@ GRAD_VALUE: Any = _api.GradValue()
 _HAS_UNSAVEABLE: bool = hasattr(_api, "NotSaveable")
 """Whether arguments of JAX's VJP objects may be residuals that are not saved, as since 0.11."""
 _RULES_LOG: bool = hasattr(jax.custom_vjp, "defvjp_with_logs")
-"""Whether a backward rule returns what it logs beside the cotangents, as since 0.11.1."""
+"""Whether a backward rule returns its logs beside the cotangents, as since 0.11.1."""
 
 
 def nested_like(tree: Any, leaves: Sequence[Any]) -> Any:
@@ -149,7 +149,8 @@ def as_weak_as(aval: Any, other: Any) -> Any:
 
 
 def as_cotangent(aval: Any, ct: Any) -> Any:
-    """The type of a value whose cotangents are of the type `ct`, which may be weak, or of another precision; the same object where it has it."""
+    """The type of a value whose cotangents are of the type `ct`, which may be weak, or of another precision; the same object where it has
+    it."""
     aval = as_weak_as(aval, ct)
     dtype = getattr(ct, "dtype", None)
     if dtype is None or dtype == getattr(cotangent_type(aval), "dtype", dtype):

@@ -17,11 +17,11 @@ from jaxviz.ir.compat.private import _ad, _ad_util, _batching, _core, _lu, api_u
 from jaxviz.ir.syntax import Equation
 
 _rules: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-"""What the `jvp_jaxpr_fun` or the `fwd_jaxpr_thunk` of an equation calls -> the user's rule that it traces."""
+"""The user's rules by the functions that an equation's `jvp_jaxpr_fun` or `fwd_jaxpr_thunk` calls."""
 
 
 def _with_unused_inputs(jaxpr: Any, at: int, avals: Sequence[Any]) -> Any:
-    """A ClosedJaxpr with inputs of these types that it does not read, from position `at` on."""
+    """A ClosedJaxpr with additional unused inputs of these types, from position `at` on."""
     opened = jaxpr.jaxpr
     unused = [_core.Var(aval) for aval in avals]
     names = opened.debug_info.arg_names
@@ -40,18 +40,19 @@ Dims = tuple[int | None, ...]
 
 
 class _MappedAlike:
-    """Has a function with a custom rule and that rule give results that are mapped along the same dimensions.
+    """Makes a function with a custom rule and the rule return results that are mapped along the same dimensions.
 
-    Outside `jit` JAX calls one of the two, under each `vmap` around them, and takes the results as that one maps them; a program has both.
-    What is traced first decides. Where that is the function, and a result of it is not mapped, the rule is traced once before it is needed,
-    to see how it maps them: a result whose tangent is mapped has to be too.
+    Outside `jit` JAX calls one of the two, under each `vmap` around them, and maps the results accordingly; a program contains both. The
+    one that is traced first decides. If that is the function, and one of its results is not mapped, the rule is traced once in advance to
+    see
+    how it maps them: a result whose tangent is mapped has to be mapped too.
 
     Source: `BatchTrace.process_custom_jvp_call` and `process_custom_vjp_call` in JAX's `batching.py`.
     """
 
     def __init__(self) -> None:
         self._dims: list[Dims] | None = None
-        """Of the results; of a forward rule's, those of the residuals before them."""
+        """The dimensions of the results; for a forward rule, preceded by those of the residuals."""
 
     def rule(self, rule: Any) -> Any:
         return self._wrapped(rule, lambda dims: None)
@@ -120,12 +121,12 @@ def _is_vmap(transform: Any) -> bool:
 
 
 def _mapped_along(x: Any, dims: Dims, wanted: Dims, axes: Sequence[Axis]) -> Any:
-    """A value that is mapped along some dimensions, mapped along others: moved there, and broadcast where it was not mapped.
+    """Moves the mapped dimensions of a value to other ones, and broadcasts where it was not mapped.
 
     Args:
       x: the value, or a symbolic zero, which has no dimensions to move.
-      dims, wanted: its dimensions, by `vmap`, the outermost first.
-      axes: that each `vmap` maps over.
+      dims, wanted: its mapped dimensions, by `vmap`, the outermost first.
+      axes: the axis of each `vmap`.
     """
     if dims == wanted or type(x) in (_ad_util.SymbolicZero, _ad.Zero) or is_float0(_core.typeof(x)):
         return x
@@ -149,14 +150,14 @@ def _with_axes(own: Sequence[int], dims: Dims) -> list[int]:
 
 
 class _TakenRule:
-    """A custom rule that was traced where its function was called, which is called as the rule itself is.
+    """A custom rule that was traced where its function was called, and is called like the rule itself.
 
     Args:
-      rule: the user's.
-      traced: from what it closes over, its operands and, for a JVP rule, the tangents of those that carry one, to its results.
+      rule: the user's rule.
+      traced: from what it closes over, its operands and, for a JVP rule, the nonzero tangents, to its results.
       carries: which operands carry a tangent.
       nonzeros_out: which results of a JVP rule have a tangent.
-      out_trees: of a forward rule what it told of its results and residuals.
+      out_trees: for a forward rule, the stored structures of its results and residuals.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class _TakenRule:
         return len(self.traced.jaxpr.consts)
 
     def of_jvp(self, *args: Any) -> list[Any]:
-        """Operands and all tangents, those of what it closes over among them, to results and their tangents."""
+        """Maps operands and all tangents, including those of closed-over values, to results and their tangents."""
         n = len(args) // 2
         tangents = [
             _ad.instantiate_zeros(_ad.replace_rule_output_symbolic_zeros(t))
@@ -211,8 +212,8 @@ def closed_over_by_jvp_rule_error(function: Any) -> Exception:
 def _jvp_of_rule(
     rule: Any, in_avals: Sequence[Any], nonzeros: Sequence[bool], symbolic_zeros: bool
 ) -> tuple[Callable[..., list[Any]], list[Any], list[bool]]:
-    """A custom JVP rule as a function from operands and nonzero tangents to results and nonzero tangents; the types that it takes; and
-    which results have a nonzero tangent, a list that is filled in as it is traced."""
+    """A custom JVP rule as a function from operands and nonzero tangents to results and nonzero tangents; its input types; and which
+    results have a nonzero tangent, a list that is filled in during tracing."""
     zero = _ad_util.SymbolicZero if symbolic_zeros else zeros
     tangent_avals = [a.to_tangent_aval() for a in in_avals]
     nonzeros_out: list[bool] = []
@@ -233,7 +234,7 @@ def _jvp_of_rule(
 def _forward_of_rule(
     rule: Any, in_avals: Sequence[Any], nonzeros: Sequence[bool]
 ) -> tuple[Callable[..., list[Any]], list[Any], list[bool]]:
-    """A custom forward rule as a function of its operands, and the types that it takes."""
+    """A custom forward rule as a function of its operands, and its input types."""
     if isinstance(rule, _TakenRule):
         return rule.forward, list(in_avals), []
     call = lambda *args: rule.call_wrapped(*(x for pair in zip(args, nonzeros, strict=True) for x in pair))
@@ -241,7 +242,7 @@ def _forward_of_rule(
 
 
 def _holds_tracers(trace: Any, root: Any, inside: bool = False) -> bool:
-    """Whether a function closes over a tracer of a trace, or of one `inside` of it, itself or by way of other functions."""
+    """Whether a function closes over a tracer of a trace, or of one nested in it, directly or through other functions."""
     seen: set[int] = set()
     pending = [root]
     while pending:
@@ -272,7 +273,7 @@ def _holds_tracers(trace: Any, root: Any, inside: bool = False) -> bool:
 
 
 def _is_inside(trace: Any, outer: Any) -> bool:
-    """Whether a trace began while another one was under way."""
+    """Whether a trace began while another one was active."""
     while (trace := getattr(trace, "parent_trace", None)) is not None:
         if trace is outer:
             return True

@@ -63,7 +63,7 @@ def _dims_of(text: str, rank: int, mesh: tuple[tuple[str, int], ...]) -> Dims | 
 def _fitted(
     devices: np.ndarray, rank: int, mesh: Sequence[tuple[str, int]], pieces: Sequence[tuple[str, int]]
 ) -> Dims | None:
-    """The axes along which the places of devices in the mesh change as one goes along each dimension of their tiles."""
+    """The mesh axes whose positions change along each dimension of the tiles."""
     places = np.unravel_index(devices, [size for _, size in pieces] or [1])
     dims: list[list[tuple[int, str]]] = [[] for _ in devices.shape]
     for (name, size), place in zip(pieces, places, strict=False):

@@ -132,7 +132,8 @@ def hi_primitive_name(params: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class _AskedOfSome:
-    """A checkpoint policy as `jax_remat3` has it: it is asked of names, products of matrices and convolutions; all else is recomputed."""
+    """A checkpoint policy as used by `jax_remat3`: it only decides about names, matrix products and convolutions; everything else is
+    recomputed."""
 
     __wrapped__: Any
 
@@ -143,7 +144,7 @@ class _AskedOfSome:
 
 
 _OPENS_CHECKPOINTS: bool = jax.__version_info__ >= (0, 12)
-"""Whether a checkpoint that is a hi-primitive has what one that is not has, among it `prevent_cse`, and keeps what that keeps."""
+"""Whether a checkpoint that is a hi-primitive has the same params as one that is not, including `prevent_cse`, and saves the same."""
 
 
 def opened(primitive: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:

@@ -67,7 +67,7 @@ class _RuleTrace(_core.Trace):
         return self.held(_RuleTracer(self, self.atom(x)))
 
     def held(self, tracer: _RuleTracer) -> _RuleTracer:
-        """Of the scalars in a rule, those that `_Trace` notes."""
+        """The scalars in a rule that `_Trace` records."""
         if isinstance(tracer.atom, Literal):
             tracer.atom.held = True
         return tracer
@@ -102,7 +102,7 @@ class _RuleTrace(_core.Trace):
 _STAGED_AS_THEY_ARE = frozenset(
     (primitives.broadcast_in_dim_p, primitives.reshape_p, primitives.iota_p, primitives.dynamic_slice_p)
 )
-"""Operations whose staging rule only matters where shapes are values."""
+"""Operations whose staging rule only matters if shapes are values."""
 
 
 def record_rule(

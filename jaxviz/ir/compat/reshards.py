@@ -14,7 +14,7 @@ _FIND = "func.func(sdy-populate-op-sharding-rules),func.func(sdy-insert-explicit
 _AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
 """An axis in the text of a list of them, for which MLIR has no class in Python."""
 _OWN = ("mhlo.copy", "sdy.reshard", "sdy.all_reduce", "sdy.sharding_constraint")
-"""What only says, or makes, another layout of a value."""
+"""Operations that only state or change the sharding of a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def layout_of(text: str, mesh: Mapping[str, int]) -> str:
 
 
 def _rank(text: str) -> int:
-    """The number of dimensions of a layout as XLA writes it; 0 where it does not say."""
+    """The number of dimensions of a sharding in XLA's notation; 0 if it does not tell."""
     named = re.search(r"\], \[(.*?)\]", text)
     if named:
         return named[1].count("{")
@@ -291,7 +291,7 @@ class _Module:
         return f"{read.name}:({info.pre_size}){info.size}"
 
     def _attribute(self, value: Any) -> Any:
-        """The attribute that says how a value is laid out; None where none does."""
+        """The attribute with the sharding of a value; None if there is none."""
         owner = value.owner
         if isinstance(owner, _mlir.Block):
             number = next(i for i, a in enumerate(owner.arguments) if a == value)
@@ -338,7 +338,7 @@ class _Module:
         return tuple(found)
 
     def mark_asked(self) -> None:
-        """Marks the layouts that the program asks for, to tell them from those that Shardy adds."""
+        """Marks the shardings that the program requests, to tell them from those that Shardy adds."""
         for op in self.ops:
             if op.operation.name in ("sdy.reshard", "mhlo.copy") and _name(op.location).rpartition("/")[2] in _ASKED:
                 op.attributes[_MARK] = _mlir.UnitAttr.get()
@@ -391,7 +391,7 @@ class _Module:
             )  # fmt: skip
 
     def _into(self, op: Any) -> Iterator[Need]:
-        """The operands of a `shard_map`, where its specs ask for another layout."""
+        """The operands of a `shard_map` whose specs require another sharding."""
         for place, (operand, asked) in enumerate(
             zip(op.operands, self._per_value(op.attributes["in_shardings"]), strict=True)
         ):
@@ -404,13 +404,13 @@ class _Module:
                 )  # fmt: skip
 
     def _origin(self, value: Any) -> Any:
-        """The instruction that makes a value, past those that only lay it out; None for an argument."""
+        """The instruction that computes a value, ignoring those that only reshard it; None for an argument."""
         while not isinstance(value.owner, _mlir.Block) and value.owner.operation.name in _OWN:
             value = value.owner.operands[0]
         return None if isinstance(value.owner, _mlir.Block) else value.owner
 
     def _operands(self, op: Any) -> tuple[Split, ...]:
-        """Those of an instruction before anything is moved for it."""
+        """The operands of an instruction, before any of them is moved for it."""
         found = []
         for value in op.operands if op is not None else ():
             while not isinstance(value.owner, _mlir.Block) and value.owner.operation.name == "sdy.reshard":
@@ -448,7 +448,7 @@ class _Module:
 _MARK = "jaxviz_asked"
 _PASSED_ON = ("sdy.reshard", "func.return", "stablehlo.return")
 _ASKED = ("sharding_constraint", "reshard", "mesh_cast", "auto_axes", "explicit_axes")
-"""Operations by which a program asks for a layout."""
+"""Operations by which a program requests a sharding."""
 _NO_VALUES = (
     "builtin.module",
     "func.func",
@@ -470,7 +470,7 @@ def _is_inside_manual(op: Any) -> bool:
 
 
 def _entry(attributes: Any, name: str) -> Any:
-    """An attribute; None where there is none of that name."""
+    """An attribute by name, or None."""
     return attributes[name] if name in attributes else None  # noqa: SIM401  MLIR's dictionaries have no other way
 
 

@@ -400,7 +400,7 @@ def transpose_rule(
 
 
 def _transpose(primitive: Any, params: Mapping[str, Any], operands: list[Any], cts: Any) -> Any:
-    """Has the rule add to the cotangents of the operands; returns what it logs."""
+    """Lets the rule accumulate the cotangents of the operands; returns its logs."""
     if primitive in _ad.fancy_transposes:
         return _ad.fancy_transposes[primitive](cts, *operands, **params)
     undefined = [_ad.UndefinedPrimal(x.aval) if isinstance(x, _ad.GradAccum) else x for x in operands]

@@ -90,7 +90,7 @@ class _Reader:
 
 
 _LAYOUTS = ("sdy.sharding", "sharding", "out_shardings")
-"""The attributes that say how results are laid out: of instructions, of what asks for a layout, and of a `shard_map`."""
+"""The attributes with the shardings of results: for instructions, for sharding constraints, and for a `shard_map`."""
 
 
 def _name(location: Any) -> str:

@@ -30,11 +30,11 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 
 
 class _Trace(_pe.DynamicJaxprTrace):
-    """JAX's own tracing, which also notes the scalars that `jax.linearize` would keep as arrays.
+    """JAX's own tracing, which also records the scalars that `jax.linearize` would save as arrays.
 
-    Called outside `jit`, a jitted `jnp` function gets its Python scalar converted inside it, and the converted array is
-    then a residual like any other. In tracing the call is inlined and the conversion folded into a literal, which is
-    the one place where JAX makes a constant with a type given from outside: that is what is noted.
+    Outside `jit`, a jitted `jnp` function converts its Python scalar inside, and the converted array is a residual like any other. During
+    tracing the call is inlined and the conversion folded into a literal. This is the only place where JAX creates a constant whose type is
+    given from outside, which is what is recorded.
     """
 
     __slots__ = ("bodies", "held", "holds_tracers", "keeps_rules", "levels", "made_from", "takes_tracers", "within")
@@ -42,17 +42,17 @@ class _Trace(_pe.DynamicJaxprTrace):
     def __init__(self, debug_info: Any, parent: Any, keeps_rules: bool = True):
         super().__init__(debug_info, parent_trace=parent)
         self.within: _Trace | None = None
-        """The trace that a custom rule is traced in, where this is the trace of the rule."""
+        """The trace in which a custom rule is traced, if this is the trace of the rule."""
         self.levels = 0
-        """With `within`, how many times more what is written here may be differentiated while that trace is under way."""
+        """With `within`, how many further derivatives may be taken of this program while that trace is active."""
         self.bodies: list[TracedJaxpr] = []
         self.made_from: dict[int, Equation] = {}
         self.held: list[Any] = []
         self.keeps_rules = keeps_rules
         self.holds_tracers = False
-        """Whether a custom rule closes over a value of this trace, which is over when the rule is looked at."""
+        """Whether a custom rule closes over a value of this trace, which has ended when the rule is used."""
         self.takes_tracers = False
-        """Whether one does that was traced at once, with that value as an operand."""
+        """Whether a custom rule was traced at once, with such a value as an operand."""
 
     def new_const(self, c: Any, source_info: Any, aval: Any = None) -> Any:
         tracer = super().new_const(c, source_info, aval)
@@ -61,7 +61,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         return tracer
 
     def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
-        """An operation whose result is a literal has been folded away, or handed its operand back: outside `jit` it is an array."""
+        """An operation whose result is a literal was folded, or returned its operand: outside `jit` it is an array."""
         if _config.eager_constant_folding.value and self.keeps_rules and self._come_from_outside(tracers):
             return primitive.bind_with_trace(self.parent_trace, tracers, tuple(map(_core.typeof, tracers)), params)
         out = super().process_primitive(primitive, tracers, params)
@@ -70,7 +70,8 @@ class _Trace(_pe.DynamicJaxprTrace):
         return out
 
     def _come_from_outside(self, operands: Sequence[Any]) -> bool:
-        """Whether values are those of a `jit` or `vmap` around, to which JAX leaves what does not depend on what is differentiated."""
+        """Whether values belong to an enclosing `jit` or `vmap`, to which JAX leaves everything that does not depend on differentiated
+        values."""
         traced = [x for x in operands if isinstance(x, _core.Tracer)]
         return bool(traced) and not any(getattr(x._trace, "frame", None) is self.frame for x in traced)
 
@@ -85,7 +86,7 @@ class _Trace(_pe.DynamicJaxprTrace):
             self.held.append(tracer.val)
 
     def process_shard_map(self, prim: Any, fun: Any, tracers: Any, /, **params: Any) -> Any:
-        """Traces the body as it traces the function, since outside `jit` JAX linearizes the two in the same way."""
+        """Traces the body like the function, since outside `jit` JAX linearizes both in the same way."""
         body: list[_Trace] = []
 
         def traced_alike(*inner: Any) -> Any:
@@ -108,7 +109,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         return outs
 
     def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
-        """Keeps the rule itself: called outside `jit`, JAX holds the scalars in it as those of any other function."""
+        """Keeps the rule itself: outside `jit`, JAX saves its scalars like those of any other function."""
         tracers = self._unfolded(fun, tracers)
         alike = _MappedAlike()
         jvp = alike.rule(jvp)
@@ -133,8 +134,8 @@ class _Trace(_pe.DynamicJaxprTrace):
         return out
 
     def _unfolded(self, fun: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        """The operands of a function with a custom rule. JAX would compute it at once where all of them are constants, even where the
-        function closes over a value of this trace."""
+        """The operands of a function with a custom rule. JAX would compute it at once if all of them are constants, even if the function
+        closes over a value of this trace."""
         if not (_config.eager_constant_folding.value and _holds_tracers(self, fun)):
             return operands
         return [self.to_jaxpr_tracer(x, source_info=_source.current()) for x in operands]
@@ -151,7 +152,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         out_trees: Any = lambda: None,
         at_once: bool = False,
     ) -> _TakenRule | None:
-        """A custom rule that has to be traced at once, since what it closes over is gone when the trace is over, or its values are."""
+        """A custom rule that has to be traced at once, since what it closes over, or its values, are gone when the trace ends."""
         if not self.keeps_rules and self.levels == 0:
             return None
         outer = self.within or self
@@ -203,7 +204,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         return None
 
     def _keep(self, name: str, prim: Any, rule: Any, taken: _TakenRule | None) -> None:
-        """Notes the rule of the equation that has just been written; one that was taken has what it closes over as operands."""
+        """Records the rule of the new equation; one that was traced at once has what it closes over as operands."""
         eqn = self.frame.tracing_eqns[-1] if self.frame.tracing_eqns else None
         if eqn is None or eqn.primitive is not prim:
             return
@@ -229,7 +230,7 @@ class _Trace(_pe.DynamicJaxprTrace):
 
 
 def _n_derivatives(trace: Any) -> int:
-    """How many of the traces that are under way, this one and those around it, may differentiate."""
+    """How many of the active traces, this one and those around it, may differentiate."""
     n = 0
     while trace is not None:
         n += isinstance(trace, (_Trace, _ad.JVPTrace, _ad.LinearizeTrace))
@@ -238,7 +239,7 @@ def _n_derivatives(trace: Any) -> int:
 
 
 def _thunk_of(taken: _TakenRule, in_avals: Sequence[Any], rule: Any) -> Any:
-    """A JVP rule that was traced at once as the params of its equation have one: from which operands carry no tangent to a jaxpr."""
+    """A JVP rule that was traced at once, in the form of its equation's params: from the operands without a tangent to a jaxpr."""
 
     @cache
     def thunk(*zeros: bool) -> tuple[Any, list[Any], list[bool]]:
@@ -271,10 +272,10 @@ def _same_in(trace: Any, tracer: Any) -> Any:
 
 
 class _PathTracer(_pe.DynamicJaxprTracer):
-    """A tracer that knows its value, and gives it to Python as far as JAX does outside `jit`.
+    """A tracer that knows its value, and exposes it to Python where JAX does so outside `jit`.
 
-    A value that carries a tangent may decide a branch (`bool`, `int`, an index), but may not leave as a `float` or a NumPy
-    array, since its derivative would be lost; one that carries none may.
+    A value that carries a tangent may decide a branch (`bool`, `int`, an index), but may not be converted to a `float` or a NumPy array,
+    since its derivative would be lost; one that carries none may.
     """
 
     __slots__ = ()
@@ -371,7 +372,7 @@ class _PathTrace(_Trace):
         return [*values, *([None] * (n - len(values)))]
 
     def seen(self, fun: Any, tracers: Sequence[Any]) -> Any:
-        """The function, whose Python may look at values too."""
+        """The function, whose Python may branch on values as well."""
 
         def on_values(*inner: Any) -> list[Any]:
             theirs = _core.trace_ctx.trace
@@ -390,7 +391,7 @@ class _PathTrace(_Trace):
         return _lu.wrap_init(on_values, debug_info=fun.debug_info)
 
     def _catch_up(self) -> None:
-        """Evaluates the newest equation, if it has not been."""
+        """Evaluates the newest equation, if that has not been done."""
         eqns = self.frame.tracing_eqns
         if not eqns:
             return

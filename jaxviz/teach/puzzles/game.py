@@ -84,7 +84,8 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
     Not yet. Its gradient saves 80.0 MiB besides its arguments; par is 16.0 MiB.
     ...
 
-    An answer first has to compute what the function computes as it is given, with its gradient, on random inputs. Then an amount is measured: right is what reaches par.
+    An answer first has to compute what the function computes as it is given, with its gradient, on random inputs. Then an amount is
+    measured: right is what reaches par.
 
     Args:
       which: its number, from 1, or its name.
@@ -212,7 +213,7 @@ def _known(puzzle: Puzzle) -> Verdict:
 
 
 def _kept(puzzle: Puzzle, answer: Any, path: Path) -> str:
-    """Stores an answer, and says so."""
+    """Stores an answer, and reports it."""
     amount = puzzle.measured(puzzle.made(answer))
     is_kept = scores.keep(puzzle.name, scores.Best(amount, puzzle.par_amount, scores.source_of(answer)), path)
     n_solved = len(scores.read(path))

@@ -187,7 +187,7 @@ ROLLED = Puzzle(
 
 
 def _mapped(function: Function) -> Function:
-    """Runs on the shares of several devices, concatenated in an array."""
+    """Runs on the shards of several devices, concatenated in an array."""
     mapped: Function = jax.vmap(function, axis_name=AXIS)
     return mapped
 

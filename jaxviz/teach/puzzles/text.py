@@ -49,7 +49,7 @@ def _defines(statement: ast.stmt) -> Iterator[str]:
 
 
 def _extends(statement: ast.stmt) -> Iterator[str]:
-    """The function that a statement gives a rule to: `f.defvjp(…)`, or a function under `@f.defjvp`."""
+    """The function for which a statement defines a rule: `f.defvjp(…)`, or a function under `@f.defjvp`."""
     calls: list[ast.expr] = []
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         calls = [statement.value.func]
