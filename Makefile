@@ -32,12 +32,14 @@ PYTHON_LATEST ?= $(shell for p in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versi
 LIBRARIES := .venv-libraries
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The processes of the tests read what others have compiled of jaxviz, whatever the shell is set to.
+export PYTHONDONTWRITEBYTECODE :=
 # An editable install would run npm and build once more, and npm writes package-lock.json anew, for which Make does all of it again.
 INSTALL := SKIP_JUPYTER_BUILDER=1 $(BIN)/python -m pip install --quiet --editable
 
-.PHONY: lock docs docs-links lab test test-quick test-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
+.PHONY: lock docs docs-links lab test test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
 .DELETE_ON_ERROR:
-# npm and pip install beside each other, and lint and the widgets' tests run so.
+# npm and pip install beside each other, and lint and the widgets' tests run beside pytest, which waits for browsers much of the time.
 MAKEFLAGS += --jobs=2
 
 $(STAMPS)/venv:
@@ -121,15 +123,18 @@ lint: $(STAMPS)/install-test
 check-widgets: $(STAMPS)/node
 	cd widgets && npm run --silent check && npm run --silent test
 
-test-quick: $(STAMPS)/install-test jaxviz/static/explorer.js lint check-widgets
+pytest-quick: $(STAMPS)/install-test jaxviz/static/explorer.js
 	$(PYTEST) -m 'not slow and not sweep and not browser and not packaging and not values and not process and not large'
 
-test: $(STAMPS)/install-test jaxviz/static/explorer.js browser lint check-widgets
+pytest-short: $(STAMPS)/install-test jaxviz/static/explorer.js browser
 	$(PYTEST) -m 'not sweep'
 
-test-all: export JAXVIZ_TESTS_OPTIMIZED := 1
-test-all: $(STAMPS)/install-test jaxviz/static/explorer.js browser lint check-widgets
-	$(PYTEST) --hypothesis-profile random
+pytest-all: $(STAMPS)/install-test jaxviz/static/explorer.js browser
+	JAXVIZ_TESTS_OPTIMIZED=1 $(PYTEST) --hypothesis-profile random
+
+test-quick: pytest-quick lint check-widgets
+test: pytest-short lint check-widgets
+test-all: pytest-all lint check-widgets
 
 mutants: $(STAMPS)/install-test jaxviz/static/explorer.js
 	$(BIN)/python tests/mutants $(MUTANTS)

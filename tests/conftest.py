@@ -42,7 +42,7 @@ def pytest_configure(config):
         from hypothesis import settings
 
         settings.register_profile("random", derandomize=False, print_blob=True, max_examples=60)
-        settings.register_profile("fixed", derandomize=True, max_examples=25)
+        settings.register_profile("fixed", derandomize=True, max_examples=12)
         settings.load_profile("fixed")
 
 

@@ -119,7 +119,10 @@ NESTED += [(CASES[0], nest) for nest in NESTINGS] + [(CASES[-1], nest) for nest 
     ("case", "nest"),
     [
         pytest.param(
-            case, nest, marks=[pytest.mark.sweep] * (i < len(CASES) and i % 3 > 0), id=f"{case}-{nest.__name__}"
+            case,
+            nest,
+            marks=[pytest.mark.sweep] * (i % 3 > 0 if i < len(CASES) else i % 2),
+            id=f"{case}-{nest.__name__}",
         )
         for i, (case, nest) in enumerate(NESTED)
     ],
@@ -193,7 +196,7 @@ LONG = ("hessian", "gradient of a gradient")
 
 @pytest.mark.values
 @pytest.mark.parametrize(
-    "compose", [pytest.param(c, id=n, marks=[pytest.mark.slow] * (n in LONG)) for n, c in COMPOSITIONS.items()]
+    "compose", [pytest.param(c, id=n, marks=[pytest.mark.sweep] * (n in LONG)) for n, c in COMPOSITIONS.items()]
 )
 def test_composed(compose):
     assert_same(compose(jaxviz), compose(jax))

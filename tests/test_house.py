@@ -17,6 +17,8 @@ import jaxviz
 from jaxviz import higher_order
 from jaxviz.ir import compat
 
+MYPY_CACHE = Path(__file__).parents[1] / ".mypy_cache" / "user_program"
+
 
 def every_module():
     return [m.name for m in pkgutil.walk_packages(jaxviz.__path__, "jaxviz.") if m.name != "jaxviz.__main__"]
@@ -95,7 +97,7 @@ def test_type_checkers_know_the_public_names(tmp_path):
     program = Path(__file__).with_name("user_program.py").read_text(encoding="utf-8")
     file.write_text(f"{program}\njaxviz.nothing_of_the_kind\n")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file=mypy.ini", "--no-error-summary", str(file)],
+        [sys.executable, "-m", "mypy", "--config-file=mypy.ini", "--no-error-summary", f"--cache-dir={MYPY_CACHE}", str(file)],
         capture_output=True, text=True, cwd=tmp_path,
     )  # fmt: skip
     assert [line.split(": ", 2)[1:] for line in done.stdout.splitlines()] == [

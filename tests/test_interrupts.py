@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from short_runs import short
 
 import jaxviz
 from jaxviz.derivation import STAGES
@@ -96,7 +97,7 @@ def calls(work, interrupted_at=0):
 @pytest.mark.parametrize(
     "spots", [(1, 4, 7), pytest.param((2, 3, 5, 6), marks=pytest.mark.sweep)], ids=["early, midway, late", "between"]
 )
-@pytest.mark.parametrize("name", WORK)
+@pytest.mark.parametrize("name", short(list(WORK), ["stages", "residuals", "explorer", "memory", "lint", "batch"]))
 def test_interrupted_work_is_done_anew(name, spots):
     work = WORK[name]
     expected = work(*subject())

@@ -129,7 +129,7 @@ IN_SHORT = (in_scan_as_carry, in_checkpoint_in_scan, in_all)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", marked(NESTABLE, third=0), ids=str)
+@pytest.mark.parametrize("case", marked(NESTABLE, third=0, each=2), ids=str)
 def test_derivatives_inside(case):
     """Ours and JAX's in one program, each program in one nesting, the next in another. The sweep below has all combinations."""
     nest = in_all if is_nested(case) else IN_SHORT[NESTABLE.index(case) % len(IN_SHORT)]

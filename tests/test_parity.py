@@ -24,19 +24,22 @@ cases = pytest.mark.parametrize("case", CASES, ids=str)
 ONE_OF_EACH = one_of_each(CASES)
 
 
-def marked(cases, slow=None, third=None):
+def marked(cases, slow=None, third=None, each=1):
     """The quick tests compute with one program for each operation.
 
     Of the others, `slow` is the half that is also skipped with the newest JAX: the programs at even indices, or those at odd ones. `third`
     is the third that the short tests compute with, in addition to one for each operation; None means all.
     """
     others = [c for c in cases if c not in ONE_OF_EACH]
+    left_out = [c for i, c in enumerate(c for c in cases if c in ONE_OF_EACH) if i % each]
 
     def marks(i, c):
         if c in others:
             yield pytest.mark.values
             if third is not None and c not in others[third::3]:
                 yield pytest.mark.sweep
+        if c in left_out:
+            yield pytest.mark.sweep
         if i % 2 == slow:
             yield pytest.mark.slow
 
@@ -150,7 +153,7 @@ def test_weak_types_are_those_of_jaxs_tracing():
     assert [x.shape for x in jax.tree.leaves(pull)] == [r.aval.shape for r in derivation.residuals]
 
 
-@computed
+@pytest.mark.parametrize("case", marked(CASES, third=1), ids=str)
 def test_the_returned_function_holds_what_jaxs_does(case):
     assert held(pulled(jaxviz, case)[1]) == held(pulled(jax, case)[1])
 
@@ -228,7 +231,7 @@ def test_a_program_reads_as_jax_prints_it(case):
     assert str(jaxviz.trace(case.fun)(*case.args)) == want
 
 
-@pytest.mark.parametrize("case", marked(CASES, third=2), ids=str)
+@pytest.mark.parametrize("case", marked(CASES, third=2, each=2), ids=str)
 def test_a_program_or_a_jaxpr_can_be_derived_itself(case):
     program = jaxviz.trace(case.fun)(*case.args)
     everything = tuple(range(len(program.invars)))
@@ -269,7 +272,7 @@ def test_grad_and_value(case, run):
 # Compiling takes most of the time of the next two tests: every program is in one of them.
 @pytest.mark.slow
 @both_ways
-@pytest.mark.parametrize("case", marked(FLOAT_CASES[::2], third=1), ids=str)
+@pytest.mark.parametrize("case", marked(FLOAT_CASES[::2], third=1, each=2), ids=str)
 def test_composed_with_jit_and_vmap(case, run):
     f = scalar(case)
     batch = jax.tree.map(lambda x: jnp.stack([jnp.asarray(x), jnp.asarray(x) * 0.9]), case.args[0])
@@ -284,7 +287,7 @@ def test_composed_with_jit_and_vmap(case, run):
 
 @pytest.mark.slow
 @both_ways
-@pytest.mark.parametrize("case", marked(FLOAT_CASES[1::2], third=2), ids=str)
+@pytest.mark.parametrize("case", marked(FLOAT_CASES[1::2], third=2, each=2), ids=str)
 def test_second_derivatives_every_way(case, run):
     f = scalar(case)
     point = case.args[0]

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 from playwright.sync_api import expect
+from short_runs import short
 
 import jaxviz
 
 pytestmark = pytest.mark.browser
-both_themes = pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
+both_themes = pytest.mark.parametrize("theme", short(["light", "dark"], ["light"]), indirect=True)
+"""Both in the sweep. The short tests look at colours in the dark in `test_axe_finds_nothing`."""
 AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -80,7 +82,7 @@ VIEWS = {
 }
 
 
-IN_DARK = ("as it opens", "an equation selected", "two versions", "compiled", "keys")
+IN_DARK = ("as it opens", "an equation selected", "compiled")
 """Views with colours of their own; two stages and graphs have the same colours as one."""
 
 
@@ -171,7 +173,7 @@ CLICKS = {
 
 
 @pytest.mark.parametrize("theme", ["light"], indirect=True)
-@pytest.mark.parametrize("clicks", CLICKS.values(), ids=CLICKS)
+@pytest.mark.parametrize("clicks", short(list(CLICKS.values()), 2), ids=CLICKS)
 def test_who_clicks_goes_on_with_keys(tab, explorer, clicks):
     """A click may remove the focused element; the next key still goes to the explorer."""
     tab.page.set_viewport_size({"width": 1280, "height": 800})

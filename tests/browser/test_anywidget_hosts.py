@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from anywidget_host import BINARY, AnywidgetHost
 from playwright.sync_api import expect
+from short_runs import short
 from test_front_ends import works
 
 import jaxviz
@@ -41,7 +42,7 @@ def shown(tab, explorer, folder, **of_host):
     return host
 
 
-@pytest.mark.parametrize("binary", BINARY)
+@pytest.mark.parametrize("binary", short(list(BINARY), 2))
 def test_it_works_however_bytes_arrive(tab, tmp_path, explorer, binary):
     host = shown(tab, explorer, tmp_path, binary=binary)
     page = tab.page
@@ -153,7 +154,7 @@ CONTRAST = """(element) => {
 }"""
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", short(list(HOSTS), 2))
 # The system has the other colour scheme: the notebook's takes precedence.
 def test_its_colours_are_those_of_the_notebook(browser, tab, tmp_path, explorer, name):
     scheme, background, of_host = HOSTS[name]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jupyter_lab import KERNEL_IDLE, ask_kernel
 from playwright.sync_api import expect
+from short_runs import short
 from test_front_ends import run_in_lab
 
 import jaxviz
@@ -290,7 +291,8 @@ def test_a_stage_that_cannot_be_derived_leaves_the_others(tab, tmp_path):
 
 @light
 @pytest.mark.parametrize(
-    ("stage", "primitive", "operation"), [("forward", "mul", "multiply"), ("backward", "neg", "negate")]
+    ("stage", "primitive", "operation"),
+    [("backward", "neg", "negate"), pytest.param("forward", "mul", "multiply", marks=pytest.mark.sweep)],
 )
 def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation):
     def loss(w, x):
@@ -474,7 +476,7 @@ def test_graphviz_comes_from_the_kernel_when_it_is_first_used(notebook):
 
 
 @light
-@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("held", short([True, False], [True]))
 def test_a_page_lays_out_by_graphviz_where_it_holds_it(tab, tmp_path, held):
     f, args = transformer(1)
     tab.page.goto(jaxviz.explore(f, *args).save_html(tmp_path / "page.html", graphviz=held).as_uri())

@@ -28,7 +28,6 @@ SETTLING = "Viewport failed to stabilize"
 SHORT = (
     "an unknown primitive",
     "a constant",
-    "names that look like a cycle",
     "unicode",
     "effects",
     "empty arrays",

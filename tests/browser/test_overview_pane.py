@@ -28,8 +28,11 @@ def tab(same_tab):
 
 @pytest.mark.parametrize(
     ("width", "theme"),
-    [(1280, "light"), (900, "light"), (600, "light"), (1280, "dark")]
-    + [pytest.param(width, "dark", marks=pytest.mark.sweep) for width in (900, 600)],
+    [(1280, "dark"), (600, "light")]
+    + [
+        pytest.param(*other, marks=pytest.mark.sweep)
+        for other in [(1280, "light"), (900, "light"), (900, "dark"), (600, "dark")]
+    ],
     indirect=["theme"],
 )
 def test_it_says_what_is_kept_where_and_what_would_help(tab, shown, width):

@@ -44,7 +44,7 @@ def test_vmap(case, run):
 
 @pytest.mark.slow
 @both_ways
-@pytest.mark.parametrize("case", marked([c for c in CASES if c.vmaps], third=1), ids=str)
+@pytest.mark.parametrize("case", marked([c for c in CASES if c.vmaps], third=1, each=2), ids=str)
 def test_composed_with_grad(case, run):
     total = lambda f: (
         lambda *args: sum(

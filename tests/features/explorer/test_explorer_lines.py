@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from programs import CASES
+from short_runs import short
 
 import jaxviz
 from jaxviz.features.explorer.columns import view_of
@@ -42,7 +43,7 @@ def shown(view):
     return {(*line, name): n for line, names in lines_of(view).items() for name, n in names.items() if n}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", short(CASES, 2), ids=str)
 def test_each_line_has_the_sums_of_the_reports(case):
     derivation = jaxviz.derive(case.fun, *case.args, argnums=tuple(range(len(case.args))))
     assert shown(view_of(derivation)) == reported(derivation)

@@ -224,6 +224,7 @@ def test_as_many_values_as_are_looked_through(name, offload, share, n_values, mo
         assert trial(i).trade.peak_nbytes > room
 
 
+@pytest.mark.sweep
 def test_what_was_not_looked_at_is_bounded(monkeypatch):
     monkeypatch.setattr(exhaustive, "_SETS", 0)
     case = llama(8, True)

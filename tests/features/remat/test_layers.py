@@ -52,7 +52,7 @@ def planned(own):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", short(list(LOOPS), ["range", "enumerate"]))
+@pytest.mark.parametrize("name", short(list(LOOPS), ["enumerate"]))
 def test_a_policy_depends_on_the_index(module, name, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     source, loop, index = LOOPS[name]
