@@ -341,26 +341,40 @@ def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation)
     scroller = lambda pane: pane.locator(".cm-scroller")
     top = lambda pane: scroller(pane).evaluate("e => e.scrollTop")
     scroller(code).evaluate("e => e.scrollTo(0, 0)")
-    scroller(code).hover()
-    page.mouse.wheel(0, 120)
-    page.wait_for_timeout(200)
+    turn_wheel(page, scroller(code), 120)
     moved = top(text)
-    page.mouse.wheel(0, 5000)
-    page.wait_for_timeout(200)
+    turn_wheel(page, scroller(code), 5000)
     assert top(text) > moved
     page.get_by_test_id("link-scrolling").click()
     before = top(code)
-    scroller(text).hover()
-    page.mouse.wheel(0, -5000)
-    page.wait_for_timeout(200)
+    turn_wheel(page, scroller(text), -5000)
     assert top(text) == 0
     assert top(code) == before > 0
     page.get_by_test_id("link-scrolling").click()
-    scroller(text).hover()
-    page.mouse.wheel(0, 60)
-    page.wait_for_timeout(200)
+    turn_wheel(page, scroller(text), 60)
     # The backward pass ends with the counterpart of the first forward equations.
     assert abs(top(code) - before) < 2 if stage == "backward" else top(code) < before
+
+
+AT_REST = """async (e) => {
+    const tops = () => [...document.querySelectorAll(".cm-scroller")].map((e) => e.scrollTop).join();
+    await e.scrolled;
+    let last;
+    for (let still = 0; still < 3; still = tops() === last ? still + 1 : 0) {
+        last = tops();
+        await new Promise(requestAnimationFrame);
+    }
+}"""
+
+
+def turn_wheel(page, scroller, by):
+    """Turns the wheel over a pane, and waits until it has scrolled and no pane moves any more."""
+    scroller.hover()
+    scroller.evaluate(
+        "e => { e.scrolled = new Promise((done) => e.addEventListener('scroll', done, { once: true })); }"
+    )
+    page.mouse.wheel(0, by)
+    scroller.evaluate(AT_REST)
 
 
 def test_the_code_pane_tells_values_apart_and_leads_to_them(tab, tmp_path):
