@@ -22,14 +22,14 @@ def _show(text):
     display({"text/html": text}, raw=True)  # noqa: F821
 
 
-def _frame(widget, title, **options):
+def _frame(widget, title, kind="explorer", **options):
     """Shows a saved page. Its name is a hash of its content, so an output that is kept still finds it."""
     page = widget.save_html(_PAGES / f"{os.getpid()}.html", **options)
     name = f"explorer-{hashlib.sha256(page.read_bytes()).hexdigest()[:16]}.html"
     page.replace(_PAGES / name)
     where = f"explorers:/{name}"  # conf.py copies it into the site
     _show(
-        f'<figure class="explorer"><iframe src="{where}" title="{html.escape(title, quote=True)}" loading="lazy"></iframe>'
+        f'<figure class="{kind}"><iframe src="{where}" title="{html.escape(title, quote=True)}" loading="lazy"></iframe>'
         f'<figcaption><a href="{where}" target="_blank">Open it in a tab of its own</a></figcaption></figure>'
     )
 
@@ -46,6 +46,14 @@ def _explorer(explorer):
 def _stepper(stepper):
     """The current state. In a notebook the first stepper follows the run, and the others are text."""
     _frame(stepper.widget(), f"A run of {stepper.derivation.primal.name}")
+
+
+def _time_line(widget):
+    """Shows the time line below the report of a NaN."""
+    from jaxviz.features.debugger.widget import StepperWidget
+
+    _formatter.for_type(StepperWidget, _time_line)
+    _frame(widget, f"The run of {widget.stepper.derivation.primal.name}, with the birth marked", "explorer time-line")
 
 
 def _form(exercise):
@@ -73,5 +81,6 @@ def _verdict(verdict):
 
 _formatter.for_type_by_name("jaxviz.features.explorer.widget", "Explorer", _explorer)
 _formatter.for_type_by_name("jaxviz.features.debugger.stepper", "Stepper", _stepper)
+_formatter.for_type_by_name("jaxviz.features.debugger.widget", "StepperWidget", _time_line)
 _formatter.for_type_by_name("jaxviz.teach.exercise", "Exercise", _form)
 _formatter.for_type_by_name("jaxviz.teach.exercise", "Verdict", _verdict)

@@ -106,6 +106,13 @@ class StepperWidget(Bundled):
         """
         return self._view.stepper
 
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        shown = super()._repr_mimebundle_(**kwargs)
+        if shown is not None and self.mark:
+            text = f"{json.loads(self.mark)['text']}: report.step() steps to it."
+            (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = text
+        return shown
+
     def update(self) -> None:
         """Sends where the run is, and what else is shown."""
         if self.comm is None:
@@ -318,15 +325,13 @@ def show_report(report: NanReport) -> None:
         shown = _time_line(report, event)
     except Exception as error:  # the report exists and contains the error
         shown = {"text/plain": f"It cannot be stepped through: {first_line(error)}"}
-    display(shown, raw=True)
+    display(shown, raw=isinstance(shown, dict))
 
 
-def _time_line(report: NanReport, event: Event) -> dict[str, Any]:
+def _time_line(report: NanReport, event: Event) -> StepperWidget | dict[str, str]:
     stepper = stepper_of(report)
     n = sum(1 for text in stepper._texts.values() for _ in text.program.walk())
     if n > LARGEST:
         return {"text/plain": f"report.step() steps to it; there is no time line for {n:,} equations."}
-    stepper._widget = StepperWidget(stepper, event=event)
-    shown = stepper._widget._repr_mimebundle_()
-    data = dict(shown[0] if isinstance(shown, tuple) else shown or {})
-    return {**data, "text/plain": f"{mark_of(stepper, event)['text']}: report.step() steps to it."}
+    stepper._widget = made = StepperWidget(stepper, event=event)
+    return made

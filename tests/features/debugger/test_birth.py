@@ -107,7 +107,9 @@ def test_below_a_report_stands_the_time_line_alone_until_it_is_asked_to_step_the
     assert json.loads(widget.stop)["path"][0]["iteration"] == 2
     plain = stepper.widget()
     plain._answer(plain, {"do": "restart"}, [])
-    assert _time_line(report, report.born)["text/plain"].endswith("report.step() steps to it.")
+    shown = _time_line(report, report.born)._repr_mimebundle_()
+    data = shown[0] if isinstance(shown, tuple) else shown
+    assert data["text/plain"].endswith("report.step() steps to it.")
 
 
 def test_of_very_many_equations_no_time_line_is_made(monkeypatch):
