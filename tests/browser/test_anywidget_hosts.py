@@ -11,6 +11,7 @@ from short_runs import short
 from test_front_ends import works
 
 import jaxviz
+from jaxviz.features.explorer.still import table_html
 
 pytestmark = pytest.mark.browser
 
@@ -183,3 +184,38 @@ def test_it_fits_in_400_pixels(tab, tmp_path, explorer):
         box = root.get_by_test_id(name).bounding_box()
         assert box["x"] + box["width"] <= 408, name
     tab.screenshot("narrow")
+
+
+OUTPUTS = {
+    "vs code": '<div class="output_container" style="position: absolute; overflow: hidden"><div class="output">{}</div></div>',
+    "colab": '<div class="display_data output-id-1"><div class="output_subarea">{}</div></div>',
+}
+"""An output of a cell, next to which are its other outputs: VS Code places each of them itself, and Colab has those of a cell in a frame."""
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_the_picture_and_the_table_are_seen_only_where_the_explorer_is_not(tab, tmp_path, explorer, name):
+    shown(tab, explorer, tmp_path)
+    page = tab.page
+    picture = '<img width="20" height="20" alt="{}">'
+    contents = ['<div id="place"></div>', picture.format("overview"), table_html(explorer.view), picture.format("own")]
+    outputs = "".join(OUTPUTS[name].format(content) for content in contents)
+    page.evaluate(
+        """async (outputs) => {
+            document.body.insertAdjacentHTML("beforeend", `<div>${outputs}</div>`);
+            await addView(document.getElementById("place"));
+            await dropView(0);
+        }""",
+        outputs,
+    )
+    stills = page.get_by_alt_text("overview"), page.locator(".jaxviz-still")
+    works(page.get_by_test_id("explorer"))
+    for still in stills:
+        expect(still).to_be_hidden()
+    expect(page.get_by_alt_text("own")).to_be_visible()
+    # VS Code shows text in its place when the notebook is opened again.
+    page.evaluate(
+        "async () => { await dropView(0); document.getElementById('place').textContent = 'Explorer of loss'; }"
+    )
+    for still in stills:
+        expect(still).to_be_visible()
