@@ -9,7 +9,7 @@ from typing import Any
 from jaxviz.features.explorer.text import summary
 from jaxviz.page.schema import View
 from jaxviz.page.texts import first_line
-from jaxviz.report.tables import code_html, counted, format_bytes, text_table
+from jaxviz.report.tables import code_html, counted, format_bytes, wrapped
 
 Output = tuple[dict[str, Any], dict[str, Any]]
 """An output of a cell: its data by MIME type, and its metadata."""
@@ -71,15 +71,23 @@ def table_html(view: View, note: str = "") -> str:
 
 
 def table_text(view: View) -> str:
-    """The same as text."""
+    """The same as text, which PDF made with LaTeX shows: as a list, since its lines are short."""
     rows, rest = _rows(view)
     if not rows:
         return summary(view)
-    table = text_table(_HEADS, [[cell.replace("`", "") for cell in row] for row in rows], "<><<")
-    return "\n\n".join(filter(None, (table, rest)))
+    plain = lambda text: text.replace("`", "")
+    indent = " " * 11
+    lines = [wrapped(plain(f"{headline(view)[0]}: the largest values saved for the backward pass"), width=_LINE), ""]
+    for saved, size, line, why in rows:
+        lines.append(f"{size:>9}  " + wrapped(plain(saved), indent, _LINE).lstrip())
+        lines.append(wrapped(plain(": ".join(filter(None, (line, why)))), indent, _LINE))
+    return "\n".join([*lines, *(["", rest] if rest else [])]).replace("\u00a0", " ")
 
 
 _HEADS = ("saved", "bytes", "line", "why")
+
+_LINE = 76
+"""Characters in a line of text; LaTeX breaks longer ones."""
 
 
 def _rows(view: View) -> tuple[list[tuple[str, str, str, str]], str]:

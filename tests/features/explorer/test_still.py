@@ -163,6 +163,17 @@ GITHUB = {
 """The elements that GitHub keeps of HTML that users write; of the attributes it keeps neither `class` nor `style`."""
 
 
+def test_the_same_as_text_fits_a_page_and_has_every_value(explorer):
+    lines = still.table_text(explorer.view).splitlines()
+    assert max(map(len, lines)) <= 76
+    text = " ".join(" ".join(lines).split())
+    view = explorer.view
+    for i, nbytes in enumerate(view.columns["kept_nbytes"].tolist()):
+        label, reason = (view.strings[view.columns[name][i]].replace("`", "") for name in ("kept_label", "kept_reason"))
+        assert f"{format_bytes(nbytes)} {label} " in text
+        assert f": {reason}" in text
+
+
 @pytest.mark.parametrize("f", [layers, lambda x: jax.lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x)])
 def test_a_strict_sanitizer_removes_only_the_class(f):
     made = still.table_html(jaxviz.explore(f, *(layers_args if f is layers else [1.0])).view)
