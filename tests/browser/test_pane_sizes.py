@@ -121,3 +121,18 @@ def test_the_bars_take_one_row_each_and_the_curve_is_in_sight(same_tab, versions
     assert shelves.count() > 6
     shelves.last.scroll_into_view_if_needed()
     assert page.locator(".jv-mo-chart").bounding_box() == curve
+
+
+def test_a_diff_stands_above_its_figures_in_a_narrow_page(same_tab, versions):
+    page = same_tab.page
+    page.set_viewport_size({"width": 700, "height": 900})
+    page.goto(versions)
+    page.get_by_test_id("view-diff").click()
+    page.wait_for_selector("[data-testid=diff-line]")
+    found = [page.get_by_test_id(name).bounding_box() for name in ("diff", "changes", "inspector")]
+    for above, below in pairwise(found):
+        assert above["y"] + above["height"] <= below["y"] + 1
+    assert all(box["width"] > 680 and box["height"] > 100 for box in found)
+    page.get_by_test_id("diff").locator(".jv-full").click()
+    page.wait_for_function("() => document.fullscreenElement !== null")
+    assert page.get_by_test_id("diff").bounding_box() == {"x": 0, "y": 0, "width": 700, "height": 900}
