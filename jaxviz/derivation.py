@@ -1,4 +1,4 @@
-"""`Derivation`: the linked programs of one function, each derived when it is first read."""
+"""`Derivation`: the linked programs of one function, each derived on first access."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def positions(f: Any, args: Sequence[Any], argnums: Argnums) -> tuple[int, ...]:
     """Which of a call's positional arguments are differentiated; for None, those that are arrays or pytrees of them.
 
     Raises:
-      TypeError, ValueError: jax's, for an argument that there is not.
+      TypeError, ValueError: jax's, for an argument that does not exist.
     """
     if argnums is not None:
         return in_bounds(argnums, len(args))

@@ -1,6 +1,6 @@
-"""What the features add to lower layers: a derivation's residuals and pictures, the widgets of reports, the report of a jit.
+"""What features add to lower layers: a derivation's residuals and pictures, the widgets of reports, the report of a jit.
 
-Each is given by its module and name and imported when it is first used, so that no module imports a higher layer.
+Each is listed by module and name and imported on first use, so that no module imports a higher layer.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ _PLACES = {
 
 
 def display(name: str) -> Any:
-    """The function or class of that name, as the table gives its place."""
+    """The function or class with that name in the table."""
     module, attribute = _PLACES[name].split(":")
     return getattr(import_module(module), attribute)

@@ -289,7 +289,7 @@ def times(lengths: Sequence[int], kind: str) -> str:
 
 
 def described(equation: Equation) -> str:
-    """The primitive of an equation, or the name that `checkpoint_name` gives."""
+    """The primitive of an equation, or the name from `checkpoint_name`."""
     if equation.primitive is compat.name_p:
         return f"checkpoint_name {equation.params['name']!r}"
     return str(equation.primitive.name)

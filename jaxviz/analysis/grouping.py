@@ -1,4 +1,4 @@
-"""Groups what repeats: every report groups the values of one expression in repeated layers, calls and iterations."""
+"""Groups repeated values: every report combines the values of one expression in repeated layers, calls and iterations."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[tuple[T, .
 def repetition(equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> Hashable:
     """A key for the values of one expression, the same each time that it is evaluated.
 
-    The instructions that were under way from the user's own code on, with the operations and the rules that made the value of them. Two
-    operations of one expression differ in that, and so do two calls of a library's function in two of its lines.
+    It consists of the call stack from the user's own code on, with the operations and rules that computed the value. Two operations of one
+    expression have different keys, and so do two calls of a library function on two of its lines.
 
     Args:
-      equation: what makes the value.
-      within: the equations that hold its program, outermost first.
-      place: which of its results it is.
+      equation: the equation that computes the value.
+      within: the equations that contain its program, outermost first.
+      place: the index of the result.
     """
     steps: list[Hashable] = []
     for chain in _up_to_own_code(equation, within):
@@ -41,10 +41,9 @@ def repetition(equation: Equation, within: Sequence[Equation] = (), place: int =
 
 
 def evaluation(equation: Equation, within: Sequence[Equation] = ()) -> Hashable:
-    """A key for everything that is computed for one expression, in the forward and the backward program, the same each time that it is
-    evaluated.
+    """A key for everything computed for one expression, in the forward and the backward program, the same each time that it is evaluated.
 
-    Of what a library computes for it, each of the library's own expressions is one by itself.
+    In library code, each of the library's own expressions has a separate key.
     """
     written = primal_equation(equation).source
     if own_line(written) is not None:
@@ -67,12 +66,11 @@ def _written(chain: Iterable[Equation]) -> Hashable:
 
 
 def repetitions(equations: Sequence[Equation], holders: Sequence[int]) -> list[int]:
-    """A number for each equation, the same for those whose `repetition` is the same: of very many, for which what they share is looked at
-    once.
+    """A number for each equation, equal for equal `repetition`s; optimised for very many equations.
 
     Args:
-      equations: those that hold programs before those in them.
-      holders: for each the place of the one that holds its program, or -1.
+      equations: the equations, with nested programs after the equations that contain them.
+      holders: for each equation the index of the one that contains its program, or -1.
     """
     operations: dict[tuple[str, str, int], int] = {}
     writings: dict[Hashable, int] = {None: -1}
@@ -80,8 +78,7 @@ def repetitions(equations: Sequence[Equation], holders: Sequence[int]) -> list[i
     steps: dict[Equation, tuple[int, int, bool]] = {}
 
     def step(e: Equation) -> tuple[int, int, bool]:
-        """The operations and rules that it is of, and the instructions that led to it, as numbers; and whether these begin in the user's
-        own code."""
+        """Numbers for the operations and rules that it comes from, and for its call stack; and whether this begins in the user's own code."""
         origin, source = e.origin, e.source
         came_from = origin.equation if origin is not None else None
         earlier = (-1, -1, False) if came_from is None else steps.get(came_from) or step(came_from)
@@ -159,7 +156,7 @@ def _number(word: str) -> int:
 
 
 def without_repeats(groups: Iterable[Sequence[str]]) -> Callable[[str], Hashable]:
-    """What tells a path from others but for the numbers that differ within a group: those of layers, and not the `1` of `Dense_1` in each."""
+    """What identifies a path, without the numbers that differ within a group: those of layers, but not the `1` of `Dense_1` in each layer."""
     numbers = lambda path: tuple(map(_number, _WORDS.findall(path)))
     repeats: dict[str, set[int]] = {}
     for group in groups:
@@ -175,7 +172,7 @@ def without_repeats(groups: Iterable[Sequence[str]]) -> Callable[[str], Hashable
 
 
 def most_alike(sentences: Sequence[str]) -> str:
-    """One sentence for several: what most of them say, but for numbers; and how many say something else."""
+    """One sentence for several: the most common one, up to numbers; and how many differ."""
     counts = Counter(map(pattern, sentences))
     most, n = counts.most_common(1)[0]
     said = alike([s for s in sentences if pattern(s) == most])

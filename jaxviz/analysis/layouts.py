@@ -27,15 +27,15 @@ from jaxviz.report.tables import nbytes
 
 @dataclass(frozen=True, eq=False)
 class Layouts:
-    """Over how many devices each value of a gradient is divided.
+    """Over how many devices each value of a gradient is sharded.
 
     Args:
-      n_devices: of the mesh.
+      n_devices: the number of devices of the mesh.
       arguments: for each input of the function.
-      cotangents: for each cotangent that comes in.
-      values: for the inputs and the constants of the forward program, and for what the equations of both programs make.
-      roots: the same by the equation of the function that it came from and what it is of that.
-      unknown: why XLA's layouts are not known, in a sentence; '' where they are. Then each value counts as if one device had all of it.
+      cotangents: for each incoming cotangent.
+      values: for the inputs and the constants of the forward program, and for the results of both programs' equations.
+      roots: the same by the original equation of the function and the kind of derivation.
+      unknown: why XLA's shardings are not known, in a sentence, or ''. Then each value counts as replicated.
     """
 
     n_devices: int
@@ -55,10 +55,10 @@ class Layouts:
         return found
 
     def called_too(self, copies: Mapping[Var, Var]) -> Layouts:
-        """The same for another derivation, of the function with its calls as they were before they were inlined.
+        """The same for another derivation, of the function before its calls were inlined.
 
         Args:
-          copies: for values of what was inlined, those of the function that was called.
+          copies: for values of inlined programs, those of the called function.
         """
         roots = dict(self.roots)
         for (made, *more), parts in self.roots.items():
@@ -104,7 +104,7 @@ class Layouts:
 
 
 def find_layouts(derivation: Derivation) -> Layouts | None:
-    """How a gradient is laid out; None where it runs on one device."""
+    """The shardings of a gradient; None if it runs on one device."""
 
     def lower() -> tuple[Any, Tags, list[Program]]:
         lowering = lower_gradient(derivation, keep_unused=True)
@@ -115,7 +115,7 @@ def find_layouts(derivation: Derivation) -> Layouts | None:
 
 
 def layouts_of_step(program: Program, placed: Sequence[Any]) -> Layouts | None:
-    """How a training step is laid out, given as one program and the shardings of its arguments; None where it runs on one device."""
+    """The shardings of a training step, given as one program and the shardings of its arguments; None if it runs on one device."""
 
     def lower() -> tuple[Any, Tags, list[Program]]:
         tags = Tags([program])

@@ -26,20 +26,21 @@ _TAG = re.compile(r"(?:^|/)jaxviz\.(\d+)(?=/|:|$)")
 
 
 class Tags:
-    """Numbers for the equations of some programs, and copies of the programs whose equations carry them as their scope.
+    """Numbers for the equations of some programs, and copies of the programs with these numbers as the equations' scopes.
 
-    Equations are numbered as `Program.walk` meets them, one program after the other; a program that stands in several places has several
-    numbers for each of its equations, of which they carry the first. JAX lowers it once, and XLA, where it inlines the calls of
-    it, puts the scope of the call before: so a path of scopes says which place is meant.
+    Equations are numbered in the order of `Program.walk`, one program after the other; a program that occurs several times has several
+    numbers for each of its equations, whose scope has the first. JAX lowers it once, and when XLA inlines its calls, it prepends the scope
+    of
+    the call: so a path of scopes identifies the occurrence.
 
     Args:
-      programs: to be tagged.
+      programs: the programs to be tagged.
 
     Attributes:
       programs: the copies.
-      counts: how many equations each has.
-      owner: for each number, that of the equation that holds it, or -1.
-      places: for the number that an equation carries, all its numbers.
+      counts: the number of equations of each.
+      owner: for each number, that of the equation that contains it, or -1.
+      places: for the number in an equation's scope, all its numbers.
     """
 
     def __init__(self, programs: Sequence[Program]):
@@ -77,15 +78,15 @@ class Tags:
         return self._done[program]
 
     def operation(self, op: Operation) -> Operation:
-        """The copy of an operation, whose programs are the copies."""
+        """The copy of an operation, with copies of its programs."""
         if op not in self._operations:
             self._operations[op] = with_programs(op, self._tagged)
         return self._operations[op]
 
     def named(self, path: str) -> tuple[int, ...]:
-        """The numbers of the innermost equations that a path of scopes names, such as `jit(f)/jaxviz.3/while/body/jaxviz.5/sin`.
+        """The numbers of the innermost equations in a path of scopes, such as `jit(f)/jaxviz.3/while/body/jaxviz.5/sin`.
 
-        More than one where it is a path inside of a function that is called from several places.
+        Several if the path is inside a function that is called from several places.
         """
         found: list[int] = []
         here: list[int] = []
@@ -106,15 +107,16 @@ class Tags:
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """One jitted program, as `jax.jit(jax.value_and_grad(f))` or, of a function whose result is not a number, `jax.vjp` within `jax.jit` gives it.
+    """One jitted program, as from `jax.jit(jax.value_and_grad(f))`, or for a function whose result is not a scalar, from `jax.vjp` within
+    `jax.jit`.
 
     Args:
-      derivation: of the function.
-      stages: the stages that it is made of: forward and backward; or the function alone, where it has no gradient.
+      derivation: the derivation of the function.
+      stages: the stages that it consists of: forward and backward; or only the function, if it has no gradient.
       reason: why it has no gradient, or ''.
-      lowered: what `jax.jit` made of it.
-      tags: what its instructions are named after.
-      programs: those of the stages.
+      lowered: the result of `jax.jit(…).lower`.
+      tags: the names of its instructions.
+      programs: the programs of the stages.
     """
 
     derivation: Derivation
@@ -202,8 +204,8 @@ def lower_step(step: TrainingStep, opened: OpenedStep, donated: Sequence[bool] =
 
     Args:
       step: the step.
-      opened: it with the passes of its gradient.
-      donated: for each input of the step whether the program may take its memory.
+      opened: the step with the passes of its gradient.
+      donated: for each input of the step whether it is donated.
 
     Raises:
       the errors of JAX when it lowers the program.
@@ -224,7 +226,7 @@ def _numbers(chosen: Sequence[bool]) -> tuple[int, ...]:
 
 
 def lowered(jitted: Any, types: Sequence[Any], placed: Sequence[Any]) -> Any:
-    """What `jitted.lower` gives, for arguments on a mesh of which only the shape is known, too."""
+    """The result of `jitted.lower`, also for arguments on an abstract mesh."""
     # Without devices, JAX has to be told which platforms to lower for.
     platforms = (jax.default_backend(),) if any(map(is_abstract, placed)) else None
     return jitted.trace(*types).lower(lowering_platforms=platforms)

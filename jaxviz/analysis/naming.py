@@ -19,7 +19,7 @@ ROOM_IN_SENTENCE = 44
 
 
 class OwnName(str):
-    """A name that jaxviz gives with `checkpoint_name`, to have a value saved, and that reports pass over."""
+    """A name that jaxviz adds with `checkpoint_name`, to have a value saved, and that reports ignore."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ class Naming:
     """The names of what a function's gradient computes.
 
     Args:
-      program: the function as it was traced.
+      program: the traced function.
       forward: its forward program, for the values of custom rules.
     """
 
@@ -48,12 +48,11 @@ class Naming:
         return {e: within for program in programs for e, within in with_holders(program) if within}
 
     def location(self, equation: Equation, within: Sequence[Equation]) -> Location | None:
-        """The user's line of an equation, whatever it was taken out of; a library's, where it is on none of the user's."""
+        """The user's line of an equation, wherever it was moved from; a library's, if there is no line of the user's."""
         return own_location_of(equation, within) or location_of(equation, self.held(equation, within))
 
     def held(self, equation: Equation, within: Sequence[Equation]) -> Sequence[Equation]:
-        """The equations that hold an equation: of one that was taken out of a loop, since it is the same each time, those that it came
-        from."""
+        """The equations that contain an equation; for one hoisted out of a loop, those that contained the original."""
         if own_location_of(equation, within) is not None:
             return within
         outermost = within[0] if within else equation
@@ -75,16 +74,16 @@ class Naming:
         return self._readers[program]
 
     def name(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0, room: int = ROOM) -> str:
-        """`jnp.tanh(x @ w + b)`, or `exp in jax.nn.softmax(x, -1)` for what is computed on the way to an expression's value.
+        """`jnp.tanh(x @ w + b)`, or `exp in jax.nn.softmax(x, -1)` for an intermediate result of an expression.
 
         Args:
-          equation: what makes the value.
-          within: the equations that hold its program, outermost first.
-          place: which of its results it is.
-          room: how long its expression may be.
+          equation: the equation that computes the value.
+          within: the equations that contain its program, outermost first.
+          place: the index of the result.
+          room: the maximum length of the expression.
 
         Returns:
-          the name; '' where no expression is found, as for code without source.
+          the name; '' if no expression is found, as for code without source.
         """
         at = own_location_of(equation, within)
         if at is None:
@@ -104,7 +103,7 @@ class Naming:
         return shown if self.is_whole(source, within, 0) else f"{source.primitive.name} in {shown}"
 
     def assigned(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> str:
-        """The variable that the value is assigned to in the user's source; '' where it is part of an expression."""
+        """The variable that the value is assigned to in the user's source; '' if it is part of an expression."""
         within = self.held(equation, within)
         if _is_of_rule(equation) or not self.is_whole(equation, within, place):
             return ""
@@ -124,7 +123,7 @@ class Naming:
         return found
 
     def is_whole(self, equation: Equation, within: Sequence[Equation], place: int) -> bool:
-        """Whether a value is that of the user's expression: something outside of the expression reads it."""
+        """Whether a value is that of the user's whole expression: something outside the expression reads it."""
         if _is_of_users_rule(equation):
             return self._is_alone(equation)
         for depth, e in reversed(list(enumerate((*within, equation)))):
@@ -146,7 +145,7 @@ class Naming:
 
 
 def written_at(location: Location | None, room: int = ROOM) -> str:
-    """`h = jnp.tanh(x @ w)`: the expression at a location, with what it is assigned to; '' where there is none to be found."""
+    """`h = jnp.tanh(x @ w)`: the expression at a location, with its assignment target; '' if there is none."""
     expression = shortened_expression(expression_at(location), room)
     assigned = assigned_at(location) if expression else ""
     return f"{assigned} = {expression}" if assigned else expression

@@ -1,4 +1,4 @@
-"""The forward program of a gradient as a reader sees it: where its values come from, and what they are called."""
+"""The forward program of a gradient from a reader's view: where its values come from, and their names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """The forward program as a reader sees it: names, producers, where its function is defined."""
+    """The forward program from a reader's view: names, producers, and where its function is defined."""
 
     names: Mapping[Var, str]
     sources: Tracer
@@ -51,7 +51,8 @@ class Site:
         return self.names.get(atom, "_")
 
     def called(self, value: Var) -> str:
-        """What a value of the forward program is called: the expression that makes it, the path of an argument, or else its name there."""
+        """The name of a value in the forward program: the expression that computes it, the path of an argument, or else its variable's
+        name."""
         key = value, shows_source()
         if key not in self._called:
             source = self.sources(value)[0]
@@ -71,7 +72,7 @@ class Site:
     def expression(self, source: Source) -> str:
         """`jnp.cos(x)`: the user's expression for a value, or the path of an argument.
 
-        Where there is no source it is the operation and its operands, by the paths of arguments and the names of other values: `cos(a)`.
+        Without source it is the operation and its operands, with the paths of arguments and the names of other values: `cos(a)`.
         """
         equation = source.equation
         if equation is None:
@@ -88,7 +89,7 @@ class Site:
         return f"{equation.primitive.name} in {self.place(source)}"
 
     def assigned(self, source: Source) -> str:
-        """The variable that a value is assigned to in the user's source: of one that a loop carries, the name that its body has for it."""
+        """The variable that a value is assigned to in the user's source; for a loop's carry, its name in the body."""
         if source.equation is None:
             return ""
         of_loop = _loop_variable(*source.carry) if source.carry is not None else ""

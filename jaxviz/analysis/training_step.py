@@ -1,8 +1,8 @@
 """A training step: a function that takes a gradient itself, usually with an optimizer.
 
-While the step is traced, the function whose gradient it takes is derived by jaxviz, and the forward and the backward pass are one equation
-each in the step. So the memory of a step is modelled with both passes in place, and other passes, such as those of a plan, can
-replace them.
+While the step is traced, jaxviz derives the function whose gradient it takes, and the forward and the backward pass become one equation
+each in the step. So the memory of a step is modelled with both passes in place, and they can be replaced by other passes, such as those
+of a plan.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class TrainingStep:
 
     Args:
       traced: the step, with an equation for each pass.
-      gradients: of the functions that it differentiates; what one of these closes over are inputs that it is not differentiated in.
-      mark: which of them it is about: the one that keeps most.
+      gradients: the derivations of the functions that it differentiates; closed-over values are inputs that are not differentiated.
+      mark: the one that reports are about: the one that saves most.
       maps: the `shard_map`s in which it is taken, outermost first.
-      placed: for each input of the step its sharding, as for a derivation.
+      placed: for each input of the step its sharding, as in a derivation.
       out_tree: the structure of its results.
     """
 
@@ -112,10 +112,10 @@ class TrainingStep:
         return types_to_lower(self.traced, self.placed)
 
     def opened(self, passes: Passes | None = None) -> OpenedStep:
-        """The step with calls of the passes of its gradients.
+        """The step with calls of its gradients' passes.
 
         Args:
-          passes: what stands in the place of those of `gradient`; its forward and its backward pass by default.
+          passes: replacements for the passes of `gradient`; by default its own forward and backward pass.
         """
         all_passes = [Passes(d.forward, d.backward) for d in self.gradients]
         if passes is not None:
@@ -206,14 +206,14 @@ def trace_training_step(
 def step_of(
     f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], derivation: Derivation, argnums: Argnums
 ) -> TrainingStep | None:
-    """A function as a training step, where it is one: it takes a gradient, and its result is more than one real number.
+    """A function as a training step, if it is one: it takes a gradient, and its result is not a single real number.
 
-    A loss whose result is a number may take gradients too, as a penalty on one does; it is differentiated itself.
+    A loss whose result is a scalar may take gradients as well, for example in a gradient penalty; it is differentiated itself.
 
     Args:
       f, args, kwargs: the call.
-      derivation: of the function.
-      argnums: the arguments that this is differentiated in.
+      derivation: the derivation of the function.
+      argnums: the arguments with respect to which this is differentiated.
     """
     if is_loss(derivation.primal) or not callable(f) or derivation.primal.is_path:
         return None
@@ -231,7 +231,7 @@ def step_function(step: TrainingStep, loss: Program | None = None) -> Callable[.
 
     Args:
       step: the step.
-      loss: what stands in the place of the function that it differentiates, such as one with the checkpoints of a plan.
+      loss: the replacement for the function that it differentiates, such as one with the checkpoints of a plan.
     """
     primal = loss if loss is not None else step.gradient.primal
     with contextlib.ExitStack() as stack:
@@ -242,11 +242,11 @@ def step_function(step: TrainingStep, loss: Program | None = None) -> Callable[.
 
 
 def passes_of_jax(loss: Program, like: Derivation) -> Passes:
-    """The passes that `jax.vjp` makes of a function.
+    """The passes of `jax.vjp` for a function.
 
     Args:
       loss: the function.
-      like: a derivation of it, which says in what it is differentiated and which of its results are.
+      like: its derivation, which tells with respect to what it is differentiated, and which results are.
     """
     n_results = len(loss.outvars) if like.n_results is None else like.n_results
     function, active = as_function(loss), like.nonzeros
@@ -281,10 +281,10 @@ def passes_of_jax(loss: Program, like: Derivation) -> Passes:
 
 @contextlib.contextmanager
 def taking_gradient_of(loss: Program, step: TrainingStep) -> Iterator[None]:
-    """Has a training step, when it is run, take the gradient of another function: such as one with the checkpoints of a plan.
+    """Within it, a training step takes the gradient of another function, such as one with the checkpoints of a plan.
 
     Args:
-      loss: as the program of what the step differentiates, in its place.
+      loss: the replacement, as a program like that of the function that the step differentiates.
       step: the step.
     """
     marks = itertools.count()

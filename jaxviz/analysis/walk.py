@@ -19,7 +19,7 @@ from jaxviz.report.tables import short_location
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """An equation, the equations that hold the program it stands in, outermost first, and which of its operands is read."""
+    """An equation, the equations that contain its program, outermost first, and which of its operands is read."""
 
     equation: Equation
     within: tuple[Equation, ...] = ()
@@ -32,12 +32,12 @@ class Source:
 
     Args:
       equation: the innermost equation that computes it; None for an input, a constant or a literal.
-      atom: what it is there.
-      within: the equations that hold its program, outermost first.
+      atom: its atom there.
+      within: the equations that contain its program, outermost first.
       lengths: trip counts of the scans that stack it, outermost first.
       branches: the conds that contain it, each with the number of the branch.
-      carry: where it is what an iteration gets from the one before, the loop, and the input of its body that it is there.
-      passed_by: the outermost equation that only passes it on, if one does.
+      carry: if it is a carry, the loop, and its input in the body.
+      passed_by: the outermost equation that only passes it on, if any.
     """
 
     equation: Equation | None
@@ -101,7 +101,7 @@ class Tracer:
 
     Args:
       program: the program.
-      passes: whether an equation only passes its operands on, one for each result, and is looked through.
+      passes: whether an equation only passes its operands on, one per result, and is skipped.
     """
 
     program: Program
@@ -112,7 +112,7 @@ class Tracer:
         self._scope = _Scope(self.program, passes=self.passes)
 
     def __call__(self, atom: Atom) -> tuple[Source, ...]:
-        """The sources of a value: one, or one for each branch where a cond gives it."""
+        """The sources of a value: one, or one per branch if a cond returns it."""
         found: list[Source] = []
         _find(found, self._scope, atom, (), (), None, None, frozenset())
         return tuple(found)
@@ -212,13 +212,12 @@ def _collect(
 
 
 def location_of(equation: Equation, within: Sequence[Equation] = ()) -> Location | None:
-    """The user's line of an equation: its own, or that of the call it stands in; a library's, where none of them is on a line of the
-    user's."""
+    """The user's line of an equation: its own, or that of an enclosing call; a library's, if none of them is on a line of the user's."""
     return own_location_of(equation, within) or _first(locate, equation, within)
 
 
 def own_location_of(equation: Equation, within: Sequence[Equation] = ()) -> Location | None:
-    """The same, but None where none of them is on a line of the user's own code."""
+    """The same, but None if none of them is on a line of the user's own code."""
     return own_line(equation.source) or _first(own_line, equation, within)
 
 
@@ -257,12 +256,12 @@ def defined_at(program: Program) -> Location:
 
 
 def place_of(equation: Equation, value: Atom | None) -> int:
-    """Which of an equation's results a value is; 0 where it is none."""
+    """The index of a value among an equation's results; 0 if it is none of them."""
     return next((i for i, v in enumerate(equation.outvars) if v is value), 0)
 
 
 def programs_in(program: Program) -> dict[Program, None]:
-    """A program and those in its equations, each once."""
+    """A program and its nested programs, each once."""
     return {program: None} | {body: None for _, e in program.walk() for _, body in e.programs}
 
 
@@ -276,7 +275,7 @@ def primal_equation(equation: Equation) -> Equation:
 def with_holders(
     program: Program, within: tuple[Equation, ...] = ()
 ) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
-    """The equations in the order of `Program.walk`, each with those that hold its program, outermost first."""
+    """The equations in the order of `Program.walk`, each with the equations that contain its program, outermost first."""
     for e in program.equations:
         yield e, within
         for _, nested in e.programs:

@@ -28,11 +28,11 @@ class Cause:
 
     Args:
       text: the cause, in a sentence.
-      kind: 'written' for a collective of the program's own, or its transpose; 'cotangent' for the cotangent of a value that is replicated,
-        or gathered, on devices that read different parts of another; 'sum' for a sum over a split dimension; 'asked' for a layout that the
-        program asks for; 'move' for one that an operation needs.
-      number: of the equation that it is for.
-      value: the value that is exchanged, or whose cotangent is, where it is known.
+      kind: 'written' for a collective of the program itself, or its transpose; 'cotangent' for the cotangent of a value that is replicated,
+        or gathered, on devices that read different parts of another; 'sum' for a sum over a split dimension; 'asked' for a sharding that
+        the program requests; 'move' for one that an operation needs.
+      number: the number of the equation that needs it.
+      value: the exchanged value, or the value whose cotangent is exchanged, if known.
       need: Shardy's record of it; None for a collective of the program itself.
     """
 
@@ -45,10 +45,10 @@ class Cause:
 
 @dataclass(frozen=True)
 class Causes:
-    """Finds them.
+    """Finds the causes.
 
     Args:
-      needs: what is to be moved, as Shardy says.
+      needs: what has to be moved, according to Shardy.
       places: the equations.
       values: their names.
     """
@@ -76,7 +76,7 @@ class Causes:
         return self._summed(need, numbers[0]) if need.kind == "sum" else self._moved(need, numbers[0], exchange.kind)
 
     def of_move(self, number: int) -> Cause | None:
-        """Why a value is laid out anew for an equation; None where nothing says so, or several are."""
+        """Why a value is resharded for an equation; None if unknown, or if there are several causes."""
         found = [n for n in self._by_number.get(number, []) if n.kind == "move"]
         return self._moved(found[0], number) if len(found) == 1 else None
 

@@ -22,30 +22,30 @@ KINDS = (
 
 
 def kind_of(opcode: str) -> str:
-    """The collective that an instruction is, begun by it or done at once; '' where it is none, or only waits for one."""
+    """The collective that an instruction performs or starts; '' if it is none, or only waits for one."""
     kind = opcode.removesuffix("-start")
     return kind if kind in KINDS else ""
 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """A collective, or one of several that XLA does in one.
+    """A collective, or one of several that XLA combined.
 
     Args:
-      instruction: of the compiled program.
+      instruction: its instruction in the compiled program.
       kind: one of `KINDS`.
-      place: which operand of the instruction it is, where that does several; -1 where it is all of it.
-      n_together: how many the instruction does.
+      place: its operand, if the instruction combines several; otherwise -1.
+      n_together: how many the instruction combines.
       axes: the mesh axes along which devices exchange values; () if they are along none.
       group_size: the number of devices that exchange values.
-      type: of what one device gives.
-      given, made: bytes of what one device gives, and has afterwards.
-      sent: bytes that a device sends at least.
-      trips: how often it is done in one run; None where that is not known.
-      size: how many elements one device gives.
-      paths: its names, as JAX gave them to what it is for, or to the argument that it moves.
-      numbers: of the equations that it is named after.
-      served: of those that read what it gives, where it moves a value.
+      type: the type of one device's operand.
+      given, made: bytes of one device's operand and result.
+      sent: the minimum bytes that a device sends.
+      trips: how often it runs in one run of the program; None if unknown.
+      size: the number of elements of one device's operand.
+      paths: JAX's names for what it is for, or for the argument that it moves.
+      numbers: the numbers of the equations that it is named after.
+      served: if it moves a value, the numbers of the equations that read the result.
     """
 
     instruction: Instruction
@@ -66,19 +66,19 @@ class Exchange:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on one device of the array that is exchanged, where it is largest."""
+        """Bytes on one device of the exchanged array, before or after, whichever is larger."""
         return max(self.given, self.made)
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A compiled program, with what is read of it.
+    """A compiled program, parsed.
 
     Args:
       read: its `Module` message.
       module: the program.
-      places: the equations that it was made from.
-      axes: those of its meshes.
+      places: the equations that it comes from.
+      axes: the axes of its meshes.
       n_devices: the number of devices that it runs on.
     """
 
@@ -174,7 +174,7 @@ def _known_trips(config: bytes) -> int | None:
 
 
 def sent_by(kind: str, nbytes: int, n: int) -> int:
-    """The bytes that each of n devices has to send at least, of an array of so many bytes, for all to have what the collective gives.
+    """The minimum bytes that each of n devices has to send for a collective on an array of this many bytes.
 
     An all-reduce sends each part of the array twice: once to be summed, and once the sum.
     """

@@ -76,22 +76,22 @@ def _rows(devices: np.ndarray) -> Groups:
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of the meshes of a program.
+    """The axes of a program's meshes.
 
     Args:
       meshes: the size of each axis, by mesh.
-      order: by mesh the places of its devices in XLA's order, where they are not in their order.
+      order: by mesh the positions of its devices in XLA's order, if they are not in order.
     """
 
     meshes: Mapping[str, Mapping[str, int]]
     order: Mapping[str, Sequence[int]]
 
     def along(self, groups: Groups) -> tuple[str, ...]:
-        """The axes along which the devices of each group lie; () where they lie along none."""
+        """The axes along which the devices of each group are arranged; () if there are none."""
         return self._found.get(_canonical(groups), ())
 
     def between(self, pairs: Sequence[tuple[int, int]]) -> tuple[str, ...]:
-        """The axes along which pairs of devices differ; () where the devices are those of no mesh."""
+        """The axes along which pairs of devices differ; () if the devices belong to no mesh."""
         n = 1 + max(max(pair) for pair in pairs) if pairs else 0
         for name, mesh in self.meshes.items():
             places = self._places(name)

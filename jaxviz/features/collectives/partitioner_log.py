@@ -21,13 +21,13 @@ _SHAPE = re.compile(r"= (\w+\[[\d,]*\])")
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A reshard that the partitioner warned of.
+    """A reshard that the partitioner warned about.
 
     Args:
-      before, after: the layouts, as XLA writes them.
+      before, after: the shardings in XLA's notation.
       name: the instruction that needs it.
-      path: the name that JAX gave that; '' where the message has none.
-      type: of what one device has of the value, such as `f32[32,32]`.
+      path: JAX's name for that; '' if the message has none.
+      type: the type of one device's part of the value, such as `f32[32,32]`.
     """
 
     before: str
@@ -42,8 +42,8 @@ class Log:
     """What was logged.
 
     Args:
-      is_read: whether it could be read.
-      lines: those that are warnings of such reshards.
+      is_read: whether the log could be read.
+      lines: the warnings about such reshards.
     """
 
     is_read: bool = True
@@ -56,7 +56,7 @@ class Log:
 
 
 def read_warning(line: str) -> Warned | None:
-    """The reshard that a line of XLA's log tells of; None where it tells of none."""
+    """The reshard in a line of XLA's log; None if there is none."""
     found = _WARNING.search(line)
     if found is None:
         return None
@@ -69,9 +69,9 @@ def read_warning(line: str) -> Warned | None:
 
 @contextlib.contextmanager
 def reading_log() -> Iterator[Log]:
-    """Takes those warnings out of what is written to the process's standard error meanwhile; all else goes where it would have gone.
+    """Within it, removes these warnings from the process's standard error; everything else is passed on.
 
-    XLA logs past Python's `sys.stderr`, so that the file descriptor is what has to be read.
+    XLA does not log through Python's `sys.stderr`, so the file descriptor has to be read.
     """
     log = Log()
     try:

@@ -44,23 +44,25 @@ _ASKS = ("sharding_constraint", "reshard")
 @counting("collectives")
 @deep_stack
 def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Collectives:
-    """Reports what devices exchange in a function's gradient: which line each collective is for, how many bytes, how often, and why. It compiles the gradient.
+    """Reports what devices exchange in a function's gradient: which line each collective is for, how many bytes, how often, and why. It
+    compiles the gradient.
 
     >>> print(jaxviz.collectives(loss, params, x))
-    gradient of `loss` in `params` on 8 devices (data=8), compiled on cpu: each device sends at least 84.0 KiB a run in 4 collectives, most of it in …
+    gradient of `loss` in `params` on 8 devices (data=8), compiled on cpu: each device sends at least 84.0 KiB a run in 4 collectives, most
+    of it in …
 
     The collectives are those of the optimized program, with the axes of the mesh that they run over, the bytes on one device, and how
-    often loops run them. A cause is stated where it follows from XLA's layouts: for example, w is replicated over an axis over which x is split,
-    so w's cotangent is summed; otherwise the report says "no cause found". It also lists the collectives of the function itself, values
-    that are replicated without being asked for, and values that XLA gathers only to reshard them, each with its line.
+    often loops run them. A cause is stated where it follows from XLA's layouts: for example, w is replicated over an axis over which x is
+    split, so w's cotangent is summed; otherwise the report says "no cause found". It also lists the collectives of the function itself,
+    values that are replicated without being asked for, and values that XLA gathers only to reshard them, each with its line.
 
-    For a training step, which computes a gradient itself and returns more than one number, the report covers the whole step. Compiled programs are
-    cached, by program and flags; compiling can be interrupted.
+    For a training step, which computes a gradient itself and returns more than one number, the report covers the whole step. Compiled
+    programs are cached, by program and flags; compiling can be interrupted.
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments. It runs on several devices if its arguments are on several,
-        or if it specifies a mesh; a `jax.ShapeDtypeStruct` with a sharding counts as such an argument.
-      *args, **kwargs: its arguments, as for `derive`.
+      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments. It runs on several devices if its arguments are on
+        several, or if it specifies a mesh; a `jax.ShapeDtypeStruct` with a sharding counts as such an argument. *args, **kwargs: its
+        arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
 
     Raises:
@@ -83,7 +85,7 @@ def _of_gradient(derivation: Derivation) -> Collectives:
 
 
 def collectives_of(lowering: Lowering) -> Collectives:
-    """Those of a gradient that is lowered; compiles it, unless that was done for this."""
+    """The collectives of a lowered gradient; compiles it if necessary."""
     derivation = lowering.derivation
     n_devices = mesh_size(derivation.primal, derivation.placed)
     return read_collectives(
@@ -114,12 +116,12 @@ def _check_devices(names: Sequence[str], placed: Sequence[Any]) -> None:
 def read_collectives(
     lowering: Lowering, places: Places, about: str, results: Sequence[str], n_devices: int, placed: Sequence[Any] = ()
 ) -> Collectives:
-    """The collectives of a program that is lowered: it is compiled for it.
+    """The collectives of a lowered program, which is compiled for this.
 
     Args:
-      lowering: of a gradient, or of a training step.
+      lowering: a gradient, or a training step.
       places: its equations.
-      about: what it is, in words.
+      about: a description of it.
       results: the names of its results.
       n_devices: the number of devices that it runs on.
       placed: for each of its inputs its sharding.

@@ -25,9 +25,9 @@ class Given:
     """An input of a body.
 
     Args:
-      holder: the equation that holds the body.
+      holder: the equation that contains the body.
       body: the body.
-      place: which input it is.
+      place: the index of the input.
     """
 
     holder: Equation
@@ -91,7 +91,7 @@ class Values:
         return named
 
     def cotangent_of(self, equation: Equation) -> Atom | None:
-        """The value whose cotangent, or a part of it, an equation of the backward program forms; None where it forms none."""
+        """The value whose cotangent, or a part of it, an equation of the backward program computes; None if it computes none."""
         origin = equation.origin
         if origin is None or origin.role not in ("cotangent", "accumulation", "zero"):
             return None
@@ -106,7 +106,7 @@ class Values:
         return next((v for v in values if getattr(v.aval, "size", 0) in sizes), values[0] if values else None)
 
     def source(self, atom: Atom) -> Atom:
-        """The value that a value is, which calls and loops only hand on: an argument of the function where it is one."""
+        """The original of a value that calls and loops only pass on, possibly an argument of the function."""
         seen: set[Atom] = set()
         while atom not in seen:
             seen.add(atom)
@@ -121,14 +121,14 @@ class Values:
         return atom
 
     def argument(self, atom: Atom) -> str:
-        """The path of the argument that a value is; '' where it is none."""
+        """The path of the argument that a value is; '' if it is none."""
         source = self.source(atom)
         if isinstance(source, Literal):
             return ""
         return self._arguments.get(source) or self._kept_arguments.get(source, "")
 
     def given(self, atom: Atom) -> Given | None:
-        """Which input of a body a value is; None where it is none."""
+        """Which input of a body a value is; None if it is none."""
         while atom in self._makers and self._makers[atom][0].primitive.name in _SHOWN_AGAIN:
             atom = self._makers[atom][0].invars[0]
         return self._given.get(atom)

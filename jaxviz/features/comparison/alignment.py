@@ -16,13 +16,13 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 @dataclass(frozen=True)
 class Alignment:
-    """Two programs, equation by equation, in the order of `Program.walk`: nested ones after the equation that holds them.
+    """Two programs, equation by equation, in the order of `Program.walk`: nested ones after the equation that contains them.
 
     Args:
       pairs: the numbers of equations that do the same in the same place, in ascending order.
-      removed, added: the numbers of those that only the first, or only the second, program has. One that does the same with other
+      removed, added: the numbers of those that only the first, or only the second, program has. An equation that does the same with other
         values is in both.
-      results: for results of the second program, the results of the first that are the same, by place.
+      results: for results of the second program, the equal results of the first, by index.
       n_results: how many results each has.
     """
 
@@ -39,14 +39,14 @@ class Alignment:
 
 
 def align(before: Program, after: Program, inputs: Mapping[int, int] | None = None) -> Alignment:
-    """Finds what two programs have in common.
+    """Finds the common equations of two programs.
 
-    Equations are the same if they do the same operation on the same types and values: inputs, equal literals, or results
-    of equations that are the same. An equation that reads something new in place of something old counts as unchanged. Calls
+    Equations are equal if they do the same operation on the same types and values: inputs, equal literals, or results
+    of equal equations. An equation that reads something new in place of something old counts as unchanged. Calls
     are opened: a function that is wrapped in a `jit` or a checkpoint has all its equations in common with the one that is not.
 
     Args:
-      inputs: for inputs of the second program those of the first that they stand for, by place; None for all in their order.
+      inputs: for inputs of the second program the corresponding ones of the first, by index; None if all are in the same order.
     """
     return _Aligner(before, after, inputs).alignment()
 

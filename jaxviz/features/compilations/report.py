@@ -432,7 +432,7 @@ def _nearest(c: Compilation, earlier: Sequence[Compilation]) -> tuple[Compilatio
 
 
 def changes_between(old: Compilation, new: Compilation) -> tuple[Change, ...]:
-    """What differs between the keys of two programs of one definition."""
+    """The differences between the keys of two programs of one definition."""
     if old.key is None or new.key is None:
         return ()
     if new.kind == "part":  # programs with the same name and types may still differ: the jaxpr is part of the key

@@ -1,4 +1,4 @@
-"""The cost of identical blocks, and what a loop in their place would save, measured with programs without them and with the loop."""
+"""The cost of identical blocks, and the savings of a loop, measured on programs without them and with the loop."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _ALL = -1
 
 @dataclass(frozen=True)
 class Found:
-    """What was found of one group.
+    """The results for one group.
 
     Args:
-      left_out: what the program with a loop has less.
-      saving: what the loop would save, where that was measured.
-      seconds: XLA's for the blocks, where they were measured.
+      left_out: what the program with a loop leaves out.
+      saving: what the loop would save, if that was measured.
+      seconds: XLA's time for the blocks, if it was measured.
       note: why a loop was not tried.
     """
 
@@ -43,11 +43,11 @@ class Found:
 
 @dataclass(frozen=True)
 class AllFound:
-    """What was found of several groups.
+    """The results for several groups.
 
     Args:
-      each: of each.
-      together: of loops in the place of all.
+      each: the results of each.
+      together: the results with loops in place of all.
     """
 
     each: tuple[Found, ...]
@@ -55,17 +55,17 @@ class AllFound:
 
 
 Loops = Callable[[Sequence[Run]], Folded]
-"""Makes the program with loops in the place of runs."""
+"""Creates the program with loops in place of runs."""
 
 
 class Trials:
-    """Programs that are lowered, and compiled where that is asked for, to compare them with one.
+    """Programs that are lowered, and on request compiled, for comparison with a given one.
 
     Args:
-      program: it.
-      types: of its inputs.
-      whole: what JAX made of it, once so far.
-      again: has JAX make it once more.
+      program: the given program.
+      types: the types of its inputs.
+      whole: JAX's result for it, so far measured once.
+      again: measures it once more.
       times: how often each is compiled; 0 for not at all.
     """
 
@@ -77,12 +77,12 @@ class Trials:
         self.times = times
 
     def of_all(self, groups: Sequence[Sequence[Run]], written: Sequence[Sequence[Run]], loops: Loops) -> AllFound:
-        """The groups, each by itself, and all together.
+        """The results of the groups, separately and all together.
 
         Args:
           groups: their runs in the program.
-          written: for each the runs of its blocks in the function of which the program is the gradient; () where it has none there.
-          loops: makes the gradient of that function with loops in the place of some of its runs.
+          written: for each group the runs of its blocks in the function whose gradient the program is; () if there are none.
+          loops: creates the gradient of that function with loops in place of some of its runs.
         """
         makes: dict[_Key, Callable[[], Folded]] = {}
         for i, (runs, own) in enumerate(zip(groups, written, strict=True)):

@@ -22,12 +22,12 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 
 @dataclass(frozen=True, eq=False)
 class Folded:
-    """A function to be jitted, and the types that it is called with.
+    """A function to be jitted, with its argument types.
 
     Args:
-      function: it takes flat arguments and returns flat results.
-      types: of the arguments.
-      inputs: for each argument the number of the input that it is, or of the first of those that are stacked in it.
+      function: takes flat arguments and returns flat results.
+      types: the types of the arguments.
+      inputs: for each argument the number of its input, or of the first of those stacked in it.
     """
 
     function: Callable[..., list[Any]]
@@ -36,7 +36,7 @@ class Folded:
 
 
 def with_one_block(program: Program, runs: Iterable[Run], types: Sequence[Any]) -> Folded:
-    """The program with the first block alone of each run: what reads another block's values reads those of the first."""
+    """The program with only the first block of each run: readers of other blocks' values read those of the first."""
     return Folded(as_function(cut_to_one_block(program, runs)), tuple(types))
 
 
@@ -48,19 +48,18 @@ def cut_to_one_block(program: Program, runs: Iterable[Run]) -> Program:
 def with_loops(
     program: Program, runs: Iterable[Run], types: Sequence[Any], differentiated: Collection[int] | None = None
 ) -> Folded:
-    """The program with a `jax.lax.scan` in the place of each run, and a `jax.vmap` where no block reads of the one before.
+    """The program with a `jax.lax.scan` in place of each run, or a `jax.vmap` if no block reads from the previous one.
 
-    What the blocks of a run at the outermost level take from the arguments, one each, is one stacked argument, and what they give as
-    results is
-    one stacked result: so it is where the parameters of layers are stacked. In inner programs, and of arguments that lie on several
-      devices, it is stacked where it is read.
+    If each block of an outermost run reads one of the arguments, these become one stacked argument, and results become one stacked result,
+    as if the parameters of layers were stacked. In inner programs, and for arguments on several devices, values are stacked where they are
+    read.
 
     Args:
-      program: it.
-      runs: of it, or of programs in it.
-      types: of its inputs.
-      differentiated: the inputs in which it will be differentiated; what is and what is not is not stacked together then, and results stay
-        apart. None where it will not be.
+      program: the program.
+      runs: runs in it, or in its nested programs.
+      types: the types of its inputs.
+      differentiated: the inputs with respect to which it will be differentiated; these are not stacked together with others then, and
+        results stay separate. None if it will not be differentiated.
     """
     runs = list(runs)
     outermost = [run for run in runs if run.program is program]

@@ -27,13 +27,13 @@ _AS_MANY = 0.7
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs of as many blocks, which read what the others of them give, or the same arguments.
+    """Runs with equally many blocks, which read each other's results, or the same arguments.
 
     Args:
-      runs: in the order in which they stand, those of inner programs last.
+      runs: the runs in order, those of inner programs last.
       places: where they are written.
-      equations: how many they have in all, with those of the programs in them.
-      lines: that are theirs alone.
+      equations: their total number of equations, including nested ones.
+      lines: the lines that are theirs alone.
     """
 
     runs: tuple[Run, ...]
@@ -48,12 +48,12 @@ class Group:
 
     @property
     def place(self) -> Place | None:
-        """Where the blocks are written: the loop, where there is one."""
+        """Where the blocks are written: the loop, if there is one."""
         return next((p for p in self.places if p.is_loop), self.places[0] if self.places else None)
 
     @property
     def is_chain(self) -> bool:
-        """Whether a block reads what the one before gives."""
+        """Whether a block reads results of the previous one."""
         return any(run.carry for run in self.runs)
 
     @cached_property
@@ -116,7 +116,7 @@ def groups_of(program: Program, alike: Alike) -> list[Group]:
 
 
 def opened(program: Program, alike: Alike) -> Program:
-    """The program with each jitted call in it that is the only one of its kind replaced by what it calls, as XLA does it."""
+    """The program with each jitted call that is the only one of its kind inlined, as XLA does."""
     while True:
         times = Counter(alike.number(e.operation) for _, e in program.walk() if of(e) is JIT)
         once = {number for number, n in times.items() if n == 1}

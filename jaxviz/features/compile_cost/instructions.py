@@ -1,4 +1,4 @@
-"""The instructions of a program, as it is handed to XLA and as XLA compiles it, each with the lines that led to it."""
+"""The instructions of a program, before and after XLA compiles it, with the source lines of each."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Instruction:
 
 
 def instructions_of(serialized: bytes) -> tuple[Instruction, ...]:
-    """The instructions of a module's message, in all of its computations: those of fusions and of bodies too.
+    """The instructions of a module's message, in all computations, including those of fusions and bodies.
 
-    One of such a computation for which JAX noted no line, such as a parameter, has those of the instruction that calls it.
+    If JAX recorded no line for one of them, such as a parameter, it has the lines of the calling instruction.
     """
     module = message("Module", serialized)
     known: dict[tuple[int, str, int], tuple[Location, ...]] = {}
@@ -52,12 +52,12 @@ def instructions_of(serialized: bytes) -> tuple[Instruction, ...]:
 
 
 def before_xla(lowered: Any) -> tuple[Instruction, ...]:
-    """The instructions that JAX hands to XLA."""
+    """The instructions that JAX passes to XLA."""
     return instructions_of(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto())
 
 
 def after_xla(compiled: Any) -> tuple[Instruction, ...] | None:
-    """Those of the compiled program; None where the backend does not show it."""
+    """The instructions of the compiled program; None if the backend does not expose it."""
     modules = compiled.runtime_executable().hlo_modules()
     if not modules:
         return None

@@ -1,6 +1,7 @@
 """Rows of stacked arrays, `ws[i]`, as a loop in Python takes them one by one, and their cotangents, which JAX pads with zeros and adds up.
 
-Each is another operation for each row, and would tell blocks apart that are the same. So the rows are taken before the blocks, and added up behind them.
+Each is another operation for each row, and would tell blocks apart that are the same. So the rows are taken before the blocks, and added up
+behind them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Row:
 
 
 def row_of(equation: Equation) -> int | None:
-    """Which row of its operand an equation takes, with its first dimension; None where it takes no row."""
+    """Which row of its operand an equation takes, with its first dimension; None if it takes no row."""
     if equation.primitive.name != "slice":
         return None
     starts, limits, strides = (equation.params[name] for name in ("start_indices", "limit_indices", "strides"))
@@ -33,7 +34,7 @@ def row_of(equation: Equation) -> int | None:
 
 
 def padded_row(equation: Equation) -> int | None:
-    """As which row of zeros an equation puts its operand, which has one; None where it does something else."""
+    """At which row of zeros an equation puts its single-row operand; None if it does something else."""
     if equation.primitive.name != "pad" or not isinstance(equation.invars[1], Literal) or equation.invars[1].val != 0:
         return None
     shape, (first, *others) = equation.invars[0].aval.shape, equation.params["padding_config"]
@@ -58,11 +59,11 @@ def rows_of(program: Program) -> dict[Atom, Row]:
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """A sum of padded rows and of other values.
+    """A sum of padded rows and other values.
 
     Args:
-      rows: what is put as which row.
-      others: what is added as it is.
+      rows: the value of each row.
+      others: the values that are added as they are.
     """
 
     rows: tuple[tuple[int, Atom], ...]

@@ -20,12 +20,12 @@ _MOST = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Lines that a block comes through.
+    """The lines that lead to a block.
 
     Args:
-      location: the first.
-      last: the number of the last.
-      function: what the line calls, where that is a function of the user's or of a library; else ''.
+      location: the first line.
+      last: the number of the last line.
+      function: the function of the user's or of a library that the line calls, or ''.
       is_loop: whether they are in a loop.
     """
 
@@ -47,8 +47,8 @@ class Place:
 
 
 def place_of(equations: Sequence[Equation]) -> Place | None:
-    """The lines of the innermost loop that nearly all equations of some blocks come through; of blocks that are written out one after the
-    other, the lines of them in the function that they are written in. None where none says where it is from."""
+    """The lines of the innermost loop through which nearly all equations of some blocks come; for blocks written one after the other, their
+    lines in the common function. None if unknown."""
     paths = [frames for e in equations if (frames := frames_of(e.source))]
     enough = _MOST * len(paths)
     outside: Place | None = None
@@ -79,8 +79,8 @@ def _lines(frames: Sequence[Frame], called: Any) -> Place:
 
 
 def line_of_stack(stack: Stack) -> Location | None:
-    """The innermost line of the user's own in a Python stack; failing that, of a library's. What JAX calls of a library by itself, such as
-    NumPy, has no line: the function that is traced does not."""
+    """The innermost line of the user's own in a Python stack, or else of a library's. Library code that JAX calls by itself, such as NumPy,
+    has no line, unlike the traced function."""
     library = None
     inward = stack[::-1]
     whose = owners([code for code, _ in inward])

@@ -1,7 +1,7 @@
-"""Finds blocks that repeat in a program, as a Python loop leaves them.
+"""Finds repeated blocks in a program, as a Python loop leaves them.
 
-A run of blocks is one where each does the same operations in the same order, reads what the block before gives in the same places, and else
-only values that were there before the first block: that is what `jax.lax.scan` can do in one body.
+In a run of blocks each does the same operations in the same order, reads the results of the previous block at the same positions, and
+otherwise only values from before the first block: that is what the body of a `jax.lax.scan` can do.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Slot = tuple[int, int]
 
 
 class Alike:
-    """Numbers for equations, the same for those that compile to the same, whichever values they are of."""
+    """Numbers for equations, equal for those that compile to the same, regardless of their values."""
 
     def __init__(self) -> None:
         self._operations: dict[Operation, int] = {}
@@ -43,13 +43,13 @@ class Alike:
         self._sizes: dict[Operation, int] = {}
 
     def number(self, operation: Operation) -> int:
-        """The number of what an operation does."""
+        """The number for what an operation does."""
         if operation not in self._operations:
             self._operations[operation] = self._numbers.setdefault(self._key(operation), len(self._numbers))
         return self._operations[operation]
 
     def size(self, operation: Operation) -> int:
-        """How many equations it is, with those of the programs that it holds."""
+        """The number of its equations, including nested ones."""
         if operation not in self._sizes:
             self._sizes[operation] = 1 + sum(self.size(e.operation) for _, p in operation.programs for e in p.equations)
         return self._sizes[operation]
@@ -101,16 +101,16 @@ def _literal(literal: Literal) -> Hashable:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Blocks after each other in one program.
+    """Consecutive blocks in one program.
 
     Args:
-      program: where they stand.
-      start: the first equation of the first.
-      period: how many equations a block has.
-      count: how many blocks.
-      carried: for each operand of a block that reads what the block before gives, the result that it reads.
+      program: the program.
+      start: the first equation of the first block.
+      period: the number of equations per block.
+      count: the number of blocks.
+      carried: for each operand of a block that reads a result of the previous block, that result.
       constants: the operands that read the same value in each block.
-      given: the operands that read another value in each, which was there before.
+      given: the operands that read a different earlier value in each block.
     """
 
     program: Program
@@ -133,15 +133,15 @@ class Run:
 
     @property
     def equations(self) -> tuple[Equation, ...]:
-        """Those of all blocks."""
+        """The equations of all blocks."""
         return self.program.equations[self.start : self.end]
 
     def operand(self, k: int, slot: Slot) -> Atom:
-        """What an operand is in a block."""
+        """The operand in a given block."""
         return self.program.equations[self.start + k * self.period + slot[0]].invars[slot[1]]
 
     def result(self, k: int, slot: Slot) -> Var:
-        """What a result is in a block."""
+        """The result in a given block."""
         return self.program.equations[self.start + k * self.period + slot[0]].outvars[slot[1]]
 
     @cached_property
@@ -156,7 +156,7 @@ class Run:
 
     @cached_property
     def stacked(self) -> tuple[tuple[Atom, ...], ...]:
-        """What a loop goes over: for each value that differs from block to block, the values, each once."""
+        """What a loop iterates over: for each value that differs between blocks, its values, each once."""
         found: dict[tuple[Any, ...], tuple[Atom, ...]] = {}
         for slot in self.given:
             atoms = tuple(self.operand(k, slot) for k in range(self.count))
@@ -295,5 +295,5 @@ class _Values:
 
 
 def leaves_out(run: Run, alike: Alike) -> int:
-    """How many equations a loop in the place of a run would leave out."""
+    """The number of equations that a loop in place of a run would leave out."""
     return (run.count - 1) * sum(alike.size(e.operation) for e in run.block(0))

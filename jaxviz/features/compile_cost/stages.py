@@ -63,16 +63,16 @@ class Phases(Data):
 
 
 def median(times: Sequence[Seconds]) -> Seconds:
-    """The medians of several measurements, each by itself."""
+    """The medians of several measurements, separately."""
     return Seconds(statistics.median(t.cpu for t in times), statistics.median(t.wall for t in times))
 
 
 @contextmanager
 def clocked(whole_process: bool) -> Iterator[list[Seconds]]:
-    """Measures what is done inside; the seconds are in the list afterwards.
+    """Measures what runs within it, and appends the seconds to the list.
 
     Args:
-      whole_process: whether CPU time is that of all threads, and not of this one.
+      whole_process: whether CPU time includes all threads, not only this one.
     """
     clock = time.process_time if whole_process else time.thread_time
     found: list[Seconds] = []
@@ -86,16 +86,17 @@ class Subject:
     """What is traced, lowered and compiled.
 
     Args:
-      name: of the user's function.
+      name: the name of the user's function.
       about: what is compiled, such as "gradient of `loss` in `params`".
-      make: gives the function of flat arguments, another one each time, of which JAX knows nothing yet.
-      alone: the same for the function without its gradient; None where that is what is compiled.
+      make: creates a new function of flat arguments each time, so that JAX has nothing cached.
+      alone: the same for the function without its gradient; None if that is what is compiled.
       inputs: the flat arguments: arrays, or types.
-      placed: for each its sharding, where it has one.
-      names: of the arguments, such as `params['w']`.
+      placed: for each its sharding, if it has one.
+      names: the names of the arguments, such as `params['w']`.
       n_own: how many of them are the function's; the others are cotangents.
-      active: those of the function's in which it is differentiated.
-      gradient: of a function of flat arguments and results, differentiated in some of its arguments; None where nothing is differentiated.
+      active: which of the function's are differentiated.
+      gradient: turns a function of flat arguments and results into its gradient with respect to some arguments; None if nothing is
+        differentiated.
     """
 
     name: str
@@ -239,13 +240,13 @@ def _known(lowered: Any) -> _Compiled:
 
 @dataclass
 class Measured:
-    """What was traced, lowered and compiled, and in what time.
+    """What was traced, lowered and compiled, and how long it took.
 
     Args:
-      traced, lowered: JAX's stages, those of the first time.
-      after: the instructions of the compiled program; None where the backend does not show them.
+      traced, lowered: JAX's stages, from the first time.
+      after: the instructions of the compiled program; None if the backend does not expose them.
       tracing, lowering, compiling: the seconds of each time.
-      remembered: how many of the times it was not compiled, since it had been for an earlier report.
+      remembered: how often it was not compiled, since an earlier report had compiled it.
     """
 
     traced: Any = None
@@ -268,7 +269,7 @@ class Measured:
         self.tracing += tracing
 
     def lower(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> Any:
-        """Traces and lowers once more, and gives what that made."""
+        """Traces and lowers once more, and returns the result."""
         with usual_stack:
             with clocked(False) as tracing:
                 traced = jax.jit(fun).trace(*inputs)
@@ -293,7 +294,7 @@ class Measured:
 
 
 def sampled_tracing(fun: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[Stack, float]]:
-    """Traces once more while Python is looked at: the stacks, each with its share of the time."""
+    """Traces once more while sampling Python: the stacks, each with its share of the time."""
     with usual_stack, sampled() as seen:
         jax.jit(fun).trace(*inputs)
     total = sum(seconds for _, seconds in seen.stacks)
@@ -301,6 +302,6 @@ def sampled_tracing(fun: Callable[..., Any], inputs: Sequence[Any]) -> list[tupl
 
 
 def warmed_up() -> None:
-    """Has JAX do once what it does for the first program of a process only."""
+    """Makes JAX do everything that it only does for the first program of a process."""
     with compat.compiled_afresh():
         jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((2,), jnp.float32)).compile()

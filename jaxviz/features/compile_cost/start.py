@@ -32,9 +32,9 @@ from jaxviz.report.report import Data
 from jaxviz.runtime import compilations
 
 TIMES = 5
-"""How often each program is compiled where it is measured."""
+"""How often each measured program is compiled."""
 LARGEST = 3
-"""How many groups of blocks are looked at by themselves."""
+"""How many groups of blocks are measured separately."""
 
 
 @api_boundary

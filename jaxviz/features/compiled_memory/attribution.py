@@ -29,15 +29,15 @@ OWN = KINDS[KINDS.index("merged") :]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a buffer holds.
+    """The content of a buffer.
 
     Args:
       kind: one of `KINDS`.
       what: the expression that computes it, the path of an argument, or the value whose cotangent it is.
-      type: the type of its contents.
+      type: the type of its content.
       location: the user's line; None if unknown.
-      why: why it is there: the reason of a residual, or what XLA needs it for.
-      residual: the index of the residual that it holds, if it holds one.
+      why: why it is in memory: the reason of a residual, or what XLA needs it for.
+      residual: the index of its residual, if it is one.
       repeats: a key, the same for the values of one expression in repeated layers, calls and iterations.
       padding: the bytes beyond those of its elements.
       expression: for a residual, the expression that first computes its value, if `what` is another name of it.
@@ -102,11 +102,11 @@ _FOLLOWED = 200
 
 
 class Attribution:
-    """Finds what the buffers of a compiled program hold.
+    """Finds the contents of a compiled program's buffers.
 
     Args:
       module: the program.
-      places: what its instructions were made from.
+      places: what its instructions come from.
       n_devices: the number of devices that it runs on.
     """
 
@@ -177,7 +177,7 @@ class Attribution:
         return [(self.module.body(loop).root, index), (loop.operands[0], index)]
 
     def serving(self, value: Value, with_line: bool = False) -> Traced | None:
-        """The equations that a value is read for, where none says that it makes it; if asked for, the first of which a line is known."""
+        """The equations that a value is read for, if no equation is known to compute it; on request, the first with a known line."""
         pending, seen = [value], {value}
         holder: Traced | None = None
         for here in pending:
@@ -202,14 +202,13 @@ class Attribution:
     # --- what a buffer contains ---------------------------------------------------------------------------------------
 
     def described_all(self, buffers: Iterable[Buffer]) -> dict[Buffer, Described]:
-        """What the buffers of temporaries are: those that are residuals first, since another value may be held in the place of the rest
-        alone."""
+        """The contents of temporary buffers, residuals first, since another value may only represent one of the remaining ones."""
         found = {b: self.described(b) for b in buffers}
         self._held = frozenset(d.residual for d in found.values() if d.residual is not None and not d.stands_in)
         return {b: self.described(b) if d.stands_in else d for b, d in found.items()}
 
     def described(self, buffer: Buffer) -> Described:
-        """What a buffer holds."""
+        """The content of a buffer."""
         shape = self._shape(buffer)
         if shape.nbytes is None:
             return Described("scratch", "a table of where values are", "", repeats="table")
@@ -226,7 +225,7 @@ class Attribution:
         return replace(self._of_equation(buffer, value, traced, shape), padding=padding)
 
     def equation_of(self, number: int) -> Described | None:
-        """What an instruction computes, by the equation that it was made from; None where it does not say."""
+        """The equation that an instruction comes from; None if unknown."""
         instruction = self.module.instructions[number]
         numbers = self.places.numbers(instruction)
         if not numbers:
@@ -234,7 +233,7 @@ class Attribution:
         return replace(self._named(numbers[0], Shape("", None)), what=self.places.found[numbers[0]].operation)
 
     def fused(self) -> Iterator[tuple[Described, int]]:
-        """What is computed within fusions alone, for no buffer, and its bytes."""
+        """Values that exist only within fusions, without a buffer, and their bytes."""
         for number in self.module.order:
             fusion = self.module.instructions[number]
             for c in fusion.called if fusion.opcode == "fusion" else ():

@@ -1,4 +1,4 @@
-"""The modelled memory of a gradient beside the compiled program: both curves on one axis, and what differs at the peaks."""
+"""The modelled memory of a gradient beside the compiled program: both curves on one axis, and the differences at the peaks."""
 
 from __future__ import annotations
 

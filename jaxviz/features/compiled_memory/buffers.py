@@ -13,13 +13,12 @@ Role = Literal["argument", "constant", "result", "temporary"]
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """The memory of one value of a compiled program, or of several values that share it, such as what a loop carries from one
-    iteration to the next.
+    """The memory of one value of a compiled program, or of several values that share it, such as a loop's carry.
 
     Args:
       offset, nbytes: its place in the allocation, in bytes.
       values: the values in it, in order.
-      spans: the first and the last place in the schedule of each time that it is needed.
+      spans: the first and the last position in the schedule of each time that it is needed.
     """
 
     allocation: Allocation
@@ -43,10 +42,10 @@ class Allocation:
 
     Args:
       nbytes: its size.
-      role: what it is for. Only temporaries share theirs; that of a result may hold temporaries before.
-      parameter: the number of the argument that it is, in the compiled program.
-      results: of one for results, their numbers.
-      buffers: what lies in it.
+      role: what it is for. Only temporaries share theirs; that of a result may be used by temporaries before.
+      parameter: the number of its argument in the compiled program.
+      results: for results, their numbers.
+      buffers: the buffers in it.
     """
 
     index: int

@@ -266,7 +266,7 @@ _RANGE = re.compile(r"…\w+")
 
 
 def name_of(held: Held) -> str:
-    """What a row is about, without the numbers of layers, of which another program may have more."""
+    """What a row is about, without the numbers of layers, since another program may have more."""
     return pattern(_RANGE.sub("", held.what))
 
 
@@ -297,7 +297,7 @@ types."""
 
 
 def paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Held | None, Held | None]]:
-    """The rows of two programs, those that are about one and the same together."""
+    """The rows of two programs, with those about the same thing paired."""
     left, right = list(before), list(after)
     for key in _KEYS:
         places: dict[Hashable, list[Held]] = {}

@@ -17,12 +17,12 @@ Line = tuple[str, int]
 
 
 def explained(memory: CompiledMemory, derivations: Sequence[Derivation], old: str) -> CompiledMemory:
-    """The memory with a reason for each residual of which the gradients keep the like on its line.
+    """The memory with reasons for its residuals, where the gradients save such residuals on their lines.
 
     Args:
-      memory: read without the function.
-      derivations: of what it differentiates.
-      old: the note that the function was not at hand.
+      memory: the memory, analysed without the function.
+      derivations: the derivations of the functions that it differentiates.
+      old: the note that the function was not available.
     """
     on_line: dict[Line, list[Residual]] = {}
     for residual in (r for d in derivations for r in d.residuals if r.kind == "intermediate"):

@@ -1,7 +1,6 @@
-"""The messages in which XLA stores a compiled program and its buffer assignment: the fields that are read here.
+"""The messages in which XLA stores a compiled program and its buffer assignment: the fields that are used here.
 
-Their numbers are XLA's (`xla/service/hlo.proto`, `xla/xla_data.proto`), which stay what they are from version to version; fields that are not
-named here are passed over.
+Their numbers are XLA's (`xla/service/hlo.proto`, `xla/xla_data.proto`) and stable across versions; other fields are ignored.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 from jaxviz.ir.origin import Location
 
 Value = tuple[int, tuple[int, ...]]
-"""An instruction's id, and which element of its result, where that is a tuple."""
+"""An instruction's id, and the index in its result if that is a tuple."""
 
 _TYPES = {
     1: ("bool", 8), 2: ("i8", 8), 3: ("i16", 16), 4: ("i32", 32), 5: ("i64", 64), 6: ("u8", 8), 7: ("u16", 16), 8: ("u32", 32),
@@ -47,7 +47,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """One instruction. Its fields are XLA's, but for `path`: the name that JAX gave it, such as `jit(f)/jvp()/dot_general`."""
+    """One instruction. Its fields are XLA's, except `path`: JAX's name for it, such as `jit(f)/jvp()/dot_general`."""
 
     id: int
     name: str
@@ -66,12 +66,12 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Computation:
-    """A program of instructions.
+    """A sequence of instructions.
 
     Args:
-      parameters: ids of its parameters, in their order.
-      order: ids of all instructions, as they are scheduled, or else so that each stands behind its operands.
-      is_scheduled: whether XLA says in which order they run.
+      parameters: ids of its parameters, in order.
+      order: ids of all instructions in scheduled order, or else with operands first.
+      is_scheduled: whether XLA determined the order in which they run.
     """
 
     id: int
@@ -132,7 +132,7 @@ class Module:
 
     @cached_property
     def users(self) -> dict[int, list[tuple[Instruction, int]]]:
-        """For each instruction those that read it, and as which operand."""
+        """For each instruction its readers, with the operand indices."""
         found: dict[int, list[tuple[Instruction, int]]] = {}
         for instruction in self.instructions.values():
             for place, operand in enumerate(instruction.operands):
@@ -164,7 +164,7 @@ class Module:
     # --- the uses of a value ------------------------------------------------------------------------------------------
 
     def passed_on(self, value: Value) -> Iterator[Value]:
-        """The places where a value shows up next without being computed with: in a tuple, as the parameter of a loop's body, …"""
+        """The places where a value occurs next without being computed with: in a tuple, as the parameter of a loop's body, …"""
         number, index = value
         instruction = self.instructions[number]
         for user, place in self.users.get(number, ()):
@@ -189,7 +189,7 @@ class Module:
             yield holder.id, index
 
     def made_of(self, value: Value) -> Iterator[Value]:
-        """What a value is, where its instruction only passes it on: the way back of `passed_on`, into fusions and out of them too."""
+        """The original of a value that its instruction only passes on: the inverse of `passed_on`, also into and out of fusions."""
         number, index = value
         instruction = self.instructions[number]
         operands = instruction.operands
@@ -228,12 +228,12 @@ class Module:
 
 
 def lines_of(index: Any, frame: int, source: tuple[str, int]) -> Iterator[Location]:
-    """The lines that JAX noted for an instruction, innermost first.
+    """The lines that JAX recorded for an instruction, innermost first.
 
     Args:
       index: the `StackFrames` message of its module.
       frame: the number of its innermost frame there.
-      source: its file and line, where it has no frame.
+      source: its file and line, if it has no frame.
     """
     left = len(index.stack_frames)
     if not 0 < frame <= left and source[0]:

@@ -1,8 +1,8 @@
-"""The metadata of a compiled program: the names that JAX gave its instructions, and their source lines.
+"""The metadata of a compiled program: JAX's names for its instructions, and their source lines.
 
-Where the function is not at hand, these stand in the place of its equations. A name such as
-`jit(loss)/transpose(jvp())/while/body/closed_call/checkpoint/rematted_computation/sin` says which transforms and which programs an
-operation is of.
+Without the function, these replace its equations. A name such as
+`jit(loss)/transpose(jvp())/while/body/closed_call/checkpoint/rematted_computation/sin` tells which transforms and which programs an
+operation comes from.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _computed_last(expression: str) -> tuple[str, ...]:
 
 
 def paths_of(instruction: Instruction) -> list[str]:
-    """The names that an instruction has: of one that XLA made of several, theirs; those of parameters are the names of arguments."""
+    """The names of an instruction; for one that XLA combined from several, theirs. The names of parameters are those of arguments."""
     if not instruction.path or instruction.opcode in ("parameter", "constant"):
         return []
     return [name for path in instruction.path.split(";") if "/" in path for name in apart(path)]
@@ -175,5 +175,5 @@ def _parts(text: str) -> list[str]:
 
 
 def own_line_of(module: Module, instruction: Instruction) -> Location | None:
-    """The innermost line of the user's own code that led to an instruction; failing that, the innermost of a library's."""
+    """The innermost line of the user's own code that led to an instruction, or else the innermost of a library's."""
     return innermost_line(module.lines(instruction))

@@ -22,15 +22,14 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Program
 
 Stage = Literal["forward", "backward", "outside"]
-"""The pass that an equation is of; those of a training step that are of neither, and those of a function without a gradient, are outside.
-"""
+"""The pass of an equation; equations of a training step in neither pass, and those of a function without a gradient, are outside."""
 
 _SHOWN_OTHERWISE = ("reduce_precision", "name", "transpose")
 """Operations whose result is their operand, rounded to its own type, named, or resharded."""
 
 
 class Maker(Protocol):
-    """What an instruction was made from, such as an equation."""
+    """What an instruction comes from, such as an equation."""
 
     @property
     def stage(self) -> Stage: ...
@@ -45,15 +44,15 @@ class Maker(Protocol):
 
     @property
     def results(self) -> Sequence[Any]:
-        """The types of its results, as abstract values; nothing where they are not known."""
+        """The types of its results, as abstract values; empty if unknown."""
 
     @property
     def operands(self) -> Sequence[Any]:
-        """Those of what it reads."""
+        """The types of its operands."""
 
     @property
     def is_recomputed(self) -> bool:
-        """Whether it computes anew, for the backward pass, what the forward pass had."""
+        """Whether it recomputes, for the backward pass, a value of the forward pass."""
 
     @property
     def is_cotangent(self) -> bool:
@@ -61,32 +60,32 @@ class Maker(Protocol):
 
 
 class Makers(Protocol):
-    """What the instructions of a compiled program were made from, by numbers."""
+    """What the instructions of a compiled program come from, by number."""
 
     @property
     def found(self) -> Sequence[Maker]: ...
 
     @property
     def definition(self) -> Location | None:
-        """Where the function is defined; None where that is not known."""
+        """Where the function is defined; None if unknown."""
 
     @property
     def knows_equations(self) -> bool:
-        """Whether each number is that of one equation, of which it is known what the gradient keeps of it, and why."""
+        """Whether each number is that of one equation, for which residuals and their reasons are known."""
 
     @property
     def residuals(self) -> Sequence[Residual]:
-        """What the gradient keeps, as far as it is known."""
+        """The residuals of the gradient, as far as they are known."""
 
     @property
     def kept(self) -> Mapping[int, tuple[int, ...]]:
         """For the numbers of what makes residuals, the places of these among the residuals."""
 
     def numbers(self, instruction: Instruction) -> tuple[int, ...]:
-        """Those of what an instruction was made from."""
+        """The numbers of what an instruction comes from."""
 
     def label(self, number: int) -> tuple[str, Location | None, Hashable]:
-        """What it computes, as an expression; the user's line; and what it has in common with all that the same expression makes."""
+        """What it computes, as an expression; the user's line; and a key shared by everything that the expression computes."""
 
     def maker_of(self, residual: int) -> int | None:
         """The number of what first makes the value of a residual, which `checkpoint_name` may name or a reshape show otherwise."""
@@ -95,16 +94,16 @@ class Makers(Protocol):
         """The residuals that it reads in the backward pass."""
 
     def is_computed_again(self, number: int) -> bool:
-        """Whether the backward pass computes again what it makes."""
+        """Whether the backward pass recomputes its result."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Place:
-    """An equation where it stands, as a `Maker`.
+    """An equation in its place, as a `Maker`.
 
     Args:
-      equation: it.
-      within: the equations that hold the program it stands in, outermost first; within a pass of a training step, those of the pass.
+      equation: the equation.
+      within: the equations that contain its program, outermost first; within a pass of a training step, those of the pass.
       stage: the pass.
     """
 

@@ -90,7 +90,7 @@ def explained_by(
 
 
 def compiled_like(timeline: MemoryTimeline) -> CompiledMemory:
-    """The memory of what a modelled gradient, or training step, compiles to."""
+    """The memory of the compiled program of a modelled gradient, or training step."""
     step, derivation = timeline.step, timeline.derivation
     if step is None:
         return _of_gradient(derivation, timeline.donated)
@@ -117,7 +117,7 @@ def _of_step(step: TrainingStep) -> CompiledMemory:
 
 
 def names_of_results(derivation: Derivation) -> list[str]:
-    """What the results of a compiled gradient are called."""
+    """The names of a compiled gradient's results."""
     n = len(derivation.primal.outvars)
     results = ["the result"] if n == 1 else [f"result {i}" for i in range(n)]
     inputs = zip(derivation.primal.arg_names, derivation.nonzeros, strict=True)
@@ -155,12 +155,12 @@ def function_of(module: Module) -> str:
 def read_memory(
     lowering: Lowering, places: Places, about: str, results: Sequence[str], n_devices: int
 ) -> CompiledMemory:
-    """The memory of a program that is lowered: it is compiled for it.
+    """The memory of a lowered program, which is compiled for this.
 
     Args:
-      lowering: of a gradient, or of a training step.
+      lowering: a gradient, or a training step.
       places: its equations.
-      about: what it is, in words.
+      about: a description of it.
       results: the names of its results.
       n_devices: the number of devices that it runs on.
     """
@@ -172,12 +172,12 @@ def read_memory(
 
 @dataclass(frozen=True, eq=False)
 class CompiledProgram:
-    """A compiled program, and where it has its values.
+    """A compiled program, and where it stores its values.
 
     Args:
       module: the program.
       assignment: its `Assignment` message.
-      compiler: what compiled it.
+      compiler: the compiler and its version.
     """
 
     module: Module
@@ -204,10 +204,10 @@ def memory_of(
     """The memory of a compiled program.
 
     Args:
-      program: it.
-      makers: what its instructions were made from.
+      program: the program.
+      makers: what its instructions come from.
       function: its name.
-      about: what it is, in words.
+      about: a description of it.
       results: the names of its results.
       n_devices: the number of devices that it runs on.
       notes: remarks on the whole program.

@@ -39,7 +39,8 @@ class Held(Data):
       location: the user's line; None if unknown.
       why: why it is there: a residual's reason, or what XLA needs it for; '' for values that are being computed.
       donated_to: for a donated argument, the result that reuses its memory; otherwise ''.
-      expression: the expression that first computes the value, if `what` is another name, such as that of a `checkpoint_name`; otherwise ''.
+      expression: the expression that first computes the value, if `what` is another name, such as that of a `checkpoint_name`; otherwise
+        ''.
     """
 
     kind: Kind
@@ -396,7 +397,7 @@ def _plural(kind: str) -> str:
 
 
 def as_code(held: Held) -> str:
-    """What is an expression or a path stands between backticks; what is a phrase, such as "the gradient in w", does not."""
+    """An expression or a path is put in backticks; a phrase, such as "the gradient in w", is not."""
     return f"`{held.what}`" if held.kind in ("argument", "residual") and "`" not in held.what else held.what
 
 

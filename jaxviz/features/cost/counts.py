@@ -1,16 +1,16 @@
-"""What one operation costs: FLOPs, transcendentals and bytes, for each primitive, counted as XLA's HloCostAnalysis counts them.
+"""The cost of one operation: FLOPs, transcendentals and bytes, for each primitive, counted like XLA's HloCostAnalysis.
 
-- A FLOP is an elementwise operation on one element, of whatever type: XLA counts comparisons, selections and integers too, and an
+- A FLOP is an elementwise operation on one element, of any type: XLA counts comparisons, selections and integers too, and an
   operation on complex numbers once. A multiply-add is two.
 - Functions that hardware computes in several steps (`exp`, `tanh`, `sqrt`, `pow`, ...) are transcendentals, counted separately: XLA
   does not count them as FLOPs. What JAX lowers to several operations, such as `logistic`, counts as those.
-- Bytes are those of the operands and the results of each operation by itself. XLA fuses operations, so a compiled program moves fewer. For
-  a slice, a gather or a scatter, only the elements touched count.
+- Bytes are those of the operands and the results of each operation separately. XLA fuses operations, so a compiled program moves
+  fewer. For a slice, a gather or a scatter, only the elements touched count.
 
-Where the counts are not those of XLA's compiled program: a conversion of types, or of bits, is not a FLOP, where XLA has one for each
-element. A cumulative sum is one addition for each element but the first, where XLA sums windows of 16 elements, 15 additions for each.
-Random bits are all 20 rounds of threefry, where XLA on a CPU has a loop of five times four rounds and counts its body once. XLA on a CPU
-splits large reductions in two and pads them, makes an operation of its own of a pooling's gradient, and computes bfloat16 in float32.
+The counts differ from those of XLA's compiled program as follows. A conversion of types, or of bits, is not a FLOP, whereas XLA counts one
+per element. A cumulative sum is one addition per element except the first, whereas XLA sums windows of 16 elements, 15 additions each.
+Random bits are all 20 rounds of threefry, whereas XLA on a CPU has a loop of five times four rounds and counts its body once. XLA on a CPU
+splits large reductions in two and pads them, has a separate operation for a pooling's gradient, and computes bfloat16 in float32.
 """
 
 from __future__ import annotations

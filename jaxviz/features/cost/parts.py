@@ -48,26 +48,26 @@ def cost_of(equation: Equation) -> Cost:
     >>> program = jaxviz.trace(loss)(params, x)
     >>> [jaxviz.cost_of(equation).flops for equation in program.equations]
 
-    A scan costs its body times its length, a `shard_map` the work of one device times the number of devices, a cond its most expensive branch, and a
-    while loop one iteration, because its trip count is unknown. An unknown primitive costs one FLOP for each element of its non-integer
-    results.
+    A scan costs its body times its length, a `shard_map` the work of one device times the number of devices, a cond its most expensive
+    branch, and a while loop one iteration, because its trip count is unknown. An unknown primitive costs one FLOP for each element of its
+    non-integer results.
     """
     return total_of(part.cost for part in parts(equation))
 
 
 def flops_of(equation: Equation, known: dict[int, Cost], free: Any = None) -> int:
-    """The FLOPs of one equation, as `cost_of` has them, for many equations in turn.
+    """The FLOPs of one equation, as in `cost_of`, for many equations in turn.
 
     Args:
-      equation: any.
-      known: what operations cost that were met before, by identity; this adds to it. The operations must outlive it.
+      equation: any equation.
+      known: the costs of operations so far, by identity; this adds to it. The operations must outlive it.
       free: a primitive that counts nothing.
     """
     return remembered(equation, known, free).flops
 
 
 def remembered(equation: Equation, known: dict[int, Cost], free: Any = None) -> Cost:
-    """The cost of one equation, as `cost_of` has it; the arguments are those of `flops_of`."""
+    """The cost of one equation, as in `cost_of`; the arguments are those of `flops_of`."""
     key = id(equation.operation)
     if key not in known:
         programs = run_by(equation)
@@ -113,7 +113,7 @@ def run_by(equation: Equation) -> list[Program]:
 
 
 def repeats(equation: Equation) -> tuple[int, int]:
-    """How often the programs of an equation run, and how often they stand in the compiled program of one device."""
+    """How often the programs of an equation run, and how often they occur in the compiled program of one device."""
     kind, operation = of(equation), equation.operation
     return (kind.trip_count(operation) or 1) * kind.n_devices(operation), kind.copies(operation)
 

@@ -77,7 +77,7 @@ class CostOfRows:
 
     @cached_property
     def forward(self) -> Cost:
-        """Of the forward program, which computes the results and what the backward one needs."""
+        """The cost of the forward program, which computes the results and the residuals."""
         return total_of(r.cost for r in self.rows if r.stage == "forward")
 
     @cached_property
@@ -103,7 +103,7 @@ class CostGroup(CostOfRows, Data):
 
     @property
     def label(self) -> str:
-        """The expression, such as `h = jnp.tanh(x @ w)`; the primitives where there is no source."""
+        """The expression, such as `h = jnp.tanh(x @ w)`; the primitives if there is no source."""
         primitives = dict.fromkeys(r.primitive for r in self.rows)
         return written_at(self.rows[0].location) or listed(primitives)
 

@@ -1,4 +1,4 @@
-"""The time of each equation of a gradient, run by itself."""
+"""The time of each equation of a gradient, run separately."""
 
 from __future__ import annotations
 

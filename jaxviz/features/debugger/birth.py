@@ -15,7 +15,7 @@ from jaxviz.report.tables import short_location
 
 
 def stepper_of(report: NanReport) -> Stepper:
-    """The run of what was searched, from its start.
+    """The run that was searched, from its start.
 
     Raises:
       SteppingError: the arrays are no longer available.
@@ -27,7 +27,7 @@ def stepper_of(report: NanReport) -> Stepper:
 
 
 def step_to(report: NanReport) -> Stepper:
-    """The run, stopped where what is not finite was born; see `NanReport.step`."""
+    """The run, stopped where a non-finite value first occurred; see `NanReport.step`."""
     stepper = stepper_of(report)
     event = report.born or report.became_nan
     if event is not None:
@@ -36,7 +36,7 @@ def step_to(report: NanReport) -> Stepper:
 
 
 def go_there(stepper: Stepper, event: Event) -> None:
-    """Runs from the start until the equation has made what is not finite."""
+    """Runs from the start until the equation has computed the non-finite value."""
     line = None if event.location is None else f"{event.location.file}:{event.location.line}"
     try:
         stepper.restart().run(line=line, primitive=event.primitive, non_finite=True)

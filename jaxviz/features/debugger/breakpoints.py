@@ -68,7 +68,7 @@ class Breakpoint:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A breakpoint that the run has stopped at, and the variable that its condition holds of."""
+    """A breakpoint at which the run has stopped, with the variable that satisfies its condition."""
 
     breakpoint: Breakpoint
     position: Position
@@ -88,9 +88,9 @@ class Armed:
         """Finds where a breakpoint may stop.
 
         Args:
-          breakpoint: to be looked for.
+          breakpoint: the breakpoint.
           programs: the stages.
-          names: of their variables.
+          names: the names of their variables.
 
         Raises:
           SteppingError: it can never stop anywhere.
@@ -125,7 +125,7 @@ class Armed:
         return Armed(b, frozenset(e for _, e in found), frozenset(inputs))
 
     def holds(self, variable: Var, value: Any, name: str) -> bool:
-        """Whether its condition holds of a value."""
+        """Whether a value satisfies its condition."""
         b = self.breakpoint
         if b.name is not None and name != b.name:
             return False
@@ -147,7 +147,7 @@ class Armed:
 
 
 def run(machine: Machine, armed: Sequence[Armed], names: Mapping[str, Mapping[Var, str]]) -> Hit | None:
-    """Runs until a breakpoint is hit, or to the end: bodies in which none can be hit at once, others equation by equation."""
+    """Runs until a breakpoint is hit, or to the end: bodies without possible hits at once, others equation by equation."""
     inside: dict[Equation, bool] = {}
 
     def may_stop_in(e: Equation) -> bool:

@@ -1,6 +1,6 @@
 """The data of the stepper's widget: the programs with their source, sent once, and each stop.
 
-`messages.py` has the types. A stop is small whatever the values are: each is told in a few numbers and a thumbnail.
+`messages.py` has the types. A stop is small whatever the values are: for each it has a summary and a thumbnail.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def _is_readable(value: jax.Array) -> bool:
 
 
 class StepperView:
-    """Makes what is shown of a stepper.
+    """Creates the data that is shown of a stepper.
 
     Args:
-      stepper: that is shown.
+      stepper: the stepper.
     """
 
     def __init__(self, stepper: Stepper):
@@ -94,7 +94,7 @@ class StepperView:
     # --- the programs -------------------------------------------------------------------------------------------------
 
     def programs(self) -> Programs:
-        """All programs that the run comes to, with the names that their values have, and the source that they come from."""
+        """All programs of the run, with the names of their values, and the source that they come from."""
         stepper = self.stepper
         made: list[dict[str, Any]] = []
         for text in stepper._texts.values():

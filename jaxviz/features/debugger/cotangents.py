@@ -71,7 +71,7 @@ class CotangentPlaces:
         return found
 
     def place(self, site: Site, v: Var) -> Place | None:
-        """Where the cotangent of a variable of the forward program is made; None where it has none."""
+        """Where the cotangent of a variable of the forward program is computed; None if it has none."""
         of = self._stands_for.get(v, v)
         here = way(site.holders)
         there = [place for place in self.places.get(of, ()) if way(place[0].holders) == here]
@@ -98,6 +98,6 @@ class CotangentPlaces:
 
 
 def way(holders: Sequence[Equation]) -> tuple[Equation, ...]:
-    """The user's equations that lead into a program, but for checkpoints, whose bodies the forward program has in their place."""
+    """The user's equations that lead into a program, without checkpoints, which the forward program replaces by their bodies."""
     found = [([*ancestors(e)] or [e])[-1] for e in holders]
     return tuple(e for e in found if not of(e).is_checkpoint)

@@ -41,9 +41,9 @@ class Frame:
     Args:
       program: the program.
       env: its inputs and constants, and the values computed so far that are still kept.
-      rows: those of its inputs that were cut out for it, of what a scan reads.
+      rows: its inputs that are slices of what a scan reads.
       reached: how many of its equations have run.
-      prints: what the values looked like that are not kept any more.
+      prints: fingerprints of values that are no longer kept.
     """
 
     program: Program
@@ -59,20 +59,20 @@ class Frame:
 
 
 class Kept:
-    """What is kept.
+    """The kept values.
 
     Args:
-      budget: how many bytes of values.
+      budget: the bytes that values may take.
     """
 
     def __init__(self, budget: int):
         self.budget = budget
         self.frames: dict[Place, Frame] = {}
         self.left: dict[Place, tuple[int, dict[Atom, np.ndarray]]] = {}
-        """Of frames that are not kept: how many equations have run, and what the values looked like."""
+        """For frames that are not kept: how many equations have run, and the fingerprints of the values."""
         self.loops: dict[tuple[str, tuple[Level, ...], int], Loop] = {}
         self.nbytes = 0
-        """Bytes of the values, but for inputs and constants."""
+        """Bytes of the values, without inputs and constants."""
         self.held: dict[int, tuple[int, int]] = {}
 
     def hold(self, x: Any) -> None:
@@ -84,7 +84,7 @@ class Kept:
         self.held[id(x)] = (n + 1, size)
 
     def release(self, x: Any) -> None:
-        """Counts it no more, if nothing else holds it."""
+        """Stops counting it, if nothing else refers to it."""
         n, size = self.held.pop(id(x), (0, 0))
         if n > 1:
             self.held[id(x)] = (n - 1, size)
@@ -92,7 +92,7 @@ class Kept:
             self.nbytes -= size
 
     def drop(self, frame: Frame, var: Var) -> None:
-        """Lets go of a value, but for what it looked like."""
+        """Frees a value, but keeps its fingerprint."""
         if var in frame.env and not is_effectful(frame.program.equations[frame.uses.made[var]]):
             x = frame.env.pop(var)
             if var not in frame.prints:
@@ -114,7 +114,7 @@ class Kept:
         self.free(position, target, None)
 
     def free(self, p: Position, target: int, running: Frame | None) -> None:
-        """Lets go of values until no more than `target` bytes are kept, or none is left but those that are needed to go on."""
+        """Frees values until at most `target` bytes are kept, or only values that are needed to continue."""
         on_path = [(p.stage, p.path[:depth]) for depth in range(len(p.path) + 1)]
         for key in [k for k in self.frames if k[1] and k not in on_path]:
             frame = self.frames[key]
@@ -159,7 +159,7 @@ class Kept:
         return ()
 
     def thin(self, loop: Loop, needed: tuple[int, ...]) -> None:
-        """Keeps every other of the carries that a loop keeps, and the last."""
+        """Keeps every other one of a loop's carries, and the last."""
         if is_effectful(loop.equation):
             return
         ks = sorted(loop.carries)

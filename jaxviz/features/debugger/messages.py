@@ -1,4 +1,4 @@
-"""What the stepper and its page say to each other, as JSON. `python tests/page/wire_types.py` writes these types down for the page."""
+"""The messages between the stepper and its page, as JSON. `python tests/page/wire_types.py` generates their types for the page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple, NotRequired, TypedDict
 
 
 class Variable(NamedTuple):
-    """A variable where it is bound: `of` is what it is the cotangent of, `label` what an input is for; empty where it is nothing."""
+    """A variable where it is bound: `of` is the value whose cotangent it is, `label` describes an input; empty otherwise."""
 
     name: str
     type: str
@@ -22,7 +22,7 @@ class SourceLine(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A line of the user's source, and the expression there: lines from 1, or 0 where it is not known, and characters from 0."""
+    """A line of the user's source, and the expression there: lines count from 1, or 0 if unknown, and characters from 0."""
 
     file: int
     line: int
@@ -33,7 +33,7 @@ class Written(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A line that led to an equation, and the function that it stands in."""
+    """A line that led to an equation, and its function."""
 
     file: int
     line: int
@@ -62,7 +62,7 @@ class Row(TypedDict):
 
 
 class StepProgram(TypedDict):
-    """A program that the run comes to."""
+    """A program of the run."""
 
     stage: str
     inputs: list[Variable]
@@ -147,8 +147,8 @@ class Told(TypedDict):
 
 
 class Card(TypedDict):
-    """A value; beside it, of a cotangent the value that it is the cotangent of, and of a value its cotangent, or why that is not there. `label` says
-    what an input of a loop's body is: 'carry', 'of this iteration' or 'same in every iteration'."""
+    """A value; beside it, of a cotangent the value that it is the cotangent of, and of a value its cotangent, or why that is not there.
+    `label` says what an input of a loop's body is: 'carry', 'of this iteration' or 'same in every iteration'."""
 
     name: str
     stage: str
@@ -161,8 +161,8 @@ class Card(TypedDict):
 
 
 class LineNorm(NamedTuple):
-    """What a line has come to: the names and norms of the value that it made last and of a cotangent, null where there is none; what is wrong
-    with each, such as 'NaN'; and 'value', 'cotangent' or 'both' where a NaN of these was born."""
+    """What a line has come to: the names and norms of the value that it made last and of a cotangent, null where there is none; what is
+    wrong with each, such as 'NaN'; and 'value', 'cotangent' or 'both' where a NaN of these was born."""
 
     file: int
     line: int
@@ -187,8 +187,9 @@ class Break(TypedDict):
 class Stop(TypedDict):
     """Where the run is, and the values there.
 
-    `at` are the lines that led to the next equation, innermost first, `ranAt` that of the last one; `taken` the branches of the conds that have
-    run or are next; `recomputed` says for which checkpoint the last equation runs again; `more` the names of the results and operands that are not told of; `lines` what the lines have come to.
+    `at` are the lines that led to the next equation, innermost first, `ranAt` that of the last one; `taken` the branches of the conds that
+    have run or are next; `recomputed` says for which checkpoint the last equation runs again; `more` the names of the results and operands
+    that are not told of; `lines` what the lines have come to.
     """
 
     stage: str

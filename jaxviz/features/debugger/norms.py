@@ -25,11 +25,11 @@ _FEW = 65536
 
 
 class Norm(NamedTuple):
-    """Of an array.
+    """The norm of an array.
 
     Args:
-      norm: the square root of the sum of the squares of what is finite.
-      worst: 'NaN', 'Inf', or '' where all is finite; of a value that is not kept any more, 'not finite'.
+      norm: the square root of the sum of the squares of the finite elements.
+      worst: 'NaN', 'Inf', or '' if everything is finite; for a value that is no longer kept, 'not finite'.
     """
 
     norm: float
@@ -38,18 +38,18 @@ class Norm(NamedTuple):
 
 @dataclass
 class OfLine:
-    """What a line has come to: the value that it made last, and the cotangent of the last of its values that has one; the names of both."""
+    """The figures of a line: its latest value, and the cotangent of the last of its values that has one; the names of both."""
 
     value: Norm | None = None
     name: str = ""
     cotangent: Norm | None = None
     of: str = ""
     born: str = ""
-    """'value', 'cotangent' or 'both', where an equation of this line made a NaN of operands without any, forward or backward."""
+    """'value', 'cotangent' or 'both', if an equation of this line computed a NaN from operands without any, forward or backward."""
 
 
 class Norms:
-    """The norms in a run. Only values that are kept are looked at, each once: nothing is run for this.
+    """The norms in a run. Only values that are kept are used, each once: nothing is run for this.
 
     Args:
       stepper: the run.
@@ -62,7 +62,7 @@ class Norms:
         self._lines: dict[tuple[Program, tuple[Equation, ...]], list[Location | None]] = {}
 
     def by_line(self) -> dict[Location, OfLine]:
-        """By line, for those that have run: in the program that the run is in, those around it, and the stages before."""
+        """The norms by line, for lines that have run: in the current program, in enclosing ones, and in the stages before."""
         found: dict[Location, OfLine] = {}
         latest: dict[Location, int] = {}
         for stage, frame, limit, holders in self._frames():

@@ -1,4 +1,4 @@
-"""Loops that run in parts: any number of iterations at once, by one compiled function."""
+"""Loops that run in segments: any number of iterations at once, by one compiled function."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SEGMENT = object()
 
 @dataclass(eq=False)
 class Loop:
-    """A scan or a while loop that is run in parts.
+    """A scan or a while loop that runs in segments.
 
     Args:
       equation: the loop.
-      operands: what it reads.
-      carries: what goes round, at the start of an iteration, counted in the order of the run.
-      ys: what a scan stacks, `filled` for the iterations that are written there.
-      length: the number of iterations; of a while loop None until it has ended once.
+      operands: its operands.
+      carries: the carry at the start of an iteration, counted in execution order.
+      ys: a scan's stacked results, `filled` for the iterations that have run.
+      length: the number of iterations; for a while loop None until it has ended once.
     """
 
     equation: Equation
@@ -50,7 +50,7 @@ class Loop:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether it is a while loop with a predicate for each example, which keeps the carry of those that have ended."""
+        """Whether it is a while loop with a predicate per example, in which finished examples keep their carry."""
         return not self.is_scan and WHILE.is_mapped(self.equation.operation)
 
     def turned(self, iteration: int) -> int:
@@ -59,13 +59,13 @@ class Loop:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many operands come before the carry, and how many go round."""
+        """The number of operands before the carry, and the size of the carry."""
         before, n = self.kind.carry(self.equation.operation)
         operands = self.kind.bodies(self.equation.operation)[-1].operands
         return (operands[before] if before < len(operands) else len(self.operands)), n
 
     def inputs(self, k: int, carry: list[Any]) -> list[Any]:
-        """What the body reads in the k-th iteration."""
+        """The body's inputs in the k-th iteration."""
         return self.kind.inputs(self.equation.operation, self.operands, k, carry)
 
     @property

@@ -1,4 +1,4 @@
-"""What is worked out of arrays, once of each."""
+"""Values computed from arrays, once per array."""
 
 from __future__ import annotations
 

@@ -72,12 +72,12 @@ class Position:
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the programs that are run one after the other.
+    """One of the programs that run in sequence.
 
     Args:
       name: such as 'forward'.
       program: the program.
-      inputs: gives its inputs, which may be results of an earlier stage.
+      inputs: returns its inputs, which may be results of an earlier stage.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Stage:
 
 
 def can_enter(equation: Equation) -> bool:
-    """Whether an equation holds a program that can be stepped into: a call, a loop or a branch. A `shard_map` is one step."""
+    """Whether an equation has a nested program that can be stepped into: a call, a loop or a branch. A `shard_map` is a single step."""
     kind = of(equation)
     if not kind.kind or not kind.can_be_stepped:
         return False
@@ -94,7 +94,7 @@ def can_enter(equation: Equation) -> bool:
 
 
 def enterable(equation: Equation) -> Iterator[tuple[str, Program]]:
-    """The programs of an equation that can be stepped into, each with its label; the condition of a while loop is asked at once."""
+    """The programs of an equation that can be stepped into, each with its label; the condition of a while loop is evaluated in one step."""
     if can_enter(equation):
         for body in bodies(equation):
             if body.has_results:

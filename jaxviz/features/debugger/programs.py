@@ -17,7 +17,7 @@ StaticPath = tuple[tuple[int, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a variable is made: in the program at the end of `path`, there before equation `index` runs."""
+    """Where a variable is computed: in the program at the end of `path`, available before equation `index` runs."""
 
     path: StaticPath
     index: int
@@ -30,12 +30,12 @@ class Site:
 
 
 Place = tuple[Site, tuple[Atom, ...]]
-"""Where a value is made, as the sum of some variables."""
+"""Where a value is computed, as the sum of some variables."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """One stage's program as it is read: names of its variables, and where each is made."""
+    """One stage's program as it is displayed: the names of its variables, and where each is computed."""
 
     stage: str
     program: Program
@@ -65,7 +65,7 @@ class Text:
 
     @cached_property
     def programs(self) -> list[tuple[Program, StaticPath, tuple[Equation, ...]]]:
-        """The program and those in it that can be stepped into."""
+        """The program and the nested ones that can be stepped into."""
         found: list[tuple[Program, StaticPath, tuple[Equation, ...]]] = []
 
         def walk(program: Program, path: StaticPath, holders: tuple[Equation, ...]) -> None:

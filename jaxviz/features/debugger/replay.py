@@ -1,4 +1,4 @@
-"""Equations that are run again: which of them may give a different value, and how operands are preserved."""
+"""Equations that run again: which of them may have a different result, and how operands are preserved."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def equations_in(equation: Equation) -> Iterator[Equation]:
 
 
 def may_differ(equation: Equation) -> bool:
-    """Whether running an equation once more may give something else, since it calls Python or has effects."""
+    """Whether running an equation again may have a different result, since it calls Python or has effects."""
     return any(is_effectful(e) or "callback" in e.primitive.name for e in equations_in(equation))
 
 
 def is_effectful(equation: Equation) -> bool:
-    """Whether it does something beside giving results, so that it is not run again."""
+    """Whether it has effects other than its results, so that it is not run again."""
     return any(map(compat.is_real_effect, equation.effects))
 
 
 def keeping_operands(operation: Operation) -> Operation:
-    """A jit that takes no operand's memory, which is kept for going back."""
+    """A jit without donation, since its operands are kept for going back."""
     if of(operation) is not JIT or not any(operation.params["donated_invars"]):
         return operation
     params = {**operation.params, "donated_invars": (False,) * len(operation.in_avals)}

@@ -32,7 +32,7 @@ class Value:
 
 
 def html_row(value: Value) -> str:
-    """A row of a table: the name, what it looks like in numbers, a histogram, a picture."""
+    """A row of a table: the name, the summary, a histogram, a picture."""
     of = f" (cotangent of {value.cotangent})" if value.cotangent else ""
     picture = f'<img alt="" style="{_IMAGE}" src="{png(value.summary.picture)}">' if value.summary.picture else ""
     told = html.escape(printable(str(value.summary)))
@@ -55,7 +55,7 @@ def _bars(summary: Summary) -> str:
 
 
 def png(picture: Picture) -> str:
-    """A picture as the address of a PNG: shades of grey, red where there is something that is not finite."""
+    """A picture as a data URL of a PNG: shades of grey, and red where there are non-finite elements."""
     grey = b"".join(bytes((i, i, i)) for i in range(255)) + b"\xd0\x10\x10"
     rows = b"".join(
         b"\0" + picture.shades[r * picture.columns : (r + 1) * picture.columns] for r in range(picture.rows)

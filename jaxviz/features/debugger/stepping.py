@@ -34,11 +34,11 @@ _jit: Callable[[Any], Any] = jax.jit
 
 
 class Machine:
-    """Runs stages one after the other, from position to position.
+    """Runs stages in sequence, from position to position.
 
     Args:
       stages: the programs, in order.
-      budget: how many bytes of values are kept.
+      budget: the bytes of values to keep.
     """
 
     def __init__(self, stages: Sequence[Stage], budget: int):
@@ -54,7 +54,7 @@ class Machine:
     # --- position -----------------------------------------------------------------------------------------------------
 
     def program_at(self, position: Position) -> Program:
-        """The program that holds a position."""
+        """The program that contains a position."""
         program = self.stages[position.stage].program
         for level in position.path:
             program = dict(program.equations[level.index].programs)[level.body]
@@ -105,7 +105,7 @@ class Machine:
     # --- moves --------------------------------------------------------------------------------------------------------
 
     def next(self) -> None:
-        """Runs one equation, whatever it holds at once; at the end of a body, goes on to the next iteration, or leaves it."""
+        """Runs one equation, including everything nested in it; at the end of a body, continues with the next iteration, or leaves it."""
         p = self.position
         frame = self.frame(p.stage, p.path)
         if p.index < len(frame.program.equations):
@@ -115,7 +115,7 @@ class Machine:
             self._arrive(self._after_body(p))
 
     def into(self) -> None:
-        """Goes into the program that the next equation runs; where it runs none, runs the equation."""
+        """Enters the program that the next equation runs; if there is none, runs the equation."""
         p = self.position
         inner = self.entry(p)
         if inner is None:
@@ -124,7 +124,7 @@ class Machine:
             self.goto(inner)
 
     def entry(self, p: Position) -> Position | None:
-        """The first position in the program that the next equation runs; None where there is none."""
+        """The first position in the program that the next equation runs; None if there is none."""
         frame = self.frame(p.stage, p.path)
         self._advance(frame, p.index)
         if p.index == len(frame.program.equations) or not can_enter(equation := frame.program.equations[p.index]):
@@ -140,7 +140,8 @@ class Machine:
         return Position(p.stage, (*p.path, Level(p.index, label, iteration)), 0)
 
     def out(self) -> None:
-        """Runs what is left of the program that holds the position: of a loop, of all its iterations. From the end of a stage, to the next."""
+        """Runs the rest of the program that contains the position; for a loop, all remaining iterations. At the end of a stage, goes to the
+        next."""
         p = self.position
         frame = self.frame(p.stage, p.path)
         self._advance(frame, len(frame.program.equations))
@@ -154,10 +155,10 @@ class Machine:
             self._arrive(replace(p, index=len(frame.program.equations)))
 
     def back(self, into: bool = False) -> None:
-        """Goes back by one equation of the same program; from the start of a body to the iteration before, or out of it.
+        """Goes back by one equation of the same program; from the start of a body to the previous iteration, or out of it.
 
         Args:
-          into: to the end of what the equation before ran, if that can be stepped into.
+          into: whether to go to the end of the previous equation's nested program, if it can be stepped into.
         """
         p = self.position
         if p.index > 0:
@@ -191,10 +192,10 @@ class Machine:
         return Position(inner.stage, path, len(self.program_at(inner).equations))
 
     def goto(self, position: Position) -> None:
-        """Goes to any position, ahead or back; what is missing on the way is run at once.
+        """Goes to any position, ahead or back; whatever is missing runs at once.
 
         Raises:
-          SteppingError: there is no such position: a branch that is not taken, an iteration that the loop does not come to.
+          SteppingError: the position does not exist: a branch that is not taken, an iteration that the loop does not reach.
         """
         if not isinstance(position, Position):
             raise SteppingError(f"{position!r} is not a Position; pass `position` of an earlier stop.")
@@ -295,11 +296,11 @@ class Machine:
     # --- values -------------------------------------------------------------------------------------------------------
 
     def value(self, position: Position, atom: Atom) -> Any:
-        """A value of the program that holds a position, which has to be one that the run has passed."""
+        """A value that the run has passed, in the program that contains a position."""
         return self._read(self._run_to(position), atom)
 
     def results_before(self, position: Position) -> list[Any]:
-        """What the equation before a position gave."""
+        """The results of the equation before a position."""
         frame = self._run_to(position)
         return [self._read(frame, v) for v in frame.program.equations[position.index - 1].outvars]
 

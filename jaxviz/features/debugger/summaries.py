@@ -25,13 +25,13 @@ PICTURE = (64, 64)
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An array, or its last two dimensions at the start of all others, in shades.
+    """An array, or its last two dimensions at index 0 of all others, in shades.
 
     Args:
-      rows, columns: how many.
+      rows, columns: the size of the picture.
       of: what is shown, such as 'x[0, :, :]'.
-      low, high: the values that shades 0 and 254 stand for.
-      shades: one byte each, row by row; 255 where a value that is not finite is among those that share the place.
+      low, high: the values of shades 0 and 254.
+      shades: one byte each, row by row; 255 if there is a non-finite element among those of the shade.
     """
 
     rows: int
@@ -127,10 +127,10 @@ def _short(x: float | int | None) -> str:
 
 
 def summarize(x: Any) -> Summary:
-    """The summary of an array; what it is worked out from does not leave its device.
+    """The summary of an array, computed on its device.
 
     Args:
-      x: an array on one device or laid out over several, or a number. Of random keys and of what was donated there is the type alone.
+      x: an array on one device or sharded over several, or a number. For random keys and deleted arrays only the type is known.
     """
     aval = compat.aval_of(x)
     kind = aval.str_short(short_dtypes=True)
@@ -313,7 +313,7 @@ def _shades(x: Any, finite: Any) -> tuple[Any, Any]:
 
 
 def fingerprint(x: Any) -> np.ndarray:
-    """A few numbers that are others where an array is another one, and nearly the same where it differs by rounding."""
+    """A few numbers that differ between different arrays, and are nearly equal if the arrays differ only by rounding."""
     aval = compat.aval_of(x)
     if not hasattr(aval, "dtype") or compat.is_float0(aval) or aval.size == 0:
         return np.zeros(3)
@@ -341,6 +341,6 @@ def _fingerprint(x: Any) -> Any:
 
 
 def same_fingerprint(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two fingerprints may be those of one array computed twice, sums taken in another order."""
+    """Whether two fingerprints may be those of one array computed twice, with sums in another order."""
     size = max(abs(a[1]), abs(b[1]))
     return bool(a[0] == b[0] and abs(a[1] - b[1]) <= 1e-3 * size and abs(a[2] - b[2]) <= 1e-3 * size)

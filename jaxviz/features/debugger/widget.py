@@ -1,7 +1,7 @@
-"""The stepper in a notebook: source, jaxpr and values side by side, moved from the page or from Python.
+"""The stepper in a notebook: source, jaxpr and values side by side, controlled from the page or from Python.
 
-What the page asks for comes as messages, and a message is only ever sent by somebody at the page: nothing that is saved with a notebook is
-run when it is opened. All that is shown is in traits, so a page that is opened without a kernel has the last stop.
+The page sends requests as messages, and only when a user does something: nothing saved in a notebook runs when it is opened. Everything
+displayed is in traits, so a page that is opened without a kernel shows the last stop.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ LARGEST = 20_000
 """Equations of a run up to which its time line is shown with the report of a NaN."""
 
 MOST_LOOKED = 6
-"""Values asked for by name that are shown at once; of more the first one goes."""
+"""The most values requested by name that are shown together; with more, the first is dropped."""
 
 
 class StepperWidget(Bundled):
-    """Shows a stepper, and moves it. Made by `Stepper.widget`, and by a notebook that shows one.
+    """Shows and controls a stepper. Created by `Stepper.widget`, and by a notebook that displays a stepper.
 
     Traits:
-      payload: what is stepped through, as gzipped JSON; see `messages.Programs`.
-      stop: where the run is and the values there, as JSON; see `messages.Stop`.
-      failure: what went wrong in the last move, as JSON; '' where nothing did.
-      mark: where something was born, as JSON; see `messages.Mark`. '' where nothing is marked.
-      folded: whether only the time line is shown.
+      payload: the programs, as gzipped JSON; see `messages.Programs`.
+      stop: the position and the values there, as JSON; see `messages.Stop`.
+      failure: the error of the last move, as JSON, or ''.
+      mark: where a NaN first occurred, as JSON; see `messages.Mark`. '' without a mark.
+      folded: whether only the timeline is shown.
       height: in pixels.
     """
 
@@ -102,7 +102,7 @@ class StepperWidget(Bundled):
         """The stepper that is shown.
 
         Raises:
-          SteppingError: it is not kept any more.
+          SteppingError: it is no longer kept.
         """
         return self._view.stepper
 
@@ -292,9 +292,9 @@ def predicate(text: str) -> Callable[[Any], Any]:
 
 
 def mimebundle(stepper: Stepper, **kwargs: Any) -> Any:
-    """What a notebook shows of a stepper: the widget; of one that it shows already, and that a cell has moved, the stop that it came to.
+    """What a notebook displays for a stepper: the widget; for one that is displayed already, and that a cell has moved, its new stop.
 
-    None where a text is all that can be shown.
+    None if only text can be displayed.
     """
     from IPython.core.getipython import get_ipython
 
@@ -313,7 +313,7 @@ def mimebundle(stepper: Stepper, **kwargs: Any) -> Any:
 
 
 def show_report(report: NanReport) -> None:
-    """What a notebook shows of the report of a NaN: the report, and below it the time line of the run with the birth marked."""
+    """What a notebook displays for a NaN report: the report, and below it the timeline of the run with a mark where the NaN first occurred."""
     from IPython.core.getipython import get_ipython
     from IPython.display import display
 

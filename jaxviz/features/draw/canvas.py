@@ -53,13 +53,13 @@ class Given:
 
 @dataclass(eq=False, slots=True)
 class Before:
-    """What an iteration gets from the one before; `made` is known when the body has been gone through."""
+    """What an iteration receives from the previous one; `made` is known once the body has been processed."""
 
     made: tuple[Any, ...] = ()
 
 
 Values = tuple[Any, ...]
-"""Where a value may come from: `Made`, `Given` or `Before`; several where branches or iterations give it."""
+"""Where a value may come from: `Made`, `Given` or `Before`; several if branches or iterations return it."""
 
 Slot = tuple[int, Any]
 """A box, and the place of an operand of its."""
@@ -240,7 +240,7 @@ class Canvas:
                     self.use(each, (box, 0), Typed(part.aval))
 
     def add_ports(self, residuals: Mapping[int, tuple[Values, Any]], labels: Sequence[str]) -> None:
-        """Between the forward and the linear or backward program, a box for each residual; one for those of a layer's repetitions."""
+        """Adds a box for each residual between the forward and the linear or backward program; one for those of a layer's repetitions."""
         readers: dict[int, list[Slot]] = {}
         for value, slot in list(self.uses):
             if isinstance(value, Given) and value.kind.startswith("residual "):
@@ -264,7 +264,7 @@ class Canvas:
                         self.uses[Made(box, 0), slot] = Typed(part.aval)
 
     def place_of(self, values: Values) -> frozenset[Any]:
-        """What is the same for values at the same place in a layer's repetitions: the box that makes them, or those that read them."""
+        """A key shared by values at the same position of a layer's repetitions: the box that computes them, or those that read them."""
         return frozenset(
             (v.box, v.place)
             if isinstance(v, Made)
@@ -282,7 +282,7 @@ class Canvas:
         return {value: frozenset(slots) for value, slots in found.items()}
 
     def add_given(self) -> None:
-        """A word for each input that is read, where it is read; numbers and constants have one at each reader."""
+        """Adds a label for each input that is read, next to its reader; numbers and constants have one at each reader."""
         slots: dict[Given, list[Slot]] = {}
         for value, slot in list(self.uses):
             for given in self.resolved((value,)):
@@ -317,7 +317,7 @@ class Canvas:
                 del self.uses[value, slot]
 
     def crowds(self, parts: Sequence[_Part]) -> list[list[_Part]]:
-        """Values that are drawn as one: those that go from and to the same groups of equations, if they are many."""
+        """Values that are drawn as one: those between the same groups of equations, if they are many."""
         found: dict[Any, list[_Part]] = {}
         for part in parts:
             closed = bool(part.ends) and all(self.boxes[b].kind in ("group", "residual") for b in part.ends)
@@ -377,7 +377,7 @@ class Canvas:
         return found[::-1]
 
     def resolved(self, values: Values) -> list[Any]:
-        """The values with what an iteration before made in place of what one gets from it."""
+        """The values, with the previous iteration's result in place of what an iteration receives."""
         found: dict[Any, None] = {}
         seen: set[Before] = set()
 

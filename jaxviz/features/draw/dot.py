@@ -39,7 +39,7 @@ class Dot(graphviz.Source):  # type: ignore[misc]
         self.drawing = drawing
 
     def pipe(self, format: str | None = None, *, encoding: str | None = None, **options: Any) -> Any:
-        """The picture in a format, as `graphviz.Source.pipe` gives it: bytes, or text if an encoding is given."""
+        """The picture in a format, like `graphviz.Source.pipe`: bytes, or text if an encoding is given."""
         try:
             return super().pipe(format, encoding=encoding, **options)
         except (graphviz.ExecutableNotFound, graphviz.backend.CalledProcessError):
@@ -52,7 +52,7 @@ class Dot(graphviz.Source):  # type: ignore[misc]
         self, filename: PathLike[str] | str | None = None, *, directory: PathLike[str] | str | None = None, cleanup: bool = False,
         format: str | None = None, outfile: PathLike[str] | str | None = None, **options: Any,
     ) -> str:  # fmt: skip
-        """Writes the source and the picture, as `graphviz.Source.render` does; gives the picture's path."""
+        """Writes the source and the picture, like `graphviz.Source.render`; returns the picture's path."""
         try:
             done: str = super().render(
                 filename, directory=directory, cleanup=cleanup, format=format, outfile=outfile, **options
@@ -93,7 +93,7 @@ def dot_source(graph: Graph, upwards: Sequence[int] = ()) -> str:
     """A graph in Graphviz's dot language.
 
     Args:
-      graph: what to write down.
+      graph: the graph.
       upwards: frames of stages whose lines run from the bottom to the top.
     """
     return "\n".join(_lines(graph, frozenset(upwards))) + "\n"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_FOR_DOT = 400
-"""The most boxes that `dot` is given; it takes seconds for more, and minutes for a thousand."""
+"""The most boxes that are laid out by `dot`; it takes seconds for more, and minutes for a thousand."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Repeated layers: runs of equations that the same expressions led to several times over, which do the same and are wired alike."""
+"""Repeated layers: runs of equations from the same expressions, repeated several times, which do the same and are wired alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST = 2000
 _TRIED = 6
 
 Wire = tuple[Any, ...]
-"""Where an operand comes from: `("literal",)`, of any value; `("outside",)`, or `("inside", equation, result, repetitions ago)`."""
+"""Where an operand comes from: `("literal",)`, for any value; `("outside",)`, or `("inside", equation, result, repetitions ago)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,12 @@ def literal_text(literal: Literal) -> str:
 
 
 def find_folds(equations: Sequence[Equation], kinds: Kinds, within: Sequence[Equation] = ()) -> list[Fold]:
-    """The runs of repetitions among equations that stand one after the other; they do not overlap, and come in order.
+    """The runs of repetitions among consecutive equations, without overlaps and in order.
 
     Args:
-      equations: of one program.
+      equations: equations of one program.
       kinds: what has been numbered so far.
-      within: the equations that hold the program, outermost first.
+      within: the equations that contain the program, outermost first.
     """
     depth = len(within)
     groups = repetitions([*within, *equations], [*range(-1, depth - 1), *[depth - 1] * len(equations)])[depth:]

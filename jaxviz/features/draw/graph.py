@@ -85,13 +85,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Graph:
-    """The contents of a picture.
+    """The content of a picture.
 
     Args:
-      title: of the picture.
-      boxes: in the order of evaluation, values after the equations.
-      frames: each after the one that contains it.
-      lines: between the boxes.
+      title: the title of the picture.
+      boxes: the boxes in evaluation order, values after the equations.
+      frames: the frames, each after the one that contains it.
+      lines: the lines between the boxes.
       notes: what is folded or left out.
     """
 

@@ -47,7 +47,7 @@ def role(e: Equation) -> str:
 
 
 def equation_title(e: Equation) -> str:
-    """The primitive, with what its name leaves open."""
+    """The primitive, with the most relevant params."""
     if e.primitive is compat.name_p:
         return f"name {e.params['name']!r}"
     y = e.params.get("y") if e.primitive.name == "integer_pow" else None
@@ -81,7 +81,7 @@ def summary(equations: Sequence[Equation]) -> str:
 
 
 def scopes_of(item: Equation | Fold, equations: Sequence[Equation]) -> tuple[str, ...]:
-    """The named scopes of an equation; of a layer that is repeated those that all of it is in."""
+    """The named scopes of an equation; for a repeated layer, those that contain all of it."""
     if isinstance(item, Fold):
         paths = [compat.scopes(e.source) for e in equations[item.start : item.stop]]
         shared = 0
@@ -92,7 +92,7 @@ def scopes_of(item: Equation | Fold, equations: Sequence[Equation]) -> tuple[str
 
 
 def common_function(layer: Sequence[Equation]) -> str:
-    """The innermost function of the user's that all equations of a layer were written in; '' where there is none."""
+    """The innermost function of the user's that contains all equations of a layer; '' if there is none."""
     stacks = [[at.function for at in _stack(e)] for e in layer]
     stacks = [s for s in stacks if s]
     if not stacks:

@@ -1,7 +1,7 @@
 """The layout of a graph: layered, frame by frame from the inside.
 
-Boxes stand in rows, lines run downwards from row to row, each row is ordered by the barycentres of what its boxes are joined to, and then
-moved to lie straight above and below it.
+Boxes are in rows, lines run downwards from row to row, each row is ordered by the barycentres of connected boxes, and then boxes are moved
+to be vertically aligned.
 
 Source: Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical System Structures" (IEEE Transactions on Systems, Man,
 and Cybernetics 11(2), 1981).
@@ -54,13 +54,13 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are, in points from the top left.
+    """Positions in points from the top left.
 
     Args:
-      width, height: of all.
-      boxes: of each box.
-      frames: of each frame but the first, which is the whole picture.
-      paths: of each line, points from its tail to its head; between two the line leaves and arrives vertically, but for those of
+      width, height: the total size.
+      boxes: the position of each box.
+      frames: that of each frame except the first, which is the whole picture.
+      paths: for each line, points from its tail to its head; between two the line leaves and arrives vertically, except for those in
         `sideways`, where it does so horizontally.
       sideways: the numbers of those lines.
     """
@@ -135,9 +135,9 @@ def lay_out(graph: Graph, sizes: Sequence[tuple[float, float]], upwards: Sequenc
     """Lays out a graph.
 
     Args:
-      graph: what to lay out.
+      graph: the graph.
       sizes: the width and height of each box.
-      upwards: frames of stages that are drawn from the bottom to the top, as the backward program beside the forward one.
+      upwards: frames of stages that are drawn from the bottom to the top, such as the backward program beside the forward one.
     """
     return _Layers(graph, sizes, upwards).layout()
 

@@ -48,7 +48,7 @@ ON_PAGE: Mapping[str, tuple[str, float]] = {
     FRAMES["call"][0]: ("currentColor", 0.05),
     FRAMES["fold"][0]: (FRAMES["fold"][1], 0.12),
 }
-"""A colour of a picture on white -> what it is on a page, light or dark, and how much of the page it covers."""
+"""For a picture's colour on white: its colour on a page, light or dark, and its opacity there."""
 
 MARGIN = 12.0
 """Around a picture, in points."""

@@ -56,7 +56,7 @@ def write_svg(graph: Graph, layout: Layout) -> str:
 
 
 def on_page(svg: str) -> str:
-    """A picture as it stands in a page, light or dark: in the page's ink, on the page's ground, and without ids, which others may have."""
+    """A picture for inclusion in a page, light or dark: with the page's ink and background, and without ids, which might clash."""
     shown = re.sub(r"<[^<>]+>", lambda tag: _COLOUR.sub(_on_page, _ID.sub("", tag[0])), svg[svg.index("<svg") :])
     return shown.replace("<svg ", '<svg fill="currentColor" style="max-width:100%;height:auto" ', 1)
 
@@ -172,7 +172,7 @@ def colours(box: Box) -> tuple[str, str]:
 
 
 def legend_of(graph: Graph) -> list[tuple[str, str, str]]:
-    """Fill, edge and what they mean: the roles, where there is more than one thing to tell apart."""
+    """Fill, edge and meaning of the legend's entries: the roles, if there are several."""
     roles = [(FILLS[r], BORDERS[r], ROLE_LABELS[r]) for r in graph.roles]
     return roles if len(roles) > 1 or graph.roles != ("primal",) else []
 

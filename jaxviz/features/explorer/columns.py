@@ -53,7 +53,7 @@ def view_of(derivation: Derivation, source: bool = True) -> View:
 
 @collector_paused()
 def compared_with_jax(derivation: Derivation) -> CheckResult:
-    """What the comparison of the residuals with JAX's comes to, for which JAX traces the function anew."""
+    """The comparison of the residuals with JAX's, for which JAX traces the function again."""
     try:
         found = derivation.check()
     except Exception as error:
@@ -62,7 +62,8 @@ def compared_with_jax(derivation: Derivation) -> CheckResult:
 
 
 class ViewMaker:
-    """Makes the view of a derivation, in one go or in two: what is seen first, then what takes longer. The comparison with JAX is not in it.
+    """Makes the view of a derivation, in one go or in two: what is seen first, then what takes longer. The comparison with JAX is not in
+    it.
 
     Args:
       derivation: its programs are made here if they have not been.

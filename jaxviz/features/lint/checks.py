@@ -93,10 +93,10 @@ class Advice:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What the rules look at.
+    """What the rules examine.
 
     Args:
-      derivation: of the function.
+      derivation: the derivation of the function.
     """
 
     derivation: Derivation
@@ -114,7 +114,7 @@ class Subject:
         return find_upcasts(self.found.items, self.derivation.linearized.residuals, self.site)
 
     def written_out(self, is_opened: Callable[[Equation], bool]) -> Derivation:
-        """The same with some calls replaced by what they call."""
+        """The same with some calls inlined."""
         d = self.derivation
         return replace(d, primal=inlined_where(d.primal, is_opened))
 

@@ -50,9 +50,9 @@ def is_cheap(equation: Equation) -> bool:
 
 
 class Kept:
-    """What the gradient of a function keeps, by the equations of the function that have it kept.
+    """What the gradient of a function saves, by the equations of the function for which it is saved.
 
-    A value in the body of a scan stands for those of all its iterations.
+    A value in the body of a scan represents those of all its iterations.
 
     Args:
       derivation: of a program without calls of jitted functions.
@@ -66,10 +66,10 @@ class Kept:
         self.maker: dict[Atom, tuple[Equation, Equation | None]] = {}
         """The equation of the forward program that makes a value, and the one of the function that that came from."""
         self.same: dict[Atom, Atom] = {}
-        """What a scan hands to its body as it is -> the value outside; what a scan stacks -> the value inside. That value stands for no
-        other."""
+        """Maps what a scan passes to its body unchanged to the value outside, and what a scan stacks to the value inside. That value is the
+        original."""
         self.readers: dict[Atom, set[Equation | None]] = {}
-        """For each value that is kept, the equations of the function whose linear part reads it; None for the results."""
+        """For each saved value, the equations of the function whose linear part reads it; None for the results."""
         self.reads: dict[Equation | None, dict[Atom, None]] = {}
         parts = derivation.linearized
         self._makers(parts.forward, parts.forward, 1)
@@ -77,12 +77,12 @@ class Kept:
 
     @property
     def nbytes(self) -> int:
-        """Of all that is kept."""
+        """The bytes of everything saved."""
         return sum(map(self.nbytes_of, self.readers))
 
     @cached_property
     def unread(self) -> set[Atom]:
-        """What is kept for the linear program, and the backward program does not read: XLA drops it."""
+        """What is saved for the linear program, but not read by the backward program: XLA drops it."""
         parts = self.derivation.linearized
         variables = parts.linear.invars[: len(parts.residuals)]
         try:
@@ -106,9 +106,9 @@ class Kept:
         return order
 
     def is_last(self, candidate: Candidate) -> bool:
-        """Whether less is kept for what comes after some equations than a checkpoint around them saves.
+        """Whether less is saved for what follows some equations than a checkpoint around them would save.
 
-        The backward pass then comes to them before it has given back that much, and recomputes what would be there anyway.
+        The backward pass then reaches them before it has freed that much, and recomputes what would be in memory anyway.
         """
         if len(candidate.runs) > 1 or not set(candidate.runs[0]) <= set(self.primal.equations):
             return False
@@ -120,7 +120,7 @@ class Kept:
         return self.size.get(atom, nbytes(atom.aval))
 
     def outside(self, atom: Atom) -> Atom:
-        """The value that another only stands for."""
+        """The value that another one is a view or a slice of."""
         return self.same.get(atom, atom)
 
     def _came_from(self, equation: Equation) -> Equation | None:
@@ -176,7 +176,7 @@ class Kept:
         self.reads.setdefault(by, {})[value] = None
 
     def is_read_by(self, run: Sequence[Equation]) -> bool:
-        """Whether anything is kept for these equations."""
+        """Whether anything is saved for these equations."""
         return any(e in self.reads for e in run)
 
     def saving(self, runs: Iterable[Sequence[Equation]]) -> Saving:
@@ -216,10 +216,10 @@ class Saving:
     """What checkpoints would save.
 
     Args:
-      gone: the values, of the forward program, that would not be kept any more.
-      instead: those that would be kept in their place, to recompute them from.
-      nbytes: by how much less would be kept; below zero if it is more.
-      unread: how much of what would be gone the backward program does not read.
+      gone: the values of the forward program that would not be saved any more.
+      instead: those that would be saved instead, to recompute them from.
+      nbytes: how many bytes less would be saved; negative if it is more.
+      unread: how much of `gone` the backward program does not read.
     """
 
     gone: Sequence[Atom]
@@ -229,7 +229,7 @@ class Saving:
 
     @property
     def worth(self) -> int:
-        """The bytes of what is read: the rest is not there in a gradient that XLA has compiled."""
+        """The bytes of what is read, since the rest is not in a gradient compiled by XLA."""
         return self.nbytes - self.unread
 
 
@@ -251,11 +251,11 @@ class Candidate:
     """Lines to put in a checkpoint.
 
     Args:
-      runs: the equations, for each time that the lines are gone through.
+      runs: the equations, for each time that the lines run.
       first, last: the first and the last of the lines.
-      is_function: whether they are all that a function does.
-      is_whole: whether they are all that the instructions do which they are part of, in libraries too.
-      saving: what it would save, all times together.
+      is_function: whether they are the whole body of a function.
+      is_whole: whether they include everything that their statements do, also in libraries.
+      saving: what it would save, over all runs.
     """
 
     runs: Sequence[Run]
@@ -267,7 +267,7 @@ class Candidate:
 
 
 def candidates(kept: Kept) -> list[Candidate]:
-    """The lines whose checkpoint would save something, largest first; none that are part of others."""
+    """The lines whose checkpoint would save something, largest first, without parts of others."""
     runs: dict[Function, list[Run]] = {}
     for function, run in _runs(kept.primal, _line):
         runs.setdefault(function, []).extend(_times(run))

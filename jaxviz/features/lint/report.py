@@ -1,4 +1,4 @@
-"""Advice on the gradient of a function: what it saves or computes without need, on which line, and what to write instead."""
+"""Advice on the gradient of a function: what it saves or computes unnecessarily, on which line, and what to write instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxviz.report.tables import counted, format_bytes, short_location, wrapped
 from jaxviz.transforms.unopened import unopened_note
 
 CAPTURED_NBYTES = 1 << 20
-"""The size from which on there is advice on a captured constant, unless `min_nbytes` is given."""
+"""The minimum size of a captured constant for advice, unless `min_nbytes` is given."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,8 +130,8 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: the arguments to call it with, as for `derive`.
       argnums: the positional argument or arguments to differentiate with respect to.
-      min_nbytes: leaves out advice with fewer bytes at stake; by default one percent of the bytes that the gradient saves, but at least 1 KiB.
-        For captured constants the default is 1 MiB. Advice on names and on checkpoints without effect is never left out.
+      min_nbytes: leaves out advice with fewer bytes at stake; by default one percent of the bytes that the gradient saves, but at least 1
+        KiB. For captured constants the default is 1 MiB. Advice on names and on checkpoints without effect is never left out.
 
     Raises:
       the errors of `derive`.

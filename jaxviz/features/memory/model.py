@@ -42,9 +42,9 @@ class Buffer:
     location: Location | None = None
     residuals: tuple[int, ...] = ()
     var: Atom | None = None
-    """What the equation makes."""
+    """The variable that the equation computes."""
     is_free: bool = False
-    """Whether nothing holds it: XLA makes a broadcast where it is read."""
+    """Whether it takes no memory: XLA computes a broadcast where it is read."""
     last_forward: int = -1
     """The last step of the forward pass that needs it."""
 
@@ -121,7 +121,7 @@ class Model:
     ):
         self.derivation = derivation
         self.layouts = layouts
-        """Over how many devices each value is divided; None where there is one. Sizes are those on one device."""
+        """Over how many devices each value is sharded; None on a single device. Sizes are those on one device."""
         self.named = named
         """Whether residuals get their names, which takes longer than all else."""
         self.donated = donated
@@ -130,7 +130,7 @@ class Model:
         self.inside: dict[int, int] = {}
         """Bytes that the bodies of a loop or a branch take for themselves, by step."""
         self.reads: list[list[Buffer]] = []
-        """What each step reads."""
+        """The operands of each step."""
         self.of_forward: dict[Atom, Buffer] = {}
         """The memory of each value of the forward program."""
         self.into: list[tuple[int, list[Buffer], Buffer]] = []
@@ -140,7 +140,7 @@ class Model:
         self.is_backward = False
         self.in_pass = True
         self.outside: set[int] = set()
-        """The steps that are of neither pass, as those of an optimizer are."""
+        """The steps in neither pass, such as those of an optimizer."""
 
     def run(self) -> tuple[Step, ...]:
         """Walks both programs."""
@@ -185,7 +185,7 @@ class Model:
         return self.ended(program, [self.read(self.of_forward, a) for a in program.outvars])
 
     def enter(self, program: Program, names: Sequence[str]) -> None:
-        """Notes what a program takes in, and what it closes over."""
+        """Records a program's inputs and constants."""
         env, layouts = self.of_forward, self.layouts
         parts = layouts.arguments if layouts is not None else (1,) * len(program.invars)
         for v, name, n_parts in zip(program.invars, names, parts, strict=True):
@@ -195,7 +195,7 @@ class Model:
             env[v] = self.new(v, "constant", name="a captured constant", parts=n_parts)
 
     def ended(self, program: Program, results: Sequence[Buffer]) -> tuple[Step, ...]:
-        """What each step has in memory, where these are the results: what is there to the end is known now."""
+        """What each step has in memory, given these results, now that everything in memory until the end is known."""
         end = len(self.steps)
         for buffer in results:
             buffer.is_free = False
@@ -211,7 +211,7 @@ class Model:
         return self.finished()
 
     def keep(self, buffer: Buffer, residual: int) -> None:
-        """Notes that a buffer holds a residual."""
+        """Records that a buffer contains a residual."""
         buffer.is_free = False
         buffer.residuals += (residual,)
         if buffer.kind == "temporary":
@@ -291,7 +291,7 @@ class Model:
         return "cotangent" if role in ("cotangent", "accumulation", "zero") else "temporary"
 
     def peak_inside(self, e: Equation) -> int:
-        """Bytes that the body of a loop takes for one iteration, or the largest branch of a cond, beside operands and results."""
+        """Bytes that the body of a loop takes for one iteration, or the largest branch of a cond, in addition to operands and results."""
         peaks = []
         for body in bodies(e):
             model = Model(self.derivation, (), self.named, self.layouts)
@@ -332,7 +332,7 @@ class Model:
         return alive
 
     def finished(self) -> tuple[Step, ...]:
-        """What each step has in memory, all of them walked."""
+        """What each step has in memory, after all have been visited."""
         alive = self.alive_by_step()
         return tuple(
             Step(e, within, is_backward, tuple(row), i in self.outside)
@@ -340,7 +340,7 @@ class Model:
         )
 
     def values(self, at: int | None = None) -> Iterator[Live]:
-        """What takes memory at some step, or at a given one: a value, or the body of a loop while it runs."""
+        """What takes memory at any step, or at a given one: a value, or the body of a running loop."""
         for b in self.buffers:
             is_there = b.born <= min(b.last, len(self.steps) - 1) if at is None else b.born <= at <= b.last
             if not b.nbytes or b.is_free or not is_there:
@@ -362,7 +362,7 @@ class Model:
                 )
 
     def names_at(self, step: int) -> Names:
-        """The names of what is made at a step."""
+        """The names of a step's results."""
         return self._names_outside if step in self.outside else self._names
 
     @cached_property
@@ -374,11 +374,11 @@ class Model:
         return Names(Derivation(self.opened.program, (), Counter))
 
     def called(self, b: Buffer) -> str:
-        """What the value in a buffer is called."""
+        """The name of the value in a buffer."""
         return b.name or ("" if b.equation is None else self.names_at(b.born).of(b.equation, b.within, b.var))
 
     def repeats(self, b: Buffer) -> Hashable:
-        """The same for values of one expression in repeated layers and calls."""
+        """A key shared by values of one expression in repeated layers and calls."""
         if b.residuals and b.kind == "residual":
             kept: Hashable = self.derivation.residuals[b.residuals[0]].repeats
             return kept
@@ -393,7 +393,7 @@ def is_view(e: Equation) -> bool:
 
 
 def is_made_where_read(e: Equation) -> bool:
-    """Whether nothing holds the result: XLA makes a broadcast where it is read."""
+    """Whether the result takes no memory: XLA computes a broadcast where it is read."""
     return e.primitive.name in _FREE
 
 

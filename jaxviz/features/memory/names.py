@@ -92,6 +92,6 @@ class Names:
 
 
 def what_makes(equation: Equation, within: Sequence[Equation]) -> str:
-    """`mul in cell`: the operation that makes a value, and the calls that it stands in."""
+    """`mul in cell`: the operation that computes a value, and the calls that contain it."""
     inside = " in ".join(dict.fromkeys(call_name(e) for e in reversed(within)))
     return f"{equation.primitive.name}{f' in {inside}' if inside else ''}"

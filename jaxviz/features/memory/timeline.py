@@ -179,7 +179,8 @@ class MemoryTimeline(Report):
         return f"{said} Without the checkpoints it takes {format_bytes(without)}."
 
     def beside(self, compiled: CompiledMemory | None = None) -> MemoryBeside:
-        """Shows the model and the compiled program on one axis, and what differs at their peaks: values that are fused away, merged again, copied or padded.
+        """Shows the model and the compiled program on one axis, and what differs at their peaks: values that are fused away, merged again,
+        copied or padded.
 
         >>> print(jaxviz.memory(loss, params, x).beside())
         gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB fused away, …
@@ -200,7 +201,8 @@ class MemoryTimeline(Report):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why there is no gradient, and what the model leaves out: of an equation that is not opened it has only the operands and the results."""
+        """Why there is no gradient, and what the model leaves out: of an equation that is not opened it has only the operands and the
+        results."""
         unknown = self.model.layouts.unknown if self.model.layouts is not None else ""
         return (*no_gradient_note(self.derivation), *unopened_note(self.derivation.unopened), *filter(None, [unknown]))
 
@@ -359,8 +361,8 @@ def memory(
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to.
-      donate_argnums: the arguments whose memory the gradient may reuse (for a Program: its flat inputs); None for those that the jitted function
-        donates.
+      donate_argnums: the arguments whose memory the gradient may reuse (for a Program: its flat inputs); None for those that the jitted
+        function donates.
 
     Raises:
       EquationError: the function has no reverse mode.
@@ -390,21 +392,21 @@ def peak_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
 
 
 def floor_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
-    """The same without residuals and what is recomputed or computed for a moment: what is there whatever checkpoints save."""
+    """The same without residuals, recomputed and temporary values: what is in memory whatever checkpoints save."""
     model = Model(derivation, donated_by(derivation.primal), named=False, layouts=layouts)
     stays = [kind not in ("residual", "temporary") for kind in KINDS]
     return max((sum(compress(s.nbytes, stays)) for s in model.run()), default=0)
 
 
 def peak_of_step(step: TrainingStep, gradient: Derivation | None = None, layouts: Layouts | None = None) -> int:
-    """The same of a training step, where it takes this gradient."""
+    """The peak of a training step, if it takes this gradient."""
     passes = Passes(gradient.forward, gradient.backward) if gradient is not None else None
     model = Model(gradient or step.gradient, donated_by(step.traced), named=False, layouts=layouts)
     return max((s.total for s in model.run_step(step.opened(passes))), default=0)
 
 
 def memory_of_step(step: TrainingStep, gradient: Derivation) -> MemoryTimeline:
-    """The memory of a training step, where it takes this gradient."""
+    """The memory of a training step, if it takes this gradient."""
     return _timeline(gradient, donated_by(step.traced), step)
 
 
@@ -453,7 +455,7 @@ def xla_memory(derivation: Derivation, donated: Sequence[bool]) -> XlaMemory:
 
 @usual_stack
 def xla_figures(function: Callable[..., Any], types: Sequence[Any], donated: Sequence[bool]) -> XlaMemory:
-    """What XLA says of a function of arrays of these types, of which it may take the memory of some."""
+    """XLA's figures for a function of arrays with these types, some of them donated."""
     jitted: Callable[..., Any] = jax.jit(function, donate_argnums=tuple(i for i, d in enumerate(donated) if d))
     with counting("compiling"):
         found = jitted.lower(*types).compile().memory_analysis()  # type: ignore[attr-defined]

@@ -1,1 +1,1 @@
-"""Finds where a NaN or an infinity is born."""
+"""Finds where a NaN or an infinity first occurs."""

@@ -12,14 +12,14 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Where an operation, and its slope, are finite.
+    """Where an operation and its slope are finite.
 
     Args:
-      call: how it is written, with `x` for the argument that matters; further arguments are `y`, `a` and `p`.
+      call: how it is written, with `x` for the relevant argument; further arguments are `y`, `a` and `p`.
       inside: where both are finite.
-      kept: the argument, kept there.
-      edge: what its slope is at the edge.
-      outside: what it is beyond it.
+      kept: the argument, restricted to that.
+      edge: its slope at the boundary.
+      outside: its value beyond the boundary.
       safe: an argument that is inside.
     """
 
@@ -77,7 +77,7 @@ DOMAINS: Mapping[str, Domain] = {
     "regularized_incomplete_beta": Domain("jax.scipy.special.betainc(a, p, {x})", "(x > 0) & (x < 1)",
         "jnp.clip(x, {edge:g}, 1 - {edge:g})", "betainc is finite between 0 and 1 only", "betainc is finite between 0 and 1 only", 0.5),
 }  # fmt: skip
-"""Key: a primitive. What is not here has no edge that is met often."""
+"""By primitive. Others have no boundary that matters often."""
 
 ALIASES: Mapping[str, str] = {
     "arccos": "acos", "arcsin": "asin", "arccosh": "acosh", "arctanh": "atanh", "arctan2": "atan2", "erfinv": "erf_inv",
@@ -109,11 +109,11 @@ REMEDIES: Mapping[str, str] = {
     "clip before": "Clip what it reads: `jnp.clip(x, -{large:g}, {large:g})`.",
     "divide by no less": "Keep the divisor away from 0: `a / jnp.where(jnp.abs(x) < {eps:g}, {eps:g}, x)`.",
 }  # fmt: skip
-"""All advice there is, by name. The tests want a case for each, and run each piece of code in it as it is printed."""
+"""All advice, by name. The tests require a case for each, and run each of its code snippets as printed."""
 
 
 def epsilon(dtype: Any) -> float:
-    """A small number whose inverse, and the square of that but in float16, is finite in a type."""
+    """A small number whose inverse, and except in float16 the inverse's square, is finite in a type."""
     return 1e-3 if jnp.dtype(dtype) == jnp.float16 else 1e-6
 
 
@@ -123,6 +123,6 @@ def edge(dtype: Any) -> float:
 
 
 def large(dtype: Any, factors: int = 2, terms: int = 1) -> float:
-    """A round number so far below the largest of a type that a sum of so many products of so many factors is finite."""
+    """A round number so much smaller than a type's largest that a sum of this many products with this many factors is finite."""
     exponent = np.log10(float(jnp.finfo(dtype).max) / max(terms, 1)) / max(factors, 1) - 0.5
     return float(10.0 ** max(np.floor(exponent), 0))

@@ -19,7 +19,7 @@ from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import select
 
 Path = tuple[tuple[Equation, int], ...]
-"""The equations that hold a program, outermost first, each with the place of the program among its programs."""
+"""The equations that contain a program, outermost first, each with the index of the program among its programs."""
 
 
 Wanted = tuple[Path, Sequence[int], Sequence[Atom]]
@@ -32,13 +32,13 @@ Reached = tuple[int, Sequence[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A program, what it was run on, and what that run has left.
+    """A program, its inputs, and the values that a run has left.
 
     Args:
-      program, inputs: what was run, and on what.
+      program, inputs: the program that ran, and its inputs.
       known: values of its variables.
-      reached: for loops of its own, by the identity of the equation.
-      begun: for a program of such a loop, by that and its place, its inputs in the step that was reached.
+      reached: for its loops, by the identity of the equation, the step that was reached.
+      begun: for a program of such a loop, by that and its index, its inputs in that step.
     """
 
     program: Program
@@ -48,7 +48,7 @@ class Kept:
     begun: Mapping[tuple[int, int], Sequence[Any]] = field(default_factory=dict)
 
     def values(self, wanted: Sequence[Wanted], jit: Callable[..., Any] = jax.jit) -> list[list[Any]]:
-        """Values of the program and of those in it, for each of `wanted`, all computed in one program, with no more than they need."""
+        """Values of the program and nested ones, for each of `wanted`, all computed in one program without anything unnecessary."""
         outermost = {(id(path[0][0]), path[0][1]): path[0] for path, _, _ in wanted if path}
         begun = {key: self._begun(*at) for key, at in outermost.items() if key[0] in self.reached}
         steps = {k: step for k, (step, _) in self.reached.items()}
@@ -87,12 +87,12 @@ def _on_host(x: Any) -> Any:
 
 
 def values_at(kept: Kept, wanted: Sequence[Wanted]) -> list[list[Any]]:
-    """Values of a program and of those in it; to be run under `jax.jit`.
+    """Values of a program and nested ones; to be run under `jax.jit`.
 
     Args:
-      kept: what is run, on what, and what is known.
-      wanted: for each group of variables of one program the path to that, and for each loop on it in which step, from 0 in the order of
-        execution, for each `shard_map` on which device.
+      kept: the program with its inputs and known values.
+      wanted: for each group of variables of one program the path to it, with the step of each loop, from 0 in execution order, and the
+        device of each `shard_map`.
     """
     inner: dict[tuple[int, int], list[int]] = {}
     for k, (path, _, _) in enumerate(wanted):
@@ -174,5 +174,5 @@ def place_of_body(loop: Equation) -> int:
 
 
 def evaluate_equation(equation: Equation, operands: Sequence[Any]) -> list[Any]:
-    """The results of one equation, run by itself."""
+    """The results of one equation, run separately."""
     return compat.jaxpr_as_fun(one_equation(equation.operation))(*operands)

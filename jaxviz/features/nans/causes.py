@@ -117,17 +117,17 @@ def advised(id: str, text: str, advice: str, **parts: Any) -> Cause:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a cause is recognised by.
+    """What identifies a cause.
 
     Args:
-      primitive, params: of the equation.
+      primitive, params: those of the equation.
       operation: what the user called, such as 'log'.
       of: the primitive that this is, or is the derivative of.
-      is_derivative: whether the equation belongs to the derivative of that.
+      is_derivative: whether the equation belongs to its derivative.
       inputs, outputs: its operands and results.
-      dtype: of what it made.
-      behind_where: whether what the user's operation gives goes into a `where`, which may not take it.
-      matrix: what it read first, if that is a matrix.
+      dtype: the dtype of its result.
+      behind_where: whether the result of the user's operation is an operand of a `where`, which may not select it.
+      matrix: its first operand, if that is a matrix.
     """
 
     primitive: str
@@ -142,7 +142,7 @@ class Case:
     matrix: Any = None
 
     def reads(self, k: int, test: Callable[[float], bool]) -> bool:
-        """Whether an operand is such where it matters; where that is not known, whether it may be."""
+        """Whether an operand satisfies a condition at the relevant element, or if that is unknown, whether it may."""
         if k >= len(self.inputs):
             return False
         x = self.inputs[k]
@@ -164,7 +164,7 @@ is_negative = lambda v: v < 0
 
 
 def cause_of(case: Case) -> Cause:
-    """The first of the usual causes that a case is one of; else what the equation did, in plain words."""
+    """The first of the usual causes that matches a case; otherwise a plain description of what the equation did."""
     finite = all(x.is_finite for x in case.inputs)
     first = (_of_library, _of_derivative, _of_primitive, _of_overflow) if finite else (_of_library, _of_infinities)
     for recognise in (*first, _of_primitive):

@@ -24,7 +24,7 @@ from jaxviz.transforms.flags import INFINITE, NAN, decides
 
 
 def kinds_of(x: Any) -> tuple[bool, bool]:
-    """Whether an array holds what is not finite, and a NaN."""
+    """Whether an array contains non-finite elements, and a NaN."""
     return kinds_of_all([x])[0]
 
 
@@ -35,7 +35,7 @@ Values = Mapping[Place, Mapping[Atom, Any]]
 
 
 def read_and_made(births: Sequence[Birth]) -> dict[Place, list[Atom]]:
-    """What the equations which may have made each read and make, in the step in which they did."""
+    """What each of the possible equations reads and computes, in the step in question."""
     together: dict[Place, list[Equation]] = {}
     for b in births:
         together.setdefault((b.level, b.steps), []).extend(b.equations)
@@ -43,11 +43,11 @@ def read_and_made(births: Sequence[Birth]) -> dict[Place, list[Atom]]:
 
 
 def events_of(births: Sequence[Birth], values: Values, hidden: bool, names: Names) -> dict[Birth, Event]:
-    """What happened at each, given what `read_and_made` asks for.
+    """What happened at each event, given the values from `read_and_made`.
 
     Args:
       names: the names in the searched programs.
-      hidden: whether what is not finite in the forward pass may show in the gradient alone.
+      hidden: whether a non-finite value of the forward pass may affect only the gradient.
     """
     events: dict[Birth, Event] = {}
     for b in reversed(births):
@@ -254,7 +254,7 @@ def chain_of(birth: Birth) -> list[tuple[Passed, Level, Atom]]:
 
 
 def with_values(chain: Sequence[tuple[Passed, Level, Atom]], values: Sequence[Any]) -> tuple[Passed, ...]:
-    """The lines with their values in the first step in which those are not finite; None where that is not known."""
+    """The lines with their values in the first step in which they are not finite; None if unknown."""
     made = (None if x is None else operand(x, first_bad(x, INFINITE)) for x in values)
     # A value that is finite here came from another step than the one in which it passed.
     return tuple(
@@ -263,7 +263,7 @@ def with_values(chain: Sequence[tuple[Passed, Level, Atom]], values: Sequence[An
 
 
 def harmless_in(search: Search, bad: Sequence[int]) -> tuple[Passed, ...]:
-    """What is not finite and leads to no result by value."""
+    """Non-finite values that do not affect the value of any result."""
     seen: set[Any] = set()
     for k in bad:
         search.births_of_result(k, INFINITE, seen)

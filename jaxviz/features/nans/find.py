@@ -1,4 +1,4 @@
-"""Finds where a NaN or an infinity is born: the first equation, forward or backward, in any iteration, and what it affected."""
+"""Finds where a NaN or an infinity first occurs: the first equation, forward or backward, in any iteration, and what it affected."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ _recent: deque[Ran] = deque(maxlen=2)
 
 
 def remembered(ran: Ran) -> weakref.ref[Ran]:
-    """A reference for a report, which holds as long as it is one of the last."""
+    """A reference to a report, which stays alive as long as it is one of the latest."""
     _recent.append(ran)
     return weakref.ref(ran)
 

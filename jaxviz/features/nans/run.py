@@ -17,7 +17,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.report.tables import nbytes
 
 Kinds = tuple[bool, bool]
-"""Whether an array holds what is not finite, and a NaN."""
+"""Whether an array contains non-finite elements, and a NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Run:
     """A program that was compiled and run.
 
     Args:
-      kinds: of its results.
-      is_short: whether it ran in so little time, beside that of compiling it, that it may be ten times slower.
-      compiled: from the program's inputs to its results.
+      kinds: those of its results.
+      is_short: whether it ran so much faster than it compiled that it may as well run ten times slower.
+      compiled: maps the program's inputs to its results.
     """
 
     kinds: tuple[Kinds, ...]
@@ -35,7 +35,7 @@ class Run:
     compiled: Callable[..., Sequence[Any]]
 
     def once(self, fun: Callable[..., Any]) -> Callable[..., Any]:
-        """`jax.jit` of a part of it that is run a single time: where it ran in a moment, compiling it well takes longer than that spares."""
+        """`jax.jit` for a part of it that runs a single time: if the program ran quickly, optimising the part takes longer than it saves."""
         jitted = jax.jit(fun)
         quickly = self.is_short and jax.default_backend() == "cpu"
         return (
@@ -63,7 +63,7 @@ _SMALL = 1 << 20
 
 
 def kinds_of_all(values: Sequence[Any]) -> list[Kinds]:
-    """For each of some arrays whether it holds what is not finite, and a NaN."""
+    """For each array whether it contains non-finite elements, and a NaN."""
     on_cpu = jax.default_backend() == "cpu"
     large = [k for k, x in enumerate(values) if _is_inexact(x) and not on_cpu and nbytes(compat.aval_of(x)) > _SMALL]
     told = dict(zip(large, _kinds_on_device([values[k] for k in large]) if large else (), strict=True))
@@ -89,6 +89,6 @@ def _kinds_on_device(values: list[Any]) -> list[tuple[Any, Any]]:
 
 
 def without_nans(x: Any) -> Any:
-    """An array with its first finite number in the place of those that are not."""
+    """An array with non-finite elements replaced by its first finite one."""
     finite = jnp.isfinite(x)
     return jnp.where(finite, x, jnp.where(finite.any(), x.ravel()[jnp.argmax(finite)], 1).astype(x.dtype))

@@ -24,12 +24,12 @@ Steps = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """A program in a program.
+    """A program, possibly nested.
 
     Args:
-      program: itself.
-      path: the equations that hold it.
-      outer: the program that holds the last of those; None for the outermost.
+      program: the program.
+      path: the equations that contain it.
+      outer: the program that contains the last of those; None for the outermost.
     """
 
     program: Program
@@ -116,15 +116,15 @@ def has_steps(equation: Equation) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Birth:
-    """Where a value that is not finite is made of finite ones, or comes in.
+    """Where a non-finite value is computed from finite ones, or enters.
 
     Args:
-      level, steps: in which program, and in which step of the loops around it and on which device.
-      equations: one of these makes it, in order of evaluation; none where `value` is an input or a constant.
-      value: the watched value that is not finite for it, or the input.
+      level, steps: the program, the step of enclosing loops, and the device.
+      equations: one of these computes it, in evaluation order; empty if `value` is an input or a constant.
+      value: the watched value that becomes non-finite because of it, or the input.
       kind: NAN, or INFINITE.
-      chain: the values that it goes through from here to a result, each with its level.
-      alike: the other devices on which it is not finite in that step of the loops, as `steps`.
+      chain: the values from here to a result, each with its level.
+      alike: the other devices on which it is non-finite in that step of the loops, as `steps`.
     """
 
     level: Level
@@ -156,14 +156,14 @@ class Birth:
 
 
 class Search:
-    """Goes back from values that are not finite to where they were made.
+    """Traces non-finite values back to where they were computed.
 
     Args:
-      program: that ran.
-      watches, flags: what `transforms.flags` watched in it, and what became of it.
-      is_bad: whether one of the program's inputs, by its place, or one of its constants is not finite; by kind.
-      kinds_in: whether values of a program are not finite, and hold a NaN, in one step: of a loop the flags tell of the first alone, and
-        what was harmless in that need not be in a later one.
+      program: the program that ran.
+      watches, flags: what `transforms.flags` watched in it, and the results.
+      is_bad: whether one of the program's inputs, by index, or one of its constants is non-finite; by kind.
+      kinds_in: whether values of a program are non-finite, and contain a NaN, in one step: the flags only tell the first step of a loop,
+        and what was harmless in that one may not be in a later one.
       branch_in: which branch a cond in a program takes in one step.
     """
 

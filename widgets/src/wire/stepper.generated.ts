@@ -1,15 +1,15 @@
 /** Written by `python tests/page/wire_types.py` from `jaxviz/features/debugger/messages.py`, which says more: not to be edited. */
 
-/** A variable where it is bound: `of` is what it is the cotangent of, `label` what an input is for; empty where it is nothing. */
+/** A variable where it is bound: `of` is the value whose cotangent it is, `label` describes an input; empty otherwise. */
 export type Variable = [name: string, type: string, of: string, label: string];
 
 /** A line of the user's source. */
 export type SourceLine = [file: number, line: number];
 
-/** A line of the user's source, and the expression there: lines from 1, or 0 where it is not known, and characters from 0. */
+/** A line of the user's source, and the expression there: lines count from 1, or 0 if unknown, and characters from 0. */
 export type Written = [file: number, line: number, startLine: number, start: number, endLine: number, end: number];
 
-/** A line that led to an equation, and the function that it stands in. */
+/** A line that led to an equation, and its function. */
 export type Call = [file: number, line: number, name: string];
 
 /** The iterations of a loop, counted as in the program: how many, if that is known, and the one that runs first. */
@@ -27,7 +27,7 @@ export interface Row {
   t?: Loop;
 }
 
-/** A program that the run comes to. */
+/** A program of the run. */
 export interface StepProgram {
   stage: string;
   inputs: Variable[];
