@@ -61,8 +61,8 @@ def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Coll
 
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments. It runs on several devices if its arguments are on
-        several, or if it specifies a mesh; a `jax.ShapeDtypeStruct` with a sharding counts as such an argument. *args, **kwargs: its
-        arguments, as for `derive`.
+        several, or if it specifies a mesh; a `jax.ShapeDtypeStruct` with a sharding counts as such an argument.
+      *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
 
     Raises:

@@ -335,8 +335,8 @@ def explain_recompile(
 
     Args:
       f: a function of `jax.jit` or of `jaxviz.jit`, or the function that was jitted. All functions of one definition count as one. Without
-        it, all functions. *args, **kwargs: the arguments of a possible call: the report says whether this call would be compiled, and why.
-        The call is not made.
+        it, all functions.
+      *args, **kwargs: the arguments of a possible call: the report says whether this call would be compiled, and why. The call is not made.
 
     Raises:
       TypeError: f is not a function; or arguments are given but f is not jitted.
