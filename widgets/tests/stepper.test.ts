@@ -391,6 +391,7 @@ test("work that takes longer than a second shows its time", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval", "performance"] });
   try {
     const { model, find, press } = await shown();
+    expect(vi.getTimerCount()).toBe(0);
     press("n");
     vi.advanceTimersByTime(900);
     expect(find("busy").textContent).toBe("");
@@ -401,7 +402,7 @@ test("work that takes longer than a second shows its time", async () => {
     vi.advanceTimersByTime(3000);
     expect(find("busy").textContent).toBe("running · 5 s");
     model.tell("msg:custom", { done: "next" });
-    vi.advanceTimersByTime(300);
+    expect(vi.getTimerCount()).toBe(0);
     expect(find("busy").textContent).toBe("");
     expect(find("stepper").getAttribute("aria-busy")).toBe("false");
   } finally {

@@ -200,7 +200,8 @@ export class Bar {
   private readonly status = h("span", { class: "jv-status jv-cut", "data-testid": "step-status" });
   private readonly busy = h("span", { class: "jv-busy", "data-testid": "busy" });
   private readonly stop: HTMLButtonElement;
-  private readonly clock: ReturnType<typeof setInterval>;
+  /** Runs while the kernel is asked for something. */
+  private clock: ReturnType<typeof setInterval> | undefined;
 
   constructor(
     private readonly state: StepperState,
@@ -226,7 +227,7 @@ export class Bar {
       this.stop,
       button("?", toggleKeys, { title: "Keys (?)", "aria-label": "keys", "data-testid": "step-keys" }),
     );
-    this.clock = setInterval(() => this.tick(), 250);
+    session.listen(() => this.tick());
   }
 
   destroy(): void {
@@ -250,6 +251,11 @@ export class Bar {
 
   private tick(): void {
     const { since, isBegun } = this.session;
+    if (since !== null) this.clock ??= setInterval(() => this.tick(), 250);
+    else {
+      clearInterval(this.clock);
+      this.clock = undefined;
+    }
     const passed = since === null ? 0 : performance.now() - since;
     const text =
       passed < 1000 ? "" : `${isBegun ? "running" : "waiting for the kernel"} · ${elapsed(passed)}`;
