@@ -185,11 +185,12 @@ class Search:
                 self.raised[_key(watch.path, v)] = columns[:, :, k]
 
     def first(self, level: Level, value: Atom, kind: int, at: Steps = ()) -> Steps | None:
-        """When a value, watched or told of by those of an inner program, was first not finite; None if it never was or is not known.
+        """When a value, watched or reported by values of a nested program, first became non-finite; None if it never did, or if that is
+        unknown.
 
         Args:
-          level, value, kind: which.
-          at: for the outer ones of the shard_maps around it the device to look at, where `Steps` has it.
+          level, value, kind: which value, and NAN or INFINITE.
+          at: for enclosing shard_maps, the device to look at, if `Steps` has it.
         """
         row = self.raised.get(_key(level.path, value))
         if row is not None:
@@ -221,19 +222,19 @@ class Search:
         )
 
     def is_bad_result(self, k: int, kind: int) -> bool:
-        """Whether a result of the whole program is not finite, or holds a NaN."""
+        """Whether a result of the whole program is non-finite, or contains a NaN."""
         return self._when(self.top, self.top.program.outvars[k], (), kind) is not None
 
     def births_of_result(self, k: int, kind: int, seen: set[Any]) -> list[Birth]:
-        """Where what is not finite in a result comes from."""
+        """Where the non-finite values in a result come from."""
         value = self.top.program.outvars[k]
         when = self._when(self.top, value, (), kind)
         return [] if when is None else list(self._from(self.top, value, when, kind, (), seen))
 
     def earliest(self, results: Sequence[int], kind: int) -> Birth | None:
-        """Of all that these results are not finite for, what was made first; what was given only where nothing was made.
+        """The earliest computed value for which these results are non-finite; an input or constant only if none was computed.
 
-        A number that the program says comes last, as in `jnp.where(n > 0, x, jnp.nan)`: it is there on purpose.
+        Literals in the program come last, as in `jnp.where(n > 0, x, jnp.nan)`, since they are intentional.
         """
         found = self.births_of_results(results, kind)
         return min(found, key=lambda b: (not b.equations, isinstance(b.value, Literal), b.order), default=None)
@@ -243,7 +244,7 @@ class Search:
         return [b for k in results for b in self.births_of_result(k, kind, seen)]
 
     def given_nans(self, results: Sequence[int]) -> list[Birth]:
-        """The inputs of the program in which these results' NaNs, or what they become, may lie."""
+        """The inputs of the program that may contain these results' NaNs, or the infinities that become them."""
         given = {
             b.value: b for kind in (NAN, INFINITE) for b in self.births_of_results(results, kind) if not b.equations
         }
@@ -260,7 +261,7 @@ class Search:
                     yield level, v
 
     def births(self, level: Level, value: Atom, kind: int, seen: set[Any] | None = None) -> list[Birth]:
-        """Where a value that is not finite comes from."""
+        """Where a non-finite value comes from."""
         steps = self.first(level, value, kind)
         if steps is None:
             return []

@@ -1,4 +1,4 @@
-"""What the plot of a watch is sent, as JSON. `python tests/page/wire_types.py` writes these types down for the page."""
+"""The JSON messages to the plot of a watch. `python tests/page/wire_types.py` generates their TypeScript types."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, TypedDict
 
 
 class LiveLine(TypedDict):
-    """A series; what is not finite is None in `y`."""
+    """A series; non-finite values are None in `y`."""
 
     name: str
     kind: Literal["value", "cotangent"]

@@ -62,10 +62,10 @@ def parse_line(line: Any) -> Line:
 
 
 def with_probes(program: Program, lines: Sequence[Line], spec: Spec) -> Program:
-    """The program with what these lines make reported, and told where in which loop it is; see `observed_program`.
+    """The program with the values of these lines reported, each with its position in loops; see `observed_program`.
 
     Raises:
-      ValueError: a line makes nothing that can be reported; the message says which lines do.
+      ValueError: a line computes no value that can be reported; the message lists lines that do.
     """
     chosen = chosen_values(program, lines)
     places = {v: next_place() for v in chosen}
@@ -103,7 +103,7 @@ def with_probes(program: Program, lines: Sequence[Line], spec: Spec) -> Program:
 
 
 def chosen_values(program: Program, lines: Sequence[Line]) -> dict[Var, str]:
-    """The values that leave each line, since another one reads them or they are results, with the names that they are told of by."""
+    """The values of each line that another line reads or that are results, with the names under which they are reported."""
     own = definition(program.debug_info)
     own_file = own.file if own is not None else ""
     found: dict[Line, list[tuple[Var, str]]] = {line: [] for line in lines}

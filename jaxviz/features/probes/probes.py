@@ -1,10 +1,10 @@
-"""`probe`: a value with a name, which can be watched as the program runs; and the primitives that do it.
+"""`probe`: gives a value a name under which it can be watched as the program runs; and the primitives that implement it.
 
-Where nothing is watched a probe is not in the program at all. That holds under `jit` too, since what is watched is part of JAX's cache
-key (`jax.make_user_context`): a program is traced again when a watch begins, and is found again when it ends.
+If nothing is watched, a probe adds nothing to the program. That holds under `jit` too, since the watched names are part of JAX's cache key
+(`jax.make_user_context`): a program is traced again when a watch begins, and the earlier one is found in the cache when it ends.
 
-Where it is watched, two equations stand for it. `report` has no result, and tells Python of the value or of its summary, which it
-computes on the device. `link` is the identity, linear, and lowered to nothing; its transpose is a `report` of the cotangent.
+A watched probe becomes two equations. `report` has no result, and sends Python the value, or its summary computed on the device. `link` is
+the identity, linear, and lowered to nothing; its transpose is a `report` of the cotangent.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _HALF = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What is asked for; equal ones share what is compiled.
+    """What a watch asks for; equal ones share compiled programs.
 
     Args:
       names: patterns, such as 'layer1.*'.
       what: whole values, or summaries of them.
-      cotangents: whether cotangents too.
-      owner: the number of the one watch that it is for, 0 for all that ask the same.
+      cotangents: whether cotangents are reported too.
+      owner: the number of the one watch that it is for, 0 for all with the same request.
     """
 
     names: tuple[str, ...]
@@ -60,13 +60,13 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a report is of.
+    """Identifies the probe that sent a report.
 
     Args:
-      name: of the probe.
-      kind: of its value or of its cotangent.
-      spec: what is asked for.
-      place: a number that tells the places apart that share a name, in the order in which they were traced.
+      name: the name of the probe.
+      kind: value or cotangent.
+      spec: what was asked for.
+      place: a number that distinguishes places with the same name, in the order in which they were traced.
     """
 
     name: str
@@ -80,17 +80,17 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What has arrived from a running program.
+    """A value received from a running program.
 
     Args:
-      site: of what.
+      site: the probe.
       axes: the number of leading dimensions that `vmap` maps over.
       size: the number of elements of the value, for one example.
       values: the value; or its statistics, packed along the last dimension: see `statistics`.
-      step: which call it was of, where the program says so.
-      index: the integers that the program gave for where it is: iterations of loops, outermost first.
+      step: the number of the call, if the program says so.
+      index: the integers that the program passed for its position: iterations of loops, outermost first.
       device: in a `shard_map`, the number of the device in its mesh.
-      seconds: what it took to get here, in Python.
+      seconds: the time spent on it in Python.
     """
 
     site: Site
@@ -122,7 +122,7 @@ _lock = threading.Lock()
 
 
 def begin(receiver: Receiver) -> None:
-    """Has reports go to a watch, and programs traced from now on report what it asks for, in all threads."""
+    """Sends reports to a watch: programs that are traced from now on, in any thread, report what it asks for."""
     _set_active(lambda active: (*active, receiver))
 
 
@@ -138,7 +138,7 @@ def _set_active(change: Callable[[tuple[Receiver, ...]], tuple[Receiver, ...]]) 
 
 
 def own(receiver: Receiver) -> None:
-    """Has reports for this owner go to it as long as it is there."""
+    """Sends reports for this owner to it as long as it is alive."""
     _owners[receiver.spec.owner] = receiver
 
 
@@ -224,9 +224,9 @@ def observed(x: Any, name: str, spec: Spec, indices: tuple[Any, ...] = (), has_s
 
 
 def measure(x: Any, what: What, axes: int) -> Any:
-    """The value itself; or for each example its norm, mean, min and max, as `jnp` computes them, and how many NaNs and infinities it has.
+    """The value itself; or for each example its norm, mean, min and max, as `jnp` computes them, and its numbers of NaNs and infinities.
 
-    Statistics are of float32, or of float64 where the value is; those of complex numbers are of their absolute values.
+    Statistics are float32, or float64 if the value is; those of complex numbers are of their absolute values.
     """
     if what == "value":
         return x

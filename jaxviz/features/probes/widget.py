@@ -1,7 +1,7 @@
-"""The plot of a watch, which follows the training in the kernel.
+"""The plot of a watch, which follows a training run in the kernel.
 
-The cell that trains keeps the kernel busy, but what the kernel sends gets through: a thread of the plot's own sends what has come, at most
-ten times a second, and ends when nothing has come for some time. All that is drawn is one trait, so it is saved with the notebook.
+The cell that trains keeps the kernel busy, but messages from the kernel still get through: the plot has a thread that sends new records, at
+most ten times a second, and ends when none have come for some time. All that is drawn is in one trait, so it is saved with the notebook.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LivePlot(anywidget.AnyWidget):  # type: ignore[misc]
         watch.listen(listen)
 
     def tell(self) -> None:
-        """Has what is new sent soon. Called by any thread."""
+        """Requests that new records be sent soon. Called by any thread."""
         self._has_news.set()
         if self._sender is None:
             with self._lock:
@@ -72,7 +72,7 @@ class LivePlot(anywidget.AnyWidget):  # type: ignore[misc]
                     self._sender.start()
 
     def update(self) -> None:
-        """Sends what there is now."""
+        """Sends the current records."""
         with self._sends:
             self._has_news.clear()
             self.shown = shown_of(self._watch)
@@ -100,7 +100,7 @@ def _send(held: Any) -> None:
 
 
 def shown_of(watch: Watch) -> str:
-    """What a plot of the watch draws, as JSON."""
+    """What the plot of a watch draws, as JSON."""
     series = watch.lines()
     shown: Shown = {
         "lines": [_line(s) for s in series[:MOST_LINES]],

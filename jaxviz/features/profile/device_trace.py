@@ -17,14 +17,14 @@ import jax
 
 @dataclass(frozen=True)
 class DeviceTrace:
-    """What was recorded.
+    """A recording.
 
     Args:
-      instructions: seconds and times of each instruction, by module and name, such as `('jit_step', 'dot.1')`; the seconds are the median
-        of one, as often as it ran.
-      seconds: that the run took, as it was recorded.
-      busy: of those, in which some instruction ran.
-      calls: seconds and times of each jitted function's calls, as the host has them.
+      instructions: seconds and number of runs of each instruction, by module and name, such as `('jit_step', 'dot.1')`; the seconds are the
+        median of one run, times the number of runs.
+      seconds: the recorded duration of the run.
+      busy: seconds of these during which an instruction ran.
+      calls: seconds and number of calls of each jitted function, on the host.
     """
 
     instructions: dict[tuple[str, str], tuple[float, int]]
@@ -39,7 +39,7 @@ class DeviceTrace:
 
 
 def device_trace(run: Callable[[], Any]) -> DeviceTrace | None:
-    """Runs a function under `jax.profiler`; None where that cannot be, as when it is recording already."""
+    """Runs a function under `jax.profiler`; None if that is impossible, as when it is already recording."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:

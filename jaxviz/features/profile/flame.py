@@ -45,9 +45,9 @@ class Flame(Data):
 
     Args:
       name: its label.
-      kind: of `COLOURS`.
-      seconds: its width, with those of its parts.
-      parts: its children, in the order in which they were met.
+      kind: a key of `COLOURS`.
+      seconds: its width, including its children.
+      parts: its children, in the order in which they were added.
     """
 
     name: str
@@ -67,12 +67,12 @@ class Flame(Data):
 def flame_of(
     paths: Iterable[tuple[Path, float]], name: str, kind: str = "phase", seconds: float | None = None
 ) -> Flame:
-    """The bars of paths with the time each took; what is alike is one.
+    """The bars of paths with the time each took; bars with the same path are merged.
 
     Args:
-      paths: what lies on the bar.
+      paths: the bars above this one.
       name, kind: of the bar itself.
-      seconds: of the whole, to which the paths are scaled; the sum of theirs by default.
+      seconds: the total, to which the paths are scaled; the sum of theirs by default.
     """
     paths = list(paths)
     total = sum(s for _, s in paths)

@@ -36,7 +36,7 @@ class Loop:
       calls: the number of calls of jitted functions and single operations.
       busy: seconds in which the device computes; None if unknown.
       whole: measured seconds of a call inside one `jit`; None if it could not be measured.
-      compiling: seconds of compiling that.
+      compiling: seconds that compiling it took.
       reason: why it could not be measured.
       body: the name of the jitted function that is called most, if its results can be its next arguments; otherwise ''.
       body_calls: how often it is called.
@@ -91,9 +91,9 @@ class Loop:
 def look_for_loop(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], busy: float | None, calls: float
 ) -> Loop | None:
-    """What one `jit` would save; None of a function that makes but one call or none.
+    """What one `jit` would save; None for a function with at most one call.
 
-    Arrays and floats are arguments of the jitted whole, all else is a constant of it. What is compared is timed in turns.
+    Arrays and floats are arguments of the jitted function, everything else is a constant. The alternatives are timed in turns.
     """
     if calls < 2:
         return None

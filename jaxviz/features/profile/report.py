@@ -77,7 +77,7 @@ class Kernel:
       seconds: of one run, summed over the threads of the device.
       times: how often it ran in one run.
       equations: the primitives that it was compiled from, such as `add, tanh`; '' if unknown.
-      locations: the user's lines of these.
+      locations: the user's lines of these equations.
     """
 
     name: str
@@ -107,9 +107,9 @@ class Dispatch:
     """The calls of one jitted function, or of a single operation, in one run.
 
     Args:
-      name: of it.
-      calls: how many.
-      seconds: of the host, of all of them.
+      name: its name.
+      calls: the number of calls.
+      seconds: host time of all of them.
     """
 
     name: str

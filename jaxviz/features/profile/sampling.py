@@ -37,12 +37,12 @@ class Samples:
 
 @contextmanager
 def sampled(interval: float = 1e-3) -> Iterator[Samples]:
-    """Looks at this thread's Python frames from another thread, while the context lasts.
+    """Samples this thread's Python frames from another thread, while the context is active.
 
-    Python tells of a frame between two of its operations only, so that a long call of C is seen once, with the time that it took.
+    Python exposes a frame only between two of its operations, so a long call of C is seen once, with the time that it took.
 
     Args:
-      interval: seconds between two looks; it is no less than the operating system's.
+      interval: seconds between two samples; no less than the operating system allows.
     """
     found, done = Samples(), threading.Event()
     here, outer = threading.get_ident(), sys._getframe(2)

@@ -77,7 +77,7 @@ def _spliced(branch: Program, e: Equation) -> list[Equation]:
 
 
 def ways_in_branches(ways: Sequence[Way]) -> list[Way] | None:
-    """The ways to checkpoints at calls, with each in a branch; None where one of them is no `jax.checkpoint` that is written anew."""
+    """The ways to write checkpoints at calls, with each in a branch; None if one of them is not a `jax.checkpoint` that is newly written."""
     found = []
     for way in ways:
         if len(way.changes) != 2 or way.changes[0].text != "jax.checkpoint(" or way.without_policy is not None:

@@ -35,15 +35,15 @@ def checkpointed(
     offloaded: Collection[str] = (),
     chunk: int = 1,
 ) -> Program:
-    """The program with a checkpoint around each of some regions, that saves what these names are given to.
+    """The program with a checkpoint around each of some regions, which saves the values with these names.
 
     Args:
       program: with its calls inlined.
-      regions: of it; a region in another one gets a checkpoint in that one's.
-      names: for values of the program, those in bodies of scans too.
-      entering: for inputs of regions, which are named within.
-      offloaded: names of what is moved to the host.
-      chunk: how many iterations of a scan whose body is one of the regions are a checkpoint, too, in a scan of their own.
+      regions: of the program; a region inside another gets a checkpoint inside that one's.
+      names: names for values of the program, including values in bodies of scans.
+      entering: names for inputs of regions, given inside the region.
+      offloaded: names of values that are moved to the host.
+      chunk: how many iterations of a scan whose body is one of the regions also form a checkpoint, in a scan of their own.
     """
     given = list(dict.fromkeys([*names.values(), *(entering or {}).values()]))
     policy = policy_of([n for n in given if n not in offloaded], [n for n in given if n in offloaded])
@@ -55,7 +55,7 @@ Entering = Mapping[tuple[Spot, int], str]
 
 
 def inputs_of(spot: Spot) -> Sequence[Atom]:
-    """What a checkpoint around a spot is given."""
+    """The inputs of a checkpoint around a spot."""
     if spot.is_body:
         body: Program = spot.scan.params["jaxpr"]
         return (*body.constvars, *body.invars)
@@ -63,7 +63,7 @@ def inputs_of(spot: Spot) -> Sequence[Atom]:
 
 
 def policy_of(saved: Sequence[str], offloaded: Sequence[str]) -> Any:
-    """The policy that saves and offloads values of these names; None where there are none."""
+    """The policy that saves and offloads values with these names; None if there are none."""
     policies = jax.checkpoint_policies
     if offloaded:
         return policies.save_and_offload_only_these_names(
@@ -75,13 +75,13 @@ def policy_of(saved: Sequence[str], offloaded: Sequence[str]) -> Any:
 def cut(
     given: Program, start: int, end: int, equations: Sequence[Equation], renamed: Mapping[Atom, Atom]
 ) -> tuple[list[Atom], list[Var], Program]:
-    """Some equations of a program as one of their own: what it reads, what is read of it, and the program.
+    """Extracts consecutive equations of a program: the values that they read, those of theirs that are read elsewhere, and the program.
 
     Args:
       given: the program.
-      start, end: which of its equations.
-      equations: what stands for them.
-      renamed: what stands for their results, where that is something else.
+      start, end: the range of equations.
+      equations: the equations that replace them.
+      renamed: replacements for their results, where these have other variables.
     """
     read = _read_by(equations)
     after = {a for e in given.equations[end:] for a in e.invars}.union(given.outvars)

@@ -1,7 +1,7 @@
 """What a checkpoint around one region could save: the best choices for every exchange rate between FLOPs and bytes.
 
-The equations of a region are a function of their own, so that the choice is that of `graph.Graph`: with a price for each byte it is a
-minimum cut. Regions with the same equations, and the iterations of a scan, are chosen for once.
+The equations of a region form a function, so the choice is that of `graph.Graph`: with a price per byte it is a minimum cut. Regions with
+the same equations, and the iterations of a scan, share one choice.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ _ALTERNATIVES = 24
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What could be saved of one region.
+    """A choice of values to save of one region.
 
     Args:
-      saved: the values, as they stand where the region stands first; of them those that are offloaded, too.
-      nbytes: that the backward pass is given on the device, all calls and iterations together: what is saved, and what the region
-        starts from.
-      flops: recomputed.
-      offloaded: values that are moved to the host; of the inputs of the region, too.
-      moved: bytes of those, all calls and iterations together.
+      saved: the values, as variables of the region's first spot, including those that are offloaded.
+      nbytes: bytes on the device that the backward pass is given, over all calls and iterations: saved values and inputs of the region.
+      flops: recomputed FLOPs.
+      offloaded: values that are moved to the host, including inputs of the region.
+      moved: their bytes, over all calls and iterations.
       transfer: the FLOPs that the device could do during the transfers.
     """
 
@@ -58,7 +57,7 @@ class Choice:
 
     @property
     def work(self) -> int:
-        """What it costs, in FLOPs."""
+        """Its cost in FLOPs."""
         return self.flops + self.transfer
 
 
@@ -98,15 +97,15 @@ class Part:
     """The spots of a region that have the same equations.
 
     Args:
-      spots: they.
+      spots: the spots.
       body: their equations, as a function.
-      times: how often it runs in all, loops and devices counted.
-      prices: for each of its inputs the bytes that holding it takes, in all of them; 0 for what is there in any case.
-      active: for each whether it is differentiated.
-      recompute_collectives: whether values that devices exchange may be exchanged again.
-      offload: how values are moved to the host; None where none is.
-      sizes: of the function's values.
-      devices: on how many devices it runs, where sizes are those on one.
+      times: the total number of runs, over loops and devices.
+      prices: for each input the bytes of keeping it, in all spots; 0 if it is kept in any case.
+      active: for each input whether it is differentiated.
+      recompute_collectives: whether collectives may be recomputed.
+      offload: how values are moved to the host; None without offloading.
+      sizes: sizes of the function's values.
+      devices: the number of devices it runs on, if sizes are those on one.
 
     Raises:
       JaxvizError, ValueError: it cannot be differentiated, or no checkpoint can be put around it.
@@ -123,7 +122,7 @@ class Part:
         self.body = body
         self.times = times * len(spots)
         self.times_here = self.times // devices
-        """How often it runs where its values take memory: in all, or on one device."""
+        """How often it runs where its values take memory: in total, or on one device."""
         self.sizes = sizes
         derivation = derive(body, argnums=[i for i, a in enumerate(active) if a])
         graph = self.graph = Graph(derivation, recompute_collectives, sizes)
@@ -132,7 +131,7 @@ class Part:
         kept = {a for a in graph.plain.linearized.residuals if isinstance(a, Var)}
         kept_sizes = sizes.residuals(graph.plain)
         self.opened_nbytes = sum(held.get(a, self.times_here * kept_sizes[a]) for a in kept)
-        """What the backward pass is given where there is no checkpoint around it."""
+        """Bytes that the backward pass is given without a checkpoint around it."""
         self.exchanges_again = False
         """Whether devices exchange values once more because none of these can be saved."""
         self._peaks: dict[Choice, int] = {}
@@ -168,16 +167,17 @@ class Part:
         return other
 
     def share(self, choice: Choice, n_spots: int) -> Choice:
-        """A choice at so many of the spots."""
+        """A choice for some of the spots."""
         part = lambda n: n * n_spots // len(self.spots)
         c = choice
         return Choice(c.saved, part(c.nbytes), part(c.flops), c.offloaded, part(c.moved), part(c.transfer))
 
     def more(self, choice: Choice, spare: int, between: bool) -> list[tuple[Part, Choice]] | None:
-        """What takes fewer FLOPs than a choice and so many bytes more at most, at all spots or at the last ones; None where nothing does.
+        """The choice with fewer FLOPs than another, for at most this many more bytes, at all spots or at the last ones; None if there is
+        none.
 
         Args:
-          between: whether to look for choices that are best at no price, too.
+          between: whether to also search for choices that are optimal at no price.
         """
         better = [c for c in self.choices if c.work < choice.work]
         limit = choice.nbytes + spare
@@ -193,7 +193,7 @@ class Part:
         return min(found, key=lambda some: sum(c.work for _, c in some), default=None)
 
     def less(self, choice: Choice, spare: int, between: bool) -> list[tuple[Part, Choice]] | None:
-        """What takes fewer bytes than a choice and so many FLOPs more at most, at all spots or at the last ones; see `more`."""
+        """The choice with fewer bytes than another, for at most this many more FLOPs, at all spots or at the last ones; see `more`."""
         lighter = [c for c in self.choices if c.nbytes < choice.nbytes]
         limit = choice.work + spare
         found = [[(self, c)] for c in lighter if c.work <= limit]
@@ -208,7 +208,7 @@ class Part:
         return min(found, key=lambda some: sum(c.nbytes for _, c in some), default=None)
 
     def everywhere(self, value: Var) -> Iterator[Var]:
-        """A value of the first spot, as it is called in each of them."""
+        """The variables of a value of the first spot in each of the spots."""
         return (self._bound_in(spot)[self._place[value]] for spot in self.spots)
 
     def _bound_in(self, spot: Spot) -> tuple[Var, ...]:
@@ -348,7 +348,7 @@ class Part:
         return found if found.work <= most_work else None
 
     def least_work(self, limit: int) -> float | None:
-        """The FLOPs that any choice within a limit of bytes takes at least; None where there is none."""
+        """A lower bound for the FLOPs of any choice within a limit of bytes; None if there is none."""
         work, sizes = self._costs
         return (
             None
@@ -357,19 +357,19 @@ class Part:
         )
 
     def least_nbytes(self, most_work: int) -> float | None:
-        """The bytes that any choice of no more work than this holds at least; None where there is none."""
+        """A lower bound for the bytes of any choice with no more work than this; None if there is none."""
         work, sizes = self._costs
         if most_work < self.choices[-1].work:
             return None
         return self.times_here * self._problem.bound(sizes, work, most_work / self.times)
 
     def alternatives(self, choice: Choice, over: int, most_work: int) -> list[Choice]:
-        """Choices of no more bytes than another one, the least work first.
+        """Choices with no more bytes than another one, the least work first.
 
         Args:
           choice: the other one.
-          over: bytes; what is not much larger is not saved, or nothing but products is.
-          most_work: that they take less than.
+          over: bytes; values that are not much larger are not saved, or only products are.
+          most_work: an upper bound for their work.
         """
         small = [name for name, values in self.graph.candidates.items() if self.sizes.of(values[0]) <= 2 * over]
         try:
@@ -472,7 +472,7 @@ class Part:
         return [k for k, v in enumerate(self.graph.whole.forward.invars) if v in moved]
 
     def moved_of(self, choice: Choice) -> list[str | Atom]:
-        """What is offloaded: candidates of the graph by their names, and inputs."""
+        """The offloaded values: candidates of the graph by their names, and inputs."""
         offloaded = set(choice.offloaded)
         names = [name for name, values in self.graph.candidates.items() if not offloaded.isdisjoint(values)]
         return [*names, *(v for v in self.graph.whole.forward.invars if v in offloaded)]
@@ -488,11 +488,11 @@ class Part:
         return self.choice([*saved, *(key for key in moved if isinstance(key, str))], moved)
 
     def choice(self, names: Collection[str], moved: Collection[str | Atom] = ()) -> Choice:
-        """What comes of saving some candidates of the graph.
+        """The choice that saves some candidates of the graph.
 
         Args:
-          names: they.
-          moved: those of them that are offloaded, and inputs that are.
+          names: the candidates.
+          moved: the offloaded ones, and offloaded inputs.
         """
         graph = self.graph
         nodes, inputs = graph.reached(graph.needed, frozenset(names))

@@ -23,7 +23,7 @@ _LONGEST = 100_000
 
 
 def lengths_of_chunks(scan: Equation) -> list[int]:
-    """How long chunks of a scan may be, the nearest to the root of its trip count first: all are of one length."""
+    """Possible lengths of chunks of a scan, the nearest to the root of its trip count first; all chunks have one length."""
     n = SCAN.trip_count(scan.operation)
     found = [k for k in range(2, n // 2 + 1) if n % k == 0] if n <= _LONGEST else []
     root = max(isqrt(n), 1)
@@ -31,12 +31,12 @@ def lengths_of_chunks(scan: Equation) -> list[int]:
 
 
 def chunked(scan: Equation, chunk: int, around: Callable[[Program], Operation]) -> list[Equation]:
-    """The equations that stand for a scan: one over chunks, with what is scanned over and stacked in another shape.
+    """The equations that replace a scan: a scan over chunks, with the scanned and stacked values reshaped.
 
     Args:
-      scan: it.
-      chunk: the iterations of a chunk, by which its trip count can be divided.
-      around: makes a checkpoint of a program.
+      scan: the scan.
+      chunk: the iterations of a chunk, a divisor of the trip count.
+      around: puts a checkpoint around a program.
     """
     op = scan.operation
     body: Program = op.params["jaxpr"]

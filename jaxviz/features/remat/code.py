@@ -22,7 +22,7 @@ from jaxviz.ir.syntax import Equation, Program, Var
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An expression in the source, by lines from 1 and columns in bytes from 0, as Python records them for what it runs."""
+    """An expression in the source, by lines from 1 and columns in bytes from 0, as Python records them."""
 
     file: str
     line: int
@@ -32,7 +32,7 @@ class Place:
 
 
 def policy_text(variable: str, saved: Sequence[str], offloaded: Sequence[str]) -> str:
-    """The line, or the lines, that give a variable the policy that saves and offloads values of these names."""
+    """The lines that assign the policy that saves and offloads values with these names to a variable."""
     quoted = lambda names: ", ".join(f'"{n}"' for n in names)
     policies = f"{variable} = jax.checkpoint_policies"
     if not offloaded:
@@ -49,11 +49,11 @@ def policy_text(variable: str, saved: Sequence[str], offloaded: Sequence[str]) -
 
 
 def places_of_values(program: Program) -> dict[Place, tuple[Var, ...]]:
-    """Expressions of the user's source that can be given a name, with the values that get it; in the bodies of scans too.
+    """Expressions of the user's source that can be given a name, with the values that get it; also in the bodies of scans.
 
-    An expression's value is known if of all that is computed while it is evaluated one value alone is read later. Expressions are left
-    out that are evaluated where a name would mean something else, as in a branch of a cond or in a function that is differentiated;
-    that may be evaluated several times in a row, which nothing tells apart; and those that are not found in the source.
+    The value of an expression is known if only one of the values computed during its evaluation is read later. Excluded are expressions
+    that are evaluated where a name would mean something else, as in a branch of a cond or in a function that is differentiated; those that
+    may be evaluated several times in a row, which cannot be told apart; and those that are not found in the source.
     """
     found: dict[Place, list[Var]] = {}
     refused: set[Place] = set()
@@ -134,7 +134,8 @@ def _without(stack: tuple[Place, ...], outer: Sequence[Place]) -> tuple[Place, .
 
 
 def stack_of(equation: Equation) -> tuple[Place, ...]:
-    """The user's expressions that were being evaluated when an equation was made, outermost first; not those of installed libraries."""
+    """The user's expressions that were being evaluated when an equation was traced, outermost first; those of installed libraries are left
+    out."""
     traceback = equation.source.traceback if equation.source is not None else None
     return () if traceback is None else _stack(traceback)
 

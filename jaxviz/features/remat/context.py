@@ -29,12 +29,12 @@ Find = Callable[[Derivation], tuple[Layouts, Sequence[int]] | None]
 
 
 class Context:
-    """A function with its calls and its checkpoints opened.
+    """A function with its calls and its checkpoints inlined.
 
     Args:
-      derivation: of the function as it is written.
-      find: finds, given the derivation of the function opened, how its gradient is laid out over devices, and over how many each input is;
-        None where it runs on one.
+      derivation: of the function as written.
+      find: given the derivation of the inlined function, finds how its gradient is laid out over devices, and over how many each input is;
+        None if it runs on one.
     """
 
     def __init__(self, derivation: Derivation, find: Find = lambda _: None):
@@ -51,11 +51,11 @@ class Context:
         self.times: dict[int, int] = {}
         """By program, how often it runs, on all devices together."""
         self.devices: dict[int, int] = {}
-        """By program, on how many devices it runs where sizes are those on one, each of which runs it `times / devices` times."""
+        """For each program the number of devices it runs on, if sizes are those on one; each runs it `times / devices` times."""
         self.prices: dict[Var, int] = {}
-        """Bytes that holding a value until the backward pass takes, all iterations together; 0 where it is there in any case."""
+        """Bytes of keeping a value until the backward pass, over all iterations; 0 if it is kept in any case."""
         self.active: set[Var] = set()
-        """What a tangent reaches."""
+        """Values that have a tangent."""
         self.prices.update(dict.fromkeys((*self.flat.invars, *self.flat.constvars), 0))
         self.active.update(v for v, nz in zip(self.flat.invars, derivation.nonzeros, strict=True) if nz)
         before = -1
@@ -65,7 +65,7 @@ class Context:
 
     @cached_property
     def frames(self) -> dict[Var, tuple[Frame, ...]]:
-        """The frames that led to each value, outermost first; JAX begins those in a loop with the loop's body."""
+        """The frames that led to each value, outermost first; in a loop, JAX starts with those of the loop's body."""
         programs = {id(p): p for p in programs_in(self.flat)}
         return {
             v: stack

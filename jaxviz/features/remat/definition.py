@@ -20,10 +20,10 @@ _JITTED = jax.jit(lambda: 0)
 
 
 def way_at_definition(call: Call) -> Way | None:
-    """A decorator, or a checkpoint around a lambda; None where there is no such place, or JAX would trace an argument that is none.
+    """A decorator, or a checkpoint around a lambda; None if there is no such place, or JAX would trace an argument that is not an array.
 
     Args:
-      call: says what the function is, and which of its arguments are part of it.
+      call: identifies the function, and which of its arguments are static.
     """
     static = _static_arguments(call)
     function, before = _plain(call.function)
@@ -46,10 +46,10 @@ def way_at_definition(call: Call) -> Way | None:
 
 
 def way_at_callee(call: Call, stacks: Iterable[Sequence[Frame]]) -> Way | None:
-    """A decorator of the function that does all the work of a lambda; None where it does not take just what the lambda is given.
+    """A decorator for the function that does all the work of a lambda; None if its arguments are not exactly those of the lambda.
 
     Args:
-      call: says what the lambda is.
+      call: identifies the lambda.
       stacks: the frames that led to each value.
     """
     static = _static_arguments(call)

@@ -54,7 +54,7 @@ class Limits:
     work: int | None = None
 
     def allow(self, trade: Trade) -> bool:
-        """Whether a plan keeps to them."""
+        """Whether a plan stays within them."""
         return (self.residuals is None or trade.nbytes <= self.residuals) and (
             self.work is None or trade.work <= self.work
         )
@@ -83,10 +83,10 @@ def write_plan(
     If one of its checkpoints cannot be written, the code is the closest plan with checkpoints that can.
 
     Args:
-      search: what the plan is of.
-      trial: it; None where all checkpoints are taken away.
+      search: the search that found the plan.
+      trial: the plan; None to remove all checkpoints.
       call: how the function is called.
-      limits: that it keeps to.
+      limits: the limits of the plan.
       in_branches: whether each checkpoint at a call is in a branch that is always taken.
     """
     if trial is None:
@@ -146,16 +146,16 @@ def write_plan(
 def write_chosen(
     search: Search, regions: Sequence[Region], saved: Collection[Var], offloaded: Collection[Var], trade: Trade
 ) -> str:
-    """The code for checkpoints that somebody has chosen, and for the values that they save.
+    """The code for given checkpoints, and for the values that they save.
 
-    A name in the source stands for all values that its expression makes: those get one of which half or more are to be saved.
+    A name in the source applies to all values of its expression: expressions get one if at least half of their values are to be saved.
 
     Args:
       search: of the function.
-      regions: what gets a checkpoint.
+      regions: the regions that get a checkpoint.
       saved: the values.
       offloaded: those of them that are moved to the host.
-      trade: what that comes to.
+      trade: the resulting figures.
     """
     name = search.flat.name
     every = places_of_values(search.flat)
@@ -185,11 +185,11 @@ def write_chosen(
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    """What becomes of an expression of the user's where a checkpoint goes around a region.
+    """An expression of the user's that a checkpoint around a region replaces.
 
     Args:
-      old: the expression, as far as it is on its first line.
-      new: what stands in its place.
+      old: the expression, up to the end of its first line.
+      new: its replacement.
       location: where it starts.
     """
 
@@ -199,7 +199,7 @@ class Wrapped:
 
 
 def wrapped_at(region: Region) -> Wrapped | None:
-    """What to write for a checkpoint around a region, at the first of the places where one goes; None where the user's source has none."""
+    """What to write for a checkpoint around a region, at its first place; None if the user's source has none."""
     way = next(iter(ways_of(region, ()) or ()), None)
     edits = sorted(way.edits(""), key=lambda e: e.order) if way is not None else []
     if way is None or not edits:

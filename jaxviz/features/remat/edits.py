@@ -30,19 +30,20 @@ At = tuple[int, int]
 
 
 class ChangedError(Exception):
-    """A file is no longer what was imported."""
+    """A file has changed since it was imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Text that is put in the place of what stands between two points of a file.
+    """Text that replaces a range of a file.
 
     Args:
       file: its name.
-      start, end: the points; the same for what is only put in.
-      text: it.
-      partner: where the other bracket of a pair is: what closes is before what opens at one point, and the inner pair is inside the outer.
-      other: the text there. Two pairs around one expression are two, though they open alike.
+      start, end: the range; equal for an insertion.
+      text: the replacement.
+      partner: the position of the other bracket of a pair: at one position, closing brackets come before opening ones, and inner pairs are
+        nested in outer ones.
+      other: the text there. Two pairs around one expression are different, even if they have the same opening text.
     """
 
     file: str
@@ -66,16 +67,16 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What is changed in the source for one checkpoint.
+    """The changes to the source for one checkpoint.
 
     Args:
-      file: where.
-      code: that was run of it; None where that is not known.
-      changes: edits in whose texts `{policy}` stands for the policy as an argument, and `{name}` for its name.
-      without_policy: the edits where it saves nothing by name, if that is something else.
-      note: what to know of it.
-      imports: what the edits use, by name, and how it is imported.
-      call: the call that becomes one of a checkpoint, where that is the place.
+      file: the file.
+      code: code of the file that was run; None if unknown.
+      changes: edits whose texts contain `{policy}` for the policy as an argument, and `{name}` for its name.
+      without_policy: the edits if it saves nothing by name and these are different.
+      note: a remark on it.
+      imports: the names that the edits use, and how each is imported.
+      call: the call that becomes one of a checkpoint, if that is the place.
     """
 
     file: str
@@ -111,16 +112,16 @@ def edited(
     codes: Collection[tuple[str, Any]],
     imports: Collection[tuple[str, str]] = (),
 ) -> dict[str, str]:
-    """The text of each file with the edits in it, and with what they need after its imports.
+    """The text of each file with the edits applied, and what they need after its imports.
 
     Args:
-      edits: they.
-      policies: by the name of a policy, the line that gives it.
-      codes: files, each with code that was run of it.
-      imports: what the edits may use beside JAX, by name, and how it is imported.
+      edits: the edits.
+      policies: the line that assigns each policy, by its name.
+      codes: files, each with code of it that was run.
+      imports: names besides JAX that the edits may use, and how each is imported.
 
     Raises:
-      ChangedError: a file is not what was run.
+      ChangedError: a file has changed since it was run.
     """
     by_file: dict[str, list[Edit]] = {}
     for edit in dict.fromkeys(edits):
@@ -163,7 +164,7 @@ def _with(
 
 
 def bound_in(file: str, codes: Iterable[Any]) -> set[str]:
-    """The names that all of a file can use: those that it imports or assigns itself, and those of the cells before it."""
+    """The names that all of a file can use: those it imports or assigns, and those of earlier cells."""
     found = set()
     for node in _outside_of_functions(tree_of(file)):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -40,10 +40,10 @@ class Bound:
 
     Args:
       least: FLOPs, or bytes.
-      is_proved: whether all choices were looked at. Else it is of all that take as much memory beside what they save as what was
-        measured of them, or more.
-      of_peak: whether it is one of the peak.
-      of_residuals: whether it is one for a limit on residuals, which does not depend on what else is in memory.
+      is_proved: whether it covers all choices. Otherwise it covers only those that take at least as much memory besides what they save as
+        the measured ones.
+      of_peak: whether it bounds the peak.
+      of_residuals: whether it is for a limit on residuals, which does not depend on other memory.
     """
 
     least: int
@@ -52,18 +52,18 @@ class Bound:
     of_residuals: bool = False
 
     def gap(self, trade: Trade, plain: int) -> float:
-        """By what share the FLOPs of a gradient, or its peak, may be more than the least.
+        """By what share the FLOPs of a gradient, or its peak, may exceed the minimum.
 
         Args:
-          trade: what its plan comes to.
-          plain: the FLOPs that it takes without checkpoints.
+          trade: the figures of its plan.
+          plain: its FLOPs without checkpoints.
         """
         if self.of_peak:
             return max(trade.peak_nbytes - self.least, 0) / max(self.least, 1)
         return max(trade.work - self.least, 0) / max(plain + self.least, 1)
 
     def note(self, trade: Trade, plain: int) -> str:
-        """What to say of a plan that comes to this; see `gap`."""
+        """A note for a plan with these figures; see `gap`."""
         better = "has a lower peak for that work" if self.of_peak else "takes less work"
         if self.is_proved:
             return f"No other choice of what these checkpoints save {better}: all were tried."
@@ -84,12 +84,12 @@ class Bound:
 def least_of_all(
     search: Search, sets: Sequence[Sequence[Region]], best: Trial | None, room: Callable[[Trade], int]
 ) -> tuple[Trial | None, bool]:
-    """Of all choices for some sets of regions one that fits and takes the least work, and whether all of them were looked at.
+    """Among all choices for some sets of regions, one that fits with the least work, and whether all were checked.
 
     Args:
-      search: that measures them.
-      sets: of regions.
-      best: what was found already.
+      search: measures them.
+      sets: sets of regions.
+      best: the best found so far.
       room: see `Search.fastest`.
     """
     is_less = lambda t: best is None or t.work < best.trade.work
@@ -113,7 +113,7 @@ def least_of_all(
 def lowest_of_all(
     search: Search, sets: Sequence[Sequence[Region]], best: Trial | None, most_work: int
 ) -> tuple[Trial | None, bool]:
-    """Of all choices that take no more work than this one with the lowest peak, and whether all of them were looked at.
+    """Among all choices with no more work than this, the one with the lowest peak, and whether all were checked.
 
     Args:
       search, sets, best: see `least_of_all`.
@@ -135,7 +135,7 @@ def lowest_of_all(
 
 
 Every = tuple[Sequence[Outcomes], np.ndarray, np.ndarray, np.ndarray]
-"""All choices for some regions: those of each part, and of each choice for all parts the work, the bytes, and those that it has to have."""
+"""All choices for some regions: those of each part, and for each combination its work, its bytes, and the least that it needs."""
 
 
 class _Looking:
@@ -193,8 +193,8 @@ class _Looking:
 
 
 def least_works(search: Search, sets: Sequence[Sequence[Region]], room: Callable[[Trade], int]) -> list[float]:
-    """What work a plan with checkpoints around some sets of regions takes at least, for each where one fits, where it takes no less memory
-    beside what it saves than those that were measured."""
+    """Lower bounds for the work of a plan with checkpoints around each of some sets of regions in which one fits, assuming that it takes no
+    less memory besides what it saves than the measured ones."""
     least: list[float | None] = []
     for regions in sets:
         path = search.path(regions)
@@ -212,9 +212,10 @@ def least_works(search: Search, sets: Sequence[Sequence[Region]], room: Callable
 
 
 def bound_within(search: Search, limit: int) -> Bound:
-    """On the work of any plan whose residuals keep to a limit of bytes, around the function itself or one of the sets of regions.
+    """A lower bound for the work of any plan whose residuals stay within a limit of bytes, around the function itself or one of the sets of
+    regions.
 
-    One around the function itself counts where it has no higher peak than the function as it is written.
+    A checkpoint around the function itself counts only if its peak is no higher than that of the function as written.
     """
     least = least_works(search, search.sets, lambda t: limit - t.nbytes)
     tried = search.within(limit)
@@ -226,15 +227,15 @@ def bound_within(search: Search, limit: int) -> Bound:
 
 
 def least_peak(search: Search, sets: Sequence[Sequence[Region]], peak: int, most_work: int, near: float) -> int:
-    """What peak a plan with checkpoints around some sets of regions has at least for so much work, where it takes no less memory beside
-    what it saves than those that were measured and save about as much.
+    """A lower bound for the peak of a plan with checkpoints around some sets of regions and this much work, assuming that it takes no less
+    memory besides what it saves than the measured ones that save about as much.
 
     Args:
-      search: that measures plans.
-      sets: of regions.
-      peak: of a plan that has been found.
+      search: measures plans.
+      sets: sets of regions.
+      peak: the peak of a known plan.
       most_work: FLOPs.
-      near: while that peak is above the bound by more than this share of it, some more plans are measured where it is the weakest.
+      near: while that peak exceeds the bound by more than this share, more plans are measured where the bound is weakest.
     """
     for k in range(_AT_MOST + 1):
         found = [w for w in (_weakest(search, regions, most_work) for regions in sets) if w is not None]

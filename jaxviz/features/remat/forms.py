@@ -14,7 +14,7 @@ from jaxviz.features.remat.regions import Region, Spot
 from jaxviz.ir.syntax import Program, Var
 
 ON_HOST = "_on_host"
-"""How the names of what is offloaded end."""
+"""The suffix of names of offloaded values."""
 _SOLVED = 4
 """With at most this many parts, choices between the optimal ones are searched as well."""
 _AT_LEAST, _TRIED = 4, 6
@@ -51,9 +51,9 @@ class Form:
     """Regions with a checkpoint, and what each part of them saves.
 
     Args:
-      regions: they.
-      choices: for each part.
-      chunk: of how many iterations of the scan whose body is the region there is a checkpoint as well; 1 for none.
+      regions: the regions.
+      choices: one for each part.
+      chunk: how many iterations of the scan whose body is the region also form a checkpoint; 1 for none.
     """
 
     regions: tuple[Region, ...]
@@ -61,13 +61,13 @@ class Form:
     chunk: int = 1
 
     def exchanged(self, over: int, most_work: int) -> Iterator[Form]:
-        """Forms of no more bytes that save something else, those first that should fit.
+        """Forms with no more bytes that save other values, those most likely to fit first.
 
-        Which values are there at the peak depends on when they are read, so that of choices with the same bytes one may fit.
+        Which values exist at the peak depends on when they are read, so of several choices with the same bytes one may fit.
 
         Args:
           over: the bytes by which it does not fit.
-          most_work: that they may take.
+          most_work: the most work that they may take.
         """
         if len(self.choices) > _SOLVED:
             return
@@ -90,7 +90,7 @@ class Form:
 
     @property
     def nbytes(self) -> int:
-        """That the backward pass is given for the regions."""
+        """Bytes that the backward pass is given for the regions."""
         return sum(choice.nbytes for _, choice in self.choices)
 
     @property
@@ -111,11 +111,11 @@ class Form:
         return dict(found.most_common())
 
     def within(self, spare: int) -> Form | None:
-        """The form with choices of less work, of so many bytes more at most; None where there are none."""
+        """The form with less work, for at most this many more bytes; None if there is none."""
         return self._exchanged_for(Part.more, attrgetter("work"), attrgetter("nbytes"), spare)
 
     def leaner(self, spare: int) -> Form | None:
-        """The form with choices of fewer bytes, of so much more work at most; None where there are none."""
+        """The form with fewer bytes, for at most this much more work; None if there is none."""
         return self._exchanged_for(Part.less, attrgetter("nbytes"), attrgetter("work"), spare)
 
     def _exchanged_for(
@@ -139,7 +139,7 @@ class Form:
         return replace(self, choices=tuple(choices)) if tuple(choices) != self.choices else None
 
     def names(self, name_of: Callable[[Part, Var], str]) -> dict[Var, str]:
-        """A name for each value that is saved: one for those that are the same in all spots."""
+        """A name for each saved value, the same for corresponding values of all spots."""
         names: dict[Var, str] = {}
         for part, choice in self.choices:
             for v in choice.saved:
@@ -177,7 +177,7 @@ def by_peak(trial: Trial) -> tuple[int, int]:
 
 
 def lowest_peaks(trades: Iterable[Trade]) -> tuple[Trade, ...]:
-    """Those of which none is better in peak and in FLOPs, the lowest peak first."""
+    """The Pareto-optimal ones in peak and FLOPs, the lowest peak first."""
     best: list[Trade] = []
     for t in sorted(trades, key=lambda t: (t.peak_nbytes, t.work)):
         if not best or t.work < best[-1].work:

@@ -233,7 +233,7 @@ class Graph:
         self._least: int | None = None
 
     def named(self, names: Sequence[str]) -> Program:
-        """The function with these names, each after the values that it stands for, in the bodies of scans too."""
+        """The function with names added, each after the value that it names, also in the bodies of scans."""
         return self._with_names({v: (n, n) for n in names for v in self.candidates[n]}, {})
 
     def _with_names(self, wanted: Mapping[Var, tuple[str, str]], marked: dict[Equation, str]) -> Program:
@@ -315,7 +315,7 @@ class Graph:
         return atom
 
     def reached(self, atoms: Sequence[Atom], saved: frozenset[str]) -> tuple[set[int], set[Atom]]:
-        """The nodes that have to be computed for some values, given what is saved, and the inputs that are read."""
+        """The nodes that have to be computed for some values, given the saved ones, and the inputs that are read."""
         pending = [*atoms]
         seen: set[Atom] = set()
         nodes: set[int] = set()
@@ -339,7 +339,7 @@ class Graph:
     def reached_by_sets(self, names: Sequence[str]) -> tuple[list[np.ndarray], dict[Atom, np.ndarray]]:
         """The same for all sets of some candidates at once: for each node, and for each input, which sets reach it.
 
-        Set number k saves the names of the bits that are set in k.
+        Set number k saves the names whose bits are set in k.
         """
         sets = np.arange(2 ** len(names))
         saved = {name: (sets >> k) & 1 == 1 for k, name in enumerate(names)}
@@ -444,7 +444,7 @@ class Graph:
 
     @property
     def least(self) -> int:
-        """The fewest bytes that a plan can come to."""
+        """The fewest bytes that a plan can reach."""
         if self._least is None:
             self._least = self._outcome_of(self.problem.least(scaled(self.sizes))).point.nbytes
         return self._least
@@ -470,7 +470,7 @@ class Graph:
         return self.outcome([name for name, at in self.name_at.items() if chosen[at] > 0.5])
 
     def outcome(self, saved: Sequence[str]) -> Solution:
-        """What comes of saving these names: those of them that are read, and what is recomputed."""
+        """The result of saving these names: those of them that are read, and what is recomputed."""
         nodes, inputs = self.reached(self.needed, frozenset(saved))
         used = {self.nodes[i].name for i in nodes}.intersection(saved)
         size = sum(n.where.times * n.nbytes for n in map(self.nodes.__getitem__, nodes) if n.name in used)
@@ -571,18 +571,18 @@ def _flops(equation: Equation, each: dict[Operation, int]) -> int:
 
 
 def scaled(amounts: np.ndarray) -> np.ndarray:
-    """Amounts whose usual size is about one, well above the solver's tolerance."""
+    """Amounts scaled to a typical size of one, well above the solver's tolerance."""
     some = amounts[amounts > 0]
     return amounts / np.median(some) if len(some) else amounts
 
 
 def can_be_saved(aval: Any) -> bool:
-    """Whether it is an array, and of a type that JAX's checkpoint saves: it rounds what it saves, and complex values cannot be."""
+    """Whether it is an array of a type that JAX's checkpoint can save: it rounds saved values, which is impossible for complex ones."""
     return nbytes(aval) > 0 and hasattr(aval, "shape") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)
 
 
 def best_trades(points: Iterable[Point]) -> list[Point]:
-    """Those of which none is better in bytes and in FLOPs, the fewest bytes first."""
+    """The Pareto-optimal ones in bytes and FLOPs, the fewest bytes first."""
     best: list[Point] = []
     for point in sorted(points, key=lambda p: (p.nbytes, p.flops)):
         if not best or point.flops < best[-1].flops:

@@ -23,9 +23,9 @@ class Layers:
     """A plan for the calls that a loop makes.
 
     Args:
-      trial: it.
-      index: the loop's index in the source.
-      edits: what gives it one, where it has none.
+      trial: the plan.
+      index: the loop's index variable in the source.
+      edits: the edits that add one if it has none.
     """
 
     trial: Trial
@@ -42,7 +42,7 @@ class Layers:
 
     @property
     def saved(self) -> list[Sequence[Var]]:
-        """What each group saves, as it is called in its first call."""
+        """What each group saves, as variables of its first call."""
         return [choice.saved for _, choice in self.trial.form.choices]
 
     def policy(self, names: Sequence[str]) -> str:
@@ -57,12 +57,12 @@ class Layers:
 
 
 def layered(search: Search, best: Trial, wanted: Trial, ways: Mapping[Region, Sequence[Way] | None]) -> Layers | None:
-    """What makes use of the bytes that a plan leaves, in some layers alone; None where that is not written or does nothing.
+    """A plan that uses the bytes that another plan leaves free, in only some of the layers; None if it cannot be written or has no effect.
 
     Args:
-      search: what the plan is of.
-      best: it.
-      wanted: another one, whose peak it may reach.
+      search: the search that found the plan.
+      best: the plan.
+      wanted: another plan, whose peak it may reach.
       ways: how it is written.
     """
     region, *others = best.form.regions

@@ -34,13 +34,13 @@ def _class_of(code: Any) -> Any:
 
 
 def library_of(code: Any) -> str:
-    """The library whose module a method is of; '' for a function, and for a method of any other class."""
+    """The library whose module a method belongs to; '' for a function, and for a method of any other class."""
     bases = getattr(_class_of(code), "__mro__", ())
     return next((lib for c in bases for lib in _LIBRARIES if f"{c.__module__}.".startswith(f"{lib}.")), "")
 
 
 def is_module(code: Any) -> bool:
-    """Whether it is a call of a library's module, which calls others, and not what a library does at each call of one."""
+    """Whether it is a call of a library's module, which calls others, rather than the library's code around each call of one."""
     return code.co_name == "__call__" and code.co_qualname not in AROUND_CALLS and bool(library_of(code))
 
 

@@ -25,12 +25,12 @@ _NEAR = 0.02
 
 
 def improved(search: Search, best: Trial, most_work: int, near: float = _NEAR) -> Trial:
-    """A plan with the work that it leaves made use of; its bound is kept in `bound`.
+    """A plan that uses the work that another one leaves; its bound is stored in `bound`.
 
     Args:
       best: the plan.
       most_work: FLOPs.
-      near: by what share of its peak a lower one has to be possible to be looked for.
+      near: search for a lower peak only if one lower by this share is possible.
     """
     for _ in range(_LEANER):
         leaner = best.form.leaner(most_work - best.trade.work)

@@ -37,21 +37,21 @@ _AROUND = ("vmap", "jit", "checkpoint", "remat", "partial")
 
 
 class Names:
-    """Names that are given one after the other, none twice.
+    """Generates unique names.
 
     Args:
-      taken: those that are there.
+      taken: names that exist.
     """
 
     def __init__(self, taken: Collection[str] = ()):
         self.taken = set(taken)
 
     def new(self, code: Any, what: str) -> str:
-        """`attention_probs`.
+        """A new name such as `attention_probs`.
 
         Args:
-          code: of the function that it is in; None where that is not known.
-          what: a word for it.
+          code: the code of the function that it is in; None if unknown.
+          what: a word for the value.
         """
         inside = code.co_qualname.split(".") if code is not None else []
         function = next((part for part in reversed(inside) if part.isidentifier() and part != "__call__"), "")
@@ -64,11 +64,11 @@ class Names:
         return name
 
     def of_place(self, place: Place, maker: Equation) -> tuple[str, Any]:
-        """A name for an expression, and the code that it stands in.
+        """A name for an expression, and the code that contains it.
 
         Args:
           place: the expression.
-          maker: an equation that makes its value.
+          maker: an equation that computes its value.
         """
         found = ((c, i) for c, i in reversed(frames_of(maker.source)) if place_of(c, i) == place)
         code, instruction = next(found, (None, 0))
@@ -85,11 +85,11 @@ class Names:
 
 
 def word(maker: Equation, at: Location | None) -> str:
-    """A word for a value: what it is assigned to, what is called for it, or its operation, as `product`.
+    """A word for a value: what it is assigned to, what is called for it, or its operation, such as `product`.
 
     Args:
-      maker: what makes it.
-      at: the expression that it is the value of; None where it is that of none.
+      maker: the equation that computes it.
+      at: the expression whose value it is; None if there is none.
     """
     assigned = assigned_at(at)
     name = str(maker.primitive.name)
@@ -111,7 +111,7 @@ def names_there(program: Program) -> set[str]:
 
 
 def names_of(search: Search, form: Form) -> dict[Var, str]:
-    """A name for each value that is saved, as it is called where its part stands first."""
+    """A name for each saved value, by its variable in the first spot of its part."""
     names = Names(names_there(search.flat))
     found: dict[Var, str] = {}
     for part, choice in form.choices:

@@ -126,7 +126,7 @@ Found = Trial | Trade
 
 
 class Planning:
-    """Chooses among what a search finds."""
+    """Chooses among the plans of a search."""
 
     def __init__(self, search: Search, call: Call):
         self.search = search
@@ -147,11 +147,11 @@ class Planning:
 
     @property
     def as_they_are(self) -> list[Trade]:
-        """The function without checkpoints, where that does not take more memory, and as it is written."""
+        """The function without checkpoints, if that takes no more memory, and as it is written."""
         return _as_they_are(self.search)
 
     def within_memory(self, room: int) -> RematPlan:
-        """The plan of the least work whose peak fits."""
+        """The plan with the least work whose peak fits."""
         search = self.search
         bound = f"peak within {format_bytes(room)}"
         highest = min(room, search.written.peak_nbytes)
@@ -180,19 +180,19 @@ class Planning:
         return self.plan(bound, best, *([kept] if highest < room else []), *self.how_good(best))
 
     def or_as_written(self, best: Found, fine: Sequence[Trade]) -> Found:
-        """A plan, or the function as it is written where that fits and the plan does little more than to write its checkpoints anew."""
+        """A plan, or the function as written if that fits and the plan does little more than rewrite its checkpoints."""
         written = self.search.written
         return written if written in fine and not is_worthwhile(self.search, best) else best
 
     def how_good(self, best: Found) -> list[str]:
-        """A sentence on how much better than a plan any other could be, where that is known."""
+        """A sentence on how much better than a plan any other could be, if that is known."""
         bound = self.search.bound
         return (
             [bound.note(best.trade, self.search.plain_flops)] if isinstance(best, Trial) and bound is not None else []
         )
 
     def within_work(self, share: float) -> RematPlan:
-        """The plan of the lowest peak for so much work."""
+        """The plan with the lowest peak for this much work."""
         search = self.search
         most = int(share * search.plain_flops)
         bound = f"work within {100 * share:g} %"
@@ -211,7 +211,7 @@ class Planning:
         return replace(self.worthwhile(bound, best, fine, *self.how_good(best)), most_work=most)
 
     def within_residuals(self, limit: int, asked: str = "residuals") -> RematPlan:
-        """The plan of the least work whose residuals keep to a limit, which was asked for by an argument of this name."""
+        """The plan with the least work whose residuals stay within a limit, which was given by an argument of this name."""
         search, name = self.search, self.call.name
         bound = f"residuals within {format_bytes(limit)}"
         written, opened = search.written, search.opened
@@ -270,13 +270,13 @@ class Planning:
         return self.worthwhile("", best, self.as_they_are, *self.how_good(best))
 
     def worthwhile(self, bound: str, best: Found, as_they_are: Sequence[Trade], *notes: str) -> RematPlan:
-        """A plan, or the function as it is where that does little for its peak and its work; with what holds the peak.
+        """A plan, or the function as it is if the plan changes its peak and its work little; with what determines the peak.
 
         Args:
           bound: see `plan`.
           best: the plan.
-          as_they_are: what may stand for it, the function as it is written last.
-          notes: on the plan.
+          as_they_are: the alternatives, the function as written last.
+          notes: notes on the plan.
         """
         search = self.search
         if _lowers_the_peak(search, best):
@@ -312,7 +312,7 @@ def best_of_all(search: Search) -> Found:
 
 
 def is_worthwhile(search: Search, found: Found) -> bool:
-    """Whether a plan does much for the peak or for the work of a function as it is written."""
+    """Whether a plan improves the peak or the work of a function as written enough."""
     return _lowers_the_peak(search, found) or _saves_work(search, found)
 
 

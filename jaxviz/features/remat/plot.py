@@ -1,4 +1,4 @@
-"""Plots of the trade-off between residual bytes and recomputation: checkpoint policies beside plans."""
+"""Plots of the trade-off between residual bytes and recomputation: checkpoint policies and plans."""
 
 from __future__ import annotations
 

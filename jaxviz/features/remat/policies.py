@@ -27,8 +27,8 @@ class Group:
     """Checkpoints with the same decisions for the same values, such as those of a block in several layers.
 
     Args:
-      report: of one of them.
-      count: how many there are.
+      report: the report of one of them.
+      count: the number of checkpoints.
     """
 
     report: CheckpointReport
@@ -76,7 +76,8 @@ class PolicyReport(Report):
 
     @property
     def summary(self) -> str:
-        """policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 recomputed 8.1 MiB; it saves 2.4 MiB in all."""
+        """policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 recomputed 8.1 MiB; it saves 2.4 MiB
+        in all."""
         kept = f"it saves {format_bytes(self.residuals.nbytes)} in {counted(len(self.residuals), 'value')}"
         n = len(self.checkpoints)
         if not n:

@@ -60,7 +60,7 @@ class Outcome:
     """The figures of a function under one policy.
 
     Args:
-      name: of the policy.
+      name: the name of the policy.
       derivation: of the function with it.
       all_flops: the FLOPs of both passes, without the rounding that JAX adds for each saved value.
       flops: the FLOPs beyond those of the function without checkpoints.
@@ -179,7 +179,7 @@ class Difference:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """For each policy the bytes of those that are saved between the two passes."""
+        """For each policy the bytes of the values that it keeps between the two passes."""
         return tuple(self.key.nbytes * (sum(d.values()) - d["recomputed"]) for d in self.decisions)
 
     @property
@@ -398,7 +398,8 @@ class PolicyComparison(Report):
 
 
 MOST_TO_PLAN = 3_000
-"""Equations of a forward program; plans for more are made where they are asked for, and not for a drawing: these take some seconds."""
+"""The number of equations of a forward program up to which a drawing includes plans, which take some seconds; of larger ones plans are only
+made on request."""
 
 _VALUES = ("value", "type", "bytes", "line")
 _HEADS = ("policy", "kept", "beside args", "values", "extra FLOPs", "model peak")
@@ -473,7 +474,7 @@ def _told_apart(settings: Sequence[Setting]) -> list[tuple[str, Setting]]:
 
 
 def checkpoints_of(primal: Program) -> str:
-    """`12 checkpoints of layer (model.py:12) and 1 of head (model.py:30)`, or what is put where there is none."""
+    """`12 checkpoints of layer (model.py:12) and 1 of head (model.py:30)`, or what is added if there is none."""
     found = Counter((p.name, defined_at(p)) for _, e in primal.walk() if of(e).is_checkpoint for _, p in e.programs)
     if not found:
         return "one checkpoint around the whole function, which has none"

@@ -1,4 +1,4 @@
-"""Policies compared in other reports: as memory over time, and beside plans with no more residual bytes."""
+"""Compared policies in other reports: as memory over time, and next to plans with no more residual bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MemoryComparison(Report):
 
     Args:
       policies: the comparison.
-      xla: whether to say what XLA takes, for which each is compiled.
+      xla: whether to include XLA's memory, for which each is compiled.
     """
 
     policies: PolicyComparison
@@ -80,7 +80,7 @@ def _at_peak(timeline: MemoryTimeline) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlanComparison(Report):
-    """Policies beside plans of `plan_remat` with no more residual bytes.
+    """Policies compared with plans of `plan_remat` that have no more residual bytes.
 
     Args:
       policies: the comparison.

@@ -22,13 +22,13 @@ from jaxviz.report.tables import short_location
 from jaxviz.transforms.inline import called_program
 
 BODIES = (SCAN, SHARD_MAP)
-"""Equations whose bodies are planned with all else."""
+"""Equations whose bodies are planned together with their surroundings."""
 _DEEPEST = 2
 """How deeply nested loops are considered: each of them can have a plan for everything in it."""
 _TOO_DEEP = 20
 """Bodies in each other up to which a function is looked into at all."""
 AROUND_CALLS = ("BoundMethod.__call__",)
-"""What libraries go through at each call of a method: its calls are those of many functions."""
+"""Functions that libraries run at each call of a method: their calls belong to many functions."""
 _LEAST = 3
 """Equations of a call that is worth a checkpoint of its own."""
 
@@ -38,9 +38,9 @@ class Spot:
     """A place for a checkpoint: consecutive equations of a program, or the body of a scan.
 
     Args:
-      program: that they stand in.
-      start, end: the first of them, and the first after them.
-      is_body: whether it is the body of the one that is meant.
+      program: the program that contains them.
+      start, end: the range of equations.
+      is_body: whether it is the body of the one equation in the range.
     """
 
     program: Program
@@ -50,7 +50,7 @@ class Spot:
 
     @property
     def equations(self) -> tuple[Equation, ...]:
-        """What the checkpoint holds."""
+        """The equations in the checkpoint."""
         equations = self.program.equations[self.start : self.end]
         return equations[0].params["jaxpr"].equations if self.is_body else equations
 
@@ -71,14 +71,14 @@ class Region:
     """The places of one checkpoint in the source: all calls of a function, or the body of a scan.
 
     Args:
-      name: of the function.
-      code: the function's code; None for the body of a scan, and where it is not known.
+      name: the name of the function.
+      code: the function's code; None for the body of a scan, and if unknown.
       location: where it is called.
-      alike: where it stands, those with the same equations together.
+      alike: its spots, grouped by equal equations.
       stacks: for each spot the frames that led there, outermost first.
       is_written: whether it is a checkpoint that the function has.
-      others: code of functions that do nothing but call it, or that it does nothing but call.
-      defined: of a checkpoint that the function has, where the function in it is defined.
+      others: code of functions that only call it, or that it only calls.
+      defined: for a checkpoint that the function has, where the checkpointed function is defined.
     """
 
     name: str
@@ -110,17 +110,17 @@ class Region:
         return (spot for spots in self.alike for spot in spots)
 
     def covers(self, other: Region) -> bool:
-        """Whether the same equations stand in both."""
+        """Whether both contain the same equations."""
         return self is other or {e for s in self.spots for e in s.equations} == {
             e for s in other.spots for e in s.equations
         }
 
     def overlaps(self, other: Region) -> bool:
-        """Whether an equation, nested ones too, stands in both."""
+        """Whether an equation, possibly nested, is in both."""
         return not {e for s in self.spots for e in s.walk()}.isdisjoint(e for s in other.spots for e in s.walk())
 
     def is_inside(self, other: Region) -> bool:
-        """Whether all that stands in this one stands in another one that holds more."""
+        """Whether all of this one is contained in another, larger one."""
         return {e for s in self.spots for e in s.walk()} < {e for s in other.spots for e in s.walk()}
 
 
@@ -136,7 +136,7 @@ Stacks = Mapping[int, Sequence[tuple[Frame, ...]]]
 
 
 def find_regions(program: Program, stacks: Stacks) -> list[Region]:
-    """The regions of a function whose calls are opened, bodies of scans first, and functions before those that they call.
+    """The regions of a function whose calls are inlined, bodies of scans first, and functions before those that they call.
 
     Args:
       program: the function.
@@ -192,12 +192,13 @@ def _called_at(code: Any, spot: Spot, stack: Sequence[Frame]) -> Location | None
 def stacks_of(program: Program, opened: Program, is_opened: Callable[[Equation], bool]) -> Stacks:
     """The frames that led to each equation.
 
-    What a jitted function does is traced once, and has the frames of its first call: those of the very call stand before what is its own.
+    A jitted function is traced once, and its equations have the frames of its first call: the frames of the actual call are put before the
+      function's own.
 
     Args:
       program: a function.
-      opened: the same with its calls opened.
-      is_opened: which of them are.
+      opened: the same function with its calls inlined.
+      is_opened: which calls are.
     """
     found: dict[int, list[tuple[Frame, ...]]] = {}
 
@@ -314,7 +315,7 @@ def _loops_inside(stacks: Sequence[Sequence[Frame]], level: int) -> bool:
 
 
 def is_called_in_loop(frame: Frame) -> bool:
-    """Whether what a frame does stands in a loop of its code."""
+    """Whether a frame is executing code inside a loop."""
     return _is_in_loop(frame[0], frame[1], frame[1])
 
 
@@ -344,7 +345,7 @@ def _frames_of(traceback: Any) -> tuple[tuple[Any, int], ...]:
 
 
 def frames_of(source: Any) -> tuple[tuple[Any, int], ...]:
-    """The frames of the user's code and of libraries' that led to an equation, outermost first."""
+    """The frames of the user's and of libraries' code that led to an equation, outermost first."""
     traceback = source.traceback if source is not None else None
     return () if traceback is None else _frames_of(traceback)
 

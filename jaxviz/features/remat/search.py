@@ -1,7 +1,7 @@
 """The search for a plan: which regions get checkpoints, and what they save.
 
-Estimates select the plans to try. The figures of a plan are measured: the planned function is derived, and its memory modelled as
-in `jaxviz.memory`.
+Estimates select the plans to try. The figures of a plan are measured: the planned function is derived, and its memory modelled as in
+`jaxviz.memory`.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Search:
     """Plans for one function, measured on demand.
 
     Args:
-      derivation: of the function as it is written.
-      recompute_collectives: whether values that devices exchange may be exchanged again.
-      offload: how values are moved to the host; None where none is.
-      step: the training step that takes the gradient, where the peak is to be that of all of it.
+      derivation: of the function as written.
+      recompute_collectives: whether collectives may be recomputed.
+      offload: how values are moved to the host; None without offloading.
+      step: the training step that takes the gradient, if the peak is to be that of the whole step.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class Search:
         self.plain_flops = all_flops(self.plain)
         self.recompute_collectives = recompute_collectives
         self.bound: Bound | None = None
-        """On the work of the plan that was found last, or on its peak where its work was bounded."""
+        """A bound on the work of the last plan that was found, or on its peak if its work was limited."""
         self.trials: dict[Hashable, Trial] = {}
         self._lowered = 0
         """Equations of the plans for which layouts were found."""
         self._parts: dict[Region, list[Part] | None] = {}
         self._paths: dict[tuple[Region, ...], list[Form]] = {}
         self.fewest: dict[tuple[tuple[Region, ...], int], float | None] = {}
-        """The bytes that checkpoints around some regions save at least for so much work, as far as they are known."""
+        """The fewest bytes that checkpoints around some regions save for a given amount of work, as far as known."""
 
     @cached_property
     def written(self) -> Trade:
@@ -138,15 +138,15 @@ class Search:
         return self.trial(Form((self.whole,), ((part, part.choice(names)),)))
 
     def modelled(self, trial: Trial | None) -> MemoryTimeline:
-        """The memory over time with a plan, or as it is written."""
+        """The memory over time with a plan, or as written."""
         derivation = self.derivation if trial is None else replace(trial.derivation, placed=self.derivation.placed)
         return memory(derivation) if self.step is None else memory_of_step(self.step, derivation)
 
     def held(self, trial: Trial | None = None) -> str:
-        """What the peak is made of: `of it 12.5 GiB arguments, 12.5 GiB results and 1.0 GiB for one value, exp (model.py:12)`.
+        """What the peak consists of: `of it 12.5 GiB arguments, 12.5 GiB results and 1.0 GiB for one value, exp (model.py:12)`.
 
         Args:
-          trial: a plan; None for the function as it is written.
+          trial: a plan; None for the function as written.
         """
         timeline = self.modelled(trial)
         if not timeline.steps:
@@ -163,11 +163,11 @@ class Search:
         return ", ".join(parts)
 
     def measured(self, derivation: Derivation, is_final: bool = False) -> Trade:
-        """What a derivation comes to.
+        """The figures of a derivation.
 
         Args:
           derivation: of the function, with checkpoints or without.
-          is_final: whether XLA's layouts are found for it, however large it is.
+          is_final: whether XLA's layouts are determined for it, even if it is large.
         """
         residuals = distinct(derivation.linearized.residuals)
         sizes = self.context.sizes
@@ -193,12 +193,12 @@ class Search:
         return None if layouts is None else (layouts, [layouts.values.get(a, 1) for a in call.invars])
 
     def finally_measured(self, trial: Trial) -> Trade:
-        """What a plan that is chosen comes to."""
+        """The figures of the chosen plan."""
         return self.measured(trial.derivation, is_final=True) if self.context.sizes.is_per_device else trial.trade
 
     @property
     def its(self) -> str:
-        """Of what a peak is one."""
+        """What has the peak, for texts: the gradient, or the training step."""
         return "its gradient" if self.step is None else f"the training step `{self.step.traced.name}`"
 
     @property
@@ -210,8 +210,8 @@ class Search:
         """A form, derived and measured.
 
         Args:
-          form: what is tried.
-          groups: for a value all that get its name in the source.
+          form: the form.
+          groups: for a value all those that share its name in the source.
         """
         key: Hashable = form.key
         names: dict[Var, str] = {}
@@ -229,7 +229,7 @@ class Search:
     def planned(
         self, form: Form, name_of: Callable[[Part, Var], str], names: Mapping[Var, str] | None = None
     ) -> Program:
-        """The function with the checkpoints of a form, and what it saves under the names that are given to it."""
+        """The function with the checkpoints of a form, and what it saves under the names given to it."""
         names = form.names(name_of) if names is None else names
         entering = form.entering(name_of)
         on_host = [name for name in [*names.values(), *entering.values()] if self.is_offloaded(name)]
@@ -267,7 +267,7 @@ class Search:
 
     @cached_property
     def regions(self) -> list[Region]:
-        """Those that a checkpoint would take a share of the residuals away of, the best first."""
+        """Regions whose checkpoints would save a share of the residuals, the best first."""
         found = [
             r
             for r in find_regions(self.flat, self.context.stacks)
@@ -297,7 +297,8 @@ class Search:
         return sum(part.opened_nbytes - part.fewest.nbytes for part in self.parts(region) or ())
 
     def estimate(self, regions: Sequence[Region]) -> int:
-        """Of the peak with checkpoints around some regions that save nothing: what is kept, and the largest region opened up."""
+        """An estimate of the peak with checkpoints around some regions that save nothing: what is kept, plus the largest region while it is
+        recomputed."""
         transient = max(
             (part.opened_nbytes // part.times_here for r in regions for part in self.parts(r) or ()), default=0
         )
@@ -327,7 +328,7 @@ class Search:
 
     @cached_property
     def nested(self) -> list[tuple[Region, ...]]:
-        """Sets with a checkpoint around a region and around what is in it, which then saves nothing more than the outer one does."""
+        """Sets with a checkpoint around a region and around regions inside it, which then save nothing beyond the outer one."""
         pairs: list[tuple[Region, ...]] = [
             (outer, inner) for outer in self.regions for inner in self.regions if inner.is_inside(outer)
         ]
@@ -336,10 +337,10 @@ class Search:
     # --- what they save --------------------------------------------------------------------------------------------
 
     def path(self, regions: Sequence[Region], candidates: Mapping[str, Sequence[Var]] | None = None) -> list[Form]:
-        """What a checkpoint around these could save, from the fewest bytes to the fewest FLOPs: the steps that are worth most first.
+        """What a checkpoint around these could save, from the fewest bytes to the fewest FLOPs, the most valuable steps first.
 
         Args:
-          regions: they.
+          regions: the regions.
           candidates: by name the values that are saved together; by default each by itself.
         """
         key = tuple(regions)
@@ -364,7 +365,7 @@ class Search:
         return forms
 
     def outer_parts(self, regions: Sequence[Region]) -> list[Part]:
-        """The parts of some regions, but for those in others: these save nothing more."""
+        """The parts of some regions except those inside others, which save nothing more."""
         outer = [r for r in regions if not any(r.is_inside(other) for other in regions)]
         return [part for r in outer for part in self.parts(r) or ()]
 
@@ -378,7 +379,7 @@ class Search:
         return Trade(peak, kept, 0)
 
     def outside(self, form: Form) -> int:
-        """Bytes that are kept beside what a checkpoint around some regions is given, as far as that is known."""
+        """Bytes that are kept besides the inputs of a checkpoint around some regions, as far as known."""
         return self.opened.nbytes - sum(part.opened_nbytes for part, _ in form.choices)
 
     def samples(self) -> list[Trial]:
@@ -391,16 +392,16 @@ class Search:
         return each(self.trial, forms, "plans")
 
     def leanest(self) -> Trial:
-        """The plan of the lowest peak of those that save as little as they can."""
+        """The plan with the lowest peak among those that save as little as possible."""
         forms = [self.path(regions)[0] for regions in (*self.sets, *self.nested)]
         forms += [replace(f, chunk=n) for f in forms for n in self.chunks_of(f.regions)[:1]]
         return min(each(self.trial, forms, "plans"), key=by_peak)
 
     def fastest(self, room: Callable[[Trade], int]) -> Trial | None:
-        """The plan of the fewest FLOPs that fits; None where none was found.
+        """The plan with the fewest FLOPs that fits; None if none was found.
 
         Args:
-          room: the bytes that a plan leaves; fewer than none where it does not fit.
+          room: the bytes that a plan leaves free; negative if it does not fit.
         """
         for sets in (self.sets, self.nested):
             best = self.fastest_of(sets, room)
@@ -442,7 +443,7 @@ class Search:
         return best
 
     def chunks_of(self, regions: Sequence[Region]) -> list[int]:
-        """How many iterations a chunk may have, where the body of one scan is among some regions and its carries take enough to matter."""
+        """Possible chunk lengths, if the body of one scan is among some regions and its carries take enough memory to matter."""
         inside = [r for r in regions if r.is_body]
         if len(inside) != 1 or len(list(inside[0].spots)) != 1:
             return []
@@ -512,11 +513,11 @@ class Search:
         return best
 
     def is_little(self, flops: int) -> bool:
-        """Whether it is not worth another checkpoint to save so much work."""
+        """Whether this much work is too little to be worth another checkpoint."""
         return flops <= _LITTLE * self.plain_flops
 
     def lowest(self, most_work: int) -> Trial | None:
-        """The plan of the lowest peak that takes no more work than this, in FLOPs; None where none was found."""
+        """The plan with the lowest peak with no more work than this, in FLOPs; None if none was found."""
         found = [t for regions in self.sets for t in self._lowest_around(regions, most_work)]
         best = min(found, key=by_peak, default=None)
         if best is None:
@@ -546,7 +547,7 @@ class Search:
 
 
 def all_flops(derivation: Derivation) -> int:
-    """Of forward and backward, but for the rounding of what a checkpoint saves."""
+    """FLOPs of both passes, except for the rounding of saved values."""
     known: dict[int, Cost] = {}
     return sum(
         flops_of(e, known, free=compat.reduce_precision_p)

@@ -28,11 +28,11 @@ NO_CHECKPOINTS = "everything"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What checkpoints a function is to be derived with.
+    """The checkpoints with which a function is derived.
 
     Args:
-      name: of the policy, or 'as it is' for the function's own, or 'everything' for no checkpoints.
-      policy: what `jax.checkpoint` takes; None for its default, and for the two others.
+      name: the name of the policy, or 'as it is' for the function's own, or 'everything' for no checkpoints.
+      policy: a policy for `jax.checkpoint`; None for its default, and for the two others.
     """
 
     name: str
@@ -47,7 +47,7 @@ def setting(policy: Any) -> Setting:
     """Reads a policy: a name in `jax.checkpoint_policies`, a policy, 'as it is', or 'everything'; or a Setting.
 
     Raises:
-      ValueError: no policy has that name, or it is that of a function that makes policies; the message says what to write.
+      ValueError: no policy has that name, or the function with that name makes policies; the message says what to write.
       TypeError: it is not a policy.
     """
     if isinstance(policy, Setting):
@@ -94,13 +94,13 @@ def _no_such_policy(name: str) -> str:
 
 
 def derive_under(derivation: Derivation, to: Setting) -> Derivation:
-    """The function derived as if each of its checkpoints, those inside of others too, had been written with this policy.
+    """The function derived as if each of its checkpoints, including nested ones, had been written with this policy.
 
-    Where it has none, one goes around the whole function. Without checkpoints ('everything') the numbers that JAX would hold as arrays
-    where a checkpoint stood are left in place, which is a few bytes each.
+    If it has none, one is added around the whole function. Without checkpoints ('everything'), numbers that JAX would keep as arrays
+    because of a checkpoint stay literals, a few bytes each.
 
     Raises:
-      ValueError: there is no checkpoint, and JAX would not let one be put around the function; the message says why.
+      ValueError: there is no checkpoint, and JAX would not accept one around the function; the message says why.
     """
     primal = derivation.primal
     if to.name == AS_IT_IS or (not to.sets_policy and not has_checkpoints(primal)):

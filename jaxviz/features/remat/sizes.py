@@ -14,9 +14,9 @@ class Sizes:
     """The sizes of a function's values.
 
     Args:
-      layouts: of the function's gradient; None where it runs on one device, or where all are to be counted together.
+      layouts: of the function's gradient; None if it runs on one device, or if all devices are to be counted together.
       inputs: for each input of the function over how many devices it is divided.
-      copies: for values that an inlined function has in the place of others, these.
+      copies: maps values of an inlined function to those that they replace.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Sizes:
         return nbytes(value.aval) // self._parts.get(value, 1)
 
     def stands_for(self, binder: Var, operand: Atom) -> None:
-        """Has what a body takes in laid out as what is handed to it."""
+        """Gives the inputs of a body the layouts of its operands."""
         if operand in self._parts:
             self._parts.setdefault(binder, self._parts[operand])
 

@@ -23,8 +23,8 @@ is left to be solved exactly."""
 class Problem:
     """Choices x of 0 or 1 with `matrix x <= 0` and `lower <= x <= upper`.
 
-    Each row of the matrix is a difference, or has a single choice of its own in addition. Such a problem has whole numbers at its
-    corners, so that without a limit it need not be told that they must be: it is a minimum cut.
+    Each row of the matrix is a difference of two choices, or has an additional choice that occurs in no other row. The vertices of such a
+    problem are integral, so without a limit no integrality constraints are needed: it is a minimum cut.
     """
 
     matrix: Any
@@ -33,7 +33,7 @@ class Problem:
 
     @staticmethod
     def of(rows: Sequence[tuple[int, tuple[int, ...]]], lower: np.ndarray, upper: np.ndarray) -> Problem:
-        """From rows `(x, others)`, each of which says that x is chosen only if one of the others is."""
+        """A problem from rows `(x, others)`, each of which says that x is chosen only if one of the others is."""
         from scipy.sparse import csr_array
 
         at = np.repeat(np.arange(len(rows)), [1 + len(others) for _, others in rows])
@@ -43,7 +43,7 @@ class Problem:
         return Problem(csr_array((values, (at, columns)), shape=(len(rows), len(lower))), lower, upper)
 
     def with_twins(self, columns: Sequence[int]) -> Problem:
-        """The same with a second choice beside each of some, that does as well; they come after all others, in this order."""
+        """The same with a second, equivalent choice for each of some; these come after all others, in this order."""
         from scipy.sparse import csc_array, hstack
 
         at = np.asarray(columns, int)
@@ -52,7 +52,7 @@ class Problem:
         return Problem(matrix, lower, upper)
 
     def settled(self, chosen: np.ndarray, cost: np.ndarray) -> Problem:
-        """The same where what is not among some choices, and costs something, stays so."""
+        """The same problem, in which choices that are not in `chosen` and have a cost are fixed at 0."""
         return replace(self, upper=np.where((chosen < 0.5) & (cost > 0), 0.0, self.upper))
 
     def least(self, cost: np.ndarray, second: np.ndarray | None = None) -> np.ndarray:
@@ -73,7 +73,7 @@ class Problem:
         return self.settled(chosen, cost).least(second + 1e-6 * cost)
 
     def within(self, cost: np.ndarray, weight: np.ndarray, limit: float) -> np.ndarray:
-        """The choices of the least cost whose weight keeps to a limit; the best to a tenth of a percent, where the problem is small.
+        """The choices with the least cost whose weight stays within a limit; optimal to a tenth of a percent if the problem is small.
 
         Raises:
           ValueError: there are none.
@@ -89,7 +89,7 @@ class Problem:
         return self.least(weight)
 
     def bound(self, cost: np.ndarray, weight: np.ndarray, limit: float) -> float:
-        """What choices whose weight keeps to a limit cost at least, which is proved whatever the size of the problem.
+        """A lower bound for the cost of choices whose weight stays within a limit, valid for any size of the problem.
 
         Raises:
           ValueError: there are none.

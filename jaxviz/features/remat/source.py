@@ -26,7 +26,7 @@ _FUNCTIONS: WeakValueDictionary[int, types.FunctionType] = WeakValueDictionary()
 
 
 def tree_of(file: str) -> ast.Module:
-    """A file as it was imported; an empty one where it is no Python, or not there."""
+    """The syntax tree of a file as it was imported; an empty one if it is not Python, or does not exist."""
     return _parsed("".join(linecache.getlines(file)))
 
 
@@ -44,12 +44,12 @@ def source_line(file: str, line: int) -> str:
 
 
 def start_of(node: Any) -> tuple[int, int]:
-    """Where an expression or a statement starts."""
+    """The start of an expression or a statement."""
     return node.lineno, node.col_offset
 
 
 def end_of(node: Any) -> tuple[int, int]:
-    """Where it ends."""
+    """Its end."""
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
@@ -68,7 +68,7 @@ def _calls(tree: ast.Module) -> dict[tuple[int, ...], ast.Call]:
 
 
 def last_name(node: ast.AST) -> str:
-    """`scan` of `jax.lax.scan`; '' for what is no name."""
+    """`scan` for `jax.lax.scan`; '' for anything but a name."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
@@ -78,7 +78,7 @@ def is_checkpoint(node: ast.AST) -> bool:
 
 
 def without_checkpoint(node: ast.expr) -> ast.expr:
-    """What a checkpoint is put around, or the expression itself."""
+    """The expression inside a checkpoint, or the expression itself."""
     while isinstance(node, ast.Call) and is_checkpoint(node):
         node = node.args[0]
     return node
@@ -93,7 +93,7 @@ def checkpoint_decorator(node: ast.expr) -> bool:
 
 
 def definition_of(file: str, line: int, name: str) -> Function | ast.Lambda | None:
-    """The function or the lambda that begins on a line, with its decorators; None where there is none, or more than one."""
+    """The function or lambda that begins on a line, with its decorators; None if there is none, or more than one."""
     found = [
         node
         for node in ast.walk(tree_of(file))
@@ -109,7 +109,7 @@ def first_line(function: Function) -> int:
 
 
 def assigned_to(file: str, node: ast.AST) -> str:
-    """The last name of what an expression is assigned to as a whole; '' where it is not."""
+    """The last name of the target that an expression as a whole is assigned to; '' if there is none."""
     holder = next(holders_of(file, node), None)
     if isinstance(holder, ast.Assign) and len(holder.targets) == 1:
         return last_name(holder.targets[0])
@@ -117,12 +117,12 @@ def assigned_to(file: str, node: ast.AST) -> str:
 
 
 def parents_of(file: str) -> dict[ast.AST, ast.AST]:
-    """For each node of a file the one that holds it."""
+    """The parent of each node of a file."""
     return {child: node for node in ast.walk(tree_of(file)) for child in ast.iter_child_nodes(node)}
 
 
 def holders_of(file: str, node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that hold a node, innermost first."""
+    """The ancestors of a node, innermost first."""
     parents = parents_of(file)
     while node in parents:
         node = parents[node]
@@ -130,7 +130,7 @@ def holders_of(file: str, node: ast.AST) -> Iterator[ast.AST]:
 
 
 def alias_of(file: str, module: str) -> str | None:
-    """What a file calls a module."""
+    """The name under which a file imports a module."""
     for node in ast.walk(tree_of(file)):
         match node:
             case ast.Import(names=names):
@@ -145,7 +145,7 @@ def alias_of(file: str, module: str) -> str | None:
 
 
 def globals_of(code: Any) -> dict[str, Any]:
-    """The names of the module that some code is of; none where that is not found."""
+    """The globals of the module that contains some code; empty if it is not found."""
     # Code objects do not refer to their module. Searching all objects of the process always works, but takes a second after a large
     # derivation.
     outermost = str(code.co_qualname).partition(".")[0]

@@ -62,7 +62,7 @@ class Verification(Report):
       modelled: the same in the model.
       is_unrolled: whether the plan's checkpoints are around calls outside of any loop.
       in_branches: if XLA undoes these, the gradient with each in a branch of a `lax.cond` that is always taken; otherwise None.
-      beside: if XLA does not follow the plan, the model of the gradient with the plan beside the compiled program; otherwise None.
+      beside: if XLA does not follow the plan, the model of the gradient with the plan next to the compiled program; otherwise None.
     """
 
     function: str
@@ -76,7 +76,7 @@ class Verification(Report):
 
     @property
     def offloads(self) -> bool:
-        """Whether what the plan moves to the host is there in the compiled program, too; so it is where the plan moves nothing."""
+        """Whether the compiled program also offloads what the plan offloads; true if the plan offloads nothing."""
         return self.after.moves or not self.modelled[1].offloaded
 
     @property
@@ -197,7 +197,7 @@ def compiled_step(step: TrainingStep, program: Program) -> Compiled:
 
     Args:
       step: the step.
-      program: what it differentiates.
+      program: the function that it differentiates.
 
     Raises:
       the errors of compiling.
@@ -211,7 +211,7 @@ def compiled_gradient(derivation: Derivation, program: Program) -> Compiled:
     """A function's value and gradient, compiled for the default backend.
 
     Args:
-      derivation: says what it is differentiated in, and where its arguments lie.
+      derivation: says which arguments it is differentiated in, and on which devices they are.
       program: the function.
 
     Raises:

@@ -30,11 +30,11 @@ _SCANS = {"scan": 0, "map": 0, "fori_loop": 2, "associative_scan": 0}
 
 
 def ways_of(region: Region, written: Sequence[Region]) -> tuple[Way, ...] | None:
-    """How the source gets a checkpoint at each place of a region; None where one of them is in no source of the user's.
+    """How to write a checkpoint at each place of a region; None if one of them is not in the user's source.
 
     Args:
-      region: it.
-      written: the checkpoints that are there; one that holds the same gets another policy.
+      region: the region.
+      written: the existing checkpoints; one around the same equations gets another policy.
     """
     there = next((w for w in written if w.covers(region)), None)
     if there is not None and (found := _checkpoints(there)) is not None:
@@ -49,7 +49,7 @@ def ways_of(region: Region, written: Sequence[Region]) -> tuple[Way, ...] | None
 
 
 def removals_of(region: Region) -> tuple[Way, ...] | None:
-    """How a checkpoint that is there is taken away; None where it is in no source of the user's."""
+    """How to remove an existing checkpoint; None if it is not in the user's source."""
     found = _checkpoints(region)
     return tuple(_removed(*place) for place in found) if found is not None else None
 

@@ -30,10 +30,10 @@ def scan_in_chunks(scan, length_of_chunk):
 
 
 def in_chunks(ways: Sequence[Way], chunk: int) -> list[Way] | None:
-    """The ways to a checkpoint in a body, with its scan in chunks too; None where that is not called as `lax.scan` is.
+    """The ways to write a checkpoint in a body, with its scan also split into chunks; None if it is not called as `lax.scan` is.
 
     Args:
-      ways: they.
+      ways: the ways without chunks.
       chunk: the iterations of a chunk.
     """
     found: list[Way] = []
@@ -47,7 +47,7 @@ def in_chunks(ways: Sequence[Way], chunk: int) -> list[Way] | None:
 
 
 def by_hand(region: Region, chunk: int) -> str:
-    """What to write where that cannot be written by itself."""
+    """What the user has to write if it cannot be written automatically."""
     return (
         f"Turn the loop of {region.described} into a loop over chunks, whose body is jax.checkpoint of a loop over {chunk} "
         "iterations; the figures above assume that."

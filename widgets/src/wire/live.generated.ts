@@ -1,6 +1,6 @@
 /** Written by `python tests/page/wire_types.py` from `jaxviz/features/probes/messages.py`, which says more: not to be edited. */
 
-/** A series; what is not finite is None in `y`. */
+/** A series; non-finite values are None in `y`. */
 export interface LiveLine {
   name: string;
   kind: "value" | "cotangent";
