@@ -1,7 +1,7 @@
 """Custom derivative rules: jax's decorators, with errors that say which leaf of a rule is wrong.
 
-`custom_jvp`, `custom_vjp` and `custom_gradient` are jax's own, and make the same equations. The rules handed to them are looked at
-as they are traced: what JAX refuses is refused in JAX's words, with the function, the rule's line and the path of the leaf.
+`custom_jvp`, `custom_vjp` and `custom_gradient` are jax's own, and write the same equations. The rules passed to them are checked as they
+are traced: what JAX rejects is rejected with JAX's message, plus the function, the rule's line and the path of the leaf.
 """
 
 from __future__ import annotations

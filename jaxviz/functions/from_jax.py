@@ -1,4 +1,4 @@
-"""Functions of JAX's that derived functions need no others for, under the names that JAX gives them."""
+"""Functions of JAX's that need no version for derived functions, under JAX's names."""
 
 from jax import checkpoint as checkpoint
 from jax import closure_convert as closure_convert

@@ -33,11 +33,11 @@ class LeafCheck:
     Args:
       path: such as `x['w']`, or `output['y']`; in second order `the slope in x['w']`.
       kind: 'cotangent' or 'tangent'.
-      rule, numerical, replaced: the derivative where it is farthest off, by the rule, by central differences, and by the
-        function that the rule replaces (None if that cannot be differentiated): of the sum of the results along all ones, or, if
-        only that shows it, with random weights and directions.
+      rule, numerical, replaced: the derivative where the error is largest, by the rule, by central differences, and by the function that
+        the rule replaces (None if that cannot be differentiated): of the sum of the results along all ones, or, if only that shows the
+        error, with random weights and directions.
       element: the element of the leaf, such as `[2]`; '' for the leaf as a whole.
-      error, replaced_error: the largest absolute error of the rule in all directions tried, compared with either.
+      error, replaced_error: the largest absolute error of the rule in all directions tried, compared with each of the two.
       verdict: 'right', 'wrong', or 'not differentiable' at this point, as one-sided differences show.
     """
 
@@ -436,7 +436,7 @@ class _Differences:
 
 
 VERDICTS = ("wrong", "not differentiable", "right")
-"""What there is to say of a leaf, what to say first, first."""
+"""The verdicts on a leaf, in the order in which they are reported."""
 
 
 def _array(x: Any) -> Any:
@@ -444,9 +444,9 @@ def _array(x: Any) -> Any:
 
 
 def without_rules(program: Program) -> Program:
-    """The program with every function that has a custom rule replaced by what it computes, in bodies too.
+    """The program with each function that has a custom rule replaced by what it computes, also in bodies.
 
-    Rules inside such a function stay: they belong to what it computes with.
+    Rules inside such a function stay: they are part of what it computes.
     """
     builder = Builder(program.constvars, program.consts)
     env: dict[Atom, Atom] = {}

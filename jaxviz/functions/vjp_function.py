@@ -23,7 +23,7 @@ from jaxviz.transforms.transpose import Transposed, transpose_program
 
 
 class Transposable:
-    """What a `VJP` knows beside its residuals; it transposes when it is first called.
+    """The parts of a `VJP` other than its residuals; it is transposed at the first call.
 
     Args:
       traced: the call that was differentiated.
@@ -45,8 +45,8 @@ class Transposable:
         self._found: dict[tuple[Mask, Mask, bool], Transposed] = {}
 
     def transposed(self, given: Mask, wanted: Mask, logs: bool) -> Transposed:
-        """The backward program for the results that a cotangent is given for, the cotangents of arguments that are wanted, and what is
-        logged, if that is."""
+        """The backward program for the results whose cotangents are given and the arguments whose cotangents are wanted, with logged values
+        if requested."""
         found = self._found.get((given, wanted, logs))
         if found is None:
             found = self.transposed_at(given, logs, None)
@@ -63,22 +63,22 @@ class Transposable:
         return found
 
     def transposed_at(self, given: Mask, logs: bool, at: Sequence[Any] | None) -> Transposed:
-        """The backward program, at these values of the residuals and the cotangents that are given, where a rule's Python looks at them."""
+        """The backward program, at these values of the residuals and the given cotangents, for rules whose Python looks at values."""
         linear = [False] * self.n_residuals + [True] * sum(self.nonzeros_in)
         return transpose_program(self.linear, linear, given, at=at, logs=logs)
 
 
 @dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)
 class VJP:
-    """The function that `vjp` returns, as JAX's: a pytree whose leaves are its residuals.
+    """The function that `vjp` returns, like JAX's: a pytree whose leaves are its residuals.
 
     Args:
-      known: all of it but its residuals.
-      in_tree, out_tree: of the arguments and of the value.
-      args_res: the arguments that are residuals, nested as the arguments are; `NotNeeded` for the others. They may be taken out and
-        put back before it is called.
+      known: everything but its residuals.
+      in_tree, out_tree: the tree structures of the arguments and of the value.
+      args_res: the arguments that are residuals, nested like the arguments; `NotNeeded` for the others. They may be taken out, and put back
+        before it is called.
       opaque_residuals: the residuals that are not arguments.
-      structured_residuals: none; JAX since 0.11.1 has here what its own rules hold as one tree.
+      structured_residuals: none; since 0.11.1 JAX stores here the residuals of its own rules as a tree.
     """
 
     known: Transposable
@@ -117,11 +117,11 @@ class VJP:
 
     @api_boundary
     def with_refs(self, *refs: Any) -> Any:
-        """The function that adds the cotangent of an argument to a reference, where one is given in its place.
+        """The function that accumulates the cotangent of an argument into a reference, if one is given.
 
         Args:
-          *refs: for each argument a tree of its structure: a reference to add to, `jax.ad.GradValue()` for a cotangent that is
-            returned, `jax.ad.DontWant()` for one that is not formed.
+          *refs: for each argument a tree of its structure: a reference to add to, `jax.ad.GradValue()` for a cotangent that is returned,
+          `jax.ad.DontWant()` for one that is not computed.
         """
         leaves, tree = jax.tree.flatten(refs)
         if tree != self.in_tree:
@@ -157,7 +157,7 @@ def vjp_function(
     traced: Traced, parts: Linearized, nonzeros: Sequence[bool], in_tree: Any, residuals: Sequence[Any],
     saveable: Sequence[bool],
 ) -> VJP:  # fmt: skip
-    """The `VJP` with these values of its residuals, and of its arguments those that are `saveable`."""
+    """The `VJP` with these values of its residuals, and of its `saveable` arguments."""
     known = Transposable(traced, parts, nonzeros)
     saved = {i: x for i, x in zip(known.from_argument, residuals, strict=True) if i is not None}
     arguments = [

@@ -1,6 +1,6 @@
-"""`lax.cond`, and `lax.switch`: one of several programs is run.
+"""`lax.cond` and `lax.switch`: one of several programs is run.
 
-Source: JAX's `lax/control_flow/conditionals.py`, whose decision it is how the residuals of the branches are joined.
+Source: JAX's `lax/control_flow/conditionals.py`, which determines how the residuals of the branches are joined.
 """
 
 from __future__ import annotations

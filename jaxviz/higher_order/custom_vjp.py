@@ -1,5 +1,5 @@
-"""A function with a custom VJP rule: `jax.custom_vjp`; `custom_lin`, which stands for the derivative that its backward rule transposes; and
-`remat_opt`, its forward rule under `optimize_remat`.
+"""A function with a custom VJP rule: `jax.custom_vjp`; `custom_lin`, which represents the derivative until its backward rule transposes it;
+and `remat_opt`, its forward rule under `optimize_remat`.
 
 Source: JAX's `custom_derivatives.py`.
 """
@@ -31,7 +31,7 @@ CUSTOM_VJP = _CustomVjpKind(compat.custom_vjp_call_p, "call_jaxpr")
 
 
 def is_backward_rule(equation: Equation) -> bool:
-    """Whether it stands for the derivative of such a function: it can only be transposed, which is its backward rule."""
+    """Whether it represents the derivative of such a function: it can only be transposed, which runs the backward rule."""
     return equation.primitive is compat.custom_lin_p
 
 

@@ -24,7 +24,7 @@ def unknown(program: Program) -> Program:
 
 @shared
 def of_all_devices(aval: Any, sizes: tuple[tuple[Any, int], ...]) -> Program:
-    """The flags of one device → those of all, device by device along the axis of the flags."""
+    """The flags of one device → those of all devices, concatenated along the axis of the flags."""
     axes = tuple([name for name, _ in sizes])
     n = math.prod([size for _, size in sizes])
 
@@ -47,7 +47,7 @@ def in_a_loop(inner: Flagged) -> list[Watch]:
 
 
 def starts(builder: Builder, watches: Sequence[Watch], carry: Sequence[Atom], keeps: bool) -> list[Atom]:
-    """What a loop starts with beside its carry: the number of the step, flags that are not raised, and what `counting` keeps."""
+    """What a loop starts with besides its carry: the step number, flags that are not set, and what `counting` keeps."""
     (zeroth,) = builder.inline(_zeroth(), [])
     flags = [builder.inline(unraised(w.n_flags, w.n_loops), [])[0] for w in watches]
     return [zeroth, *flags, *(carry if keeps else [])]
@@ -56,7 +56,7 @@ def starts(builder: Builder, watches: Sequence[Watch], carry: Sequence[Atom], ke
 def counting(inner: Flagged, watches: Sequence[Watch], n_consts: int, n_carry: int, keeps: bool) -> Program:
     """A loop's body with flags: `consts, carry, step, flags, xs → carry, step, flags, ys`.
 
-    With `keeps` there goes round, after the flags, the carry that the first step in which one is raised began with.
+    With `keeps`, the carry at the start of the first step that sets a flag is also carried, after the flags.
     """
     builder = Builder()
     consts, carry, xs = partition([Var(a) for a in inner.program.in_avals], n_consts, n_carry)

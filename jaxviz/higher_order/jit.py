@@ -43,13 +43,13 @@ _OUTPUT_PARAMS = {"out_shardings": compat.UNSPECIFIED, "out_layouts": None}
 def jit_operation(
     like: Operation, body: Program, inputs: Sequence[int | None], outputs: Sequence[int | None]
 ) -> Operation:
-    """A jit of another body.
+    """A jit with another body.
 
     Args:
       like: the jit it is derived from.
       body: its program.
-      inputs, outputs: for each operand and result, the place of the one in `like` whose sharding, layout and donation it takes
-        over; None for a new one.
+      inputs, outputs: for each operand and result, the position of the one in `like` whose sharding, layout and donation it takes over;
+        None for a new one.
     """
     params = dict(like.params)
     params["jaxpr"] = body

@@ -1,8 +1,8 @@
-"""Programs whose values are observed as they run: equations put in after those that make them, with where in which loop they are.
+"""Programs whose values are observed as they run: equations are inserted after those that compute them, with their position in loops.
 
-All that stands in the way of a value, a `jit`, a loop, a branch, a checkpoint or a `shard_map`, is handed the iterations that it is in: a
-vector of integers, to which each loop adds its own. Functions with rules of their own are left alone, since it is their rule that is
-differentiated, not what they compute.
+Every equation around a value, a `jit`, a loop, a branch, a checkpoint or a `shard_map`, is passed the current iterations: a vector of
+integers, to which each loop appends its own. Functions with custom rules are left alone, since their rule is differentiated, not what they
+compute.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from jaxviz.transforms.driver import Builder, program_effects
 
 @dataclass(frozen=True)
 class Observer:
-    """What is put in.
+    """What is inserted.
 
     Args:
       chosen: the variables to observe.
-      observe: given the program being built, a variable, the equation that made it and the vector of iterations: adds what observes it,
-        and returns what stands for the value from there on.
-      has_use: whether an equation is one that the vector is of use to.
+      observe: given the program being built, a variable, the equation that computes it and the vector of iterations: adds what observes it,
+        and returns what replaces the value from there on.
+      has_use: whether an equation uses the vector.
       extend: adds such an equation, with the vector.
     """
 
@@ -41,7 +41,7 @@ class Observer:
 
 
 Rule = Callable[[Equation, Atom, Builder, "Observing"], None]
-"""Adds an equation whose programs are observed, given the vector of iterations that it stands in."""
+"""Adds an equation whose programs are observed, given the vector of iterations of its program."""
 
 _rules: dict[Any, Rule] = {}
 
@@ -77,12 +77,12 @@ def walk_observed(program: Program) -> Iterator[Program]:
 
 
 def observed_program(program: Program, observer: Observer) -> Program:
-    """The program with values observed; its last input is new, the vector of iterations at its outside, of one integer."""
+    """The program with values observed; its last input is new, the vector of iterations around it, of one integer."""
     return Observing(observer).whole(program)
 
 
 class Observing:
-    """Puts an observer into programs, and into those that their equations hold."""
+    """Inserts an observer into programs, and into those nested in their equations."""
 
     def __init__(self, observer: Observer):
         self.observer = observer
@@ -133,7 +133,7 @@ class Observing:
         )
 
     def nested(self, e: Equation, loop: Atom, builder: Builder) -> None:
-        """Adds an equation whose programs are observed."""
+        """Adds an equation whose nested programs are observed."""
         _rules[e.primitive](e, loop, builder, self)
 
     def last(self, program: Program, loop: Atom) -> Program:

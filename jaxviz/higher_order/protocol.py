@@ -1,9 +1,9 @@
-"""What a primitive that holds programs is, said once: its bodies and the operands of each, what goes round, how often it runs and how it is
-stepped.
+"""Describes primitives with nested programs: their bodies and the operands of each, what they carry, how often they run and how to step
+through them.
 
-Each file of this package says so for one primitive, and has the rules by which each transform goes through it, with what makes the equation
-anew for bodies of other types (`Scan.like`, `jit_operation`, …). Everyone else asks `of(equation)`, and names no such primitive; with bodies of
-the same types any operation is made anew by `convert.with_programs`.
+Each file of this package describes one primitive, and has the rules of each transform for it, and what rebuilds the equation for bodies of
+other types (`Scan.like`, `jit_operation`, …). Everyone else calls `of(equation)`, and names no such primitive; `convert.with_programs`
+rebuilds any operation with bodies of the same types.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from jaxviz.ir.syntax import Equation, Operation, Program
 
 Kind = Literal["", "call", "loop", "choice", "devices"]
-"""What becomes of the bodies: run once, in iterations, one of them chosen, on each device; '' where there is none."""
+"""How the bodies run: once, in iterations, one of them chosen, on each device; '' without bodies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Body:
 
 
 class HigherOrder:
-    """A primitive that holds programs. As it stands, one that calls a program on all of its operands.
+    """A primitive with nested programs. This base class describes one that calls a program on all of its operands.
 
     Args:
-      primitive: JAX's.
-      param: the one that holds the program.
+      primitive: JAX's primitive.
+      param: the param that is the program.
     """
 
     kind: ClassVar[Kind] = "call"
@@ -61,7 +61,7 @@ class HigherOrder:
         return (Body(operation.params[self.param], range(len(operation.in_avals)), self.param),)
 
     def carry(self, operation: Operation) -> tuple[int, int]:
-        """What goes round in a loop: how many inputs of the body come before it, and how many inputs it is. They are its first results."""
+        """The carry of a loop: how many inputs of the body come before it, and how many inputs it consists of. They are the first results."""
         return 0, 0
 
     def trip_count(self, operation: Operation) -> int | None:
@@ -69,7 +69,7 @@ class HigherOrder:
         return 1
 
     def copies(self, operation: Operation) -> int:
-        """How often the body stands in the compiled program."""
+        """How many copies of the body the compiled program contains."""
         return 1
 
     def n_devices(self, operation: Operation) -> int:
@@ -87,25 +87,25 @@ class HigherOrder:
         return iteration
 
     def inputs(self, operation: Operation, operands: Sequence[Any], step: int, carry: Sequence[Any]) -> list[Any]:
-        """What the body reads in one step, from 0 in the order of execution, given what goes round."""
+        """The inputs of the body in one step, counted from 0 in execution order, given the carry."""
         raise NotImplementedError
 
     def inputs_of_step(
         self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False, since: int = 0
     ) -> list[Any]:
-        """The same, or what the condition reads before that step, where the steps before it are to be run for it; traceable.
+        """The same, or the inputs of the condition before that step, computed by running the steps before it; traceable.
 
         Args:
-          since: the step that begins with the carry among the operands.
+          since: the step that starts with the carry among the operands.
         """
         raise NotImplementedError
 
     def steps(self, operation: Operation, operands: Sequence[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Runs the loop step by step: what the body reads in each, and what it gives."""
+        """Runs the loop step by step: the inputs of the body in each step, and its results."""
         raise NotImplementedError
 
     def segment(self, operation: Operation) -> Callable[..., Any]:
-        """A function that runs some of the steps at once, how many being an argument, so that it is compiled once."""
+        """A function that runs some of the steps; their number is an argument, so that it is compiled once."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ _FIRST_ORDER = _FirstOrder(None)
 
 
 def of(equation: Equation | Operation) -> HigherOrder:
-    """What the primitive of an equation is."""
+    """The description of an equation's primitive."""
     return _KINDS.get(equation.primitive, _FIRST_ORDER)
 
 
@@ -149,12 +149,12 @@ def is_choice(equation: Equation) -> bool:
 
 
 def is_call(equation: Equation) -> bool:
-    """Whether it runs one program once, on its operands, where it stands: a jit, a checkpoint, a function with a custom rule."""
+    """Whether it runs one program once, on its operands: a jit, a checkpoint, a function with a custom rule."""
     return of(equation).kind == "call"
 
 
 def is_scan(equation: Equation) -> bool:
-    """Whether it is a loop that is known to run so many times, goes over values and may stack results."""
+    """Whether it is a loop with a known trip count, which scans over values and may stack results."""
     return is_loop(equation) and of(equation).trip_count(equation.operation) is not None
 
 
@@ -166,7 +166,7 @@ def scan_length(equation: Equation) -> int:
 
 
 def carried(equation: Equation) -> range:
-    """The operands that go round in a loop, whose first results they become."""
+    """The operands that are the initial carry of a loop, in the order of its first results."""
     kind = of(equation)
     n_before, n = kind.carry(equation.operation)
     if not n:

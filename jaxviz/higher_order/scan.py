@@ -1,7 +1,7 @@
-"""`lax.scan`: a loop that runs so many times, goes over values and stacks results.
+"""`lax.scan`: a loop with a fixed trip count that scans over values and stacks results.
 
-Source: JAX's `lax/control_flow/loops.py`, whose decisions these rules repeat: which part of the carry has a tangent, which residuals are
-the same in each iteration and so stand outside the loop, and which are stacked.
+Source: JAX's `lax/control_flow/loops.py`, whose decisions these rules follow: which part of the carry has a tangent, which residuals are
+the same in each iteration and so are computed outside the loop, and which are stacked.
 """
 
 from __future__ import annotations
@@ -171,13 +171,13 @@ _jit: Callable[[Any], Any] = jax.jit
 
 @_jit
 def row(x: Any, i: int) -> Any:
-    """One element of what a scan goes over."""
+    """One element of what a scan scans over."""
     return lax.dynamic_index_in_dim(x, i, keepdims=False)
 
 
 @_jit
 def with_row(x: Any, element: Any, i: int) -> Any:
-    """What a scan stacks, with one element written into it."""
+    """The stacked results of a scan, with one element written into them."""
     return lax.dynamic_update_index_in_dim(x, element, i, 0)
 
 

@@ -1,8 +1,8 @@
 """`jax.shard_map`, which runs its body on each device of a mesh. `jax.pmap` is one inside a `jit`.
 
-The body is derived as the program of one device. What its forward part keeps leaves the forward `shard_map` and enters the linear one:
-an operand or a result as the user's specs lay it out, any other value with the devices' parts side by side along its first
-dimension; a scalar is given one for that.
+The body is derived as the program of one device. Residuals of its forward part leave the forward `shard_map` and enter the linear one:
+operands and results laid out by the user's specs, other values with the devices' parts concatenated along the first dimension, which
+scalars are given for that.
 
 Source: JAX's `shard_map.py`.
 """
@@ -75,14 +75,14 @@ def apply_shard_map(
     builder: Builder, like: Operation, body: Program, operands: Sequence[Atom], in_specs: Sequence[Spec],
     out_specs: Sequence[Spec],
 ) -> list[Var]:  # fmt: skip
-    """Adds a `shard_map` of another body; the body's constants, which it may not close over, become operands.
+    """Adds a `shard_map` with another body; the body's constants become operands, since it may not close over them.
 
     Args:
       builder: the program that it is added to.
       like: the operation it is derived from.
       body: the program of one device.
-      operands, in_specs: what it is applied to, and how each is laid out.
-      out_specs: how the results are.
+      operands, in_specs: its operands, and how each is laid out.
+      out_specs: how the results are laid out.
     """
     constants = [builder.constant(v, x) for v, x in zip(body.constvars, body.consts, strict=True)]
     n = len(constants)

@@ -1,4 +1,4 @@
-"""`lax.while_loop`: a loop of which only running it tells how often it runs; with a predicate for each example under `jax.vmap`.
+"""`lax.while_loop`: a loop whose trip count is known only after running it; under `jax.vmap` with a predicate for each example.
 
 Source: JAX's `lax/control_flow/loops.py`.
 """
@@ -364,9 +364,9 @@ def _side_by_side(asked: Flagged, n_condition: int, inner: Flagged, n_consts: in
 
 
 def with_one_predicate(program: Program) -> Program:
-    """The program with each such loop written out: it goes on while any example does, and keeps the carry of the others.
+    """The program with each batched-predicate loop rewritten to continue while any example does, keeping the carry of the finished ones.
 
-    That is what jax lowers it to; nested programs are gone through too.
+    JAX lowers it in the same way; nested programs are rewritten too.
     """
     equations = tuple([_with_one_predicate(e) for e in program.equations])
     if all(a is b for a, b in zip(equations, program.equations, strict=True)):
@@ -417,7 +417,7 @@ def _any(goes_on: Any) -> list[Any]:
 
 
 def kept_carry(goes_on: Any, before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    """The carry after a step: that of before it, of the examples that have ended."""
+    """The carry after a step: unchanged for examples that have finished."""
     which = lambda x: lax.broadcast_in_dim(goes_on, x.shape, tuple(range(goes_on.ndim)))
     return [lax.select_n(which(y), x, y) for x, y in zip(before, after, strict=True)]
 

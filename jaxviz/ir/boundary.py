@@ -18,13 +18,14 @@ _LIBRARY = sysconfig.get_path("stdlib") + os.sep
 
 
 def api_boundary(fun: F) -> F:
-    """Marks a public function: tracebacks of errors below it leave out jaxviz's frames and jax's, as `jax_traceback_filtering` says.
+    """Marks a public function: tracebacks of errors raised inside it leave out jaxviz's and jax's frames, according to
+    `jax_traceback_filtering`.
 
     >>> @api_boundary
     ... def derive(f, *args): ...
 
-    Frames of the standard library go with those that called them: context managers, cached properties. Where it was called in a way that
-    no function could be, the error says what to write.
+    Frames of the standard library are removed with those that called them: context managers, cached properties. If the call itself is
+      invalid for any function, the error says what to write.
     """
 
     @functools.wraps(fun)

@@ -15,11 +15,11 @@ _was_enabled = False
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pauses the garbage collector while programs are traced and derived. A context and a decorator.
+    """Pauses the garbage collector while programs are traced and derived. A context manager and a decorator.
 
-    A derivation creates about ten objects for each equation, nearly all of which are kept. The collector runs after
-    every few hundred of them and scans all of them again and again: for large programs this takes most of the time. When the last pause
-    ends, the collector is as before the first; garbage from the meantime is young, and is collected with the next few objects.
+    A derivation creates about ten objects per equation, nearly all of which are kept. The collector runs after every few hundred of them
+    and scans them again and again: for large programs this takes most of the time. When the last pause ends, the collector's state is as
+    before the first; garbage created meanwhile is young, and is collected with the next few objects.
 
     >>> @collector_paused()
     ... def derive(program): ...

@@ -37,7 +37,7 @@ def operation(
     effects: frozenset[Any],
     context: Any,
 ) -> Operation:
-    """The Operation for these, the same object each time; a fresh one where a param has no hash."""
+    """The Operation for these, the same object each time; a new one if a param is not hashable."""
     key = (primitive, exact_params(params), in_avals, out_avals, effects, context)
     try:
         found = _operations.get(key)
@@ -85,11 +85,11 @@ def shared(make: Callable[P, R]) -> Callable[P, R]:
 
 
 def trace_rule(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], of: Operation | None = None) -> Program:
-    """The program of one of JAX's rules, as `compat.jvp_rule` and its kin give them.
+    """The program of one of JAX's rules, as returned by `compat.jvp_rule` and similar functions.
 
     Args:
       fun, avals: the rule.
-      of: the operation that it is asked of.
+      of: the operation that it is for.
     """
     if of is not None and not of.programs and not of.effects:
         with contextlib.suppress(TypeError):  # a param is not hashable
@@ -102,7 +102,7 @@ def trace_rule(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], of: Oper
 
 
 def trace_rule_on_values(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], values: Sequence[Any]) -> Program:
-    """The program of a rule whose Python looks at values, at those of its operands."""
+    """The program of a rule whose Python looks at values, traced at the values of its operands."""
     info = compat.unknown_debug_info(len(avals), 0)
     return read_traced(compat.trace_to_jaxpr(fun, avals, info, values=values))
 
@@ -125,11 +125,10 @@ def read_jaxpr(
     """The Program of a jaxpr, and of every jaxpr nested in its params.
 
     Args:
-      jaxpr: a `ClosedJaxpr`, or an open `Jaxpr` as some params hold.
+      jaxpr: a `ClosedJaxpr`, or an open `Jaxpr` as in some params.
       held: ids of the jaxpr's literals that JAX's linearize keeps as arrays; see `Literal.held`.
       branches, is_path: how it was recorded; see `Program`.
-      made_from: for the place of an equation, the equation of a derived program that it was evaluated from. It has the origin of
-        that.
+      made_from: for the position of an equation, the equation of a derived program from which it was evaluated, whose origin it gets.
     """
     known = _programs.get(id(jaxpr))
     if known is not None:
@@ -219,7 +218,7 @@ def read_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_params(of: Operation) -> Mapping[str, Any]:
-    """Its params with every Program in them written out as the jaxpr it stands for."""
+    """Its params with every Program in them replaced by its jaxpr."""
     return map_programs(of.params, lambda program: program.jaxpr) if of.programs else of.params
 
 
@@ -229,7 +228,7 @@ def map_programs(params: Mapping[str, Any], change: Callable[[Program], Any]) ->
 
 
 def with_programs(op: Operation, change: Callable[[Program], Program]) -> Operation:
-    """An operation with each of its programs changed to one of the same types; the same object where none is changed."""
+    """An operation with each of its programs changed to one of the same types; the same object if none is changed."""
     changed = {program: change(program) for _, program in op.programs}
     if all(new is old for old, new in changed.items()):
         return op
@@ -247,7 +246,7 @@ def _map_param(value: Any, kind: Any, change: Any) -> Any:
 
 
 def write_program(program: Program) -> Any:
-    """The jaxpr of a Program, made anew: closed, or open where it was read from an open one."""
+    """The jaxpr of a Program, newly created: closed, or open if it was read from an open one."""
     env: dict[Var, Any] = {}
     literals: dict[int, Any] = {}
 
@@ -287,7 +286,7 @@ def write_program(program: Program) -> Any:
 
 
 def kept_jaxpr(program: Program) -> Any:
-    """The jaxpr of a Program that is to keep it. Read again, it is this very program, with the origins of its equations."""
+    """A cached jaxpr of a Program. Read again, it gives this very program, with the origins of its equations."""
     # Stored before it is registered: two threads may convert it at once, and an interrupt here must not leave an id that another jaxpr
     # could get.
     jaxpr = program.__dict__.setdefault("jaxpr", write_program(program))

@@ -25,8 +25,8 @@ def shows_source() -> bool:
 
 @contextmanager
 def source_shown(shown: bool) -> Iterator[None]:
-    """Meanwhile names of values are made of the user's source, or are not: a page that is given away without it has none of it in names
-    either."""
+    """Sets whether names of values are taken from the user's source, within the context: a page that is shared without source must not
+    contain any in names either."""
     before = _SHOWN.set(shown and _SHOWN.get())
     try:
         yield
@@ -36,7 +36,7 @@ def source_shown(shown: bool) -> Iterator[None]:
 
 @contextmanager
 def source_shown_as(shown: bool) -> Iterator[None]:
-    """Meanwhile it is as it was when something was made that is named only now."""
+    """Applies an earlier setting, within the context: that of when an object was created that is named only now."""
     before = _SHOWN.set(shown)
     try:
         yield
@@ -50,9 +50,9 @@ class Span:
 
     Args:
       line, column, end_line, end_column: where it starts and ends.
-      assigned: what its value is assigned to, such as `x` or `q, k, v`; '' where it is part of a larger expression.
-      target: for a statement such as `x += y`, its variable; else ''.
-      can_be_called: whether it is an expression that can be put into a call where it stands.
+      assigned: what its value is assigned to, such as `x` or `q, k, v`; '' if it is part of a larger expression.
+      target: for a statement such as `x += y`, its variable; otherwise ''.
+      can_be_called: whether it is an expression around which a call can be written.
     """
 
     line: int
@@ -70,14 +70,14 @@ def span_at(file: str, line: int, column: int, end_line: int, end_column: int) -
 
 
 def expression_at(location: Location | None) -> str:
-    """`jnp.tanh(x @ w + b)`: the expression at a location, on one line; '' where there is none to be found."""
+    """`jnp.tanh(x @ w + b)`: the expression at a location, on one line; '' if none is found."""
     if location is None or not _SHOWN.get():
         return ""
     return _source(location.file).text(_key(location))
 
 
 def called_by(expression: str) -> ast.expr | None:
-    """`self.norm` for `self.norm(x)`: what an expression calls; None where it is no call."""
+    """`self.norm` for `self.norm(x)`: what an expression calls; None if it is not a call."""
     try:
         call = ast.parse(expression, mode="eval").body
     except SyntaxError:  # there is no source text
@@ -94,13 +94,13 @@ def expressions_from(location: Location | None) -> list[str]:
 
 
 def assigned_at(location: Location | None) -> str:
-    """`x`: what the value of the expression at a location is assigned to; '' where it is part of a larger expression."""
+    """`x`: what the value of the expression at a location is assigned to; '' if it is part of a larger expression."""
     found = span_at(location.file, *_key(location)) if location is not None and _SHOWN.get() else None
     return found.assigned if found is not None else ""
 
 
 def unpacked_name(function: Location, path: str) -> str:
-    """`h` for `carry[0]` in a function that begins with `h, c = carry`; the path itself where it has no name of its own.
+    """`h` for `carry[0]` in a function that begins with `h, c = carry`; the path itself if it has no name.
 
     Args:
       function: where it is defined.
@@ -200,7 +200,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 @lru_cache(maxsize=4096)
 def shortened_expression(text: str, room: int) -> str:
-    """An expression in about so many characters, cut after a whole token, with the brackets closed that are open there.
+    """An expression in about this many characters, cut after a whole token, with open brackets closed.
 
     >>> shortened_expression("jax.nn.softmax(scores * scale + mask, axis=-1)", 30)
     'jax.nn.softmax(scores *…)'

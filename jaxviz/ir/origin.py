@@ -61,7 +61,7 @@ _CELL_OF_TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
 
 def file_label(file: str) -> str:
-    """A file's name as reports give it: a cell's is `In[3]`, as IPython counts them, for the names that it makes up tell nobody anything."""
+    """A file's name in reports: a cell is `In[3]`, by IPython's number, since the file names that it generates are meaningless to readers."""
     if not is_cell(file):
         return file
     in_terminal = _CELL_OF_TERMINAL.match(file)
@@ -76,30 +76,30 @@ def file_label(file: str) -> str:
 
 
 def is_cell(file: str) -> bool:
-    """Whether the name of a file is one that IPython gives to a cell."""
+    """Whether a file name is one that IPython gives to a cell."""
     return "ipykernel_" in file or file.startswith("<ipython-input")
 
 
 def locate(source: Any) -> Location | None:
-    """The user's line that led to an equation, or None where it has none.
+    """The user's line that led to an equation, or None if it has none.
 
-    The innermost one of the function's own code, as `own_code` says what that is; of a function that is a library's altogether, the
-    innermost of the library's; failing that, the line that called jaxviz.
+    The innermost line of the user's own code, as defined by `own_code`; for a library's function, the innermost line of the library;
+    otherwise the line that called jaxviz.
 
     Args:
-      source: an equation's `source`. Frames of jax, jaxviz and the standard library are passed over.
+      source: an equation's `source`. Frames of jax, jaxviz and the standard library are skipped.
     """
     lines = _lines(source)
     return lines.own or lines.library or lines.caller
 
 
 def own_line(source: Any) -> Location | None:
-    """The innermost line of the user's own code that led to an equation; None where there is none, as in a library's jitted function."""
+    """The innermost line of the user's own code that led to an equation; None if there is none, as in a library's jitted function."""
     return _lines(source).own
 
 
 def library_line(source: Any) -> Location | None:
-    """The innermost line of a library that led to an equation, where the user's own line called one; JAX is none."""
+    """The innermost line of a library (other than JAX) that led to an equation, if the user's own line called one."""
     return _lines(source).library
 
 
@@ -110,10 +110,10 @@ def written_by(source: Any) -> Instructions | None:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Instructions:
-    """Instructions that were under way, each with its code; one object for the same ones, since to tell codes apart takes time.
+    """The instructions of a stack, each with its code; equal stacks share one object, since comparing code objects takes time.
 
     Args:
-      outermost: the last of them, the user's own where there is one.
+      outermost: the last of them, the user's own if there is one.
     """
 
     outermost: tuple[Any, int]
@@ -176,7 +176,8 @@ def _lines_of(traceback: Any) -> _Lines:
 
 
 def owners(codes: Sequence[Any]) -> list[Owner]:
-    """Whose each code of a stack is, innermost first. What a library writes, compiles and calls, as one that checks types does, is Python's."""
+    """The owner of each code of a stack, innermost first. Code that a library generates, compiles and calls, as type checkers do, counts as
+    Python's."""
     found: list[Owner] = []
     in_library = False
     for code in reversed(codes):
@@ -210,7 +211,7 @@ def _call_stack(traceback: Any) -> tuple[Location, ...]:
 
 
 def call_stack(source: Any) -> tuple[Location, ...]:
-    """The user's own lines that led to an equation, innermost first; those of libraries where there are no others.
+    """The user's own lines that led to an equation, innermost first; those of libraries if there are no others.
 
     Args:
       source: an equation's `source`.

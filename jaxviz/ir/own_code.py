@@ -64,7 +64,7 @@ _settings: list[tuple[str, ...]] = list(_from_environment())
 @cleared
 @lru_cache(maxsize=4096)
 def owner(file: str) -> Owner:
-    """Whose a source file is."""
+    """The owner of a source file."""
     if is_of_jaxviz(file):
         return "jax" if file.startswith(_PASSES_ON) else "jaxviz"
     included, excluded = _settings
@@ -90,7 +90,7 @@ def is_of_program(file: str) -> bool:
 
 
 def is_of_jaxviz(file: str) -> bool:
-    """Whether a source file is jaxviz's, that part of it included which hands on to JAX."""
+    """Whether a source file is jaxviz's, including the part that calls into JAX."""
     return file.startswith(_JAXVIZ)
 
 

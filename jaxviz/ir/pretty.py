@@ -34,14 +34,15 @@ def format_program(program: Program) -> str:
 
 
 def variable_names(program: Program, given: Mapping[Var, str] | None = None) -> dict[Var, str]:
-    """A name for every variable, in JAX's way: a, ..., z, ba, bb, ...; those of a nested program after its equation's.
-    As JAX prints it, the inputs and results of a jit have the same names inside and outside.
+    """A name for every variable, in JAX's style: a, ..., z, ba, bb, ...; those of a nested program after its equation's.
+
+    As in JAX's output, the inputs and results of a jit have the same names inside and outside.
 
     A result that nothing reads is named `_`.
 
     Args:
       program: the program.
-      given: names that some variables have already, such as residuals from the forward program; no other gets them.
+      given: names that some variables already have, such as residuals from the forward program; no other variable gets them.
     """
     names: dict[Var, str] = dict(given or {})
     taken = frozenset(names.values())
@@ -96,8 +97,8 @@ def _letters(i: int) -> str:
 
 
 def printed_params(operation: Operation) -> list[str]:
-    """The params of an operation that JAX prints, in its order, as `name=value`; of those that are programs the name alone,
-    and `{}` for each program within a value.
+    """The params of an operation that JAX prints, in its order, as `name=value`; for programs only the name, and `{}` for each program
+    within a value.
 
     >>> printed_params(trace(lambda x: lax.scan(step, 0.0, x))(xs).equations[1].operation)
     ['jaxpr', 'length=3', 'num_carry=1', 'num_consts=0', 'reverse=False', 'unroll=1']

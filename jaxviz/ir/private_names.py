@@ -1,10 +1,10 @@
-"""Which versions of JAX this jaxviz supports, and every private name of JAX that it uses.
+"""The versions of JAX that this jaxviz supports, and every private name of JAX that it uses.
 
-`check_jax` looks for them before the engine is imported, so that another JAX gives one error that says what to do, and not an
-AttributeError from somewhere inside. A name that only one feature needs is no reason to refuse: where it is used, something that raises the
-error is in its place. `jaxviz doctor` lists what is missing, and so needs this module and not the engine.
+`check_jax` checks them before the engine is imported, so that an unsupported JAX gives one error that says what to do, instead of an
+AttributeError from somewhere inside. A missing name that only one feature needs is not an error: it is replaced by an object that raises
+one when it is used. `jaxviz doctor` lists missing names, and so needs this module without the engine.
 
-Beside the names in the table, `compat` reads some attributes of JAX's objects (`_trace` of a tracer, `frame.tracing_eqns` of a trace,
+Besides the names in the table, `compat` reads some attributes of JAX's objects (`_trace` of a tracer, `frame.tracing_eqns` of a trace,
 `_fun` and `_jit_info` of a jitted function, `_base_array` of random keys) and the local variables of the frames of a call of a jitted
 function (`pjit.cache_miss`, `jit_trace`, `call_impl_cache_miss`).
 """
@@ -29,9 +29,9 @@ class Name(NamedTuple):
     """A private name of JAX's.
 
     Args:
-      why: what it is needed for that the public API does not offer.
+      why: why it is needed in addition to the public API.
       feature: what does not work without it; '' for jaxviz as a whole.
-      since, before: the versions of JAX that have it, where not all do that are supported.
+      since, before: the versions of JAX that have it, if not all supported ones do.
     """
 
     why: str
@@ -290,12 +290,12 @@ PRIVATE_NAMES: dict[str, Name] = {
     "sharding_impls.SdyArrayList": Name("a callback with the whole value", _PROBE),
     "sharding_impls.ShardingContext": Name("whether a probe is in a program for several devices", _PROBE),
 }  # fmt: skip
-"""Path under `jax._src` → what it is for. A test holds it to the names that `compat` uses."""
+"""Path under `jax._src` → what it is for. A test compares it with the names that `compat` uses."""
 
 
 @cache
 def missing_names() -> Mapping[str, Name]:
-    """The rows of the table whose name the installed JAX lacks, of those that its version should have."""
+    """The rows of the table whose name the installed JAX lacks, though its version should have it."""
     version = jax.__version_info__
     expected = {name: row for name, row in PRIVATE_NAMES.items() if row.since <= version < row.before}
     return {name: row for name, row in expected.items() if not _is_there(name)}
@@ -347,7 +347,7 @@ def _what_to_do() -> str:
 
 
 def complete(module: Any, path: str = "") -> Any:
-    """A module of JAX's; where it lacks names that some feature needs, one that has something in their place that raises when it is used."""
+    """A module of JAX's; if it lacks names that some feature needs, one in which these raise when used."""
     path = path or module.__name__.removeprefix("jax._src.")
     return _Incomplete(module, path) if any(name.startswith(f"{path}.") for name in missing_names()) else module
 

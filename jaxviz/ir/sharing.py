@@ -1,7 +1,7 @@
-"""Shared caches: what is built from equal parts is built once, and a user's data is never kept alive.
+"""Shared caches: equal parts are built once, and a user's data is never kept alive.
 
-Parts are the same where nothing could tell them apart. Python's `==` is not enough: `1 == 1.0 == True == np.int32(1)` and `0.0 == -0.0`,
-and an attribute of a foreign function, or a param of a user's primitive, means something else by each of them. So keys are made by `exact`.
+Parts are the same if nothing can distinguish them. Python's `==` is not enough: `1 == 1.0 == True == np.int32(1)` and `0.0 == -0.0`, and an
+attribute of a third-party function, or a param of a user's primitive, may treat each of them differently. So keys are created by `exact`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _ALONE = (bool, enum.Enum, np.dtype)
 
 
 def exact(x: Any) -> Hashable:
-    """A key that is equal for what is the same in type too, within tuples, mappings and dataclasses as well.
+    """A key that is equal only for values of equal type, also within tuples, mappings and dataclasses.
 
     >>> exact(1) == exact(1.0), exact((0.0, 1)) == exact((-0.0, 1))
     (False, False)
 
-    What cannot be hashed gives what cannot be hashed either.
+    For unhashable values the key is unhashable too.
     """
     kind: Any = type(x)
     if kind in _AS_THEY_ARE:
@@ -94,13 +94,13 @@ _clear: list[Callable[[], None]] = []
 
 
 class SharedTable(Generic[T]):
-    """What was made, by the parts that it was made from.
+    """A cache of objects by the parts from which they were built.
 
-    Key: made by `exact`, of all that what is made depends on. Look-up order: what is kept; then what is held weakly, and is there as long
-      as somebody else has it. On a miss, None.
+    Key: created by `exact`, from everything that the object depends on. Look-up order: strongly held objects; then weakly held ones, which
+      exist as long as somebody else refers to them. On a miss, None.
 
     Args:
-      size: how many others may be used, and surely are kept, after something was used last; after twice as many it is dropped.
+      size: an object is certainly kept until this many others have been used since its last use; after twice as many it is dropped.
     """
 
     def __init__(self, size: int):
@@ -125,7 +125,7 @@ class SharedTable(Generic[T]):
         return found
 
     def keep(self, key: Any, made: T, weakly: bool = False) -> T:
-        """Keeps what was made, or with `weakly` only knows it; and returns it."""
+        """Stores an object, with `weakly` only by a weak reference; and returns it."""
         if weakly:
             self._weak[key] = made
             return made
@@ -135,14 +135,14 @@ class SharedTable(Generic[T]):
         return made
 
     def values(self) -> Iterator[T]:
-        """What is kept."""
+        """The strongly held objects."""
         return iter({**self._earlier, **self._recent}.values())
 
     def __len__(self) -> int:
         return len({**self._earlier, **self._recent})
 
     def clear(self) -> None:
-        """Forgets all; who has what was made keeps it."""
+        """Drops everything; objects that others refer to stay alive."""
         self._recent, self._earlier = {}, {}
         self._weak.clear()
 

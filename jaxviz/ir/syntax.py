@@ -51,8 +51,8 @@ class Literal:
     Args:
       val: the value, a scalar.
       aval: its type.
-      held: whether JAX's `linearize` keeps this value in memory as an array. It does so for a scalar that crossed into
-        a jitted function (`x * 2.0` calls the jitted `jnp.multiply`), though the jaxpr prints it in place.
+      held: whether JAX's `linearize` keeps this value in memory as an array. It does so for a scalar that was passed to a jitted function
+        (`x * 2.0` calls the jitted `jnp.multiply`), though the jaxpr prints it in place.
     """
 
     __slots__ = ("aval", "held", "val")
@@ -71,18 +71,18 @@ Atom = Union[Var, Literal]
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Operation:
-    """What an equation does, without saying to which values: a primitive, its params and the types in and out.
+    """What an equation does, independent of its variables: a primitive, its params and the types in and out.
 
     Args:
       primitive: the JAX primitive.
-      params: its parameters, where nested jaxprs are Programs.
+      params: its parameters, with nested jaxprs as Programs.
       in_avals, out_avals: types of the operands and results.
       effects: JAX effects; one that concerns an operand names it by position.
       context: JAX's equation context (mesh, compute type, random number layout).
-      rules: the rules found for it, if it has user data; they go when it goes. See `RuleTable`.
+      rules: the rules found for it, if it has user data; they are freed with it. See `RuleTable`.
       programs: those nested in the params, each with a label such as `jaxpr` or `branches[1]`.
-      has_user_data: whether its params may hold a user's functions or arrays: programs, a callback, a custom rule. It is then shared as long
-        as somebody has it, and no longer.
+      has_user_data: whether its params may contain a user's functions or arrays: programs, a callback, a custom rule. It is then shared
+        only as long as somebody refers to it.
     """
 
     primitive: Primitive
@@ -105,9 +105,9 @@ class Origin:
     """Where a derived equation came from. It is immutable.
 
     Args:
-      equation: the equation of the program before, or None for one that stands for no single equation.
+      equation: the equation of the previous program, or None if it does not correspond to a single equation.
       transform: 'jvp', 'linearize' or 'transpose'.
-      rule: the rule that wrote it, such as 'jvp rule of sin'.
+      rule: the rule that created it, such as 'jvp rule of sin'.
       role: what it computes.
     """
 
@@ -169,13 +169,13 @@ Verdict = OneOf["saved", "recomputed", "offloaded"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Decision:
-    """What a checkpoint policy said of one equation of the checkpointed function.
+    """What a checkpoint policy decided for one equation of the checkpointed function.
 
     Args:
-      equation: of the function's JVP, whose origin is the equation that the user wrote. That origin is its own: what is copied from it
-        without a link keeps the origin, and is known by it.
-      verdict: what becomes of its results between the forward and the backward pass.
-      within: the equations of the function that hold the program it stands in, outermost first.
+      equation: of the function's JVP, whose origin is the equation that the user wrote. It has its own origin object: copies of it that
+        have no link keep the origin, and are identified by it.
+      verdict: what happens to its results between the forward and the backward pass.
+      within: the equations of the function that enclose its program, outermost first.
     """
 
     equation: Equation
@@ -189,12 +189,12 @@ class Checkpoint:
 
     Args:
       function: its JVP.
-      n_inputs: how many of the inputs of that are its own; the others are tangents.
+      n_inputs: how many of that program's inputs are the function's own; the others are tangents.
       policy: the checkpoint policy; None for the default, which saves nothing.
-      decisions: what the policy said, equation by equation.
+      decisions: what the policy decided, equation by equation.
       forward: what runs in the forward pass; its last `n_residuals` results are kept.
-      backward: what is left of the function for the backward pass: from the residuals and its inputs.
-      n_residuals: how many values are kept beside the inputs.
+      backward: the rest of the function, which runs in the backward pass on the residuals and the function's inputs.
+      n_residuals: how many values are kept besides the inputs.
       lengths: the trip counts of the scans that it runs in, outermost first.
     """
 
@@ -215,7 +215,7 @@ class Branch:
     Args:
       location: the user's line.
       kind: what Python asked for: 'bool', 'int', 'float', 'index' or 'value'.
-      value: what it was told.
+      value: the answer.
     """
 
     location: Location | None
@@ -225,11 +225,11 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a tangent is the tangent of: one value, or several that differ by constants, such as `x` and `x + 1`.
+    """The values that a tangent belongs to: one value, or several that differ by constants, such as `x` and `x + 1`.
 
     Args:
-      values: in the forward program, first the one that the others were made from.
-      variables: what they were in the program before the transform.
+      values: in the forward program, first the one that the others were computed from.
+      variables: the corresponding variables of the program before the transform.
       results: those of the variables that are results of that program.
     """
 
@@ -239,7 +239,7 @@ class Shared:
 
 
 Relation = OneOf["value", "tangent", "cotangent", "part"]
-"""What a variable is to one of the program before: the same value, all of its tangent or cotangent, or a part of the sum that is its
+"""How a variable relates to one of the previous program: the same value, its whole tangent or cotangent, or a term of the sum that is its
 cotangent."""
 
 Relations = Iterable[tuple[Atom, Relation, Atom]]
@@ -268,9 +268,10 @@ class Program:
       closed: whether it is emitted as a ClosedJaxpr (always, except in params that hold an open jaxpr).
       tangents: returns, for a program that takes tangents, a mapping from each tangent variable to the variable that it is the tangent
         of. Computed when it is read.
-      cotangents: returns, for a transposed program, a mapping from a value of the forward program to the variables whose sum is its cotangent.
-      relations: returns, for a derived program, how its variables relate to those of the previous program. A variable that both share is the
-        same value, and not listed. Computed when it is read.
+      cotangents: returns, for a transposed program, a mapping from a value of the forward program to the variables whose sum is its
+        cotangent.
+      relations: returns, for a derived program, how its variables relate to those of the previous program. A variable that both share is
+        the same value, and not listed. Computed when it is read.
     """
 
     constvars: tuple[Var, ...]

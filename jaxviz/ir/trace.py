@@ -126,13 +126,13 @@ def trace_call(
 
     Args:
       fun: the function.
-      args, kwargs: its arguments, pytrees of arrays (or of ShapeDtypeStructs, where no value is needed).
+      args, kwargs: its arguments, pytrees of arrays (or of ShapeDtypeStructs, if no value is needed).
       active: for each flat argument, whether it is differentiated; all by default. It matters only where Python looks at values.
-      has_aux: whether the function returns a pair whose second element is not differentiated and may hold anything.
+      has_aux: whether the function returns a pair whose second element is not differentiated and may be anything.
       debug_info: name and argument paths, if they are not those of `fun`.
-      keeps_rules: whether custom JVP rules are derived as JAX derives those of a function called outside `jit`; else as those of
-        a jaxpr.
-      on_values: whether the function is run on the arguments at once, so that Python may look at values in custom rules too.
+      keeps_rules: whether custom JVP rules are derived as JAX derives those of a function called outside `jit`; otherwise as those of a
+        jaxpr.
+      on_values: whether the function is run on the arguments, so that Python may look at values in custom rules too.
       closes_over: see `compat.trace_to_jaxpr`.
     """
     kwargs = kwargs or {}
@@ -238,11 +238,11 @@ CALLED = "The function is"
 
 
 def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Adds to an error, which may not say whose type it speaks of, what arguments its function had; once, for the innermost.
+    """Adds the arguments of the function to an error about types or values; once, for the innermost function.
 
     Args:
       error: one about types or values.
-      fun: the function; one that stands for another call says so with an attribute `stands_for`.
+      fun: the function; a wrapper names the function it represents by an attribute `stands_for`.
       args, kwargs: its arguments.
     """
     if any(note.startswith(CALLED) for note in getattr(error, "__notes__", ())):

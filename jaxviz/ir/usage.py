@@ -20,7 +20,7 @@ def say_what_to_write(
 ) -> None:
     """Adds to the error of a public function how to call it.
 
-    Where it was given no function, or a function without arguments, or a keyword that is nearly one of its own.
+    That is, if it was given no function, a function without arguments, or a keyword that is similar to one of its own.
     """
     parameters = inspect.signature(public).parameters
     unexpected = [k for k in kwargs if k not in parameters and f"unexpected keyword argument {k!r}" in str(error)]

@@ -63,7 +63,7 @@ _LAYS_OUT = frozenset("reshape transpose broadcast_in_dim squeeze expand_dims co
 
 
 def find_duplicates(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
-    """Residuals that are one value in several types or layouts. At stake are those that could be recomputed from one of them."""
+    """Residuals that are the same value in several types or layouts. The wasted bytes are those that could be recomputed from one of them."""
     alike: dict[Any, tuple[Source, list[Residual]]] = {}
     producers = _Producers()
     for r, atom in zip(residuals, atoms, strict=True):
@@ -367,7 +367,7 @@ def _type(atom: Atom) -> tuple[Any, Any]:
 
 
 def made_at(atom: Atom, site: Site) -> tuple[Any, ...]:
-    """What tells residuals of two derivations of one function apart: the type, the operation and the line."""
+    """A key to match residuals of two derivations of one function: the type, the operation and the line."""
     source = site.sources(atom)[0]
     if source.equation is None:
         return (_type(atom), isinstance(atom, Literal), source.atom in site.constants)

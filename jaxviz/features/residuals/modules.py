@@ -30,16 +30,16 @@ _OF_EQUINOX = "eqx."
 
 
 def scopes_of(equation: Equation, within: Sequence[Equation] = ()) -> Iterator[str]:
-    """The named scopes of an equation, after those of the equations that hold it."""
+    """The named scopes of an equation, preceded by those of the enclosing equations."""
     for e in (*within, equation):
         yield from compat.scopes(e.source)
 
 
 def module_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
-    """`Transformer/blocks_0/LayerNorm_0`: the path of the module that an equation stands in; '' where there is none.
+    """`Transformer/blocks_0/LayerNorm_0`: the path of the module that contains an equation; '' if there is none.
 
-    flax linen, haiku and penzai leave it as named scopes. Elsewhere it is the methods that led to the equation, each called as it was:
-    `Net/head` for `self.head(x)`, `Net/Block` for `block(x)` of a class `Block`; and then the named scopes.
+    flax linen, haiku and penzai record it as named scopes. For other libraries it consists of the methods that led to the equation, each as
+    it was called: `Net/head` for `self.head(x)`, `Net/Block` for `block(x)` of a class `Block`; followed by the named scopes.
     """
     # einsum also names a scope, after its formula, which is not a module.
     scopes = [name for name in scopes_of(equation, within) if "," not in name and "->" not in name]

@@ -69,7 +69,7 @@ def why_nothing_is_kept(derivation: Derivation) -> tuple[str, ...]:
 
 
 def no_gradient_note(derivation: Derivation) -> tuple[str, ...]:
-    """Why there is no gradient, or it is zero, in a sentence; empty otherwise."""
+    """Why there is no gradient, or why it is zero, in a sentence; otherwise empty."""
     primal, parts = derivation.primal, derivation.linearized
     inputs = zip(primal.arg_names, primal.in_avals, derivation.nonzeros, strict=True)
     typed = [(name or "an argument", aval, nonzero) for name, aval, nonzero in inputs]

@@ -60,8 +60,8 @@ def explain(
       kind, expression, location: of the residual.
       linear, backward: the equations of the linear and the backward program that read it; None if there is no backward one.
       site: the forward program.
-      lengths: trip counts of the scans that stack it up.
-      dummy_branches: the branches that fill its place with a dummy.
+      lengths: trip counts of the scans that stack it.
+      dummy_branches: the branches that return a dummy in its place.
     """
     what = {
         "argument": f"the argument `{expression}`",

@@ -32,9 +32,9 @@ class Total(Data):
     """The residuals of one line, function, scope or module.
 
     Args:
-      name: of the line, function, scope or module.
+      name: the name of the line, function, scope or module.
       nbytes: the sum of their bytes.
-      nbytes_per_device: the largest number of these bytes on one device; None if all is on one device.
+      nbytes_per_device: the largest number of these bytes on one device; None if everything is on one device.
       count: the number of residuals.
       location: the line of the largest residual.
     """
@@ -59,11 +59,11 @@ def totals(
 
 
 def path_totals(groups: Iterable[Sequence[Residual]], path: Callable[[Residual], str]) -> tuple[Total, ...]:
-    """One total for each path, where those of repeated layers are one: `Net/blocks_0…11/Dense_0`.
+    """One total for each path, with repeated layers merged: `Net/blocks_0…11/Dense_0`.
 
     Args:
-      groups: residuals of one expression together.
-      path: of a residual.
+      groups: groups of residuals of one expression.
+      path: the path of a residual.
     """
     groups = list(groups)
     key = without_repeats([[path(r) for r in group] for group in groups])
@@ -73,22 +73,22 @@ def path_totals(groups: Iterable[Sequence[Residual]], path: Callable[[Residual],
 
 
 def per_device(residuals: Sequence[Residual]) -> int | None:
-    """Bytes of what one device holds at most: what XLA decides how to lay out counts in full. None where all is on one device."""
+    """The most bytes on one device: values whose layout XLA chooses count in full. None if everything is on one device."""
     if all(r.nbytes_per_device is None for r in residuals):
         return None
     return sum(r.nbytes if r.nbytes_per_device is None else r.nbytes_per_device for r in residuals)
 
 
 def scope_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
-    """`encoder/attention`: the named scopes of an equation, after those of the equations that hold it."""
+    """`encoder/attention`: the named scopes of an equation, preceded by those of the enclosing equations."""
     return "/".join(scopes_of(equation, within))
 
 
 def call_path(equation: Equation) -> str:
-    """`loss/Net/Block/eqx.nn.Linear`: the functions that were called on the way to an equation, then the named scopes it is made in.
+    """`loss/Net/Block/eqx.nn.Linear`: the functions that were called on the way to an equation, then its named scopes.
 
-    The equation's own alone, not those of what holds it, so that inside of a program it is the path from there. flax linen and haiku leave the
-    path of each module as scopes, which then stand by themselves. '' where nothing is known.
+    Only the equation's own, not those of enclosing equations, so that inside a program the path is relative to it. flax linen and haiku
+    record the path of each module as scopes, which are then used alone. '' if nothing is known.
     """
     return next(filter(None, (path_to(e.source) for e in (equation, *ancestors(equation)))), "")
 

@@ -1,4 +1,4 @@
-"""The texts about a residual, computed when they are read: of thousands of residuals, a report names only those of a few expressions."""
+"""The texts about a residual, computed when read: of thousands of residuals, a report names only those of a few expressions."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Words:
 
     Args:
       site: the forward program.
-      atom: what it is there.
-      path: of an argument.
-      sources: where it comes from; several where each branch of a cond has its own.
-      held: the equations that hold what makes it, outermost first.
+      atom: the residual there.
+      path: its path, if it is an argument.
+      sources: the equations that compute it; several if each branch of a cond has its own.
+      held: the equations that enclose the one that computes it, outermost first.
       kind, location: of the residual.
       linear, backward: the equations of the linear and the backward program that read it; None if there is no backward one.
-      branches: those that fill its place with a dummy.
-      with_source: whether it may be named by the user's source.
+      branches: the branches that return a dummy in its place.
+      with_source: whether its name may come from the user's source.
     """
 
     site: Site

@@ -11,7 +11,7 @@ from jaxviz.ir.compat.jaxprs import custom_jvp_call_p, custom_vjp_call_p
 from jaxviz.ir.compat.private import _batching, _callback, _conditionals, _config, _core, _lax, _state_types, pjit
 
 IF_MAPPED: Any = _batching.zero_if_mapped
-"""Stands for the front, of a value that is mapped."""
+"""As a mapped dimension: the front if the value is mapped, otherwise none."""
 
 
 def has_batching_rule(primitive: Any) -> bool:
@@ -46,8 +46,8 @@ def batching_rule(
     """The batching rule of a primitive, for tracing.
 
     Returns:
-      a function from operands to results, both with their mapped dimensions; the types that it takes; and where the results' are,
-      a list that is filled in as it is traced.
+      a function from operands to results, both with their mapped dimensions; its input types; and the mapped dimensions of the results, a
+      list that is filled when it is traced.
 
     Source: `_batch_jaxpr_inner` in JAX's `batching.py`.
     """
@@ -66,7 +66,7 @@ def batching_rule(
 
 
 def match_axis(axis: Axis, source: int | None, to: int | None, x: Any) -> Any:
-    """A value with its mapped dimension moved, or copied along one; JAX's error where it cannot lose one."""
+    """A value with its mapped dimension moved, or broadcast along a new one; JAX's error if it cannot be unmapped."""
     return _batching.matchaxis(axis, source, to, x)
 
 
@@ -78,18 +78,18 @@ def mapped_sharding(sharding: Any, dim: int | None, axis: Axis, context_mesh: An
 
 
 def guarded(index: Any, branch: int, operands: Sequence[Any]) -> list[Any]:
-    """The operands of one branch of a mapped cond, those of other examples cut off from differentiation."""
+    """The operands of one branch of a mapped cond, with those of other examples excluded from differentiation."""
     chosen = _lax.eq(index, _lax._const(index, branch))
     return [_conditionals._bcast_select(chosen, x, _lax.stop_gradient(x)) for x in operands]
 
 
 def select_results(index: Any, *results: Any) -> Any:
-    """Of the results of the branches of a mapped cond, for each example that of its own branch."""
+    """Selects for each example the results of its own branch of a mapped cond."""
     return _conditionals._bcast_select_n(index, *results)
 
 
 def refuse_effects_when_mapped(effects: Iterable[Any], of: str) -> None:
-    """Raises JAX's error for effects that cannot be had once for all examples."""
+    """Raises JAX's error for effects that cannot be mapped."""
     found = set(effects)
     if of == "cond":
         if any(isinstance(e, _state_types.RefEffect) for e in found):
@@ -107,9 +107,9 @@ def platform_index(platforms: Any) -> Any:
 
 
 def mapped_arguments(leaves: Sequence[Any]) -> tuple[Axis, list[Any], list[int | None]] | None:
-    """The axis that `jax.vmap` maps over where it has called a function, with the arguments' values and mapped dimensions.
+    """The axis over which the enclosing `jax.vmap` maps a function, with the arguments' values and mapped dimensions.
 
-    None where some argument is mapped in another way than along a dimension.
+    None if some argument is not mapped along a dimension.
     """
     trace = _core.trace_ctx.trace
     if not isinstance(trace, _batching.BatchTrace):
@@ -121,7 +121,7 @@ def mapped_arguments(leaves: Sequence[Any]) -> tuple[Axis, list[Any], list[int |
 
 
 def outside_vmap(fun: Callable[[], Sequence[Any]], dims_out: Sequence[int | None]) -> list[Any]:
-    """Calls a function on values that carry their mapped dimension, and hands its results to `jax.vmap`."""
+    """Calls a function on values with their mapped dimension, and returns its results to `jax.vmap`."""
     trace = _core.trace_ctx.trace
     with _core.set_current_trace(trace.parent_trace):
         outs = fun()

@@ -20,12 +20,12 @@ class JitCall(NamedTuple):
     """A call of a jitted function that JAX is tracing, lowering or compiling for.
 
     Args:
-      identity: of the call, while it is under way.
-      kind: 'call'; 'ahead' for `f.trace` and `f.lower`; 'part' for what a transform outside of `jit` evaluates of a jitted function.
-      fun: what was jitted; None for a part.
+      identity: identifies the call while it is under way.
+      kind: 'call'; 'ahead' for `f.trace` and `f.lower`; 'part' for what a transform outside `jit` evaluates of a jitted function.
+      fun: the function that was jitted; None for a part.
       info: the parameters of `jit`; None for a part.
-      args, kwargs: of the call; a part has them flat.
-      debug_info: of a part's program, else None.
+      args, kwargs: the arguments; those of a part are flat.
+      debug_info: of a part's program, otherwise None.
     """
 
     identity: tuple[int, int]
@@ -38,10 +38,10 @@ class JitCall(NamedTuple):
 
 
 def jit_call_under_way(frame: Any) -> JitCall | None:
-    """The innermost call of a jitted function among a Python frame and those that called it; None where there is none.
+    """The innermost call of a jitted function among a Python frame and its callers; None if there is none.
 
-    A listener of `jax.monitoring` runs inside the call that it hears of, whose frames have what JAX goes by. Reading them changes nothing,
-    which putting another function in the place of one of JAX's would.
+    A listener of `jax.monitoring` runs inside the call that an event is about, and JAX's own frames have the information. Unlike replacing
+    one of JAX's functions, reading them changes nothing.
     """
     while frame is not None:
         code = frame.f_code
@@ -87,7 +87,7 @@ def is_about_hashes(error: Exception) -> bool:
 
 
 def static_values(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call that `static_places` gives, by name."""
+    """The arguments of a call that `static_places` returns, by name."""
     places, names = static_places(f)
     by_place = parameters(f, len(args), {})[0]
     static = {by_place[i]: args[i] for i in sorted(places) if i < len(args)}
@@ -95,14 +95,14 @@ def static_values(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dic
 
 
 def is_primitive_call(fun: Any) -> bool:
-    """Whether a jitted function is one that JAX makes to run an operation by itself."""
+    """Whether a jitted function is one that JAX creates to run a single operation."""
     return hasattr(fun, "_apply_primitive")
 
 
 def static_arguments(
     fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The static arguments of a call, and the others that are given by position and by keyword; each by name."""
+    """The static arguments of a call, and the others that are passed by position and by keyword; each by name."""
     names, _, _ = parameters(fun, len(args), {})
     static = {names[i]: args[i] for i in sorted(info.static_argnums) if i < len(args)}
     static |= {name: kwargs[name] for name in info.static_argnames if name in kwargs}
@@ -140,18 +140,18 @@ def jit_options(info: Any) -> dict[str, str]:
 
 
 def trace_key() -> Any:
-    """What of JAX's configuration and context a traced program is kept under, as it is now."""
+    """The part of JAX's current configuration and context that is in the cache key of a traced program."""
     return _config.trace_context()
 
 
 def trace_config() -> dict[str, Any]:
-    """What of JAX's configuration and context a traced program is kept under, by name, as it is now."""
+    """The same by name."""
     names: Callable[[], Sequence[str]] = _config.trace_context_names
     return dict(zip(names(), trace_key(), strict=True))
 
 
 def tree_differences(old: Any, new: Any) -> list[tuple[str, str, str]]:
-    """Where two tree structures differ: the path of a node, what it was and what it is."""
+    """Where two tree structures differ: the path of a node, and what it was and is."""
     found = _tree_util.equality_errors_pytreedef(old, new)
     return [(_named_path(path), str(before), str(after)) for path, before, after, _ in found]
 
@@ -170,12 +170,12 @@ HOOKS_FILE = __file__
 
 
 def on_jit_calls(heard: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None] | None) -> None:
-    """Has JAX call a function after each call of a jitted one, with that, its arguments, its keyword arguments and its results.
+    """Makes JAX call a function after each call of a jitted one, with that one, its arguments, keyword arguments and results.
 
-    It is where JAX itself checks for NaNs, whose check goes on; setting `jax_debug_nans` afterwards puts JAX's in its place.
+    It uses the hook with which JAX checks for NaNs, and that check still runs; setting `jax_debug_nans` afterwards restores JAX's.
 
     Args:
-      heard: to be called; None to put back what was there, unless another has taken the place since.
+      heard: the function; None restores the previous one, unless another has replaced it since.
     """
     while _hooks:
         hook, read, write, before = _hooks.pop()
@@ -225,7 +225,7 @@ _check_if_deleted = _array.ArrayImpl._check_if_deleted
 
 
 def explain_deleted(tell: Callable[[Any], str] | None) -> None:
-    """Has JAX's error for reading a deleted array end in what a function says of the array, if anything; None undoes it."""
+    """Adds what a function says about an array to JAX's error for reading it after deletion; None undoes it."""
 
     def check(self: Any) -> None:
         try:
@@ -240,7 +240,7 @@ def explain_deleted(tell: Callable[[Any], str] | None) -> None:
 
 
 def key_data(x: Any) -> Any:
-    """The array that an array of random keys is made of; the array itself of another."""
+    """The data of an array of random keys; any other array itself."""
     return getattr(x, "_base_array", x)
 
 
@@ -276,7 +276,7 @@ _WRAPS = ("traceback_util.py", "profiler.py", "/util.py", "linear_util.py", "con
 
 
 def part_of_jax(file: str) -> str:
-    """What a file of JAX's does: 'derivation', 'wrapper' where it only calls others, else 'jax'; '' of a file of another's."""
+    """The role of a file of JAX's: 'derivation', 'wrapper' if it only calls others, otherwise 'jax'; '' for files that are not JAX's."""
     if file.startswith(_JAXLIB):
         return "jax"
     if not file.startswith(_JAX):
@@ -301,13 +301,13 @@ _in_place: contextvars.ContextVar[tuple[tuple[Callable[..., Any], Any], ...]] = 
 
 @contextlib.contextmanager
 def replaced_vjp(new: Callable[..., Any], key: Any = None) -> Iterator[None]:
-    """Has `jax.vjp`, and with it `jax.grad` and all that is made of them, call something else in this thread; while that runs, it does not.
+    """Makes `jax.vjp`, and with it `jax.grad` and everything built on them, call something else in this thread, except while that runs.
 
-    Functions that `jax.jit` has traced before are traced again, for what they keep knows nothing of it.
+    Functions that `jax.jit` has traced before are traced again, since their cached traces do not include it.
 
     Args:
-      new: takes `jax.vjp` itself, and then its arguments.
-      key: the same for what does the same, for which JAX then keeps its traces; by default nothing else does.
+      new: is called with `jax.vjp` itself, and then its arguments.
+      key: equal for replacements with the same effect, which share JAX's cached traces; unique by default.
     """
     stack = (*_in_place.get(), (new, object() if key is None else key))
     token = _in_place.set(stack)

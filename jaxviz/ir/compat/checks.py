@@ -65,19 +65,19 @@ def not_saveable() -> Any:
 
 
 def merge_logs(logged: dict[Any, Any], more: Any, primitive: Any) -> None:
-    """Adds to what the backward rules of a program have logged so far, a value by key, what one more did, which may be nothing.
+    """Adds the values that one more backward rule logged, if any, to those logged so far, by key.
 
     Raises:
-      TypeError, ValueError: JAX's, for what is no dict, and for a key that is there already.
+      TypeError, ValueError: JAX's, if it is not a dict, or has a key that exists already.
     """
     logged.update(_ad._merge_rule_logs(logged, more, primitive))
 
 
 def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any) -> list[Any]:
-    """The flat arguments that a `VJP` holds, or what stands in the place of those that it does not.
+    """The flat arguments that a `VJP` holds, or the placeholders of those that it does not.
 
     Raises:
-      ValueError: JAX's, since 0.11, for one that was not to be saved and has not been put back.
+      ValueError: JAX's, since 0.11, if one that was not to be saved has not been put back.
     """
     if not _HAS_UNSAVEABLE:
         return list(jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, _api.NotNeeded)))
@@ -91,7 +91,7 @@ def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any) ->
 def accumulators(
     wanted: Sequence[Any], in_avals: Sequence[Any], explicit: bool, jaxpr: Callable[[], Any], in_tree: Any
 ) -> list[Any]:
-    """For each argument JAX's accumulator of its cotangent: of a value, into a reference, or into nothing.
+    """JAX's accumulator of each argument's cotangent: as a value, into a reference, or none.
 
     Args:
       wanted: `GradValue`, `DontWant`, a reference or an accumulator for each.
@@ -143,14 +143,13 @@ def is_float0(aval: Any) -> bool:
 @cleared
 @functools.lru_cache(maxsize=4096)
 def as_weak_as(aval: Any, other: Any) -> Any:
-    """A type, weak where another one is; the same object where it is so already."""
+    """A type, made weak if another one is; the same object if it already is."""
     weak = getattr(other, "weak_type", None)
     return aval if weak is None or weak == getattr(aval, "weak_type", weak) else aval.update(weak_type=weak)
 
 
 def as_cotangent(aval: Any, ct: Any) -> Any:
-    """The type of a value whose cotangents are of the type `ct`, which may be weak, or of another precision; the same object where it has
-    it."""
+    """The type of a value whose cotangents have the type `ct`, which may be weak, or of another precision; the same object if it matches."""
     aval = as_weak_as(aval, ct)
     dtype = getattr(ct, "dtype", None)
     if dtype is None or dtype == getattr(cotangent_type(aval), "dtype", dtype):
@@ -177,7 +176,7 @@ def stacked(aval: Any, length: int) -> Any:
 
 
 def unstacked(aval: Any) -> Any:
-    """The type of one of the values that `stacked` gives the type of; its layout over devices goes with the dimensions."""
+    """The inverse of `stacked`: the type of a single value; layouts over devices are adjusted with the dimensions."""
     return _core.mapped_leading_aval(aval.shape[0], aval)
 
 
@@ -187,7 +186,7 @@ def zeros(aval: Any) -> Any:
 
 
 def types_compatible(expected: Any, given: Any) -> bool:
-    """Whether a value of type `given` can stand where `expected` is asked for, weak types aside."""
+    """Whether a value of type `given` is accepted where `expected` is, apart from weak types."""
     return bool(_core.typecompat(expected, given))
 
 

@@ -36,7 +36,7 @@ Axis = Any
 """An axis that is mapped over, JAX's `AxisData`: `name`, `size`, `spmd_name` and `explicit_mesh_axis`."""
 
 Dims = tuple[int | None, ...]
-"""The dimensions along which each of the vmaps around a function maps a result of it, that of the outermost first."""
+"""The dimensions along which each of the vmaps around a function maps a result, the outermost vmap first."""
 
 
 class _MappedAlike:
@@ -288,14 +288,14 @@ def _empty_stores(rule: Any) -> None:
 
 
 class TracedJaxpr(NamedTuple):
-    """What `trace_to_jaxpr` makes.
+    """The result of `trace_to_jaxpr`.
 
     Args:
       jaxpr: a ClosedJaxpr.
       held: its literals that linearize keeps as arrays.
-      looks: where values were given, the points at which Python looked at one, as (source, what it asked for, the answer).
-      made_from: for the place of an equation of the jaxpr, the equation of a derived program that it was evaluated from.
-      bodies: those jaxprs inside of it that were traced in the same way, as is that of a `shard_map`.
+      looks: if values were given, the points at which Python looked at one, as (source, what it asked for, the answer).
+      made_from: for the position of an equation of the jaxpr, the equation of a derived program from which it was evaluated.
+      bodies: the nested jaxprs that were traced in the same way, such as that of a `shard_map`.
     """
 
     jaxpr: Any

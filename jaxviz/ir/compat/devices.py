@@ -22,7 +22,7 @@ def manual_axes() -> tuple[frozenset[Any], bool]:
 
 
 def axis_names(params: Mapping[str, Any]) -> set[Any]:
-    """The names of axes in an operation's params, as a collective has them, not those in its bodies."""
+    """The axis names in an operation's own params, such as a collective's, without those in its bodies."""
     names: set[Any] = set()
     for key in ("axes", "axis_name"):
         value = params.get(key)
@@ -92,7 +92,8 @@ def inside_shard_map(operation: Operation) -> Iterator[Any]:
 
 
 def on_each_device(operation: Operation, fun: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
-    """A `shard_map` of another body, a function, whose results come with the devices first, as `devices_of` counts them."""
+    """A `shard_map` with another body, a function, whose results are stacked over devices along the first dimension, in the order of
+    `devices_of`."""
     p = operation.params
     names = tuple(devices_of(operation))
 
@@ -109,12 +110,12 @@ def on_each_device(operation: Operation, fun: Callable[..., Sequence[Any]]) -> C
 
 
 def type_per_device(aval: Any, spec: Any, params: Mapping[str, Any]) -> Any:
-    """The type of what one device has of a value that goes into a `shard_map`."""
+    """The type of one device's part of an input of a `shard_map`."""
     return _core.shard_aval(params["mesh"], params["newly_manual_axes"], params["check_vma"], spec, aval)
 
 
 def type_of_all(aval: Any, spec: Any, params: Mapping[str, Any]) -> Any:
-    """The type of what the devices give together, of which each has `aval`."""
+    """The type of all devices' results together, each of type `aval`."""
     return _core.unshard_aval(params["mesh"], params["check_vma"], spec, aval)
 
 

@@ -105,7 +105,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def apart(text: str) -> list[str]:
-    """The layouts in one of several values, `{{replicated}, {manual}}`; one of a single value is the only one."""
+    """Splits the layouts of several values, `{{replicated}, {manual}}`; that of a single value is returned alone."""
     inner = text.strip()
     if not inner.startswith("{{"):
         return [inner]

@@ -27,7 +27,7 @@ from jaxviz.ir.compat.private import (
 JAX: str = f"JAX {jax.__version__}"
 
 COMPILED_IN_LESS_TIME: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
-"""Options that have XLA compile for the CPU in less time; in half of it where it has the last one, which later ones do not know."""
+"""Options that make XLA compile faster for the CPU; in half the time with the last one, which later versions do not have."""
 if jax.__version_info__ < (0, 11):
     COMPILED_IN_LESS_TIME["xla_cpu_use_fusion_emitters"] = False
 
@@ -118,12 +118,12 @@ def is_high(jaxpr: Any) -> bool:
 
 
 def is_high_equation(primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> bool:
-    """Whether an equation is of the high level, which JAX lowers to others before it compiles: a hi-primitive, or a call of one."""
+    """Whether an equation is high-level, which JAX lowers to others before it compiles: a hi-primitive, or a call of one."""
     return bool(primitive.is_high(*in_avals, **params))
 
 
 def hi_primitive_name(params: Mapping[str, Any]) -> str:
-    """`CustomVJPTraced of f`: the class of the hi-primitive that an equation with these params calls; '' where it calls none."""
+    """`CustomVJPTraced of f`: the class of the hi-primitive that an equation with these params calls; '' if it calls none."""
     if "_prim" not in params:
         return ""
     function = getattr(getattr(params["_prim"], "traced", None), "fun_name", "")
@@ -148,9 +148,9 @@ _OPENS_CHECKPOINTS: bool = jax.__version_info__ >= (0, 12)
 
 
 def opened(primitive: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The primitive and the params of an equation; of one that calls a hi-primitive, those of the checkpoint or the name that it is.
+    """The primitive and the params of an equation; for a call of a hi-primitive, those of the checkpoint or the name that it represents.
 
-    Under `jax_remat3` that is what `jax.checkpoint` and `checkpoint_name` write.
+    Under `jax_remat3`, `jax.checkpoint` and `checkpoint_name` create such calls.
     """
     held = params.get("_prim") if _OPENS_CHECKPOINTS else None
     kind = type(held).__name__
@@ -169,7 +169,7 @@ def is_ref(aval: Any) -> bool:
 
 
 def is_array(x: Any) -> bool:
-    """Whether x is an array on a device, which JAX's linearize always keeps as it is."""
+    """Whether x is an array on a device, which JAX's linearize always keeps unchanged."""
     return isinstance(x, jax.Array)
 
 
@@ -183,7 +183,7 @@ def function_debug_info(fun: Callable[..., Any], args: Sequence[Any], kwargs: di
 
 
 def differentiated_debug_info(fun: Callable[..., Any], primals: Sequence[Any]) -> Any:
-    """The same for what `jax.grad` gives `jax.vjp`: of the user's function, with the paths of the arguments that it is differentiated in."""
+    """The debug info that `jax.grad` passes to `jax.vjp`: that of the user's function, with the paths of the differentiated arguments."""
     held = inspect.getclosurevars(fun).nonlocals if getattr(fun, "__name__", "") == "f_wrapped" else {}
     if not {"f", "dyn_argnums", "static_args", "kwargs"} <= set(held):
         return function_debug_info(fun, primals, {})

@@ -13,7 +13,7 @@ from jaxviz.ir.compat.values import is_tracer
 
 
 def decide(policy: Any, primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> Any:
-    """What a checkpoint policy says of an equation: 'saved', 'recomputed', or (source, destination) memory kinds."""
+    """What a checkpoint policy decides for an equation: 'saved', 'recomputed', or (source, destination) memory kinds."""
     case = _pe.ensure_enum(policy(primitive, *in_avals, **params))
     if isinstance(case, _pe.SaveableType):
         return "saved"
@@ -42,7 +42,7 @@ def move_params(kind: str, n: int) -> dict[str, Any]:
 
 
 def has_effects(effects: frozenset[Any]) -> bool:
-    """Whether an equation with these is kept though nothing reads its results; naming an axis is no reason to."""
+    """Whether an equation with these effects is kept even if nothing reads its results; naming an axis is not enough."""
     return bool(effects) and not all(_pe.dceable_effects.contains(e) for e in effects)
 
 
@@ -56,7 +56,8 @@ report_effect: Any = debugging.debug_effect
 
 
 def run_where_known(primitive: Any) -> None:
-    """Has a checkpoint run an equation without results once: in the forward pass if its operands are known there, else in the backward pass."""
+    """Has a checkpoint run an equation without results once: in the forward pass if its operands are known there, else in the backward
+    pass."""
 
     def split(saveable: Any, unknown: Sequence[bool], available: Sequence[bool], eqn: Any) -> Any:
         if any(unknown):
@@ -104,10 +105,10 @@ def emit_callback(ctx: Any, callback: Callable[..., None], operands: Sequence[An
 
 
 def is_per_device(ctx: Any) -> bool:
-    """Whether what is lowered runs on each device of a mesh with values of its own, as the body of a `shard_map`."""
+    """Whether the code being lowered runs on each device of a mesh with its own values, as the body of a `shard_map` does."""
     return isinstance(ctx.module_context.axis_context, _sharding_impls.SPMDAxisContext)
 
 
 def is_staged() -> bool:
-    """Whether what is computed now, even of constants, becomes part of a program that runs later."""
+    """Whether what is computed now, even from constants, becomes part of a program that runs later."""
     return is_tracer(jax.lax.add(np.int32(0), np.int32(0)))

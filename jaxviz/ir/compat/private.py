@@ -1,4 +1,5 @@
-"""The modules under `jax._src` that are used, each with something that raises in the place of a name that this JAX lacks and only some feature needs."""
+"""The modules under `jax._src` that are used. A name that this JAX lacks, and that only some feature needs, is replaced by an object that
+raises."""
 
 from __future__ import annotations
 

@@ -108,14 +108,14 @@ _STAGED_AS_THEY_ARE = frozenset(
 def record_rule(
     fun: Callable[..., Sequence[Any]], avals: Sequence[Any], operation_of: Callable[..., Operation]
 ) -> Program | None:
-    """The program of one of JAX's rules, if all it does is to bind plain operations; in less than half the time.
+    """The program of one of JAX's rules, if it only binds plain operations; in less than half the time.
 
     Args:
-      fun, avals: as `trace_to_jaxpr` takes them.
+      fun, avals: as for `trace_to_jaxpr`.
       operation_of: the Operation for (primitive, params, types, context), or `NotRecorded`.
 
     Returns:
-      None for a rule that calls functions or has effects, and for one that fails, so that the longer way tells of it.
+      None for a rule that calls functions or has effects, and for one that fails, so that the slower path reports it.
     """
     if _config.eager_constant_folding.value:
         return None

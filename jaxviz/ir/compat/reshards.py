@@ -22,9 +22,9 @@ class Split:
     """How a value is divided over a mesh.
 
     Args:
-      shape: of the whole value or, in a `shard_map`, of what one device has.
-      dims: for each dimension the axes over which it is divided, a part of an axis as `model:(1)2`.
-      nbytes: of the whole value; 0 where its type has no bytes.
+      shape: of the whole value or, in a `shard_map`, of one device's part.
+      dims: for each dimension the axes over which it is divided; a part of an axis is written `model:(1)2`.
+      nbytes: bytes of the whole value; 0 if its type has no bytes.
     """
 
     shape: tuple[int, ...]
@@ -42,12 +42,12 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A dimension of the space that an instruction works in, such as `k` of a product `[i, k], [k, j] -> [i, j]`.
+    """A dimension of the iteration space of an instruction, such as `k` of a product `[i, k], [k, j] -> [i, j]`.
 
     Args:
-      operands: for each operand which of its dimensions it is; None where it is none of them.
+      operands: for each operand which of its dimensions it is; None if it is none of them.
       result: the same for the first result.
-      kind: whether the instruction sums over it, needs it whole, permutes it, or works on each part by itself.
+      kind: whether the instruction sums over it, needs it whole, permutes it, or works on each part separately.
     """
 
     operands: tuple[int | None, ...]
@@ -60,17 +60,17 @@ class Need:
     """A value that devices have to exchange for an instruction.
 
     Args:
-      kind: 'sum' where each device has a part of a sum, 'move' where a value is laid out in another way than it is needed.
+      kind: 'sum' if each device has a part of a sum, 'move' if a value is needed in another layout than it has.
       axes: those that are summed over, or that divide another dimension afterwards, or none.
       path: scopes and name of the instruction that sums, or that needs the value.
-      source: the same of what makes the value; '' for an argument.
+      source: the same for the instruction that computes the value; '' for an argument.
       operation: the instruction, such as 'stablehlo.dot_general'.
-      operands: its operands, as they are laid out before anything is moved.
+      operands: its operands, as laid out before the exchange.
       result: its first result.
-      factors: how it works on their dimensions; none where Shardy has no rule for it.
-      place: which operand is moved; -1 for a sum, and for a result that is laid out anew.
-      before, after: how the value is laid out.
-      is_asked: whether the program itself asks for the layout after: a constraint, a `reshard`, the specs of a `shard_map`.
+      factors: how its dimensions correspond; empty if Shardy has no rule for it.
+      place: which operand is moved; -1 for a sum, and for a result that changes its layout.
+      before, after: the layouts of the value.
+      is_asked: whether the program itself requests the layout `after`: by a constraint, a `reshard`, or the specs of a `shard_map`.
     """
 
     kind: Literal["sum", "move"]
@@ -89,13 +89,13 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A value of a lowered program, as Shardy lays it out.
+    """A value of a lowered program, as laid out by Shardy.
 
     Args:
-      path: of the instruction that makes it.
-      operation: of that, such as 'stablehlo.add'.
-      split: how it is laid out.
-      read: the axes that divide what the instruction reads.
+      path: the path of the instruction that computes it.
+      operation: that instruction, such as 'stablehlo.add'.
+      split: its layout.
+      read: the axes that divide the operands of the instruction.
     """
 
     path: str
@@ -110,11 +110,11 @@ class Needs:
 
     Args:
       meshes: the size of each axis, by mesh.
-      devices: by mesh the numbers of its devices, where they are not in their order.
-      arguments: how those are laid out, with their paths as JAX notes them; None where the program does not say.
-      results: how the results are laid out.
-      asked: the results of which the program says how.
-      needs: what is to be moved.
+      devices: by mesh the numbers of its devices, if they are not in order.
+      arguments: the layouts of the arguments, with their paths as JAX records them; None if the program does not say.
+      results: the layouts of the results.
+      asked: the results whose layouts the program specifies.
+      needs: the values to be exchanged.
       values: all values.
     """
 
@@ -127,12 +127,12 @@ class Needs:
 
 
 def needs_of(lowered: Any, partitioned: bytes | None = None) -> Needs:
-    """What has to be moved between devices in a lowered program, which stays as it is.
+    """The values that devices have to exchange in a lowered program, which is not changed.
 
     Args:
-      lowered: what `jax.jit(f).lower(...)` gives.
-      partitioned: the program as XLA has it once it knows the layouts of all values and before it divides them, as a serialized
-        `HloModuleProto`. Without it Shardy is run on the lowered program, of which XLA simplifies a part before: most layouts are the same.
+      lowered: the result of `jax.jit(f).lower(...)`.
+      partitioned: the program inside XLA after the layouts of all values are known and before it is partitioned, as a serialized
+        `HloModuleProto`. Without it Shardy is run on the lowered program, which XLA would simplify first: most layouts are the same.
 
     Raises:
       RuntimeError, ValueError: Shardy failed.
@@ -154,7 +154,8 @@ def needs_of(lowered: Any, partitioned: bytes | None = None) -> Needs:
 
 
 def told_of(lowered: Any) -> str:
-    """All that XLA makes of a lowered program depends on, but for flags: its text, and the names of its instructions, without the lines."""
+    """Everything in a lowered program that XLA's result depends on, apart from flags: its text, and the names of its instructions, without
+    the lines."""
     module = lowered.compiler_ir("stablehlo").operation
     names: list[str] = []
 

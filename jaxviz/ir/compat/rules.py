@@ -41,7 +41,7 @@ from jaxviz.ir.sharing import SharedTable, exact_params, is_data
 
 
 def nonzero_results(eqn: Any, mask: tuple[bool, ...]) -> Sequence[bool]:
-    """Which results of an equation carry a tangent, given which operands do, by JAX's own rules."""
+    """Which results of an equation have a tangent, given which operands do, according to JAX's rules."""
     if eqn.primitive in (
         custom_jvp_call_p,
         custom_vjp_call_p,
@@ -97,8 +97,8 @@ def jvp_rule(
     """The JVP rule of a primitive, for tracing.
 
     Returns:
-      a function from operands and nonzero tangents to results and nonzero tangents; the types that it takes; and which results
-      have a nonzero tangent, a list that is filled in as it is traced.
+      a function from operands and nonzero tangents to results and nonzero tangents; its input types; and which results have a nonzero
+      tangent, a list that is filled when it is traced.
     """
     rule = _ad.primitive_jvps[primitive]
     tangent_avals = [a.to_tangent_aval() for a in in_avals]
@@ -162,14 +162,14 @@ def trace_forward_rule(
     """The user's forward rule of a `custom_vjp_call`.
 
     Args:
-      params: of the equation.
+      params: params of the equation.
       in_avals: types of its operands after the first `n_closed_over`.
-      nonzeros: which of those carry a tangent.
-      context: of the equation.
+      nonzeros: which of those have a tangent.
+      context: context of the equation.
 
     Returns:
       (traced, n_residuals, forwarded): the rule from those operands to residuals that are not operands, then results; the number of
-      residuals; and for each the position among all operands of the equation, or None for one that the rule gives.
+      residuals; and for each the position among all operands of the equation, or None for one that the rule computes.
     """
     rule = _rules.get(params["fwd_jaxpr_thunk"].f)
     if rule is None:
@@ -200,14 +200,14 @@ def trace_forward_rule(
 def custom_lin_params(
     params: Mapping[str, Any], residuals: Sequence[Any], out_avals: Sequence[Any], zeros_in: Sequence[bool]
 ) -> dict[str, Any]:
-    """Params of the `custom_lin` that stands for the derivative of a `custom_vjp_call` until it is transposed.
+    """Params of the `custom_lin` that represents the derivative of a `custom_vjp_call` until it is transposed.
 
     Args:
-      params: of the `custom_vjp_call`.
-      residuals: for each residual None, or a pair of one value: a constant of the forward rule, which stays one in the backward
-        rule, where Python may look at it.
+      params: params of the `custom_vjp_call`.
+      residuals: for each residual None, or a one-element tuple of a constant of the forward rule, which stays one in the backward rule,
+        where Python may look at it.
       out_avals: types of the tangents of the results.
-      zeros_in: which operands carry no tangent.
+      zeros_in: which operands have no tangent.
     """
     backward = custom_vjp_call_p.get_bind_params(params)["subfuns"][2]
     n_given = sum(r is None for r in residuals)
@@ -249,7 +249,7 @@ def refused_in_remat(effects: Iterable[Any]) -> Iterable[Any]:
 
 
 def rounding_params(aval: Any) -> dict[str, int] | None:
-    """Params of the `reduce_precision` that rounds to a type, or None where there is nothing to round."""
+    """Params of the `reduce_precision` that rounds to a type, or None if no rounding is needed."""
     if not isinstance(aval, _core.ShapedArray) or not dtypes.issubdtype(aval.dtype, np.inexact):
         return None
     info = dtypes.finfo(aval.dtype)
@@ -257,10 +257,10 @@ def rounding_params(aval: Any) -> dict[str, int] | None:
 
 
 class Log:
-    """What a backward rule logs while it is traced, as it may since JAX 0.11.1: a dict of trees.
+    """What a backward rule logs while it is traced, possible since JAX 0.11.1: a dict of trees.
 
     Args:
-      is_wanted: whether the values are, and not their keys alone.
+      is_wanted: whether the values are wanted, and not just their keys.
     """
 
     def __init__(self, is_wanted: bool):
@@ -279,11 +279,11 @@ def trace_backward_rule(
     params: Mapping[str, Any], residual_avals: Sequence[Any], nonzero_cts: Sequence[bool],
     log: Log, values: Sequence[Any] | None = None,
 ) -> tuple[TracedJaxpr, list[bool]]:  # fmt: skip
-    """The user's backward rule, from the params of a `custom_lin`; on the values that it takes, if they are given.
+    """The user's backward rule, from the params of a `custom_lin`; traced on the values of its inputs, if given.
 
     Returns:
-      the rule, traced, from residuals and nonzero cotangents of the results to nonzero cotangents of the operands that carried
-      a tangent, then what is logged; and which of those cotangents are nonzero.
+      the rule, traced, from residuals and nonzero cotangents of the results to nonzero cotangents of the operands that had a tangent, then
+      what is logged; and which of those cotangents are nonzero.
     """
     ct_avals = [a.to_ct_aval() for a in params["out_avals"]]
     zero = _ad_util.SymbolicZero if params["symbolic_zeros"] else zeros
@@ -313,7 +313,7 @@ def linearize_rule(
     primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any,
     is_vjp: bool, values: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, list[bool]]:  # fmt: skip
-    """The rule by which JAX linearizes a primitive that has one for that alone, traced; on the values of its operands, if given.
+    """The linearization rule of a primitive that has its own, traced; on the values of its operands, if given.
 
     Returns:
       (primal, linear, nonzeros_out): `primal` is a ClosedJaxpr from operands to results and then residuals; `linear` one from nonzero
@@ -374,8 +374,8 @@ def transpose_rule(
       nonzero_cts: which results have a cotangent that is not a symbolic zero.
 
     Returns:
-      a function from the other operands and the nonzero cotangents to the nonzero cotangents of the linear operands, and then what
-      is logged; the types that it takes; and which cotangents of those are nonzero, a list that is filled in as it is traced.
+      a function from the other operands and the nonzero cotangents to the nonzero cotangents of the linear operands, and then what is
+      logged; its input types; and which of the returned cotangents are nonzero, a list that is filled when it is traced.
 
     Source: `backward_pass3` in JAX's `ad.py`.
     """
@@ -413,7 +413,7 @@ def _transpose(primitive: Any, params: Mapping[str, Any], operands: list[Any], c
 def plain_result_types(
     primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any], context: Any
 ) -> tuple[Any, ...]:
-    """The types that a primitive gives for operands of these types.
+    """The result types of a primitive for operands of these types.
 
     Raises:
       NotRecorded: it has effects.
@@ -428,7 +428,7 @@ def plain_result_types(
 def result_types(
     primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any], context: Any
 ) -> tuple[Any, ...] | None:
-    """The types that a primitive gives for operands of these types, or None where only its nested program can tell."""
+    """The result types of a primitive for operands of these types, or None if they depend on its nested program."""
     try:
         with context.manager:
             out, _ = primitive.abstract_eval(*in_avals, **params)
@@ -438,11 +438,11 @@ def result_types(
 
 
 def dce_hi_primitive(one: Any, used: Sequence[bool]) -> tuple[Sequence[bool], list[bool], Mapping[str, Any]] | None:
-    """What a hi-primitive becomes where not all of its results are used, by its own rule.
+    """What a hi-primitive is reduced to if not all of its results are used, by its own rule.
 
     Args:
       one: a ClosedJaxpr of the one equation.
-      used: which of its results are.
+      used: which of its results are used.
 
     Returns:
       which operands are read, which results are left and the new params; None if nothing is left of it.
@@ -457,12 +457,12 @@ def dce_hi_primitive(one: Any, used: Sequence[bool]) -> tuple[Sequence[bool], li
 
 
 def types_match(x: Any, y: Any) -> bool:
-    """Whether two types are the same but for weakness."""
+    """Whether two types are equal apart from weakness."""
     return bool(_core.typematch(x, y))
 
 
 def is_linear(one: Any, mask: Sequence[bool]) -> bool:
-    """Whether a jaxpr of one equation is linear in the inputs that `mask` marks, taken together: JAX can transpose it so."""
+    """Whether a jaxpr of one equation is linear in the inputs that `mask` marks, taken together, so that JAX can transpose it."""
     if not has_transpose_rule(one.jaxpr.eqns[0].primitive):
         return False
     eqn = one.jaxpr.eqns[0]
@@ -491,7 +491,7 @@ def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, list[bool]]:
 
 
 def logged_by_branches(index: Any, logged: Sequence[Any]) -> dict[Any, Any]:
-    """What a cond logs: by key, the index, and for each branch what it logs, which are zeros where another one was taken.
+    """What a cond logs: by key, the index, and for each branch what it logs, which is zeros for branches that were not taken.
 
     Args:
       index: of the branch that was taken.
@@ -506,7 +506,7 @@ COND_PASSES_OPERANDS_ON: bool = hasattr(_conditionals, "_join_cond_fwd_res")
 
 
 def is_transposable(dtype: Any) -> bool:
-    """Whether values of a type may stand in a function that `linear_transpose` takes, among others that are not integers."""
+    """Whether values of a type are allowed in a function passed to `linear_transpose`, apart from integers."""
     return bool(dtypes.issubdtype(dtype, np.inexact)) or (_TRANSPOSES_FLOAT0 and dtype == dtypes.float0)
 
 
@@ -525,7 +525,7 @@ def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def scan_params(params: Mapping[str, Any], n_in: int, n_out: int, n_consts: int, n_carry: int) -> dict[str, Any]:
-    """Params of a scan whose body has so many inputs and results, of which the first are consts and carried values."""
+    """Params of a scan whose body has the given numbers of inputs and results, the first of which are consts and carries."""
     if "ft_in" in params:
         trees = [(n_consts, n_carry, n_in - n_consts - n_carry), (n_carry, n_out - n_carry)]
         ft_in, ft_out = (_flattree.pack(tuple(map(_flattree.nones, sizes))) for sizes in trees)

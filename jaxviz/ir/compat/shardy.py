@@ -26,10 +26,10 @@ class Propagated:
 
 
 def propagated(lowered: Any) -> tuple[Propagated, list[Propagated]]:
-    """The arguments of a lowered program, and its instructions one by one, as Shardy lays them out.
+    """The arguments of a lowered program, and its instructions one by one, as laid out by Shardy.
 
     Args:
-      lowered: what `jax.jit(f).lower(...)` gives; it is changed in place.
+      lowered: the result of `jax.jit(f).lower(...)`; it is modified in place.
 
     Raises:
       RuntimeError: Shardy failed.

@@ -60,7 +60,7 @@ _OPERATORS = frozenset("add subtract multiply true_divide floor_divide power rem
 
 
 def library_call(source: Any) -> str:
-    """The public function of jax's that the user's line called to write an equation: 'gelu'; '' for an operator, or where none is found."""
+    """The public function of jax's that the user's line called to create an equation: 'gelu'; '' for an operator, or if none is found."""
     called: list[Any] = []
     for frame in source.traceback.frames if source is not None and source.traceback is not None else ():
         if is_user_file(frame.file_name):
@@ -74,9 +74,9 @@ def library_call(source: Any) -> str:
 
 
 def is_of_custom_rule(source: Any) -> bool:
-    """Whether an equation was written by the rule of a function of the user's with custom derivatives.
+    """Whether an equation was created by the rule of a user's function with custom derivatives.
 
-    JAX's transposition gives what `bwd` computes the line that calls the function.
+    JAX's transposition gives equations of `bwd` the line that calls the function.
     """
     frames = source.traceback.frames if source is not None and source.traceback is not None else ()
     inner = False  # whether the previous frame belongs to JAX's custom derivatives
@@ -126,9 +126,9 @@ def is_transposed(source: Any) -> bool:
 
 
 def within_scopes(source: Any, outer: Any) -> Any:
-    """An equation's source where the equation is taken out of the one that held it, so that that one's scopes hold it now.
+    """The source of an equation that is taken out of an enclosing one, with that one's scopes added.
 
-    One that has a scope alone stands on the line of the equation that held it.
+    If it only has a scope, its line is that of the enclosing equation.
     """
     if source is None or outer is None:
         return source
@@ -143,7 +143,7 @@ def scope_alone(source: Any) -> Any:
 
 
 RECOMPUTED = "rematted_computation"
-"""JAX's scope of what a checkpoint recomputes, by which profiles name it."""
+"""JAX's scope for what a checkpoint recomputes, under which profiles show it."""
 
 
 def in_scope(source: Any, name: str) -> Any:

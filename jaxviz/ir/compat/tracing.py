@@ -439,15 +439,15 @@ def trace_to_jaxpr(
       avals: types of the arguments.
       debug_info: see `function_debug_info`.
       values: concrete arguments; if given, the function is run on them, and may branch on values.
-      active: with `values`, which arguments carry a tangent; none by default.
-      keeps_rules: whether custom JVP rules met here are remembered; see `trace_custom_jvp_rule`.
-      folds: whether what depends on constants alone is computed at once, and becomes a constant, as outside `jit`.
-      closes_over: whether a custom rule may close over a value of the trace that is no constant.
-      within, levels: for a custom rule, the trace that it is traced in, and how many derivatives are taken of it besides; rules met
-        here that close over values of that trace are traced at once too.
+      active: with `values`, which arguments have a tangent; none by default.
+      keeps_rules: whether custom JVP rules found here are remembered; see `trace_custom_jvp_rule`.
+      folds: whether what depends only on constants is computed immediately, and becomes a constant, as outside `jit`.
+      closes_over: whether a custom rule may close over a value of the trace that is not a constant.
+      within, levels: for a custom rule, the enclosing trace, and the number of further derivatives; rules found here that close over values
+        of that trace are also traced immediately.
 
     Raises:
-      RuleHoldsTracer: without `folds`, or without `closes_over`, where a custom rule closes over a value of the trace.
+      RuleHoldsTracer: without `folds`, or without `closes_over`, if a custom rule closes over a value of the trace.
     """
     parent = _core.trace_ctx.trace
     trace = (_Trace if values is None else _PathTrace)(debug_info, parent, keeps_rules)
@@ -479,9 +479,9 @@ def trace_to_jaxpr(
 
 
 def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
-    """The function of a ClosedJaxpr, as `jax.extend.core.jaxpr_as_fun` gives it, but with `jax_debug_nans` as the user has it.
+    """The function of a ClosedJaxpr, like `jax.extend.core.jaxpr_as_fun`, but with the user's `jax_debug_nans`.
 
-    That one switches it off while it runs, and JAX does not switch it on again for calls in the thread that find their program compiled.
+    JAX's function switches it off while it runs, and afterwards it stays off in this thread for calls whose program is already compiled.
     """
 
     def fun(*args: Any) -> list[Any]:
@@ -535,14 +535,14 @@ def parsed_hlo(text: str) -> bytes:
 def evaluate_in_trace(
     program: Program, inputs: Sequence[Any], params_of: Callable[[Operation], Mapping[str, Any]]
 ) -> list[Any] | None:
-    """Evaluates a program where one of our traces is under way, which then knows from which equation each of its own was made.
+    """Evaluates a program while one of our traces is active, which then records from which equation each of its own was created.
 
     Args:
-      program, inputs: as `evaluate` takes them.
-      params_of: an operation's params as JAX takes them.
+      program, inputs: as for `evaluate`.
+      params_of: an operation's params in JAX's form.
 
     Returns:
-      the results, or None where there is no such trace.
+      the results, or None if there is no such trace.
     """
     trace = _core.trace_ctx.trace
     if type(trace) is not _Trace:

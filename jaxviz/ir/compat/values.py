@@ -27,7 +27,7 @@ def aval_of(x: Any) -> Any:
 
 
 def checked_argument(x: Any) -> Any:
-    """x, if JAX takes it as an argument.
+    """x, if JAX accepts it as an argument.
 
     Raises:
       TypeError: jax's, saying what it is.
