@@ -90,7 +90,7 @@ def test_a_widget_closed_while_it_is_shown_leaves_no_error(in_lab):
 
 SLOWLY = """
 import time
-from jaxviz.features.explorer import widget as module
+from jaxviz.features.explorer import compiled, whatif
 from jaxviz.progress import each
 
 def slowly(work, what, seconds):
@@ -99,9 +99,9 @@ def slowly(work, what, seconds):
         return work(*args)
     return slow
 
-quick = module.Switches
-module.Switches = slowly(quick, "plans", 8)
-module.compiled = slowly(module.compiled, "parts", 4)
+quick = whatif.Switches
+whatif.Switches = slowly(quick, "plans", 8)
+compiled.compiled = slowly(compiled.compiled, "parts", 4)
 
 def deep(w, x):  # whose switches are made when they are looked at
     for _ in range(600):
@@ -137,7 +137,7 @@ def test_long_work_says_how_far_it_is_and_can_be_stopped(in_lab):
     page.evaluate(INTERRUPT)
     assert ask_kernel(page, "e.what_if == ''") == "True"
     in_lab.screenshot("stopped")
-    ask_kernel(page, "setattr(module, 'Switches', quick)")
+    ask_kernel(page, "setattr(whatif, 'Switches', quick)")
     waiting.get_by_test_id("again").click()
     expect(explorer.get_by_test_id("what-if-figures")).to_be_visible(timeout=20_000)
 
