@@ -676,6 +676,27 @@ FAULTS: tuple[Fault, ...] = (
         "tests/test_teach_static.py -k nothing_of_the_answer",
     ),
     Fault(
+        "beside JupyterLab's file browser the bar of what is in motion takes two rows",
+        "widgets/src/styles/playbar.css",
+        "@container play-bar (max-width: 639.9px)",
+        "@container play-bar (max-width: 9.9px)",
+        "tests/browser/test_pane_sizes.py -k one_row",
+    ),
+    Fault(
+        "in a narrow page the figures of two versions lie over the inspector",
+        "widgets/src/styles/head.css",
+        ".is-narrow:not(.is-overview) > .jv-row,\n.is-slim",
+        ".is-narrow:not(.is-overview, .is-diff) > .jv-row,\n.is-slim",
+        "tests/browser/test_pane_sizes.py -k a_diff",
+    ),
+    Fault(
+        "the picture for pages without widgets is seen beside the widget",
+        "widgets/src/styles/frame.css",
+        ":not(:has(.jaxviz)):has(+ * .jaxviz-still)",
+        ":not(*)",
+        "tests/browser/test_anywidget_hosts.py -k picture",
+    ),
+    Fault(
         "in a narrow page what is in motion has no height",
         "widgets/src/styles/motion.css",
         "height: 36em;",
