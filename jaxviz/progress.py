@@ -22,7 +22,7 @@ _DELAY = 1.0
 _BETWEEN = 0.5
 
 Listener = Callable[[str, int, "int | None"], None]
-"""Is told what is done, how many units of it are done, and of how many; None where that is not known."""
+"""Is called with what is being done, the number of units done, and their total; None if that is unknown."""
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 _is_inside: ContextVar[bool] = ContextVar("is_inside", default=False)
@@ -43,18 +43,18 @@ def show_progress(wanted: bool | None = True) -> None:
 
 @contextlib.contextmanager
 def counting(what: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """Shows how far the work inside is; gives what is to be called after each unit of it.
+    """Shows the progress of the work inside; yields a function to call after each unit of it.
 
     >>> with counting("policies", len(policies)) as done:
     ...     for policy in policies:
     ...         outcomes.append(outcome_of(policy))
     ...         done()
 
-    Of work inside of other work that is shown nothing is shown. It decorates functions too.
+    Nested progress is not shown. Also a decorator for functions.
 
     Args:
-      what: is done, in a word or two.
-      total: how many units there are; None where that is not known, and the time that has passed is all that is shown.
+      what: what is being done, in a word or two.
+      total: the number of units; None if unknown, which shows only the elapsed time.
     """
     tell = _listener.get()
     if _is_inside.get() or (tell is None and not _is_shown()):
@@ -94,7 +94,7 @@ def each(work: Callable[[T], R], units: Iterable[T], what: str) -> list[R]:
 
 @contextlib.contextmanager
 def report_progress_to(listener: Listener) -> Iterator[None]:
-    """Has somebody else told what is counted inside, at once and in place of a bar."""
+    """Reports progress inside to a listener, immediately and instead of a bar."""
     token = _listener.set(listener)
     try:
         yield

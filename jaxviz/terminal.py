@@ -11,7 +11,7 @@ from jaxviz.report.tables import printable
 
 
 def show(text: str, headed: bool = False) -> None:
-    """Prints lines in which nothing can command the terminal; places that were noted are links where it has such."""
+    """Prints lines without escape sequences from their texts; recorded places become links if the terminal supports them."""
     lines = [printable(line) for line in text.split("\n")]
     if _has_links(sys.stdout):
         lines = [linked(line, terminal_link) for line in lines]

@@ -32,12 +32,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a magic's text, so that the frames that run it are frames of the user's cell.
+    """The position of a magic's text, so that frames that run it are frames of the user's cell.
 
     Args:
-      file: the cell's name, as tracebacks have it.
-      line: the first line of the text in it.
-      name: what the frame of an expression is called, such as '%residuals'.
+      file: the cell's file name in tracebacks.
+      line: the line of the cell where the text starts.
+      name: the name of the frame of an expression, such as '%residuals'.
     """
 
     file: str = "<magic>"
@@ -50,21 +50,21 @@ class Place:
         return eval(code.replace(co_name=self.name, co_qualname=self.name), namespace)
 
     def call(self, node: ast.expr, function: Callable[[], Any]) -> Any:
-        """Calls a function from the line of an expression, which is that of whatever the function has no line of the user's for."""
+        """Calls a function from the line of an expression, so that operations without a line of the user's get that one."""
         called = ast.copy_location(ast.Call(ast.copy_location(ast.Name("call", ast.Load()), node), [], []), node)
         return self.evaluate(called, {"call": function})
 
 
 def parse_calls(text: str, n: int = 1, place: Place = Place()) -> tuple[ast.Module, list[ast.Call]]:
-    """The statements before a number of calls with commas between them, and the calls.
+    """The leading statements, and the given number of calls, separated by commas.
 
     Args:
-      text: Python.
-      n: how many calls there have to be.
-      place: where it stands.
+      text: Python code.
+      n: the number of calls.
+      place: the position of the text.
 
     Raises:
-      CallError: the text is not Python, or does not end in as many calls.
+      CallError: the text is not Python, or does not end in that many calls.
     """
     example = ", ".join(f"{name}(x)" for name in "fgh"[:n])
     expected = f"expected {'a call' if n == 1 else f'{n} calls'}, such as {example}"

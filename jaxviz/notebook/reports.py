@@ -1,4 +1,4 @@
-"""From a call and its options to a report: what the magics and the command line share."""
+"""Creates reports from a call and its options, for the magics and the command line."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Request:
         return collectives(call.fun, *call.args, argnums=self.argnums, **call.kwargs)
 
     def nan(self) -> NanReport | None:
-        """Where a NaN is born; prints a line if there is none."""
+        """Where a NaN first occurs; prints a line if there is none."""
         call = self.call
         found = find_nan(call.fun, *call.args, argnums=self.argnums, harmless=self.options.harmless, **call.kwargs)
         if found is None:
@@ -115,7 +115,7 @@ class Request:
         return found
 
     def step(self) -> Stepper:
-        """The call, to be stepped through; run to a breakpoint where one is named."""
+        """Steps through the call; runs to a breakpoint if one is given."""
         call, options = self.call, self.options
         stepper = step(call.fun, *call.args, argnums=self.argnums, **call.kwargs)
         to = {name: getattr(options, name) for name in ("line", "primitive", "name", "non_finite")}
@@ -183,7 +183,7 @@ class Request:
         return compare_policies(call.fun, *call.args, policies=settings, argnums=self.argnums, **call.kwargs)
 
     def setting(self, text: str) -> Setting:
-        """A policy by name, or by an expression in the user's namespace, where those of jax.checkpoint_policies have their names too.
+        """A policy by name, or by an expression in the user's namespace, to which those of jax.checkpoint_policies are added by name.
 
         Raises:
           CallError: it is not a policy.

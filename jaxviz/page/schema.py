@@ -301,7 +301,7 @@ class View:
 
 
 def pack(block: bytes) -> bytes:
-    """A block as it is sent and saved: gzipped at the fastest level, since the slowest saves 4 % in ten times the time."""
+    """A block as it is sent and saved: gzipped at the fastest level, since the slowest saves 4 % for ten times the time."""
     return gzip.compress(block, 1, mtime=0)
 
 

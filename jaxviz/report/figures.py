@@ -13,7 +13,7 @@ from matplotlib.spines import Spine
 from matplotlib.text import Text
 
 INK = "#222222"
-"""Of what is written on a coloured surface."""
+"""The colour of text on coloured surfaces."""
 
 ON_ANY_PAGE = "#7b8189"
 """An ink that reads on white and on black."""
@@ -24,10 +24,10 @@ _INKED: tuple[tuple[Any, str], ...] = (
 
 
 class Picture(Figure):
-    """A figure that draws itself as the output of a cell. IPython knows how to once pyplot is imported, which jaxviz does not do.
+    """A figure that displays itself as the output of a cell. IPython can do that once pyplot is imported, which jaxviz does not do.
 
-    It has the colours of matplotlib's style. On a page, which may be light or dark, one of the white style has no background, and an ink
-    that reads on both; saved to a file it stays as it is.
+    It has the colours of matplotlib's style. On a page, which may be light or dark, a figure in a white style gets a transparent
+    background, and ink that is readable on both; saved to a file it stays unchanged.
     """
 
     def _repr_png_(self) -> bytes:
@@ -69,6 +69,6 @@ def _for_any_page(figure: Figure) -> Iterator[None]:
 
 
 def unit_of(nbytes: int) -> tuple[str, int]:
-    """The unit that an axis of bytes up to so many has, and its size."""
+    """The unit of an axis of bytes with this maximum, and the unit's size."""
     units = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
     return next(((unit, size) for unit, size in units if nbytes >= size), ("B", 1))

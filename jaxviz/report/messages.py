@@ -16,12 +16,12 @@ def short_message(error: BaseException, what: str, more: str = "(`%tb` shows the
     """An error in two to four lines.
 
     Args:
-      error: what was raised.
+      error: the exception.
       what: what was being done, such as 'tracing f'.
       more: where to read more.
 
     Returns:
-      the kind of error and the first paragraph of its message, the user's line where it was raised, and what their function was called with.
+      the kind of error and the first paragraph of its message, the user's line where it was raised, and the arguments of their function.
     """
     message = str(error).strip().split("\n\n")[0]
     head = [_CELL.sub(lambda found: file_label(found[0]), line) for line in message.splitlines()[:4]] or ["no message"]

@@ -44,13 +44,13 @@ it stays hidden."""
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A place that something passes through, see `chain`.
+    """A place in a chain, see `chain`.
 
     Args:
       place: such as `model.py:12`.
-      text: the line of source there; '' where it is not at hand.
+      text: the line of source there; '' if unavailable.
       what: the operations, and the value.
-      kind: of `COLOURS`.
+      kind: a key of `COLOURS`.
     """
 
     place: str
@@ -66,14 +66,14 @@ def bars(
     beside: bool = False,
     most: int = 8,
 ) -> str:
-    """Bars with their amounts, the longest first; '' where there is nothing to draw.
+    """Bars with their amounts, the longest first; '' if there is nothing to draw.
 
     Args:
-      rows: label, amount and kind. Those of one label lie in one bar, part after part.
+      rows: label, amount and kind. Those with one label are stacked in one bar.
       caption: what the amounts are, such as `bytes kept for the backward pass, by line`.
-      written: an amount as text.
-      beside: whether the parts of a label lie below each other instead, to compare them.
-      most: how many labels are shown; what is left out is summed up.
+      written: formats an amount.
+      beside: whether the parts of a label are separate bars below each other instead, to compare them.
+      most: how many labels are shown; the others are summed up.
     """
     parts: dict[str, dict[str, float]] = {}
     for label, amount, kind in rows:
@@ -122,17 +122,17 @@ def curve(
     notes: Sequence[str] = (),
     other: tuple[Sequence[float], int, str] | None = None,
 ) -> str:
-    """Bytes over the steps of a forward and a backward pass, stacked by kind, the highest step marked; '' where there is none.
+    """Bytes over the steps of a forward and a backward pass, stacked by kind, with the highest step marked; '' if there is none.
 
     Args:
-      steps: for each the bytes of each kind.
+      steps: the bytes of each kind for each step.
       kinds: their names.
       turn: the first step of the backward pass.
       caption: what is shown.
-      peak: what is said of the highest step.
+      peak: the text at the highest step.
       notes: lines below the legend, which has the bytes of each kind at the peak.
-      other: the same of another program with steps of its own, drawn as a line: its bytes, the first step of its backward pass, and what it
-        is.
+      other: another program to compare with, drawn as a line: its bytes at each of its steps, the first step of its backward pass, and its
+        label.
     """
     totals = [sum(s) for s in steps]
     if not totals or not max(totals):
@@ -222,12 +222,12 @@ def _stepped(totals: Sequence[float], turn: int, middle: float, wide: float, y_o
 
 
 def timeline(rows: Sequence[tuple[str, float, Sequence[tuple[str, float]]]], caption: str, most: int = 8) -> str:
-    """What took how long and when, a lane for each name; '' where there is nothing to draw.
+    """What took how long and when, one lane per name; '' if there is nothing to draw.
 
     Args:
-      rows: a name, when it began in seconds, and its phases in their order, each with its seconds.
+      rows: a name, its start in seconds, and its phases in order, each with its seconds.
       caption: what is shown.
-      most: how many lanes there are, those that took longest; the others share the last.
+      most: the number of lanes, for those that took longest; the others share the last.
     """
     rows = [(name, start, phases) for name, start, phases in rows if any(s for _, s in phases)]
     if not rows:
@@ -278,14 +278,14 @@ def front(
     marks: Sequence[tuple[float, float, str, str]], line: Sequence[tuple[float, float]], caption: str,
     axes: tuple[str, str], written: tuple[Callable[[int], str], Callable[[int], str]], note: str = "",
 ) -> str:  # fmt: skip
-    """Points that trade one amount for another, numbered, with their names below, and the best trades as a line; '' without a point.
+    """Points that trade one amount for another, numbered, with their names below, and the best trade-offs as a line; '' without points.
 
     Args:
       marks: x, y, a name and a kind for each.
-      line: the best trades, the least x first; none for no line.
+      line: the best trade-offs, the smallest x first; empty for no line.
       caption: what is shown.
       axes: what x and y are.
-      written: an amount of each as text.
+      written: formats the amounts of each axis.
       note: what the line is.
     """
     if not marks:
@@ -337,12 +337,12 @@ def front(
 
 
 def chain(stops: Sequence[Stop], caption: str, most: int = 10) -> str:
-    """Places that something passes through, from above to below; '' where there are none.
+    """The places that a value passes through, from top to bottom; '' if there are none.
 
     Args:
       stops: the places.
-      caption: what passes.
-      most: how many are shown; of more the first and the last.
+      caption: what passes through them.
+      most: how many are shown; if there are more, the first and the last ones.
     """
     if not stops:
         return ""
@@ -415,7 +415,7 @@ _DARK = "#222222"
 
 
 def columns(text: str) -> int:
-    """How many columns a text takes in a font of one width; some characters take two, and accents none."""
+    """How many columns a text takes in a monospaced font; some characters take two, and combining accents none."""
     if text.isascii():
         return len(text)
     import unicodedata  # imported here: the first text report imports nothing beyond JAX's dependencies
@@ -465,7 +465,7 @@ def _svg(caption: str, says: str, height: float, drawn: Iterable[str]) -> str:
 
 
 def in_page(svg: str) -> str:
-    """A drawing in the cell of a notebook; where there is less room, it scrolls."""
+    """A drawing in the output of a cell, which scrolls if it does not fit."""
     return f'{_SHOWN}<div class="jaxviz-picture" hidden="hidden" style="overflow-x:auto;margin:4px 0 8px">{svg}</div>'
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxviz.ir.origin import Location
 
 Places = dict[str, "Location | None"]
-"""A place as it is written -> where it is; None where two files have the same."""
+"""A place as written -> its position; None if two files have the same text."""
 
 _NAMED: ContextVar[Places | None] = ContextVar("jaxviz_places", default=None)
 
@@ -35,7 +35,7 @@ def noting_places() -> Iterator[Places]:
 
 
 def noted(text: str, location: Location) -> str:
-    """A place as it is written, which is noted."""
+    """A place as written, which is recorded."""
     places = _NAMED.get()
     if places is not None:
         for written in (text, str(location)):
@@ -46,12 +46,12 @@ def noted(text: str, location: Location) -> str:
 
 
 def linked(text: str, link: Callable[[Location, str], str], spelt: Callable[[str], str] = str) -> str:
-    """A text with the places in it that were noted as links.
+    """A text in which recorded places are links.
 
     Args:
-      text: of a report.
-      link: from a place and its text to that of a link.
-      spelt: how a place reads in this text, such as escaped.
+      text: text of a report.
+      link: formats a link from a place and its text.
+      spelt: how a place is written in this text, such as escaped.
     """
     places = {spelt(written): at for written, at in (_NAMED.get() or {}).items() if at is not None}
     if not places:
@@ -61,8 +61,7 @@ def linked(text: str, link: Callable[[Location, str], str], spelt: Callable[[str
 
 
 def href(location: Location) -> str:
-    """Where a notebook's page finds a line: a file in the notebook's folder, or below it, or a cell as the notebook was last saved; else
-    ''."""
+    """A link from a notebook's page to a line: of a file in the notebook's folder or below it, or of a cell as last saved; otherwise ''."""
     # Imported here: `jaxviz doctor` prints tables even if the engine cannot run.
     from jaxviz.ir.origin import is_cell
 
@@ -93,5 +92,5 @@ def terminal_link(location: Location, text: str) -> str:
 
 
 def source_line(location: Location | None) -> str:
-    """The text of a line, of a notebook's cell too; '' where it is not at hand."""
+    """The text of a line, also of a notebook's cell; '' if unavailable."""
     return "" if location is None else linecache.getline(location.file, location.line).strip()

@@ -10,7 +10,7 @@ from jaxviz.report.places import noting_places
 from jaxviz.report.tables import code_html, folded, html_table, preformatted, text_table, wrapped
 
 SHOWN = 20
-"""How many rows a report shows of what it has many of: the largest."""
+"""How many rows of a table a report shows: the largest ones."""
 
 MOST_ROWS = 40
 """The most rows that a notebook gets of a table, those behind "show all" with them."""
@@ -21,12 +21,12 @@ class Table:
     """A table of a report.
 
     Args:
-      heads: of the columns.
+      heads: the headings of the columns.
       rows: their cells.
       align: '<' or '>' for each column.
-      caption: a line above it; a table without rows is no more than that line.
+      caption: a line above it; a table without rows consists only of that line.
       shown: how many rows are shown; a notebook has more behind "show all", up to 40. None for all.
-      more: from how many rows are shown to what is said of the others; by default how many they are.
+      more: from the number of shown rows to a text about the others; by default their number.
     """
 
     heads: Sequence[str]
@@ -87,10 +87,10 @@ class Data:
 
 
 class Report(Data):
-    """A dataclass that reads as text in a terminal and as HTML in a notebook.
+    """A dataclass that displays as text in a terminal and as HTML in a notebook.
 
-    In text a table that has a caption is set off from what is above it, and every table from what is below it. Make the dataclass with
-    `repr=False`, so that it has the text of this class.
+    In text, a blank line precedes tables with a caption, and follows every table. Create the dataclass with `repr=False`, so that it has
+    the text of this class.
     """
 
     __slots__ = ()
@@ -174,7 +174,7 @@ _LOCATIONS = ("location", "site", "definition")
 
 
 def attributes(value: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Attributes as plain data, by name. One that holds a location becomes its 'file', 'line' and 'function', None where it is not known."""
+    """Attributes as plain data, by name. A location becomes its 'file', 'line' and 'function', or None if it is not known."""
     return dict(pair for name in names for pair in _attribute(name, getattr(value, name)))
 
 

@@ -68,7 +68,7 @@ def printable(text: str, limit: int = 0) -> str:
 
     Args:
       text: a name, a number, a line of source.
-      limit: how long it may be; what is longer is cut and ends in an ellipsis. 0 for no limit.
+      limit: the largest length; longer texts are cut and end in an ellipsis. 0 for no limit.
     """
     shown = _UNFIT.sub(_spelt_out, text[: limit + 1] if limit else text)
     return shortened(shown, limit) if limit else shown
@@ -79,14 +79,14 @@ def _spelt_out(found: re.Match[str]) -> str:
 
 
 def shortened(text: str, room: int, from_left: bool = False) -> str:
-    """A text in so many characters, with an ellipsis for what is cut off at its end, or at its beginning."""
+    """A text in this many characters, with an ellipsis for what is cut off at its end, or at its start."""
     if len(text) <= room:
         return text
     return "…" + text[len(text) - room + 1 :] if from_left else text[: room - 1] + "…"
 
 
 PAGE: ContextVar[int] = ContextVar("jaxviz_page", default=100)
-"""How many columns tables and paragraphs are kept to."""
+"""The width of tables and paragraphs in columns."""
 
 _CELL = 160
 """The longest text of a cell that is not wrapped."""
@@ -96,10 +96,10 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str, 
     """A table for a terminal.
 
     Args:
-      heads: of the columns.
+      heads: the headings of the columns.
       rows: their cells.
       align: '<' or '>' for each column.
-      width: what the whole is kept to; the last column is wrapped for it. That of the page by default.
+      width: the largest width of the table, in which the last column is wrapped. `PAGE` by default.
     """
     width = PAGE.get() if width is None else width
     rows = [[*(printable(c, _CELL) for c in row[:-1]), *(printable(c) for c in row[-1:])] for row in rows]
@@ -164,7 +164,7 @@ def _anchor(location: Location, text: str) -> str:
 
 
 def listed(texts: Iterable[str], most: int = 3) -> str:
-    """`a, b, c and 2 more`; what is there twice is listed once."""
+    """`a, b, c and 2 more`, without duplicates."""
     different = list(dict.fromkeys(texts))
     more = f" and {len(different) - most:,} more" if len(different) > most else ""
     return ", ".join(different[:most]) + more
@@ -187,12 +187,12 @@ def repeated(n: int, what: str) -> str:
 
 
 def more_rows(n: int, n_values: int, what: str, amount: str) -> str:
-    """`and 3 more rows of 12 residuals, 1.5 KiB`: what a table leaves out."""
+    """`and 3 more rows of 12 residuals, 1.5 KiB`: the rows that a table leaves out."""
     return f"and {counted(n, 'more row')} of {counted(n_values, what)}, {amount}"
 
 
 def short_location(location: Location | None) -> str:
-    """`model.py:12`, or `cell:12`; '' where there is none."""
+    """`model.py:12`, or `cell:12`; '' if there is none."""
     return "" if location is None else noted(str(location).rsplit("/", 1)[-1], location)
 
 
@@ -202,18 +202,18 @@ def narrow_location(location: Location) -> str:
 
 
 def line_label(location: Location | None) -> str:
-    """`model.py:12 h = x @ w`: a place, and the text there, where it is at hand."""
+    """`model.py:12 h = x @ w`: a place, and its text if available."""
     return f"{short_location(location)} {source_line(location)}".strip()
 
 
 def line_beside(location: Location, shown: Location) -> str:
-    """A place as one reads it beside another that is shown: `line 12` of the same file, `model.py:12` of another."""
+    """A place relative to another that is shown: `line 12` in the same file, `model.py:12` in another."""
     return f"line {location.line}" if location.file == shown.file else short_location(location)
 
 
 @lru_cache(maxsize=4096)
 def nbytes(aval: Any) -> int:
-    """Size in bytes of a value of a type; random keys count as what they are made of."""
+    """The size of a value of a type in bytes; random keys count as their underlying arrays."""
     dtype = getattr(aval, "dtype", None)
     if dtype is None:
         return 0
@@ -221,12 +221,12 @@ def nbytes(aval: Any) -> int:
 
 
 def type_text(aval: Any, lengths: Sequence[int] = ()) -> str:
-    """A type as JAX prints it: `f32[3]`, `f32[8@i,4]` laid out over an axis, `f32[2]{V:i}` differing along one.
+    """A type as JAX prints it: `f32[3]`, `f32[8@i,4]` sharded over an axis, `f32[2]{V:i}` varying along one.
 
     Args:
       aval: the type.
-      lengths: what its first dimensions are, where they stand for iterations: `1,000 × f32[3]`. Where the parts of several
-        devices lie side by side along the first, their number comes before: `8 × 1,000 × f32[3]`.
+      lengths: the sizes of its leading dimensions that are iterations: `1,000 × f32[3]`. If the parts of several devices are concatenated
+        along the first dimension, their number comes first: `8 × 1,000 × f32[3]`.
     """
     if not lengths:
         return _type_text(aval)
@@ -256,7 +256,7 @@ def device_names(devices: Iterable[Any]) -> tuple[str, ...]:
 
 
 def preformatted(text: str) -> str:
-    """Lines for a notebook as they stand in text."""
+    """Lines as preformatted text for a notebook."""
     return f'<pre style="white-space:pre-wrap">{html.escape(text)}</pre>'
 
 

@@ -1,8 +1,8 @@
 """The compile cache: the compiled programs of each function, shared by equal transformations of it.
 
-`jax.jit(jax.grad(f))(x)` in a loop compiles each time, since `jax.grad(f)` is a new function each time. Here the key is `f` itself,
-then the transforms and the parameters of `jit`; the types are JAX's part. Functions are told apart by identity, and held weakly:
-when the user drops one, all that was compiled of it goes.
+`jax.jit(jax.grad(f))(x)` in a loop compiles each time, since `jax.grad(f)` is a new function each time. Here the key is `f` itself, then
+the transforms and the parameters of `jit`; types are handled by JAX. Functions are compared by identity, and referenced weakly: when the
+user drops one, everything compiled from it is freed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Step:
     """One transform of a function.
 
     Args:
-      fun: what it was applied to.
-      name: of the transform.
+      fun: the function that it was applied to.
+      name: the name of the transform.
       key: its name and parameters.
       apply: applies it to another function.
     """
@@ -55,7 +55,7 @@ def remember_step(
 
 
 def steps_of(fun: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Step, ...]]:
-    """The user's function, and the transforms that led from it to `fun`, first the one applied first."""
+    """The user's function, and the transforms that led from it to `fun`, in the order in which they were applied."""
     steps: list[Step] = []
     while (step := _find_step(fun)) is not None:
         steps.append(step)
@@ -93,12 +93,12 @@ class CachedProgram:
 
 @dataclass(eq=False)
 class Compiled:
-    """What is compiled of one function with certain transforms and parameters, for all types of arguments.
+    """The compiled programs of one function with certain transforms and parameters, for all types of arguments.
 
     Args:
       jitted: the `jax.jit` function.
-      programs: those traced so far.
-      hits: calls that found theirs.
+      programs: the number of programs traced so far.
+      hits: the number of calls that found theirs.
     """
 
     jitted: Any
@@ -137,14 +137,14 @@ class _Held:
 
 
 def jitted_of(fun: Any) -> Any:
-    """What `jax.jit` made, of a function of `jaxviz.jit`; any other function as it is."""
+    """The `jax.jit` function in a function of `jaxviz.jit`; any other function unchanged."""
     # A function that wraps a jitted one, such as its gradient, has a copy of its attributes.
     compiled = None if inspect.isfunction(fun) else getattr(fun, "__dict__", {}).get("_compiled")
     return compiled.jitted if isinstance(compiled, Compiled) else fun
 
 
 def function_name(fun: Any) -> str:
-    """The name of a function, of what a partial application is of, or of an object's class."""
+    """The name of a function, of the function in a partial application, or of an object's class."""
     while isinstance(fun, functools.partial):
         fun = fun.func
     return str(getattr(fun, "__name__", type(fun).__name__))
@@ -169,7 +169,7 @@ _dropped = [0, 0]
 
 
 def compiled_of(fun: Callable[..., Any], options: dict[str, Any]) -> Compiled:
-    """What is compiled of a function with these parameters of `jax.jit`: the same for the same, else new."""
+    """The entry of a function with these parameters of `jax.jit`: an existing one for equal parameters, otherwise a new one."""
     root, steps = steps_of(fun)
     found = _entry_of(root)
     key: Any = (tuple(step.key for step in steps), *jax.tree.flatten(tuple(sorted(options.items()))))

@@ -1,8 +1,7 @@
 """What JAX traces, lowers and compiles, as reported by `jax.monitoring`: for which call, under which key, and how long it took.
 
-It listens only while something watches. Nothing of JAX's is replaced, and no code of a class of the user's is called but `__hash__` of
-static arguments, as JAX calls it. A listener runs inside the call that JAX compiles for, whose Python frames have the function and its
-arguments.
+It listens only while something is watching. Nothing in JAX is replaced, and the only user code that is called is `__hash__` of static
+arguments, as JAX does. A listener runs inside the call that JAX compiles for, whose Python frames have the function and its arguments.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ class Leaf:
 
     Args:
       type: such as `f32[3]`.
-      shape, dtype: the same in parts.
+      shape, dtype: the parts of the type.
       is_weak: whether its type is weak, as that of a Python number is.
-      place: the devices that it is committed to, and how it is laid out over them; '' where JAX may choose.
+      place: the devices that it is committed to, and how it is laid out over them; '' if JAX may choose.
     """
 
     type: str
@@ -64,12 +63,12 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A value that is part of the key and no array: that of a static argument, or one that the function closes over.
+    """A value that is part of the key and not an array: of a static argument, or one that the function closes over.
 
     Args:
-      text: what it looks like.
-      token: what stands for it in a comparison; a copy, a hash or an identity, never the value itself.
-      by_identity: whether it is the same as itself only.
+      text: its representation.
+      token: represents it in comparisons; a copy, a hash or an identity, never the value itself.
+      by_identity: whether it is compared by identity.
     """
 
     text: str
@@ -79,16 +78,16 @@ class Held:
 
 @dataclass(frozen=True)
 class Key:
-    """What a compiled program is kept under.
+    """The cache key of a compiled program.
 
     Args:
       leaves: the arrays among the arguments, by path.
-      tree: the structure of the arguments that are not static, as a dict by name; None where it is not known.
-      by_position, by_keyword: the names of all arguments, by how they were given, which the key tells apart.
+      tree: the structure of the arguments that are not static, as a dict by name; None if unknown.
+      by_position, by_keyword: the names of all arguments, by how they were passed, which the key distinguishes.
       static: the values of static arguments, by name.
       options: the parameters of `jit`, as text.
       config: JAX's configuration.
-      closure: what the function closes over. Not JAX's key, which has the function itself; it says how two functions differ.
+      closure: the values that the function closes over. JAX's key has the function itself instead; this says how two functions differ.
     """
 
     leaves: dict[str, Leaf]
@@ -106,20 +105,20 @@ Owner = Literal["program", "jax", "jaxviz"]
 
 @dataclass(eq=False)
 class Compilation:
-    """A program that was traced, and compiled where it was.
+    """A program that was traced, and possibly compiled.
 
     Args:
-      number: from 1, among all.
-      name: of the function.
+      number: its number, from 1.
+      name: the name of the function.
       kind: see `compat.JitCall`.
       definition: where the function is defined.
-      function: stands for the function; the same for the same. 0 where it is not known.
+      function: identifies the function. 0 if unknown.
       site: the user's line that called it.
-      key: see `Key`; None where only the name is known.
-      owner: whose the function is: of the user's program, or JAX's or jaxviz's own.
-      is_primitive: whether it is one operation, which ran by itself.
-      began: when, in seconds since the epoch.
-      seconds: by phase, 'trace', 'lower' and 'compile'; a phase that did not happen is not there.
+      key: see `Key`; None if only the name is known.
+      owner: whether the function is the user's, JAX's or jaxviz's.
+      is_primitive: whether it is a single operation outside `jit`.
+      began: the start time, in seconds since the epoch.
+      seconds: by phase, 'trace', 'lower' and 'compile', for the phases that happened.
     """
 
     number: int
@@ -249,7 +248,7 @@ def _owner(at: Location | None) -> Owner:
 
 
 def user_site(frame: Any) -> Location | None:
-    """The innermost line of the user's among a Python frame and those that called it; of a library's where there is none."""
+    """The innermost line of the user's in a Python frame and its callers; of a library's if there is none."""
     fallback = None
     while frame is not None:
         file = frame.f_code.co_filename
@@ -278,7 +277,7 @@ def root_function(fun: Any) -> Any:
 
 
 def definition_of(fun: Any) -> Location | None:
-    """Where the innermost function is defined; None of one without Python code."""
+    """Where the innermost function is defined; None if it has no Python code."""
     root = root_function(fun)
     code = getattr(root, "__code__", None) or getattr(vars(type(root)).get("__call__"), "__code__", None)
     if code is None:
@@ -290,7 +289,7 @@ def definition_of(fun: Any) -> Location | None:
 
 
 def key_of(fun: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
-    """What the program for a call of a jitted function is kept under."""
+    """The cache key of the program for a call of a jitted function."""
     static, positional, named = compat.static_arguments(fun, info, args, kwargs)
     leaves = jax.tree.leaves((tuple(positional.values()), named))
     paths: Sequence[str] = compat.argument_paths(fun, info, args, kwargs)
@@ -423,7 +422,7 @@ _serials = itertools.count(1)
 
 
 def identity(x: Any) -> int:
-    """A number that stands for an object and for no other, even after it has gone. Bound methods of one object are one."""
+    """A number that identifies an object, and is never reused. Bound methods of one object have the same."""
     if isinstance(x, functools.partial):
         owner: Any = x
     elif inspect.ismethod(x):
@@ -517,7 +516,7 @@ def hear_calls(heard: Callable[[compat.JitCall, Location | None], None] | None) 
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
-    """Leaves out what is compiled for a report of jaxviz's in this thread, while the context lasts."""
+    """Ignores what jaxviz compiles for its reports in this thread, within the context."""
     before, _under_way.is_own = _under_way.is_own, True
     try:
         yield

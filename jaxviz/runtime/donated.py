@@ -231,7 +231,7 @@ def watch_donations(on: bool = True) -> None:
 def check_not_donated(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], cause: Exception | None = None
 ) -> None:
-    """Raises jax's error for the first deleted argument, with its path, and where it went if that is known.
+    """Raises jax's error for the first deleted argument, with its path, and where it was donated if that is known.
 
     Raises:
       RuntimeError: see above.

@@ -1,7 +1,7 @@
 """Interruptible compilation, once for each program and flags.
 
-XLA itself cannot be interrupted. It compiles in a thread of its own; an interrupt ends the waiting, XLA finishes, and what it made is there
-when it is asked for again.
+XLA itself cannot be interrupted. It compiles in a separate thread; an interrupt ends the wait, XLA finishes, and the result is used when it
+is requested again.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ on_clearing(forget_compiled)
 
 
 def compiled_once(lowered: Any, how: str, work: Callable[[], T]) -> T:
-    """What comes of compiling a lowered program: as it was made before, by the same flags, or by compiling it now.
+    """The result of compiling a lowered program: a cached one with the same flags, or a new one.
 
     Args:
-      lowered: what `jax.jit(f).lower(...)` gave.
-      how: it is compiled, where there are several ways.
+      lowered: the result of `jax.jit(f).lower(...)`.
+      how: identifies the way in which it is compiled, if there are several.
       work: compiles it; it runs in another thread.
 
     Raises:
-      KeyboardInterrupt: the user stops it. Asked for again, what XLA is at is waited for, and nothing is begun anew.
+      KeyboardInterrupt: the user interrupts it. Requested again, a compilation that is under way is waited for instead of restarted.
       the errors of compiling.
     """
     key = key_of(lowered, how)
@@ -106,10 +106,10 @@ def compiled_once(lowered: Any, how: str, work: Callable[[], T]) -> T:
 
 
 def compiled_alone(work: Callable[[], T]) -> T:
-    """What comes of work that is measured: it begins when what was stopped before is done.
+    """The result of work that is timed: it begins when interrupted work has finished.
 
     Raises:
-      KeyboardInterrupt: the user stops it.
+      KeyboardInterrupt: the user interrupts it.
       what the work raises.
     """
     while _alone:

@@ -51,17 +51,17 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Data):
-    """What came of an answer. It is true if the answer is right.
+    """The result of an answer. It is true if the answer is right.
 
     >>> verdict = kept.answer(["x", "tanh"])  # kept is an exercise
     >>> verdict.is_right, verdict.headline, verdict.points
 
     Args:
-      is_right: None where there is no answer yet.
-      headline: in a sentence.
+      is_right: None if there is no answer yet.
+      headline: a sentence.
       points: the parts of the answer, each with its reason.
-      note: what is worth knowing beside.
-      is_folded: whether a notebook shows it folded.
+      note: an additional remark.
+      is_folded: whether a notebook shows it collapsed.
     """
 
     is_right: bool | None
@@ -123,8 +123,8 @@ class Form:
     Args:
       kind: 'marks' for boxes to tick, 'choice' for one of several, 'line' for a number or a word, 'code' for code in a cell.
       groups: the options: headings, each with its options as pairs of a key and a label; for code, only headings.
-      placeholder: the placeholder of the line.
-      code: that the question is about.
+      placeholder: the placeholder of the input.
+      code: the code that the question is about.
     """
 
     kind: OneOf["marks", "choice", "line", "code"]
@@ -162,7 +162,7 @@ class Exercise:
     _told: int = field(default=0, init=False)
 
     def answer(self, given: Any = ...) -> Verdict:
-        """What comes of an answer.
+        """The verdict on an answer.
 
         Args:
           given: the answer; `...` for none yet.
@@ -172,11 +172,11 @@ class Exercise:
         return self.check(given)
 
     def blank(self) -> Verdict:
-        """What the form says to an answer that is missing."""
+        """The text of the form for a missing answer."""
         return Verdict(None, _MISSING[self.form.kind])
 
     def solution(self, given: Any) -> Verdict:
-        """What comes of the notebook's own answer; a notebook shows it folded, so that running all cells gives nothing away."""
+        """The verdict on the notebook's own answer, shown collapsed, so that running all cells does not reveal it."""
         return replace(self.check(given), is_folded=True)
 
     def hint(self) -> Verdict:

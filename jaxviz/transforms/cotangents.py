@@ -56,10 +56,10 @@ class Cotangents:
         return {**self.sums, **{v: ct for v, ct in zip(inputs, of_inputs, strict=True) if ct is not None}}
 
     def relations(self, inputs: Sequence[Var], of_inputs: Sequence[Atom | None]) -> Relations:
-        """See `Program.relations`; the parts of a sum are what each reader adds, and what is summed so far.
+        """See `Program.relations`; the terms of a sum are what each reader adds, and the partial sums.
 
         Args:
-          inputs, of_inputs: as of `of_values`.
+          inputs, of_inputs: as for `of_values`.
         """
         before: dict[Atom, Atom] = {
             e.outvars[0]: e.invars[0] for e in self.builder.equations if e.primitive is compat.add_any_p

@@ -18,8 +18,8 @@ from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Role, Var
 from jaxviz.transforms.driver import Builder, Mask, RuleTable, either, select
 
 DceRule = tuple[Mask, Mask, Operation | None]
-"""Which operands are still read, which results are still given (those used, and such as a loop needs), and the smaller
-operation; None where nothing is left of it."""
+"""Which operands are still read, which results remain (the used ones, and those that a loop needs), and the smaller operation; None if
+nothing is left of it."""
 
 
 def _default_rule(operation: Operation, used: Mask) -> DceRule:
@@ -33,19 +33,19 @@ def nothing_left(operation: Operation) -> DceRule:
 
 
 dce_rules: RuleTable[DceRule] = RuleTable("dce", _default_rule)
-"""Key: operation, which results are used. A rule is needed only where an operation can be made smaller."""
+"""Key: operation, which results are used. A rule is needed only if an operation can be reduced."""
 
 
 def live_equations(
     equations: Sequence[Equation], live: set[Atom], made_smaller: bool = False, effects: bool = True
 ) -> list[Equation]:
-    """Of some equations, those that needed values depend on.
+    """Those of some equations that needed values depend on.
 
     Args:
-      equations: in order of evaluation.
+      equations: in evaluation order.
       live: the needed values; what the live equations read is added.
-      made_smaller: whether an equation that has a rule in `dce_rules` gives way to what is left of it.
-      effects: whether one that has an effect is live in any case.
+      made_smaller: whether an equation that has a rule in `dce_rules` is replaced by the reduced one.
+      effects: whether one that has an effect is always live.
     """
     kept: list[Equation] = []
     with_rule = dce_rules.registered if made_smaller else ()
@@ -67,15 +67,15 @@ def live_equations(
 def dce_program(
     program: Program, used: Sequence[bool] | None = None, keep_inputs: Sequence[bool] | None = None
 ) -> tuple[Program, Mask]:
-    """Drops what no needed result and no effect depends on.
+    """Removes everything that no needed result and no effect depends on.
 
     Args:
-      program: to be made smaller.
+      program: the program to reduce.
       used: which results to keep; all by default.
-      keep_inputs: inputs to keep though unread; all by default.
+      keep_inputs: inputs to keep even if unread; all by default.
 
     Returns:
-      the smaller program, and which inputs it kept. Equations that stay as they are, are the same objects.
+      the reduced program, and which inputs it kept. Unchanged equations are the same objects.
     """
     outvars = program.outvars if used is None else select(used, program.outvars)
     live: set[Atom] = set(outvars)
@@ -123,12 +123,12 @@ def roles_by_use(program: Program, n_results: int, result: Role, other: Role) ->
 
 
 def values_at(builder: Builder, inputs: Sequence[Var], at: Sequence[Any], atoms: Sequence[Atom]) -> list[Any]:
-    """The values of some atoms of a program that is being built, at a point.
+    """The concrete values of some atoms of a program under construction.
 
     Args:
-      builder: with the equations so far.
-      inputs, at: of the program, and their concrete values.
-      atoms: whose values are asked for.
+      builder: contains the equations so far.
+      inputs, at: the program's inputs, and their concrete values.
+      atoms: the atoms.
     """
     program = builder.program(inputs, atoms)
     equations = live_equations(program.equations, set(atoms), effects=False)

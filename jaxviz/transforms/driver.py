@@ -1,8 +1,7 @@
 """Shared parts of the transforms: rules as small programs, bounded tables of them, and splicing.
 
-A rule is found once for an `Operation` and what is known of its operands, as a program; to apply it is to copy its
-equations into the program under construction with the variables renamed. The driver, not the rule, records where each
-copied equation came from.
+A rule is found once for an `Operation` and what is known about its operands, as a program; applying it copies its equations into the
+program under construction with the variables renamed. The driver, not the rule, records where each copied equation came from.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class Template:
     Args:
       program: from the rule's inputs to its outputs.
       roles: what each of its equations computes.
-      keeps_lines: whether its equations keep their own source lines, and their origins if they have them: those of a
-        custom rule, and of a body that is taken out of the equation that held it.
+      keeps_lines: whether its equations keep their own source lines, and their origins if they have any: those of a custom rule, and of a
+        body that is taken out of its enclosing equation.
     """
 
     __slots__ = ("constants", "outs", "program", "slots", "steps")
@@ -97,7 +96,7 @@ class Builder:
         """Derived programs that were copied in, with the new variables of their slots."""
 
     def constant(self, var: Var, value: Any) -> Var:
-        """The variable that stands for a closed-over array, the same for the same array."""
+        """The variable of a closed-over array, the same for the same array."""
         found = self._constant.get(id(value))
         if found is None:
             found = self._constant[id(value)] = Var(var.aval)
@@ -114,10 +113,10 @@ class Builder:
         rule: str = "",
         role_of_all: Role | None = None,
     ) -> list[Atom]:
-        """Copies a rule's equations in, applied to `inputs`; returns what its outputs became.
+        """Copies a rule's equations into the program, applied to `inputs`; returns the variables of its outputs.
 
-        Without an `equation` that they come from, as in a rule made of other rules, their origins are left to be filled in.
-        With `role_of_all` that is what all of them compute, whatever the template says.
+        Without an `equation` that they come from, as in a rule that consists of other rules, their origins are filled in later.
+        `role_of_all` is the role of all of them, overriding the template's.
         """
         env: list[Atom] = list(inputs)
         for atom, value in template.constants:
@@ -142,7 +141,7 @@ class Builder:
     def program(
         self, invars: Sequence[Var], outvars: Sequence[Atom], debug_info: Any = None, like: Program | None = None
     ) -> Program:
-        """The finished program; `like` gives the branch points and the kind of jaxpr."""
+        """The finished program; `like` provides the branch points and the kind of jaxpr."""
         effects = program_effects(self.equations, invars)
         return Program(
             tuple(self.constvars), tuple(invars), tuple(outvars), tuple(self.equations), tuple(self.consts),
@@ -161,9 +160,9 @@ class Builder:
         return tuple(found)
 
     def relations(self) -> Relations:
-        """What the variables of derived programs that were copied in are to those of the programs that these were derived from.
+        """How the variables of derived programs that were copied in relate to those of the programs from which these were derived.
 
-        To be asked for when the program is finished.
+        Call it when the program is finished.
         """
         return self._copied
 
@@ -174,12 +173,12 @@ class Builder:
         return list(outvars)
 
     def inline(self, program: Program, inputs: Sequence[Atom]) -> list[Atom]:
-        """Copies a program in, its lines and origins kept; returns what its results became."""
+        """Copies a program in, with its lines and origins; returns the variables of its results."""
         template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
         return self.splice(template, inputs)
 
     def zero(self, aval: Any, transform: str) -> Atom:
-        """A zero tangent or cotangent, written out where a loop or a branch needs a value."""
+        """A zero tangent or cotangent as an equation, where a loop or a branch needs a value."""
         return self.splice(_zero(aval, transform), ())[0]
 
 
@@ -200,25 +199,25 @@ def _zero(aval: Any, transform: str) -> Template:
 
 
 def written_out(program: Program, origin: Origin) -> Template:
-    """A program for splicing, all of whose equations have this origin, and the line of the equation it names."""
+    """A program for splicing, all of whose equations have this origin, and the line of the equation in it."""
     source = origin.equation.source if origin.equation is not None else None
     equations = tuple(replace(e, source=source, origin=origin) for e in program.equations)
     return Template(replace(program, equations=equations), [origin.role] * len(equations), keeps_lines=True)
 
 
 def scopes_alone(program: Program) -> Program:
-    """One of JAX's rules as it is copied in: its equations stand on the line of the equation it is the rule of, in scopes of their own."""
+    """One of JAX's rules prepared for splicing: its equations have the line of the equation that the rule is for, and their own scopes."""
     return replace(program, equations=tuple(replace(e, source=compat.scope_alone(e.source)) for e in program.equations))
 
 
 class RuleTable(SharedTable[R]):
-    """Rules by operation and by what is known of its operands.
+    """Rules by operation and by what is known about its operands.
 
-    Key: an `Operation` and one or two masks, say which operands carry a tangent. Value: the rule. Look-up order: what was
-    found before; then the function registered for the primitive; then `default`, which asks JAX. On a miss the
-    function's own error is raised, and nothing is kept.
+    Key: an `Operation` and usually one or two masks that say which operands have a tangent. Value: the rule. Look-up order: the cached
+      rule; then the function registered for the primitive; then `default`, which asks JAX. If none exists, the function's own error is
+      raised, and nothing is cached.
 
-    The rules of an operation that has user data are kept with the operation, so that the user's function can go.
+    The rules of an operation that has user data are stored in the operation, so that the user's function can be freed.
     """
 
     def __init__(self, name: str, default: Callable[..., R]):
@@ -253,7 +252,7 @@ class RuleTable(SharedTable[R]):
         return rule
 
     def find(self, operation: Operation) -> Callable[..., R]:
-        """The function that finds the rules of an operation, for a rule that is not to be kept."""
+        """The function that finds the rules of an operation, for a rule that is not cached."""
         return self.registered.get(operation.primitive, self.default)
 
     def clear(self) -> None:
@@ -263,8 +262,9 @@ class RuleTable(SharedTable[R]):
 
 
 OWN_RULES = frozenset("xla_pmap pmap get swap addupdate".split())
-"""Primitives that wait for rules of their own: those that map over devices, and those that read and write mutable references.
-JAX's rules for them work on its tracers alone."""
+"""Primitives that do not have rules of their own yet: those that map over devices, and those that read and write mutable references.
+
+JAX's rules for them only work on its tracers."""
 
 
 NOT_YET = "jaxviz does not derive through it yet; jax's own transforms do."
@@ -288,7 +288,7 @@ def check_differentiable(operation: Operation) -> None:
 
 
 def refused_forward(equation: Equation) -> ForwardModeError:
-    """The error for forward mode through a function with a custom VJP rule, from the `custom_lin` that stands for its derivative."""
+    """The error for forward mode through a function with a custom VJP rule, from the `custom_lin` that represents its derivative."""
     whose = equation.origin.rule.removeprefix("custom VJP rule of ") if equation.origin is not None else "a function"
     error = ForwardModeError(
         f"can't apply forward-mode autodiff (jvp) to a custom_vjp function. {whose} has only a reverse-mode rule: use "
@@ -302,9 +302,9 @@ _DERIVING = "Raised while deriving"
 
 
 def located(error: Exception, equation: Equation, index: int) -> None:
-    """Adds to an error where it was met: the equation, and the call it stands in if it has no line of the user's.
+    """Adds to an error where it occurred: the equation, and the enclosing call if it has no line of the user's.
 
-    An error that is not the engine's own, such as one raised in a user's rule, gets the same as a note.
+    Other errors than the engine's, such as one raised in a user's rule, get the same as a note.
     """
     place = describe_equation(equation, index)
     has_line = locate(equation.source) is not None
@@ -319,12 +319,12 @@ def located(error: Exception, equation: Equation, index: int) -> None:
 def values_of_tangents(
     tangent: Mapping[Atom, Atom], primal: Mapping[Atom, Atom], results: Sequence[Atom]
 ) -> dict[Var, Shared]:
-    """From each tangent to the values that it is the tangent of; see `Program.tangents`.
+    """Maps each tangent to the values that it is the tangent of; see `Program.tangents`.
 
     Args:
-      tangent: from the variables of the program before the transform to their tangents.
-      primal: what has become of those variables, of those that are not themselves any more.
-      results: of the program before the transform.
+      tangent: maps the variables of the program before the transform to their tangents.
+      primal: maps those variables that have changed to their new ones.
+      results: results of the program before the transform.
     """
     returned = frozenset(results)
     sharing: dict[Var, list[Atom]] = {}
@@ -343,12 +343,12 @@ def relations_of_values(
     builder: Builder,
     residuals: Mapping[Atom, Var] | None = None,
 ) -> Relations:
-    """What the variables of a program that has been pushed forward are to those before; see `Program.relations`.
+    """How the variables of a program that has been pushed forward relate to those before; see `Program.relations`.
 
     Args:
-      primal, tangent: what has become of the variables before, and their tangents.
+      primal, tangent: the new variables of the earlier ones, and their tangents.
       builder: of the program.
-      residuals: what those that it takes as inputs hold.
+      residuals: the values of the residuals among its inputs.
     """
     for v, a in primal.items():
         if a is not v:
@@ -391,7 +391,7 @@ def reordered_inputs(program: Program, invars: Sequence[Var]) -> Program:
 
 
 def partition(items: Sequence[Any], *sizes: int) -> list[Any]:
-    """The first so many items, the next so many, and so on, then the rest."""
+    """Splits a sequence into parts with these lengths, and the rest."""
     parts, start = [], 0
     for size in sizes:
         parts.append(items[start : start + size])

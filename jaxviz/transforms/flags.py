@@ -1,8 +1,8 @@
 """Flags: `a → b` becomes `a → b, flags`, which say where and in which iteration a non-finite value first appeared.
 
-A flag costs a reduction, and a reduction prevents fusion in XLA. So only few values are watched: those whose infinities and
-NaNs the next operation may hide (`where` takes the other branch, `exp(-inf)` is 0), and the results of such operations.
-The others follow from these: if x + y is not finite, neither is anything computed from it, up to the next watched value.
+A flag costs a reduction, and a reduction prevents fusion in XLA. So only few values are watched: those whose infinities and NaNs the next
+operation may hide (`where` takes the other branch, `exp(-inf)` is 0), and the results of such operations. The others follow from these: if
+x + y is non-finite, so is everything computed from it, up to the next watched value.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Flagged:
     """A program with flags.
 
     Args:
-      program: inputs → results, then for each watch its flags: bool[2, n_flags] outside of loops, else int32[2, n_flags, n_loops],
-        the iterations in which it first happened, -1 where it never did; then for each of `loops` the carry that the first step with a
-        flag began with; then `known`.
-      watches: what the flags tell of.
-      loops: those of the outermost program, where they were asked for.
-      known: what those read and give.
+      program: inputs → results, then for each watch its flags: bool[2, n_flags] outside of loops, otherwise int32[2, n_flags, n_loops], the
+        first iterations in which they were set, -1 if never; then for each of `loops` the carry at the start of the first step that set a
+        flag; then `known`.
+      watches: what the flags are about.
+      loops: those of the outermost program, if requested.
+      known: the operands and results of these loops.
     """
 
     program: Program
@@ -70,11 +70,11 @@ class Flagged:
 
 @dataclass(frozen=True, slots=True)
 class FlagRule:
-    """How an operation that holds programs passes on their flags.
+    """How an operation with nested programs returns their flags.
 
     Args:
-      flagged: operands → results, flags; and of a loop, where it was asked for, the carry that the first step with a flag began with.
-      watches: what those tell of, each with the place of its program among the operation's programs.
+      flagged: operands → results, flags; and for a loop, if requested, the carry at the start of the first step that set a flag.
+      watches: what these are about, each with the index of its program among the operation's programs.
     """
 
     flagged: Program
@@ -91,13 +91,15 @@ flag_rules: RuleTable[FlagRule] = RuleTable("flags", _default_rule)
 
 
 def flag_program(program: Program, deciding: bool = False, inputs: bool = False, keeps: bool = False) -> Flagged:
-    """Adds flags to a program. Calls in it are single steps: write them out before, see `transforms.inline`.
+    """Adds flags to a program. Calls in it are single steps: inline them first, see `transforms.inline`.
 
     Args:
-      program: what gets them.
-      deciding: whether to watch values too that reach no other by value, but decide: what is compared, also by a loop's condition.
-      inputs: whether to watch its inputs too.
-      keeps: whether to keep of its loops what the first step with a flag began with, so that they need not run again to look at it.
+      program: the program.
+      deciding: whether to also watch values that only affect others through decisions: operands of comparisons, including those of a loop's
+        condition.
+      inputs: whether to also watch its inputs.
+      keeps: whether to keep the carry of its loops at the start of the first step that sets a flag, so that these need not be rerun to
+        inspect it.
     """
     builder = Builder(program.constvars, program.consts)
     nested: list[tuple[Watch, Atom]] = []
@@ -227,14 +229,14 @@ def is_watchable(aval: Any) -> bool:
 
 
 covered_from: dict[Any, Callable[[Operation], int]] = {}
-"""Of the primitives whose results are values of their programs, iteration by iteration: the first such result."""
+"""For primitives whose results are values of their programs, in each iteration: the first such result."""
 
 
 def covered_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]:
-    """The results of an equation that need no flag, since values in its programs tell of them: what a scan stacks, what a branch gives.
+    """The results of an equation that need no flag, since values in its programs have one: stacked results of a scan, results of a branch.
 
     Returns:
-      for each such result the values, each with the place of its program; the result is not finite where one of them is not.
+      for each such result the values, each with the index of its program; the result is non-finite if one of them is.
     """
     first = covered_from.get(equation.primitive)
     if first is None:
@@ -255,7 +257,7 @@ def decides(operation: Operation) -> bool:
 
 
 def watched(program: Program, deciding: bool = False) -> tuple[Var, ...]:
-    """The values of a program that get a flag, in the order in which they are made; not those of the programs in it."""
+    """The values of a program that get a flag, in evaluation order, without those of nested programs."""
     found: set[Atom] = set(program.outvars)
     told: set[Atom] = set()
     for e in program.equations:

@@ -1,4 +1,4 @@
-"""Inlining: calls of certain primitives replaced by what they call."""
+"""Inlining: replaces calls of certain primitives by what they call."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
 
 def inlined(program: Program, primitives: Collection[Any], copies: dict[Var, Var] | None = None) -> Program:
-    """The program with all calls of these primitives, see `called_program`, replaced by what they call.
+    """The program with all calls of these primitives, see `called_program`, inlined.
 
-    Nested programs are gone through too. A program in which there are none is returned as it is, and so is one whose constants stand
-    elsewhere (libraries keep such jaxprs in the params of their primitives): there is no place in it for the constants of a call.
+    Nested programs are included. A program without such calls is returned unchanged, and so is one whose constants are stored elsewhere
+    (libraries keep such jaxprs in the params of their primitives), since it has no place for the constants of a call.
 
     Args:
-      copies: told, for each new variable, which one of a called program it is a copy of.
+      copies: is filled with the variable of a called program that each new variable is a copy of.
     """
     return _Inliner(lambda e: e.primitive in primitives, {} if copies is None else copies).program(program)
 
 
 def inlined_where(program: Program, is_opened: Callable[[Equation], bool], own_sources: bool = False) -> Program:
-    """The program with some calls, see `called_program`, replaced by what they call. See `inlined`.
+    """The program with some calls, see `called_program`, inlined. See `inlined`.
 
     Args:
-      own_sources: whether what they call keeps its sources, and gets none of the calls'.
+      own_sources: whether the called equations keep their sources, without adding those of the calls.
     """
     return _Inliner(is_opened, {}, own_sources).program(program)
 
 
 def called_program(operation: Operation) -> Program:
-    """What a call calls, such as a jit or a function with custom rules."""
+    """The program that a call calls, such as a jit or a function with custom rules."""
     program: Program = operation.params["jaxpr" if "jaxpr" in operation.params else "call_jaxpr"]
     return program
 
@@ -107,7 +107,7 @@ class _Inliner:
 
 
 def numbers_in_place(program: Program) -> Program:
-    """The program with no number that JAX would keep as an array, as in the jaxpr of a checkpoint or a jitted function."""
+    """The program without numbers that JAX would keep as arrays, as in the jaxpr of a checkpoint or a jitted function."""
     atoms: dict[Atom, Atom] = {}
 
     def atom(a: Atom) -> Atom:
@@ -121,7 +121,7 @@ def numbers_in_place(program: Program) -> Program:
 
 
 def with_own_variables(program: Program) -> Program:
-    """The program with variables of its own for all that it binds; the programs in it keep theirs."""
+    """The program with new variables for everything that it binds; nested programs keep theirs."""
     own: dict[Atom, Var] = {v: Var(v.aval) for v in (*program.constvars, *program.invars)}
     own |= {v: Var(v.aval) for e in program.equations for v in e.outvars}
     atoms = lambda group: tuple([own.get(a, a) for a in group])

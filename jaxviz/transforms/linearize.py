@@ -1,7 +1,7 @@
 """Linearize: `a → b` becomes forward `a → (b, residuals)` and linear `(residuals, T a) ⊸ T b`.
 
-The JVP rule of each equation is split in two, by partial evaluation: what depends on a tangent goes to the linear program, all else to
-the forward program, and what the first reads of the second is a residual. The linear program transposed is reverse mode.
+The JVP rule of each equation is split in two by partial evaluation: what depends on a tangent goes to the linear program, everything else
+to the forward program, and forward values that the linear program reads are residuals. Transposing the linear program gives reverse mode.
 
 Source: Frostig, Johnson, Maclaurin, Paszke and Radul, "Decomposing reverse-mode automatic differentiation" (2021, arXiv:2105.09469); Radul,
 Paszke, Frostig, Johnson and Maclaurin, "You Only Linearize Once: Tangents Transpose to Gradients" (POPL 2023, arXiv:2204.10923);
@@ -38,16 +38,16 @@ from jaxviz.transforms.jvp import jvp_rules
 from jaxviz.transforms.partial_eval import split_program
 
 CondResiduals = OneOf["jax", "recompute"]
-"""What a cond saves for the backward pass: what JAX saves, with dummies where its branches differ, or its operands alone."""
+"""What a cond saves for the backward pass: what JAX saves, with dummies where its branches differ, or only its operands."""
 
 
 class Mode(NamedTuple):
-    """What a program is linearized for.
+    """The purpose of a linearization.
 
     Args:
-      is_vjp: for `vjp`, so that the linear program is only transposed; else for `linearize`, so that it is run on tangents. A primitive
-        may have another rule for each.
-      recomputes_conds: whether a cond saves its operands alone, and its linear part runs the branch again.
+      is_vjp: for `vjp`, so that the linear program is only transposed; otherwise for `linearize`, so that it is run on tangents. A
+        primitive may have a different rule for each.
+      recomputes_conds: whether a cond saves only its operands, and its linear part runs the branch again.
     """
 
     is_vjp: bool = True
@@ -140,7 +140,7 @@ def jax_rule(
 
 
 def unknown_results() -> ValueError:
-    """JAX's error for an operation whose results cannot be had without its tangents."""
+    """JAX's error for an operation whose results cannot be computed without its tangents."""
     return ValueError(
         "Linearization failed to produce known values for all output primals. This is typically caused by attempting to "
         "differentiate a function uses an operation that does not support reverse-mode autodiff."
@@ -155,13 +155,13 @@ def _is_own_tangent(operation: Operation) -> bool:
 def split_jvp(
     pushed: Program, nonzeros_out: Sequence[bool], n_in: int, name: str, keeps_lines: bool = False
 ) -> LinearizeRule:
-    """The rule to linearize by, from the one to push forward: what depends on a tangent goes to `linear`, all else to `primal`.
+    """Splits a JVP rule into a linearization rule: what depends on a tangent goes to `linear`, everything else to `primal`.
 
     Args:
       pushed: operands, nonzero tangents → results, nonzero tangents of results.
       nonzeros_out: which results have a tangent there.
       n_in: number of operands.
-      name: for people.
+      name: a name for messages.
       keeps_lines: whether its equations keep their own source lines; see `Template`.
 
     Raises:
@@ -203,7 +203,7 @@ def rule_of(
     keeps_lines: bool = False,
     checkpoints: tuple[Checkpoint, ...] = (),
 ) -> LinearizeRule:
-    """The rule whose residuals are these values of `primal`; one that is an operand or a result is not given twice."""
+    """The rule whose residuals are these values of `primal`, without repeating operands or results."""
     places: dict[Atom, int] = {}
     for i, a in enumerate((*primal.invars, *primal.outvars)):
         places.setdefault(a, i)
@@ -264,13 +264,12 @@ def linearize_program(
 
     Args:
       program: the function.
-      nonzeros: for each input, whether it carries a tangent. An input of integer or boolean type must not.
-      n_results: how many of its results, from the first on, are differentiated; all by default.
-      instantiate: for each of those, whether a zero tangent is written out. As in JAX it is then made in `forward`, and is a
-        residual.
-      in_loop: whether it is the body of a loop. A constant that a rule brings is the same in each iteration, so it leaves the loop
-        and is written in place; anywhere else JAX makes an array of it, which is a residual.
-      mode: what for.
+      nonzeros: for each input, whether it has a tangent. An input of integer or boolean type must not.
+      n_results: how many of its first results are differentiated; all by default.
+      instantiate: for each of those, whether a zero tangent is instantiated. As in JAX it is then computed in `forward`, and is a residual.
+      in_loop: whether it is the body of a loop. A constant of a rule is the same in each iteration, so it is moved out of the loop and
+        written in place; anywhere else JAX makes an array of it, which is a residual.
+      mode: the purpose.
       at: concrete values of its inputs, for JAX's rules whose Python looks at values.
 
     Raises:

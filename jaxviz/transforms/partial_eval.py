@@ -1,14 +1,14 @@
-"""Partial evaluation: a program some of whose inputs come later is split in two, one part for now and one for then.
+"""Partial evaluation: splits a program some of whose inputs are unknown until later into a part that runs now and a part that runs later.
 
-The part that runs now, `known`, reads the known inputs alone; the part that runs later, `staged`, reads residuals of it and
-the rest. Everything that JAX splits is split here: the two halves of a JVP rule, the body of a loop into what is the same in
-each iteration and what is not, a checkpointed function into what is saved and what is recomputed.
+The part that runs now, `known`, reads only the known inputs; the part that runs later, `staged`, reads residuals of it and the rest.
+Everything that JAX splits is split here: JVP rules into two halves, loop bodies into what is the same in each iteration and what is not,
+checkpointed functions into what is saved and what is recomputed.
 
-There are two ways, as in JAX. Without a policy what is known is evaluated now, and a known value that is read later is a
-residual. With a checkpoint policy the inputs may be there later as well, and the policy says of each known equation whether its
-results are saved for later, recomputed, or moved to another memory in between.
+There are two modes, as in JAX. Without a policy, known equations are evaluated now, and known values that are read later are residuals.
+With a checkpoint policy, known inputs may also be available later, and the policy decides for each known equation whether its results are
+saved for later, recomputed, or moved to another memory in between.
 
-Source: `JaxprTrace` and `partial_eval_jaxpr_custom` in JAX's `interpreters/partial_eval.py`; where what comes later is tangents, this is
+Source: `JaxprTrace` and `partial_eval_jaxpr_custom` in JAX's `interpreters/partial_eval.py`; where the unknown inputs are tangents, this is
 the unzipping of "You Only Linearize Once" (see `linearize.py`).
 """
 
@@ -44,17 +44,17 @@ Policy = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """How one operation that holds programs is split.
+    """How an operation with nested programs is split.
 
     Args:
       known: known operands → known results, then residuals.
-      staged: the values named by `staged_in` → the results that are there later.
-      staged_in: for each input of `staged`, its place in `(*operands, *outputs of known)`.
+      staged: the values listed in `staged_in` → the results that are available later.
+      staged_in: for each input of `staged`, its position in `(*operands, *outputs of known)`.
       unknown_out: which results are unknown until later.
-      available_out: which results `staged` gives.
-      name: for people.
-      decisions: what the policy said of the equations inside.
-      checkpoints: checkpointed functions inside, if there is not a policy.
+      available_out: which results `staged` returns.
+      name: a name for messages.
+      decisions: what the policy decided for the nested equations.
+      checkpoints: nested checkpointed functions, if there is no policy.
     """
 
     known: Template
@@ -76,9 +76,9 @@ class Split:
       staged: residuals, available inputs → available results.
       residuals: the last results of `known`, in the order in which `staged` takes them.
       unknown_out: which results are unknown until later.
-      available_out: which results `staged` gives.
-      decisions: what the policy said of the equations.
-      checkpoints: checkpointed functions inside, if there is not a policy.
+      available_out: which results `staged` returns.
+      decisions: what the policy decided for the equations.
+      checkpoints: nested checkpointed functions, if there is no policy.
     """
 
     known: Program
@@ -104,7 +104,7 @@ split_rules: RuleTable[SplitRule] = RuleTable("split", _no_rule)
 For operations that hold programs; any other goes whole to one part or to both."""
 
 policy_rules: set[Any] = set()
-"""Primitives in `split_rules` whose rule is asked under a policy."""
+"""Primitives in `split_rules` whose rule also applies with a policy."""
 
 
 def split_program(
@@ -121,15 +121,15 @@ def split_program(
     """Splits a program by which of its inputs are unknown until later.
 
     Args:
-      program: to be split.
-      unknown: for each input, whether it comes later.
-      available: with a policy, for each input whether it is there later; an unknown one is.
+      program: the program to split.
+      unknown: for each input, whether it is unknown until later.
+      available: with a policy, for each input whether it is available later; unknown ones are.
       ensure_unknown: for each result, whether it is to be unknown.
-      ensure_available: with a policy, for each result whether `staged` has to give it.
+      ensure_available: with a policy, for each result whether `staged` has to return it.
       policy: a checkpoint policy.
-      transform: the transform that asks, for the origins of what is made.
+      transform: the transform that asks, for the origins of new equations.
       is_rule: whether the program is a rule, whose equations get their origins where it is applied.
-      later_role: what the unknown part of an equation that is split computes; None for what the equation computes.
+      later_role: the role of the unknown part of an equation that is split; None for the role of the equation.
 
     Raises:
       EquationError: names the primitive, the equation and the user's line.

@@ -1,10 +1,10 @@
 """Transpose: a program linear in some inputs, `(res, a) ⊸ b`, becomes `(res, CT b) → CT a`.
 
-From the last equation to the first, the rule of its primitive gives the cotangents of the linear operands from those of the results. A
-variable that several equations read has the sum of what they give; one that none reads has none, which stands for zero.
+From the last equation to the first, the rule of the primitive computes the cotangents of the linear operands from those of the results. A
+variable that several equations read gets the sum of theirs; one that none reads has none, which means zero.
 
 Source: Frostig, Johnson, Maclaurin, Paszke and Radul, "Decomposing reverse-mode automatic differentiation" (2021, arXiv:2105.09469);
-`backward_pass3` in JAX's `ad.py`. That each cotangent is summed before it is read is the reverse sweep of Griewank and Walther, "Evaluating
+`backward_pass3` in JAX's `ad.py`. Summing each cotangent before it is read is the reverse sweep of Griewank and Walther, "Evaluating
 Derivatives" (SIAM, second edition 2008), chapter 3.
 """
 
@@ -47,8 +47,8 @@ class TransposeRule:
     Args:
       backward: operands it is not linear in, nonzero cotangents of the results → nonzero cotangents of linear operands.
       nonzeros_out: which linear operands have a cotangent that is not a symbolic zero.
-      name: for people.
-      logs: the structure of a dict of what it logs, whose values, where they are asked for, are its last results; None for nothing.
+      name: a name for messages.
+      logs: the structure of a dict of what it logs, whose values are its last results if requested; None for nothing.
     """
 
     backward: Template
@@ -124,7 +124,7 @@ def _not_linear(operation: Operation) -> EquationError:
 
 
 typed_by_cotangents: set[Any] = set()
-"""Primitives that hold programs which JAX transposes for the types of the cotangents that come in; of others those of the program decide.
+"""Primitives with nested programs that JAX transposes for the types of the incoming cotangents; for others those of the program are used.
 """
 
 
@@ -195,20 +195,20 @@ def transpose_program(
 ) -> Transposed:
     """Transposes a program in the inputs that `linear` marks.
 
-    Each cotangent is read once, by the equation that made the value: all that reads the value has added to it then.
+    Each cotangent is read once, by the equation that computes the value: everything that reads the value has added to it by then.
 
     Args:
       program: linear in those inputs taken together.
       linear: for each input, whether it is one of them.
-      nonzero_cts: for each result, whether a cotangent comes in for it.
-      carried: for each linear input, whether the sum of its cotangents starts from a value that comes in too, after those.
-      instantiate: for each linear input, whether a zero cotangent is written out.
-      at: concrete values of what the backward program takes, for custom rules whose Python looks at values.
-      ct_avals: types whose cotangents come in for the results; those of the results by default.
+      nonzero_cts: for each result, whether it has an incoming cotangent.
+      carried: for each linear input, whether the sum of its cotangents starts from another incoming value; these come after the cotangents.
+      instantiate: for each linear input, whether a zero cotangent is instantiated.
+      at: concrete values of the backward program's inputs, for custom rules whose Python looks at values.
+      ct_avals: types of the incoming cotangents of the results; those of the results by default.
       logs: whether what backward rules log is a result, after the cotangents.
 
     Raises:
-      ValueError: JAX's, for two values that are logged by one key.
+      ValueError: JAX's, if two values are logged under one key.
       EquationError: names the primitive, the equation and the user's line.
     """
     builder = Builder(program.constvars, program.consts)

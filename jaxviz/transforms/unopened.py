@@ -1,4 +1,4 @@
-"""What a program holds that jaxviz does not look into: "not opened: pallas_call (model.py:12)"."""
+"""Equations of a program that jaxviz does not look into: "not opened: pallas_call (model.py:12)"."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _OF_ELEMENTS = frozenset("reduce reduce_window reduce_window_no_identity select_
 
 @dataclass(frozen=True, slots=True)
 class Unopened:
-    """Equations of one kind on one line that hold, call or change what jaxviz does not look into.
+    """Equations of one kind on one line that contain or call something that jaxviz does not look into, or that change references.
 
     Args:
-      name: of the primitive; of a hi-primitive, the name of its class.
+      name: the name of the primitive; for a hi-primitive, the name of its class.
       location: the user's line.
-      is_opaque: whether it holds code out of sight, in which there may be anything, a checkpoint too.
-      count: how many.
+      is_opaque: whether it contains code that cannot be seen, which may do anything, such as use a checkpoint.
+      count: the number of equations.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Unopened:
 
 
 def find_unopened(programs: Iterable[Program], opened: Collection[str] = ()) -> tuple[Unopened, ...]:
-    """What is not opened in some programs: hi-primitives, operations on refs, kernels, foreign calls, and whatever else holds a program
-    or a function and has no rule of jaxviz's own. Of programs that were derived from each other the same lines count once.
+    """The unopened equations of some programs: hi-primitives, operations on refs, kernels, foreign calls, and anything else that contains a
+    program or a function and has no rule in jaxviz. In programs derived from each other, the same lines count once.
 
     Args:
       programs: such as a function and its backward pass.
-      opened: names of primitives that who asks looks into, though they have no rule.
+      opened: names of primitives that the caller looks into though they have no rule.
     """
     is_unopened = cache(_is_unopened)  # cached per operation, which many equations share
     most: Counter[Unopened] = Counter()
@@ -59,7 +59,7 @@ def find_unopened(programs: Iterable[Program], opened: Collection[str] = ()) -> 
 
 
 def unopened_text(found: Sequence[Unopened], listed: int = 5) -> str:
-    """`not opened: pallas_call (model.py:12), 2 times RematTraced (model.py:30)`; '' where there is nothing of the kind.
+    """`not opened: pallas_call (model.py:12), 2 times RematTraced (model.py:30)`; '' if there are none.
 
     Args:
       listed: how many are named.
@@ -71,7 +71,7 @@ def unopened_text(found: Sequence[Unopened], listed: int = 5) -> str:
 
 
 def unopened_note(found: Sequence[Unopened]) -> tuple[str, ...]:
-    """The same as a note of a report; none where there is nothing of the kind."""
+    """The same as a note of a report; none if there are none."""
     text = unopened_text(found)
     return (f"{text}. jaxviz does not show what is computed, saved or checkpointed inside.",) if text else ()
 

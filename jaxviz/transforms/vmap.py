@@ -39,10 +39,10 @@ class VmapRule:
 
     Args:
       mapped: operands → results, with their mapped dimensions.
-      dims_out: where those of the results are.
-      name: for people.
-      text: what becomes of the operation, if that is more than one dimension more; see `Note`.
-      notes: on the equations inside.
+      dims_out: the mapped dimensions of the results.
+      name: a name for messages.
+      text: how the operation changes, if it does more than gain a dimension; see `Note`.
+      notes: notes on nested equations.
     """
 
     mapped: Template
@@ -58,8 +58,8 @@ class Vmapped:
 
     Args:
       program: inputs → results, with their mapped dimensions.
-      dims_out: where those of the results are.
-      notes: on its equations and those inside of them.
+      dims_out: the mapped dimensions of the results.
+      notes: notes on its equations and those nested in them.
     """
 
     program: Program
@@ -82,7 +82,7 @@ def _default_rule(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRu
 
 
 vmap_rules: RuleTable[VmapRule] = RuleTable("vmap", _default_rule)
-"""Key: operation, where its operands' mapped dimensions are, and the axis."""
+"""Key: operation, the mapped dimensions of its operands, and the axis."""
 
 
 def named_axes(operation: Operation) -> frozenset[Any]:
@@ -100,10 +100,10 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
 
     Args:
       program: the function of one example.
-      dims: for each input where its mapped dimension is, or None.
-      axis: its size, its name, and the mesh axes it stands for.
-      to: for each result where its mapped dimension is put, `compat.IF_MAPPED` for the front if there is one; by default it stays
-        where it is.
+      dims: for each input its mapped dimension, or None.
+      axis: its size, its name, and the mesh axes that it spans.
+      to: for each result where its mapped dimension is moved, `compat.IF_MAPPED` for the front if there is one; by default it stays where
+        it is.
 
     Raises:
       EquationError: names the primitive, the equation and the user's line.
@@ -149,7 +149,7 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
 
 
 def move(builder: Builder, x: Atom, source: Dim, to: Dim, axis: compat.Axis, origin: Origin | None = None) -> Atom:
-    """Puts the mapped dimension of a value somewhere else, or gives it one by copying.
+    """Moves the mapped dimension of a value, or broadcasts the value along a new one.
 
     Without an `origin` it is part of a rule, and gets one where that is applied.
     """
@@ -180,7 +180,7 @@ def vmap_rule(
     builder: Builder, operands: Sequence[Var], outs: Sequence[Atom], dims_out: Sequence[Dim], name: str, text: str = "",
     notes: Sequence[Note] = (),
 ) -> VmapRule:  # fmt: skip
-    """The rule of what a builder holds; see `inputs_moved`."""
+    """The rule with the contents of a builder; see `inputs_moved`."""
     program = builder.program(operands, outs)
     template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
     return VmapRule(template, tuple(dims_out), name, text, tuple(notes))

@@ -105,7 +105,7 @@ def _most_equations(f: Function, types: tuple[Any, ...], argnums: Argnums) -> st
 
 
 def on_devices(f: Function) -> Function:
-    """A function of one device's share, on eight abstract devices."""
+    """A function of one device's part, run on eight abstract devices."""
     mesh = AbstractMesh((DEVICES,), (AXIS,), axis_types=(AxisType.Auto,))
     of_all = jax.shard_map(
         lambda *shares: f(*shares)[None], mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec(AXIS)
