@@ -79,7 +79,7 @@ def counting(what: str, total: int | None = None) -> Iterator[Callable[[], None]
 
 
 def each(work: Callable[[T], R], units: Iterable[T], what: str) -> list[R]:
-    """What comes of each unit, shown as `counting` does.
+    """The result for each unit, with progress shown like `counting`.
 
     >>> each(outcome_of, policies, "policies")
     """

@@ -91,7 +91,7 @@ def train_step(params, *rest):
 
 
 def names():
-    """The names that the examples assume, created anew for each."""
+    """The names that the examples use, created for each of them."""
     params = {"w": jnp.ones((3, 3)), "b": jnp.ones(3)}
     x = jnp.ones((2, 3))
     return {

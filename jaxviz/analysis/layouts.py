@@ -47,7 +47,7 @@ class Layouts:
 
     @cached_property
     def own(self) -> dict[Atom, int]:
-        """The same for the values of the function itself, of which the forward program has a copy."""
+        """The same for the values of the function itself, which the forward program contains as copies."""
         found: dict[Atom, int] = {}
         for (made, place, kind, *_), parts in self.roots.items():
             if kind == "primal":

@@ -141,7 +141,7 @@ def _split_remat(operation: Operation, unknown: Mask, available: Mask | None, po
 
 
 def _saved_text(now: Program, residuals: Sequence[Atom], read: Sequence[Var], unknown: Sequence[bool]) -> str:
-    """What is saved, as in JAX's log."""
+    """What is saved, as a text like in JAX's log."""
     inputs = [f"  {v.aval.str_short()}\n" for v, u in zip(read, unknown, strict=True) if not u]
     made_by: dict[Atom, Equation] = {v: e for e in now.equations for v in e.outvars}
     saved = []
@@ -264,7 +264,7 @@ def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask, logs
 
 
 def _inlined(cotangents: Mapping[Atom, Sequence[Atom]], parts: Sequence[Atom]) -> Mapping[Atom, tuple[Atom, ...]]:
-    """The cotangents, of which `parts` has what all their summands have become."""
+    """The inlined cotangents; `parts` has the new variables of their summands."""
     given = iter(parts)
     return {value: tuple([next(given) for _ in cts]) for value, cts in cotangents.items()}
 

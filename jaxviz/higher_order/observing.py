@@ -104,7 +104,7 @@ class Observing:
         return self._touched[program]
 
     def body(self, program: Program, loop: Atom, invars: Sequence[Var], builder: Builder | None = None) -> Program:
-        """A program with its values observed, and other inputs; `builder` has what comes first in it."""
+        """A program with its values observed, and other inputs; `builder` has the equations at its start."""
         builder = builder or Builder(program.constvars, program.consts)
         env: dict[Atom, Atom] = {}
         for e in program.equations:

@@ -131,7 +131,7 @@ def of(equation: Equation | Operation) -> HigherOrder:
 
 
 def kinds() -> tuple[HigherOrder, ...]:
-    """All that hold programs."""
+    """All primitives with nested programs."""
     return tuple(k for k in _KINDS.values() if k is not _FIRST_ORDER)
 
 

@@ -45,7 +45,7 @@ _TAKEN_OUT = "the device's own scalar"
 
 
 def only_passes_a_scalar(equation: Equation) -> bool:
-    """Whether an equation is there only for a scalar residual to leave one `shard_map` and enter another."""
+    """Whether an equation only serves to pass a scalar residual from one `shard_map` to another."""
     origin = equation.origin
     if origin is None:
         return False

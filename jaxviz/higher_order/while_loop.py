@@ -146,7 +146,7 @@ class _WhileKind(HigherOrder):
             yield inputs, carry
 
     def segment(self, operation: Operation) -> Callable[..., Any]:
-        """`at most so many steps, consts, carry → carry, steps that were run`."""
+        """`at most this many steps, consts, carry → carry, number of steps run`."""
         loop = While(operation)
         n, n_body = loop.sizes
         condition, body, types = as_function(loop.condition), as_function(loop.body), loop.body.in_avals[n_body:]

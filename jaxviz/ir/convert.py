@@ -69,9 +69,9 @@ def applied(primitive: Any, params: Mapping[str, Any], in_avals: tuple[Any, ...]
 
 
 def shared(make: Callable[P, R]) -> Callable[P, R]:
-    """Has a function that traces something do so once for the same arguments and the same configuration of JAX: context, mesh and all.
+    """Makes a function that traces do so once for the same arguments and the same configuration of JAX, including context and mesh.
 
-    Its arguments are types, numbers and names, and hold nothing of a user's.
+    Its arguments are types, numbers and names, and contain no user data.
     """
     table: SharedTable[R] = SharedTable(2048)
 

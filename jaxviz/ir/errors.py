@@ -38,7 +38,7 @@ class EquationError(JaxvizError):
     def __init__(self, message: str):
         super().__init__(message)
         self.trail: list[str] = []
-        """The equation, then those that hold it, up to the first that has a line of the user's."""
+        """The equation, then its enclosing ones, up to the first that has a line of the user's."""
         self.is_placed = False
 
     def __str__(self) -> str:

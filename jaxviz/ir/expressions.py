@@ -19,7 +19,7 @@ _SHOWN: ContextVar[bool] = ContextVar("jaxviz_source", default=True)
 
 
 def shows_source() -> bool:
-    """Whether names of values may be made of the user's source."""
+    """Whether names of values may be taken from the user's source."""
     return _SHOWN.get()
 
 

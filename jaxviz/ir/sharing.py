@@ -78,7 +78,7 @@ _DATA = (
 
 
 def is_data(x: Any) -> bool:
-    """Whether a param is a number, a name, a type or a layout, or made of these, and so holds no function or array of a user's."""
+    """Whether a param is a number, a name, a type or a layout, or consists of these, and so contains no function or array of a user's."""
     if isinstance(x, _DATA):
         return True
     if isinstance(x, (tuple, frozenset)):
@@ -159,6 +159,6 @@ def on_clearing(clear: Callable[[], None]) -> None:
 
 
 def clear_shared() -> None:
-    """Forgets all that is shared anywhere."""
+    """Clears all shared caches."""
     for clear in _clear:
         clear()

@@ -1,4 +1,4 @@
-"""Room on Python's stack for deeply nested programs."""
+"""Raises Python's recursion limit for deeply nested programs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import threading
 from types import TracebackType
 
 FRAMES = 5_000
-"""Python's recursion limit where programs are worked on, if it is lower. Two hundred checkpoints in each other take JAX some 4,000 frames;
-at twice this limit JAX's own recursion, which goes through C++, takes half of the 8 MiB that a thread's stack has."""
+"""Python's recursion limit while programs are processed, if it is lower. Two hundred nested checkpoints take JAX some 4,000 frames; at
+twice this limit JAX's own recursion, which goes through C++, takes half of the 8 MiB of a thread's stack."""
 
 _ADVICE = (
     f"jaxviz works with a recursion limit of at least {FRAMES:,}. If this is not an endless recursion but a deeply nested "
@@ -18,7 +18,7 @@ _ADVICE = (
 
 _lock = threading.Lock()
 _inside = 0
-"""How many contexts of `deep_stack` are open. The limit is that of all threads, so the last one to leave puts it back."""
+"""How many contexts of `deep_stack` are open. All threads share one limit, so the last context to exit restores it."""
 _before = 0
 
 
@@ -30,7 +30,7 @@ def _set_limit(limit: int) -> None:
 class _DeepStack(contextlib.ContextDecorator):
     @property
     def is_entered(self) -> bool:
-        """Whether there is room now, in all threads."""
+        """Whether the limit is raised now, for all threads."""
         return _inside > 0 and sys.getrecursionlimit() >= FRAMES
 
     def __enter__(self) -> None:
@@ -71,13 +71,14 @@ class _UsualStack(contextlib.ContextDecorator):
 
 
 deep_stack = _DeepStack()
-"""Where programs are traced, derived, reported on and printed: there Python's recursion limit has room for some hundreds of levels.
-A context, which may be entered again and in any thread, and a decorator.
+"""Raises Python's recursion limit enough for some hundreds of levels, where programs are traced, derived, reported on and printed.
+
+A reentrant context manager for any thread, and a decorator.
 
 >>> with deep_stack:
 ...     text = str(program.jaxpr)
 """
 
 usual_stack = _UsualStack()
-"""Where XLA compiles or runs a program, Python's recursion limit is the user's own again. It stops JAX before XLA, which has been seen to
-end the process over two hundred jits in each other."""
+"""Restores the user's own recursion limit where XLA compiles or runs a program. It stops JAX before XLA, which has been seen to end the
+process on two hundred nested jits."""

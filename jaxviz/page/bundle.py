@@ -25,7 +25,7 @@ STEPPER = "stepper"
 _STATIC = Path(__file__).parent.parent / "static"
 _PARTS = "parts"
 _LIGHT = 256 * 1024
-"""A part of fewer characters is held with the main module."""
+"""Parts with fewer characters are stored with the main module."""
 
 MISSING_BUNDLE = (
     "The explorer's JavaScript is not built. In a checkout, run `make lab` once, "

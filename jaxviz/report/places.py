@@ -25,7 +25,7 @@ _NAMED: ContextVar[Places | None] = ContextVar("jaxviz_places", default=None)
 
 @contextmanager
 def noting_places() -> Iterator[Places]:
-    """Notes the places that are written meanwhile, for what links them."""
+    """Records the places that are written within the context, for what links them."""
     places: Places = {}
     before = _NAMED.set(places)
     try:

@@ -73,9 +73,9 @@ Part = str | Table | Listed | Drawn
 
 
 class Data:
-    """A dataclass that can be had as plain data.
+    """A dataclass that can be converted to plain data.
 
-    `_data` names the attributes that are in it; by default they are the fields. Locations are taken apart: see `attributes`.
+    `_data` names the attributes to include; by default the fields. Locations are split: see `attributes`.
     """
 
     __slots__ = ()
@@ -185,7 +185,7 @@ def _attribute(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: what has a `to_dict` by that, other dataclasses by their fields, complex numbers by their parts."""
+    """A value as JSON: by its `to_dict` if it has one, other dataclasses by their fields, complex numbers by their parts."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if is_dataclass(value):

@@ -162,7 +162,7 @@ class _Entry:
 
 
 _entries: dict[Hashable, _Entry] = {}
-"""What is compiled for a function, by the function's id. The entry is removed with the function."""
+"""The compiled programs of a function, by the function's id. The entry is removed with the function."""
 
 _dropped = [0, 0]
 """Hits and misses of removed entries, so that they still count."""
@@ -259,6 +259,6 @@ def cache_info() -> CacheInfo:
 
 
 def clear_compiled() -> None:
-    """Forgets all that was compiled, and counts from nothing."""
+    """Drops everything that was compiled, and resets the counters."""
     _entries.clear()
     _dropped[:] = [0, 0]

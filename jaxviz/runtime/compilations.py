@@ -145,7 +145,7 @@ class Compilation:
 
 
 LOG: deque[Compilation] = deque(maxlen=_KEPT)
-"""All that was compiled while something watched, up to a bound."""
+"""Everything that was compiled during a watch, up to a limit."""
 
 _began: float | None = None
 """When something watched for the first time, in seconds since the epoch."""
@@ -321,7 +321,7 @@ _NUMBERS = (type(None), bool, int, float, complex, str, bytes)
 
 
 def _held(x: Any) -> Held:
-    """A static argument, which JAX has a hash of, too."""
+    """A static argument, of which JAX also computes a hash."""
     if type(x) in _NUMBERS:
         return Held(_text(x), (type(x).__name__, x))
     kind: Any = type(x)
@@ -361,7 +361,7 @@ def _fields(x: Any) -> dict[str, Any]:
 
 
 def _closure(fun: Any) -> dict[str, Held]:
-    """What a function closes over and what is bound to it, and the same for the functions that it wraps, without jax's own."""
+    """What a function closes over and what is bound to it, and the same for the functions that it wraps, except jax's own."""
     found: dict[str, Held] = {}
     for _ in range(100):
         if isinstance(fun, functools.partial):
@@ -451,7 +451,7 @@ def _forget(place: int, serial: int) -> None:
 
 
 def _listen(on: bool) -> None:
-    """Has JAX call the listeners, also where `jax.monitoring.clear_event_listeners()` was called meanwhile; or no longer."""
+    """Adds the listeners to JAX, also after `jax.monitoring.clear_event_listeners()`; or removes them."""
     for callback, stop, start in (
         (_on_start, jax.monitoring.unregister_scalar_listener, jax.monitoring.register_scalar_listener),
         (

@@ -30,7 +30,7 @@ _GLANCE = 0.05
 
 
 class _Work(Generic[T]):
-    """Work in a thread, which begins when it is first waited for, and what comes of it."""
+    """Work in a thread, started when it is first waited for, and its result."""
 
     def __init__(self, work: Callable[[], T]):
         self.made: list[T] = []

@@ -385,7 +385,7 @@ def with_results(program: Program, outvars: Sequence[Atom]) -> Program:
 
 
 def reordered_inputs(program: Program, invars: Sequence[Var]) -> Program:
-    """The program with these inputs, among them all that it reads."""
+    """The program with its inputs replaced by these, which include all that it reads."""
     info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(program.outvars))
     return replace(program, invars=tuple(invars), debug_info=info)
 

@@ -27,14 +27,14 @@ INFINITE, NAN = 0, 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watch:
-    """Values of one program that are watched; one array of flags tells of them.
+    """Values of one program that are watched, with one array of flags.
 
     Args:
-      path: the equations that hold the program, outermost first, each with the place of the program among its programs.
+      path: the equations that enclose the program, outermost first, each with the index of the program among its programs.
       n_loops: how many of those are loops.
-      program: where the values are.
+      program: the program of the values.
       values: the values.
-      devices: for each of those that is a `shard_map`, the number of devices that it runs on.
+      devices: for each of those equations that is a `shard_map`, the number of devices that it runs on.
     """
 
     path: tuple[tuple[Equation, int], ...]

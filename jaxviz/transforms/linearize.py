@@ -75,9 +75,9 @@ class LinearizeRule:
     Args:
       primal: operands → results, then residuals that are neither operands nor results.
       linear: residuals, nonzero tangents of operands → nonzero tangents of results.
-      residuals: for each residual that `linear` takes, its place in `(*operands, *outputs of primal)`.
+      residuals: for each residual that `linear` takes, its position in `(*operands, *outputs of primal)`.
       nonzeros_out: which results have a tangent that is not a symbolic zero.
-      name: for people.
+      name: a name for messages.
       checkpoints: the checkpointed functions inside.
     """
 
@@ -223,7 +223,7 @@ def _default_rule(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> Lin
 
 
 linearize_rules: RuleTable[LinearizeRule] = RuleTable("linearize", _default_rule)
-"""Key: operation, which operands carry a nonzero tangent, and what for, if not for `vjp` as JAX has it."""
+"""Key: operation, which operands have a nonzero tangent, and the mode, unless it is JAX's for `vjp`."""
 
 
 def _modes_matter(operation: Operation) -> bool:

@@ -50,7 +50,7 @@ def odd_operation(has_rules):
         mlir.register_lowering(p, mlir.lower_fun(lambda x, **params: x, multiple_results=False))
 
     class Text(str):
-        """Prints as it is, whereas a string would print escapes."""
+        """Its repr is the text itself, without escapes."""
 
         __repr__ = str.__str__
 

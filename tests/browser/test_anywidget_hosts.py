@@ -190,7 +190,7 @@ OUTPUTS = {
     "vs code": '<div class="output_container" style="position: absolute; overflow: hidden"><div class="output">{}</div></div>',
     "colab": '<div class="display_data output-id-1"><div class="output_subarea">{}</div></div>',
 }
-"""An output of a cell, next to which are its other outputs: VS Code places each of them itself, and Colab has those of a cell in a frame."""
+"""The element around an output in each host: VS Code positions every output itself, and Colab puts those of a cell into one frame."""
 
 
 @pytest.mark.parametrize("name", OUTPUTS)

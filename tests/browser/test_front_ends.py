@@ -233,7 +233,7 @@ def executed(tmp_path_factory):
 
 @pytest.mark.usefixtures("theme")
 def test_a_cell_has_three_outputs_each_of_one_form(executed):
-    # VS Code and Colab choose a form for each output, and GitHub needs the key `state`, or shows nothing of the notebook.
+    # VS Code and Colab choose one form of each output, and GitHub does not render notebooks without the key `state`.
     nbformat.validate(executed)
     assert executed.metadata.widgets["application/vnd.jupyter.widget-state+json"].keys() >= {"state", "version_major"}
     widget, picture, table = executed.cells[-1].outputs

@@ -112,7 +112,7 @@ def test_the_bars_take_one_row_each_and_the_curve_is_in_sight(same_tab, versions
     page.get_by_test_id("motion-last").click()
     assert page.locator(".jv-views").evaluate(IN_ROWS) == 1
     assert page.locator(".jv-motion .jv-play-bar").evaluate(IN_ROWS) == 1
-    # What a button is called is the same, however much of it is written.
+    # The accessible name of a button does not depend on how much of its text is visible.
     page.get_by_role("button", name="Why is it saved").click()
     page.get_by_role("button", name="What differs").click()
     page.get_by_role("button", name="In motion").click()

@@ -171,7 +171,7 @@ def test_an_explorer_or_its_picture_is_seen_again_whatever_is_set(saves_no_state
     assert widgets(save(page, folder / "live.ipynb")).keys() == before.keys()
     in_lab.close()
 
-    # Sent to somebody who does not trust it.
+    # Opened by somebody who has not trusted it.
     notebook = json.loads((folder / "live.ipynb").read_text())
     notebook["cells"] = notebook["cells"][2:]
     notebook["cells"][0]["source"] += "  # sent"

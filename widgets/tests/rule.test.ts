@@ -145,7 +145,7 @@ test("titles are the names of the rules", () => {
   expect(rules(SIN_COS(), "transpose").at(1).title).toBe("");
 });
 
-test("classes: the colour shows whose it is, the underline what it is, and colours repeat", () => {
+test("classes: the colour shows which value it belongs to, the underline its kind, and colours repeat", () => {
   const name: Name = { variable: 0, kind: "so far", of: 1, colour: 8 };
   expect(nameClass(name)).toBe("jv-id jv-id-1 is-so-far");
   expect(nameClass({ ...name, colour: -1, kind: "local" })).toBe("jv-id jv-id-none is-local");

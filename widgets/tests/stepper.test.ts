@@ -97,7 +97,7 @@ test("a cotangent has the hue of its value", () => {
   for (const [name, , of] of cotangents) expect(state.hue("backward", name)).toBe(state.hue("forward", of!));
 });
 
-test("a stop at the same position keeps what is shown", () => {
+test("a stop at the same position does not change the view", () => {
   const state = new StepperState(programs, stops["in the scan"]);
   state.show({ stage: "forward", way: [] });
   state.arrive(copy(stops["in the scan"]));
@@ -106,7 +106,7 @@ test("a stop at the same position keeps what is shown", () => {
   expect(state.isHere).toBe(true);
 });
 
-// --- what is shown ---
+// --- display ---
 
 test("a line shows the norms of its results, and where a NaN first occurred", async () => {
   const { find, all, stopAt } = await shown(stops.start);
@@ -199,7 +199,7 @@ test("only the visible lines of a long program are rendered", async () => {
   expect(find("equations").querySelector<HTMLElement>("[aria-current]")!.dataset["index"]).toBe("5000");
 });
 
-// --- what is asked for ---
+// --- requests ---
 
 test("displaying it sends no requests", async () => {
   const { model, end } = await shown(stops["in the scan"]);
@@ -486,7 +486,7 @@ test.each([
   },
 );
 
-test("a widget that has lost its kernel hears of it from ipywidgets, and of its return", async () => {
+test("ipywidgets notifies a widget that its kernel is gone, and that it is back", async () => {
   const { model, session, code } = sessionOf();
   code.comm_live = false;
   model.tell("comm_live_update");
@@ -496,7 +496,7 @@ test("a widget that has lost its kernel hears of it from ipywidgets, and of its 
   await vi.waitFor(() => expect(session.off).toBe(""));
 });
 
-test("nothing is looked at by the clock, and nothing listens when the stepper has gone", async () => {
+test("nothing polls, and no listeners are left when the stepper is closed", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "setTimeout"] });
   try {
     const { kernel, model, session } = sessionOf();

@@ -143,7 +143,7 @@ test("the compiled memory is requested by a button, and cleared when the switche
   expect(switches.line).toBeNull();
   answer();
   answer();
-  expect(model.sent).toEqual([]); // nothing compiles by itself
+  expect(model.sent).toEqual([]); // nothing is compiled without a request
   switches.compile();
   expect(answer().compile).toBe("0||");
   expect(switches.line?.key).toBe("0||");
@@ -161,7 +161,7 @@ test("a compilation for another pane is the line of the function as written, and
   expect(switches.line).toBeNull();
   switches.undo();
   expect(switches.line?.total).toEqual([8, 24]);
-  // A page without a kernel has it from the start.
+  // A page without a kernel shows it immediately.
   expect(new Switches(switchesOf(model as never), () => {}).line?.total).toEqual([8, 24]);
 });
 

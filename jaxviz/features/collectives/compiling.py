@@ -28,9 +28,9 @@ class Partitioned:
     Args:
       module: the compiled program, as a serialized `HloModuleProto`.
       before: the same before partitioning, with the layouts of all values; None if XLA did not expose it.
-      warned: the reshards that XLA warned of; None if its log could not be read.
-      compiler: what compiled it.
-      compiled: it, as JAX has it.
+      warned: the reshards that XLA warned about; None if its log could not be read.
+      compiler: the compiler.
+      compiled: JAX's object for the compiled program.
     """
 
     module: bytes

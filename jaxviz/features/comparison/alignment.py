@@ -120,7 +120,7 @@ class _Aligner:
         self.common.add(first)
 
     def may_be_same(self, first: _Value, second: _Value) -> bool:
-        """Whether one becomes the other by nothing but changes that are reported elsewhere: equations removed or added."""
+        """Whether one becomes the other only by changes that are reported elsewhere: equations removed or added."""
         if isinstance(first, _Number) or isinstance(second, _Number):
             return first == second
         found = self.same.get(second)

@@ -14,7 +14,7 @@ from math import isqrt
 
 
 def common_places(left: Sequence[Hashable], right: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
-    """Places of what two sequences have in common, in order: as much as there is."""
+    """The positions of a longest common subsequence of two sequences."""
     n = min(len(left), len(right))
     head = next((i for i in range(n) if left[i] != right[i]), n)
     tail = next((i for i in range(n - head) if left[-1 - i] != right[-1 - i]), n - head)

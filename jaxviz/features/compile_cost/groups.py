@@ -58,7 +58,7 @@ class Group:
 
     @cached_property
     def carry(self) -> tuple[str, ...]:
-        """The types of what goes from block to block in the first run that has such."""
+        """The types of what is passed from block to block in the first run that has any."""
         run = next((r for r in self.runs if r.carry), None)
         return () if run is None else tuple(type_text(run.result(0, result).aval) for _, result in run.carry)
 

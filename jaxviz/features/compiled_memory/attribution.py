@@ -470,7 +470,7 @@ class Attribution:
         return replace(made, kind=kind, what=what, why="XLA computes it for that")
 
     def _argument_in(self, value: Value) -> str:
-        """The argument that a value is computed from by nothing but instructions of XLA's own."""
+        """The argument that a value is computed from only by instructions of XLA's own."""
         traced = self.traced(value)
         return self.argument_name(traced.argument[0]) if traced is not None and traced.argument is not None else ""
 

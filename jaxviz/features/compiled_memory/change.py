@@ -92,8 +92,7 @@ class MemoryChange(Report):
 
     @cached_property
     def largest(self) -> tuple[Change, ...]:
-        """What changes the peak most, of what changes it in the direction in which it went: all rows about one value, or with one reason of
-        XLA's."""
+        """The largest contribution to the change of the peak, in the same direction: all rows about one value, or with one reason of XLA's."""
         of_name: dict[Hashable, list[Change]] = {}
         for c in self.changes:
             if c.row.kind not in BY_THEMSELVES:

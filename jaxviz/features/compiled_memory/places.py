@@ -79,16 +79,16 @@ class Makers(Protocol):
 
     @property
     def kept(self) -> Mapping[int, tuple[int, ...]]:
-        """For the numbers of what makes residuals, the places of these among the residuals."""
+        """For the numbers of the equations that compute residuals, the indices of these residuals."""
 
     def numbers(self, instruction: Instruction) -> tuple[int, ...]:
-        """The numbers of what an instruction comes from."""
+        """The numbers of the equations that an instruction comes from."""
 
     def label(self, number: int) -> tuple[str, Location | None, Hashable]:
         """What it computes, as an expression; the user's line; and a key shared by everything that the expression computes."""
 
     def maker_of(self, residual: int) -> int | None:
-        """The number of what first makes the value of a residual, which `checkpoint_name` may name or a reshape show otherwise."""
+        """The number of the equation that first computes the value of a residual, which `checkpoint_name` may rename or a reshape change."""
 
     def read_in(self, number: int) -> Sequence[int]:
         """The residuals that it reads in the backward pass."""

@@ -18,10 +18,10 @@ class Part:
 
     Args:
       equation: the innermost equation.
-      within: the equations that hold the program it stands in, outermost first.
+      within: the equations that enclose its program, outermost first.
       each: the cost of one run, on one device.
-      times: how often it runs in total: the trip counts of the scans and the numbers of devices of the `shard_map`s around it.
-      copies: how often it is in the compiled program of one device, where a loop has its body once for each step of `unroll`.
+      times: how often it runs in total: the trip counts of the enclosing scans times the numbers of devices of enclosing `shard_map`s.
+      copies: how often it occurs in the compiled program of one device, where a loop has its body once for each step of `unroll`.
       is_estimated: whether its primitive is unknown; see `counts.estimate`.
     """
 
@@ -107,7 +107,7 @@ def _parts(equation: Equation, within: tuple[Equation, ...], times: int, copies:
 
 
 def run_by(equation: Equation) -> list[Program]:
-    """The programs that an equation runs; of a choice, all that it may run."""
+    """The programs that an equation runs; for a choice, all that it may run."""
     other = others.runs(equation)
     return [other] if other is not None else [b.program for b in bodies(equation)]
 

@@ -115,7 +115,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 class Stopwatch:
-    """Runs programs equation by equation, each compiled once for all that do the same."""
+    """Runs programs equation by equation, compiling equal operations once."""
 
     def __init__(self, repeat: int, derivation: Derivation, done: Callable[[], None]):
         self.repeat = repeat

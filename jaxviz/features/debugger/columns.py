@@ -1,6 +1,6 @@
 """The data of the stepper's widget: the programs with their source, sent once, and each stop.
 
-`messages.py` has the types. A stop is small whatever the values are: for each it has a summary and a thumbnail.
+`messages.py` has the types. A stop is small however large the values are: each has a summary and a thumbnail.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from jaxviz.page.sources import SourceTable, expression_of, file_label
 from jaxviz.report.tables import printable
 
 MOST_VALUES = 8
-"""Results, and operands, that a stop tells of; the others are there when they are asked for by name."""
+"""How many results, and operands, a stop includes; the others are sent when requested by name."""
 MOST_PICTURES = 5
 FEW = 36
-"""An array of so few numbers is written out."""
+"""Arrays with at most this many numbers are written out."""
 _WIDE = 46
 _NAME = 200
 
@@ -94,7 +94,7 @@ class StepperView:
     # --- the programs -------------------------------------------------------------------------------------------------
 
     def programs(self) -> Programs:
-        """All programs of the run, with the names of their values, and the source that they come from."""
+        """All programs of the run, with the names of their values, and their source."""
         stepper = self.stepper
         made: list[dict[str, Any]] = []
         for text in stepper._texts.values():
@@ -175,13 +175,13 @@ class StepperView:
         return SourceLine(self._sources.number(at), at.line)
 
     def _calls(self, e: Equation) -> tuple[Location, ...]:
-        """The lines that led to an equation, innermost first, from the function that is stepped through on."""
+        """The lines that led to an equation, innermost first, starting in the function that is stepped through."""
         stack = call_stack(e.source)
         outermost = [i for i, at in enumerate(stack) if (at.file, at.function) == self._defined]
         return stack[: outermost[-1] + 1] if outermost else stack[:1]
 
     def _note_lines(self, e: Equation) -> None:
-        """The lines that a breakpoint on a line would stop at because of an equation."""
+        """Adds the lines at which a breakpoint would stop because of an equation."""
         for at in self._calls(e):
             if is_own(at.file):
                 self._lines.setdefault(self._sources.number(at), set()).add(at.line)
@@ -191,7 +191,7 @@ class StepperView:
         return list(self._sources.numbers)[file]
 
     def equation(self, stage: str, path: StaticPath, index: int) -> Equation:
-        """An equation by its place.
+        """An equation by its position.
 
         Raises:
           SteppingError: there is none.
@@ -206,10 +206,10 @@ class StepperView:
     # --- a stop -------------------------------------------------------------------------------------------------------
 
     def stop(self, looked: Sequence[tuple[str, str]] = ()) -> Stop:
-        """Where the run is, and the values there.
+        """The run's position, and the values there.
 
         Args:
-          looked: values that were asked for, each a stage and a name such as 'h' or 'h[7]'.
+          looked: values requested by name, each a stage and a name such as 'h' or 'h[7]'.
         """
         s = self.stepper
         text, p, machine = s._texts[s.stage], s.position, s.machine
@@ -324,7 +324,7 @@ class StepperView:
     def _card(
         self, text: Text, p: Position, v: Atom, iterations: tuple[int, ...], pictures: _Countdown, pair: bool
     ) -> Card:
-        """A value of the program that the run is in; of a cotangent with the value that it is the cotangent of."""
+        """A value of the current program; a cotangent with the value that it is the cotangent of."""
         s = self.stepper
         told = self._told(s.machine.value(p, v), pictures)
         made: Card = {"name": text.atom(v), "stage": text.stage, "value": told}
@@ -336,7 +336,7 @@ class StepperView:
         return made
 
     def check_name(self, stage: str, name: str) -> None:
-        """Whether there is a value of this name, or will be.
+        """Whether a value with this name exists, or will exist.
 
         Raises:
           SteppingError: there is none.
@@ -420,10 +420,10 @@ class _Countdown:
 
 
 def named(text: str) -> tuple[str, tuple[int, ...]]:
-    """`h[3, 7]` as the name and the iterations.
+    """Splits `h[3, 7]` into the name and the iterations.
 
     Raises:
-      SteppingError: it is written otherwise.
+      SteppingError: it has another form.
     """
     name, bracket, rest = text.strip().partition("[")
     try:

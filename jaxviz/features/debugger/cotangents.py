@@ -15,7 +15,7 @@ from jaxviz.ir.syntax import Atom, Equation, Var
 
 @dataclass(frozen=True)
 class CotangentPlaces:
-    """Finds them.
+    """Finds cotangents.
 
     Args:
       derivation: of the function.
@@ -27,7 +27,7 @@ class CotangentPlaces:
 
     @cached_property
     def places(self) -> dict[Atom, list[Place]]:
-        """For values of the forward program, and of what was checkpointed, where the backward program makes their cotangents."""
+        """Where the backward program computes the cotangents of values of the forward program, and of checkpointed functions."""
         found: dict[Atom, list[Place]] = {}
         for program, path, holders in self.texts["backward"].programs:
             made: dict[Atom, int] = {v: i + 1 for i, e in enumerate(program.equations) for v in e.outvars}

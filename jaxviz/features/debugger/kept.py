@@ -16,12 +16,12 @@ from jaxviz.features.debugger.summaries import fingerprint
 from jaxviz.ir.syntax import Atom, Program, Var
 
 Place = tuple[str, tuple[Level, ...]]
-"""A run of a program: the stage, and the way in."""
+"""A run of a program: the stage, and the path to it."""
 
 
 @dataclass(frozen=True)
 class Uses:
-    """Where each variable of a program is made and last read."""
+    """Where each variable of a program is computed and last read."""
 
     made: Mapping[Var, int]
     last: Mapping[Atom, int]
@@ -76,7 +76,7 @@ class Kept:
         self.held: dict[int, tuple[int, int]] = {}
 
     def hold(self, x: Any) -> None:
-        """Counts a value, once however often it is held."""
+        """Counts a value, once however often it is kept."""
         n, size = self.held.get(id(x), (0, 0))
         if n == 0:
             size = int(getattr(x, "nbytes", 0))
@@ -100,7 +100,7 @@ class Kept:
             self.release(x)
 
     def settle(self, position: Position) -> None:
-        """Lets go of values until they are well within the budget, if they are beyond it."""
+        """Frees values until they are well within the budget, if they exceed it."""
         if self.nbytes <= self.budget:
             return
         target = int(self.budget * 0.75)

@@ -94,7 +94,7 @@ class StepFile(TypedDict):
 
 
 class Programs(TypedDict):
-    """All that is stepped through, which is sent once."""
+    """Everything that is stepped through, sent once."""
 
     title: str
     stages: list[StepStage]
@@ -123,7 +123,7 @@ class Shades(TypedDict):
 
 
 class Told(TypedDict):
-    """An array in a few numbers; `text` is the numbers themselves, of a small one."""
+    """A summary of an array; `text` has the numbers themselves if it is small."""
 
     type: str
     shape: list[int]
@@ -147,8 +147,9 @@ class Told(TypedDict):
 
 
 class Card(TypedDict):
-    """A value; beside it, of a cotangent the value that it is the cotangent of, and of a value its cotangent, or why that is not there.
-    `label` says what an input of a loop's body is: 'carry', 'of this iteration' or 'same in every iteration'."""
+    """A value; for a cotangent also the value that it is the cotangent of, and for a value also its cotangent, or why that is missing.
+
+    `label` describes an input of a loop's body: 'carry', 'of this iteration' or 'same in every iteration'."""
 
     name: str
     stage: str
@@ -161,8 +162,8 @@ class Card(TypedDict):
 
 
 class LineNorm(NamedTuple):
-    """What a line has come to: the names and norms of the value that it made last and of a cotangent, null where there is none; what is
-    wrong with each, such as 'NaN'; and 'value', 'cotangent' or 'both' where a NaN of these was born."""
+    """The figures of a line: the names and norms of its latest value and of a cotangent, null without one; what is wrong with each, such as
+    'NaN'; and 'value', 'cotangent' or 'both' if a NaN of these first occurred here."""
 
     file: int
     line: int
@@ -176,7 +177,7 @@ class LineNorm(NamedTuple):
 
 
 class Break(TypedDict):
-    """A breakpoint, and the line or the equation that it stands at: a program and an index."""
+    """A breakpoint, and the line or the equation that it is on: a program and an index."""
 
     text: str
     line: NotRequired[SourceLine]
@@ -185,11 +186,11 @@ class Break(TypedDict):
 
 
 class Stop(TypedDict):
-    """Where the run is, and the values there.
+    """The run's position, and the values there.
 
     `at` are the lines that led to the next equation, innermost first, `ranAt` that of the last one; `taken` the branches of the conds that
-    have run or are next; `recomputed` says for which checkpoint the last equation runs again; `more` the names of the results and operands
-    that are not told of; `lines` what the lines have come to.
+    have run or are next; `recomputed` says for which checkpoint the last equation runs again; `more` has the names of results and operands
+    that are not included; `lines` the figures of the lines.
     """
 
     stage: str
@@ -213,7 +214,7 @@ class Stop(TypedDict):
 
 
 class Mark(TypedDict):
-    """A place on the time line: an equation of a stage's program, and what happens there."""
+    """A position on the timeline: an equation of a stage's program, and what happens there."""
 
     stage: str
     index: int
@@ -221,7 +222,7 @@ class Mark(TypedDict):
 
 
 class Failure(TypedDict):
-    """What went wrong in the last move, and which that was: what is asked for."""
+    """The error of the last move, and the request that caused it."""
 
     do: str
     kind: str
@@ -229,7 +230,7 @@ class Failure(TypedDict):
 
 
 class Doing(TypedDict):
-    """A message of the kernel: it has begun what was asked for, and whether an interrupt reaches it, or is done with it."""
+    """A message of the kernel: it has begun a request, and whether an interrupt reaches it, or has finished it."""
 
     begun: NotRequired[str]
     can_stop: NotRequired[bool]

@@ -1,4 +1,4 @@
-"""The norms of the values that source lines computed in a run, and the lines on which a NaN was born."""
+"""The norms of the values that source lines computed in a run, and the lines on which a NaN first occurred."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 
 _FEW = 65536
-"""Numbers up to which NumPy is as fast as a compiled function, which would be compiled for each shape."""
+"""The number of elements up to which NumPy is as fast as a compiled function, which would be compiled for each shape."""
 
 
 class Norm(NamedTuple):
@@ -38,7 +38,7 @@ class Norm(NamedTuple):
 
 @dataclass
 class OfLine:
-    """The figures of a line: its latest value, and the cotangent of the last of its values that has one; the names of both."""
+    """The figures of a line: its latest value, and the cotangent of the last of its values that has one; and the names of both."""
 
     value: Norm | None = None
     name: str = ""
@@ -58,7 +58,7 @@ class Norms:
     def __init__(self, stepper: Stepper):
         self.stepper = stepper
         self.of = PerArray(_measure)
-        """The norm of an array; None of what has none."""
+        """The norm of an array; None if it has none."""
         self._lines: dict[tuple[Program, tuple[Equation, ...]], list[Location | None]] = {}
 
     def by_line(self) -> dict[Location, OfLine]:
@@ -130,7 +130,7 @@ class Norms:
 
     @cached_property
     def _cotangents(self) -> dict[Atom, list[tuple[int, Location, str]]]:
-        """For variables of the backward program, of which values they are the cotangents: the number of each, its line and its name."""
+        """For variables of the backward program, the values whose cotangents they are: the number of each, its line and its name."""
         found: dict[Atom, list[tuple[int, Location, str]]] = {}
         text = self.stepper._texts.get("forward")
         if text is None or "backward" not in self.stepper._texts:

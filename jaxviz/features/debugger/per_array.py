@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class PerArray(Generic[T]):
-    """A function of values that is called once for an array, as long as that is there.
+    """A function of values that is called once per array, and whose result is kept as long as the array exists.
 
     Args:
-      function: it.
+      function: the function.
     """
 
     def __init__(self, function: Callable[[Any], T]):

@@ -13,7 +13,7 @@ from jaxviz.ir.syntax import Equation, Operation
 
 
 def differs(equation: Equation) -> str:
-    """Says that an equation gave something else the second time, and why that may be."""
+    """The message that an equation had another result the second time, with possible reasons."""
     from_python = sorted({e.primitive.name for e in equations_in(equation) if "callback" in e.primitive.name})
     where = described(equation)
     why = f" The `{from_python[0]}` in it calls Python, which must return the same value again." if from_python else ""
@@ -21,7 +21,7 @@ def differs(equation: Equation) -> str:
 
 
 def equations_in(equation: Equation) -> Iterator[Equation]:
-    """It, and all that it holds."""
+    """An equation, and all equations nested in it."""
     yield equation
     for _, program in equation.programs:
         for _, inner in program.walk():

@@ -35,10 +35,10 @@ from jaxviz.report.messages import short_message
 from jaxviz.report.tables import printable
 
 _recent: deque[Stepper] = deque(maxlen=2)
-"""The steppers shown last. A kernel keeps every widget; of older ones only the names are kept, since their arrays take memory."""
+"""The latest steppers. A kernel keeps every widget; of older ones only the names are kept, since their arrays take memory."""
 
 LARGEST = 20_000
-"""Equations of a run up to which its time line is shown with the report of a NaN."""
+"""The number of equations of a run up to which its timeline is shown with the report of a NaN."""
 
 MOST_LOOKED = 6
 """The most values requested by name that are shown together; with more, the first is dropped."""
@@ -102,7 +102,7 @@ class StepperWidget(Bundled):
         """The stepper that is shown.
 
         Raises:
-          SteppingError: it is no longer kept.
+          SteppingError: it is no longer available.
         """
         return self._view.stepper
 
@@ -114,7 +114,7 @@ class StepperWidget(Bundled):
         return shown
 
     def update(self) -> None:
-        """Sends where the run is, and what else is shown."""
+        """Sends the run's position, and everything else that is shown."""
         if self.comm is None:
             return
         self.stop = json.dumps(self._view.stop(self._looked), separators=(",", ":"))
@@ -136,7 +136,7 @@ class StepperWidget(Bundled):
         return path
 
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
-        """What somebody at the page asks for."""
+        """Handles a request of the page."""
         do = content.get("do") if isinstance(content, dict) else None
         if not isinstance(do, str) or do not in _ASKED:
             return
@@ -266,7 +266,7 @@ def _told(error: Exception, doing: str) -> str:
 
 
 def predicate(text: str) -> Callable[[Any], Any]:
-    """A predicate that somebody typed, such as `lambda v: abs(v).max() > 3`, in the notebook's own namespace; it prints as it was typed.
+    """A predicate that the user typed, such as `lambda v: abs(v).max() > 3`, in the notebook's own namespace; it prints as it was typed.
 
     Raises:
       SteppingError: it is not Python, or not a function.
@@ -292,7 +292,7 @@ def predicate(text: str) -> Callable[[Any], Any]:
 
 
 def mimebundle(stepper: Stepper, **kwargs: Any) -> Any:
-    """What a notebook displays for a stepper: the widget; for one that is displayed already, and that a cell has moved, its new stop.
+    """What a notebook displays for a stepper: the widget; for one that is already displayed, and that a cell has moved, its new stop.
 
     None if only text can be displayed.
     """

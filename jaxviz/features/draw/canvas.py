@@ -222,7 +222,7 @@ class Canvas:
     # --- inputs and results --------------------------------------------------------------------------------------------
 
     def add_results(self, results: Iterable[tuple[str, str, Any, Values, int]]) -> None:
-        """A word for each result; for all that are the same result of a layer's repetitions, one."""
+        """A label for each result; a single one for results that repetitions of a layer share."""
         groups: dict[Any, list[tuple[str, str, Any, Values, int]]] = {}
         for i, result in enumerate(results):
             kind, _, aval, values, frame = result
@@ -377,7 +377,7 @@ class Canvas:
         return found[::-1]
 
     def resolved(self, values: Values) -> list[Any]:
-        """The values, with the previous iteration's result in place of what an iteration receives."""
+        """The values, with the previous iteration's result in place of an iteration's carry."""
         found: dict[Any, None] = {}
         seen: set[Before] = set()
 

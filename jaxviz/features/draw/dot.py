@@ -79,7 +79,7 @@ class Dot(graphviz.Source):  # type: ignore[misc]
 
 
 def _ours(drawing: Drawing, format: str) -> bytes | None:
-    """The picture in our own layout; None for a format that it cannot be had in."""
+    """The picture in our own layout; None for a format that it does not support."""
     if format == "svg":
         return drawing.svg(by_dot=False).encode()
     save = {"png": drawing.save_png, "pdf": drawing.save_pdf}.get(format)

@@ -1,4 +1,4 @@
-"""A laid-out graph as SVG; all that comes from a program is escaped."""
+"""A laid-out graph as SVG; everything from a program is escaped."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def view_of(derivation: Derivation, source: bool = True) -> View:
     A stage that cannot be derived is shown with its error, and the others are shown as usual.
 
     Args:
-      derivation: its programs are made here if they have not been.
+      derivation: its programs are derived here if necessary.
       source: whether the user's own source lines are embedded.
     """
     with source_shown(source):
@@ -62,11 +62,11 @@ def compared_with_jax(derivation: Derivation) -> CheckResult:
 
 
 class ViewMaker:
-    """Makes the view of a derivation, in one go or in two: what is seen first, then what takes longer. The comparison with JAX is not in
-    it.
+    """Creates the view of a derivation, in one part or in two: what is visible first, then what takes longer. It does not include the
+    comparison with JAX.
 
     Args:
-      derivation: its programs are made here if they have not been.
+      derivation: its programs are derived here if necessary.
       source: whether the user's own source lines are embedded.
     """
 
@@ -85,8 +85,8 @@ class ViewMaker:
 
     @cached_property
     def first(self) -> View:
-        """Without what is looked at later: the modelled memory, the notes, how variables are related, and the words about each
-        residual, in place of which stand those about the first that is alike."""
+        """The view without what is needed later: the modelled memory, the notes, the relations of variables, and the texts about each
+        residual, which are those of the first equal residual until then."""
         try:
             with collector_paused(), deep_stack:
                 return self._first()
@@ -97,7 +97,7 @@ class ViewMaker:
 
     @cached_property
     def whole(self) -> View:
-        """All but the comparison with JAX. Rows, strings and all other numbers are those of `first`."""
+        """Everything but the comparison with JAX. Rows, strings and all other numbers are those of `first`."""
         first = self.first
         with collector_paused(), deep_stack:
             no_memory, n_devices, peak = self.add_memory()
@@ -138,7 +138,7 @@ class ViewMaker:
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The columns, each turned into an array once."""
+        """The columns, each converted to an array once."""
         for name, values in self.columns.items():
             if not isinstance(values, np.ndarray):
                 self.columns[name] = _array(values)
@@ -175,7 +175,7 @@ class ViewMaker:
         return {var: forward[a] for a, var in pairs if isinstance(a, Var) and a in forward}
 
     def input_labels(self, stage: str, program: Program) -> tuple[str, ...]:
-        """For each input of a stage what it is: the path of an argument, how a residual is made, or whose tangent or cotangent it is."""
+        """A description of each input of a stage: the path of an argument, how a residual is computed, or whose tangent or cotangent it is."""
         derivation = self.derivation
         if stage in ("primal", "forward"):
             return program.arg_names
@@ -195,7 +195,7 @@ class ViewMaker:
     # --- residuals and memory -----------------------------------------------------------------------------------------
 
     def add_residuals(self, stages: Sequence[Stage]) -> Headline:
-        """The residuals, by expression too, and by line with the work that is done there; in words what they come to."""
+        """The residuals, also by expression, and by line with the line's work; and a summary in words."""
         try:
             found: ResidualSet | None = self.derivation.residuals
         except Exception:  # `notes` has the reason
@@ -227,7 +227,7 @@ class ViewMaker:
         return Headline() if found is None else add_kept(self.columns, self.numbers, found)
 
     def add_words(self, residuals: Sequence[Residual]) -> None:
-        """What each residual is called, where it is made and why it is saved: of thousands a quarter of the work."""
+        """The texts on what each residual is, where it is computed and why it is saved: for thousands of residuals a quarter of the work."""
         number = self.string.all
         reasons = [pattern_of(r.reason) for r in residuals]
         self.columns.update(
@@ -242,7 +242,7 @@ class ViewMaker:
     def add_memory(self) -> tuple[str, int, str]:
         """The steps and the buffers of the modelled memory, with the scopes of the steps; or why there are none.
 
-        And on how many devices it is modelled, and in words the peak.
+        Also the number of devices for which it is modelled, and the peak in words.
         """
         try:
             timeline = memory(self.derivation)
@@ -269,7 +269,7 @@ class ViewMaker:
 
     @cached_property
     def places(self) -> tuple[Mapping[tuple[int, Equation], int], ...]:
-        """The rows of the equations of the forward and the backward stage, by the row that holds their program and themselves."""
+        """The rows of the equations of the forward and the backward stage, by the row that contains their program and themselves."""
         return tuple(self.rows.places(self.first.stage(key).equations) for key in ("forward", "backward"))
 
     def step_rows(self, timeline: MemoryTimeline) -> list[int]:
@@ -292,7 +292,7 @@ def _array(values: list[int]) -> np.ndarray:
 
 
 def _decisions(derivation: Derivation) -> dict[Equation, str]:
-    """What checkpoint policies decided of the equations of the function, for those that stand in a checkpoint."""
+    """What checkpoint policies decided for the equations of the function that are in a checkpoint."""
     try:
         reports = report_checkpoints(derivation)
     except Exception:  # a program that cannot be linearized; its stage shows the error
@@ -306,7 +306,7 @@ def _decisions(derivation: Derivation) -> dict[Equation, str]:
 
 
 def pattern_of(sentence: str) -> tuple[str, list[str]]:
-    """A sentence without the names in it, which few sentences differ in beside these, and the names.
+    """A sentence with the names removed, which many sentences share, and the names.
 
     >>> pattern_of("`sin(x)` is read by the `mul`")
     ('`` is read by the ``', ['sin(x)', 'mul'])

@@ -1,6 +1,6 @@
 """The programs of all stages and their equations, a row for each.
 
-There may be a hundred thousand rows, so they are made column by column, and what many rows share is looked at once.
+There may be a hundred thousand rows, so columns are built one at a time, and values that many rows share are computed once.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Rows:
     """The rows of all stages: `add_stage` for each, then `finish`.
 
     Args:
-      columns: where they are written down.
-      numbers: for what they name.
+      columns: the columns to fill.
+      numbers: numbers for strings, types and locations.
     """
 
     def __init__(self, columns: dict[str, Any], numbers: Numbers):
@@ -47,14 +47,14 @@ class Rows:
         self.numbers = numbers
         self.programs: list[Program] = []
         self.owners: list[int] = []
-        """For each program the row that holds it, or -1."""
+        """For each program the row that contains it, or -1."""
         self.equations: list[Equation] = []
         self.stages: list[dict[Atom, int]] = []
         """For each stage the numbers of its atoms; those of literals are negative."""
         self.program_of: list[int] = []
         """For each row the number of its program."""
         self.first: dict[Equation, int] = {}
-        """For each equation the first row that shows it; filled in by `finish`."""
+        """For each equation the first row that shows it; set by `finish`."""
 
     # --- stages -------------------------------------------------------------------------------------------------------
 
@@ -64,8 +64,8 @@ class Rows:
         Args:
           stage: its number.
           program: its program.
-          names: of its variables.
-          labels: what each of its inputs is.
+          names: the names of its variables.
+          labels: descriptions of its inputs.
         """
         first_program, first_row = len(self.programs), len(self.equations)
         self._add_program(stage, program, -1)
@@ -125,10 +125,10 @@ class Rows:
     # --- cells --------------------------------------------------------------------------------------------------------
 
     def finish(self, decisions: Mapping[Equation, str]) -> None:
-        """Writes down the columns of programs and of equations.
+        """Fills the columns of programs and of equations.
 
         Args:
-          decisions: what checkpoint policies decided of equations.
+          decisions: what checkpoint policies decided for equations.
         """
         add, programs, equations, string = self.columns, self.programs, self.equations, self.numbers.string
         add["program_owner"] = self.owners
@@ -154,7 +154,7 @@ class Rows:
         self._add_no_relations()
 
     def _add_operands(self) -> None:
-        """What nested programs are handed."""
+        """The operands that nested programs are called with."""
         operands, handed = self.columns["binder_operands"], self.columns["binder_handed"]
         for program, holder in zip(self.programs, self._program_holders, strict=True):
             body, how = (None, []) if holder is None else handed_to(holder).get(id(program), (None, []))
@@ -164,11 +164,11 @@ class Rows:
 
     @property
     def _program_holders(self) -> list[Equation | None]:
-        """For each program the equation that holds it, or None at the top of a stage."""
+        """For each program the equation that contains it, or None at the top of a stage."""
         return [None if owner < 0 else self.equations[owner] for owner in self.owners]
 
     def _add_no_relations(self) -> None:
-        """Each variable by itself, until `add_relations` is called."""
+        """No relations between variables, until `add_relations` is called."""
         n = len(self.columns["variable_name"])
         self.columns.update(
             variable_value=np.arange(n),
@@ -180,14 +180,15 @@ class Rows:
         )
 
     def add_relations(self) -> None:
-        """Which variables are one value, and whose tangents and cotangents others are: a fifth of the work, and seen where a value is selected."""
+        """Which variables have the same value, and which are tangents and cotangents of others: a fifth of the work, and visible only when
+        a value is selected."""
         stage_of = self.columns["program_stage"]
         if isinstance(stage_of, np.ndarray):
             stage_of = stage_of.tolist()
         self.columns.update(Variables(self.stages, self.programs, stage_of, self._program_holders).columns())
 
     def _locations(self) -> list[int]:
-        """The user's line of each equation, or of the one that holds it; a library's, where none of them has one."""
+        """The user's line of each equation, or of an enclosing one; a library's if none of them has one."""
         places = self._held(self.numbers.own_lines_of(self.equations))
         rest = [row for row, place in enumerate(places) if place < 0]
         for row, place in zip(rest, self.numbers.locations_of([self.equations[row] for row in rest]), strict=True):
@@ -195,7 +196,7 @@ class Rows:
         return self._held(places) if rest else places
 
     def _held(self, places: list[int]) -> list[int]:
-        """What has none has that of the equation that holds it."""
+        """Equations without a value get that of the enclosing equation."""
         for row, place in enumerate(places):
             owner = self.owners[self.program_of[row]] if place < 0 else -1
             if owner >= 0:
@@ -203,7 +204,7 @@ class Rows:
         return places
 
     def _add_operations(self) -> None:
-        """What an equation has of its operation: few operations are many equations'."""
+        """The columns that depend on the operation: many equations share few operations."""
         operations = [e.operation for e in self.equations]
         examples = dict(zip(operations, self.equations, strict=True))
         string, costs = self.numbers.string, dict[int, Cost]()
@@ -223,7 +224,7 @@ class Rows:
                 self._add_more(row, operation)
 
     def _add_more(self, row: int, operation: Operation) -> None:
-        """What few equations have: axes, layouts, donations."""
+        """The columns that few equations have: axes, layouts, donations, called functions, trip counts."""
         add = self.columns
         if compat.axis_names(operation.params):
             add["axis_rows"].append(row)
@@ -239,12 +240,12 @@ class Rows:
             add["donation_reasons"].append(self.numbers.string(_INNER_JIT if is_inner else donation.reason))
 
     def _holders(self, row: int) -> Iterator[Equation]:
-        """The equations that hold a row, innermost first."""
+        """The enclosing equations of a row, innermost first."""
         while (row := self.owners[self.program_of[row]]) >= 0:
             yield self.equations[row]
 
     def _add_origins(self) -> None:
-        """What an equation has of its origin, which those that a rule makes at once share."""
+        """The columns that depend on the origin, which all equations of one application of a rule share."""
         origins = [e.origin or _NO_ORIGIN for e in self.equations]
         number = {origin: i for i, origin in enumerate(dict.fromkeys(origins))}
         string = self.numbers.string
@@ -259,8 +260,8 @@ class Rows:
         self._add_shared(names, (roles, transforms, rules, rows, earlier), of_row)
 
     def _earlier(self, equation: Equation) -> tuple[int, int]:
-        """For an equation that is not shown, the row of the first of those that it came from that is, or -1; and, as a string, what
-        made it and those before that one: they are of a function that was derived itself."""
+        """For an equation whose origin is not shown, the row of its nearest origin that is, or -1; and, as a string, what made it and the
+        origins in between: these belong to a derived function."""
         made: list[str] = []
         for e in (equation, *ancestors(equation)):
             if e in self.first:
@@ -271,17 +272,17 @@ class Rows:
         return -1, self.numbers.string("\n".join(made))
 
     def _add_shared(self, names: Sequence[str], cells: Sequence[Sequence[int]], of_row: np.ndarray) -> None:
-        """Columns of what rows share: for each the cells, and which of them each row has."""
+        """Fills columns of values that rows share: their distinct cells, and the index of each row's cell."""
         for name, column in zip(names, cells, strict=True):
             self.columns[name] = np.array(column, np.int64)[of_row]
 
     # --- places -------------------------------------------------------------------------------------------------------
 
     def places(self, rows: tuple[int, int]) -> dict[tuple[int, Equation], int]:
-        """The row of each equation of a stage, by the row that holds its program, or -1, and the equation.
+        """The row of each equation of a stage, by the row that contains its program, or -1, and the equation.
 
         Args:
-          rows: the first of the stage, and the first after it.
+          rows: the range of the stage's rows.
         """
         equations = self.equations[slice(*rows)]
         return {(self.owners[self.program_of[row]], e): row for row, e in enumerate(equations, rows[0])}

@@ -213,7 +213,7 @@ class _Builder:
         return scope
 
     def _shown(self, scopes: Iterable[Scope]) -> list[Scope]:
-        """The scopes that are worth a box, and what is between them."""
+        """The scopes that get a box, and what is between them."""
         found: list[Scope] = []
         for scope in scopes:
             if scope.kind != "rest" and not self.is_small(scope):

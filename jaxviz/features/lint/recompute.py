@@ -229,7 +229,7 @@ class Saving:
 
     @property
     def worth(self) -> int:
-        """The bytes of what is read, since the rest is not in a gradient compiled by XLA."""
+        """The bytes that the backward pass reads; a gradient compiled by XLA does not contain the rest."""
         return self.nbytes - self.unread
 
 
@@ -415,7 +415,7 @@ def _levels(program: Program) -> Iterator[Program]:
 
 
 def _times(run: Run) -> Iterator[Run]:
-    """A run in as many parts as a loop in Python has gone through its lines."""
+    """Splits a run where a loop in Python went through its lines again."""
     parts = list(_instructions(run))
     keys = [tuple(map(_written, part)) for part in parts]
     seen: dict[Any, int] = {}
@@ -439,7 +439,7 @@ def _times(run: Run) -> Iterator[Run]:
 
 
 def _instructions(run: Run) -> Iterator[Run]:
-    """What one instruction of the user's wrote, in libraries that it calls too, each time that it did."""
+    """The equations of one instruction of the user's, also in libraries that it calls, for each time that it ran."""
     for _, group in itertools.groupby(run, _instruction):
         written = list(group)
         n = len(written)

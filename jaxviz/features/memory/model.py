@@ -123,7 +123,7 @@ class Model:
         self.layouts = layouts
         """Over how many devices each value is sharded; None on a single device. Sizes are those on one device."""
         self.named = named
-        """Whether residuals get their names, which takes longer than all else."""
+        """Whether residuals get their names, which takes longer than everything else."""
         self.donated = donated
         self.buffers: list[Buffer] = []
         self.steps: list[tuple[Equation, tuple[Equation, ...], bool]] = []

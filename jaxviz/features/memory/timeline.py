@@ -386,13 +386,13 @@ def memory(
 
 
 def peak_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
-    """The modelled peak alone, which is had in a third of the time."""
+    """The modelled peak alone, in a third of the time."""
     model = Model(derivation, donated_by(derivation.primal), named=False, layouts=layouts)
     return max((s.total for s in model.run()), default=0)
 
 
 def floor_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
-    """The same without residuals, recomputed and temporary values: what is in memory whatever checkpoints save."""
+    """The same without residuals, recomputed and temporary values: the memory that checkpoints cannot reduce."""
     model = Model(derivation, donated_by(derivation.primal), named=False, layouts=layouts)
     stays = [kind not in ("residual", "temporary") for kind in KINDS]
     return max((sum(compress(s.nbytes, stays)) for s in model.run()), default=0)

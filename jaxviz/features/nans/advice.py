@@ -84,7 +84,7 @@ ALIASES: Mapping[str, str] = {
     "float_power": "pow", "power": "pow", "true_divide": "div", "divide": "div", "log2": "log", "log10": "log",
     "gammaln": "lgamma", "gammainc": "igamma", "betainc": "regularized_incomplete_beta",
 }  # fmt: skip
-"""Primitives of what users call by other names."""
+"""Primitives that users call by other names."""
 
 REMEDIES: Mapping[str, str] = {
     "keep inside": "Keep the argument where it is finite: `{call_kept}`.",
@@ -123,6 +123,6 @@ def edge(dtype: Any) -> float:
 
 
 def large(dtype: Any, factors: int = 2, terms: int = 1) -> float:
-    """A round number so much smaller than a type's largest that a sum of this many products with this many factors is finite."""
+    """A power of ten so far below a type's largest number that a sum of this many products with this many factors is finite."""
     exponent = np.log10(float(jnp.finfo(dtype).max) / max(terms, 1)) / max(factors, 1) - 0.5
     return float(10.0 ** max(np.floor(exponent), 0))

@@ -68,7 +68,7 @@ class Kept:
         return found
 
     def _begun(self, loop: Equation, place: int) -> list[Any]:
-        """What one of the programs of a loop reads in the step that was reached. On the CPU nothing is compiled for it."""
+        """The inputs of one of a loop's programs in the step that was reached. On the CPU nothing is compiled for it."""
         here = dict(
             zip((*self.program.invars, *self.program.constvars), (*self.inputs, *self.program.consts), strict=True)
         )

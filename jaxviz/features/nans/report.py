@@ -329,7 +329,7 @@ class NanReport(Report):
 
     @property
     def _is_own(self) -> bool:
-        """Whether the first NaN was made of finite numbers too, and not of the infinity."""
+        """Whether the first NaN was also computed from finite numbers, and not from the infinity."""
         return self.became_nan is not None and all(o.is_finite for o in self.became_nan.inputs)
 
     def _said(self, event: Event) -> Iterator[str]:
@@ -349,7 +349,7 @@ class NanReport(Report):
 
 
 def _made_by(event: Event) -> str:
-    """The expression, the equation, and what it belongs to."""
+    """The expression, the equation, and the pass or gradient that it belongs to."""
     if event.expression:
         return (
             f"`{event.expression}`: {event.equation}{_OF_CUSTOM_RULE if event.operation.startswith('custom_') else ''}"

@@ -82,7 +82,7 @@ class Level:
         return self if self.outer is None else self.outer.outermost
 
     def walk(self) -> Iterator[Level]:
-        """Itself and the programs in it that flags are put into."""
+        """This level, and the programs in it that have flags."""
         yield self
         for e in self.program.equations:
             if e.primitive in flag_rules.registered:

@@ -18,7 +18,7 @@ class LiveLine(TypedDict):
 
 
 class Shown(TypedDict):
-    """All that a plot draws."""
+    """Everything that a plot draws."""
 
     lines: list[LiveLine]
     more: int

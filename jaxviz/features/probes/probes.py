@@ -203,7 +203,7 @@ _places = itertools.count()
 
 
 def next_place() -> int:
-    """The number of a new place that tells of something."""
+    """The number of a new place that reports."""
     return next(_places)
 
 

@@ -63,15 +63,15 @@ class Choice:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Outcomes:
-    """What comes of many choices.
+    """The results of many choices.
 
     Args:
       names: the candidates that are chosen among.
-      sets: for each choice which of them are saved, as the bits of a number.
-      nbytes, work: as of a `Choice`.
-      certain: bytes that are on the device where the backward pass begins, however it goes on.
+      sets: for each choice the saved ones, as the bits of a number.
+      nbytes, work: as for a `Choice`.
+      certain: bytes that are on the device in any case when the backward pass begins.
       movable: what may be offloaded.
-      moved: for each choice which of that is, as the bits of a number.
+      moved: for each choice what is offloaded, as the bits of a number.
     """
 
     names: tuple[str, ...]
@@ -252,7 +252,7 @@ class Part:
 
     @cached_property
     def choices(self) -> list[Choice]:
-        """All that are best at some price of a byte, the fewest bytes first."""
+        """All choices that are optimal at some price per byte, the fewest bytes first."""
         work, sizes = self._costs
         least, fastest = self.fewest, self._chosen(self._problem.least(scaled(work), scaled(sizes)))
         found = {least, fastest}
@@ -398,7 +398,7 @@ class Part:
         return self.outcomes(names)
 
     def outcomes(self, names: Sequence[str], moving: bool = False) -> Outcomes:
-        """What comes of saving each set of some candidates, and nothing else; where asked for, of offloading each set of what may be, too."""
+        """The results of saving each set of some candidates, and nothing else; optionally also of offloading each set of those that may be."""
         graph = self.graph
         here, inputs = graph.reached_by_sets(names)
         sets = np.arange(2 ** len(names))
@@ -445,7 +445,7 @@ class Part:
 
     @cached_property
     def every_outcome(self) -> Outcomes:
-        """What comes of each choice."""
+        """The results of every choice."""
         return self.outcomes(list(self.graph.candidates), moving=True)
 
     def peak(self, choice: Choice) -> int:

@@ -156,11 +156,11 @@ class _Carried:
 
 
 class Graph:
-    """What could be saved of a function, and what has to be had in its backward pass.
+    """What a function could save, and what its backward pass needs.
 
     Args:
       derivation: of the function.
-      recompute_collectives: whether values that devices exchange may be exchanged again.
+      recompute_collectives: whether collectives may be recomputed.
       sizes: of the function's values.
     """
 
@@ -436,7 +436,7 @@ class Graph:
         return Problem.of(rows, lower, upper)
 
     def _input_nbytes(self, v: Atom) -> int:
-        """Of an input of the function, as its forward program has it."""
+        """The bytes of an input of the function in its forward program."""
         if not self.sizes_of.is_per_device:
             return nbytes(v.aval)
         own: dict[Atom, Atom] = dict(zip(self.whole.forward.invars, self.flat.invars, strict=True))
@@ -555,7 +555,7 @@ def _worth_a_name(program: Program, given: Collection[Atom]) -> list[Var]:
 
 
 def _is_free(equation: Equation, given: Collection[Atom], each: dict[Operation, int]) -> bool:
-    """Whether an equation has one operand at most, no larger than its result, which can be had, and costs nothing."""
+    """Whether an equation has at most one operand, no larger than its result, that is available, and costs nothing."""
     operands = {a for a in equation.invars if isinstance(a, Var)}
     if len(operands) > 1 or equation.effects or equation.programs:
         return False

@@ -244,14 +244,14 @@ class Search:
         return [t for t in self.trials.values() if t.form.regions == tuple(regions) and t.form.chunk == 1]
 
     def floor(self, trial: Trial) -> int:
-        """Bytes of the peak that are there whatever a plan saves: arguments, results and cotangents."""
+        """Bytes of the peak that no plan can change: arguments, results and cotangents."""
         if self.step is not None or any(of(e).kind == "devices" for _, e in self.flat.walk()):
             return 0
         return floor_of(trial.derivation, self.context.sizes.layouts)
 
     @staticmethod
     def is_offloaded(name: str) -> bool:
-        """Whether what has a name in a trial is moved to the host."""
+        """Whether values with a name are moved to the host in a trial."""
         return name.endswith(ON_HOST)
 
     @staticmethod
@@ -334,7 +334,7 @@ class Search:
         ]
         return sorted(pairs, key=lambda pair: self.estimate(pair[:1]))[:_FORMS]
 
-    # --- what they save --------------------------------------------------------------------------------------------
+    # --- saved values ---------------------------------------------------------------------------------------------
 
     def path(self, regions: Sequence[Region], candidates: Mapping[str, Sequence[Var]] | None = None) -> list[Form]:
         """What a checkpoint around these could save, from the fewest bytes to the fewest FLOPs, the most valuable steps first.

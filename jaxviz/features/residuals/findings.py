@@ -234,7 +234,7 @@ def _compared_with_iota(producers: _Producers, program: Program, root: Source) -
 
 
 def _is_iota(producers: _Producers, around: Sequence[Program], within: Sequence[Equation], atom: Atom) -> bool:
-    """Whether a value is one, possibly made outside of the bodies that read it; `within` has the equations with these bodies."""
+    """Whether a value is an iota, possibly computed outside of the bodies that read it; `within` has the equations with these bodies."""
     for depth in range(len(within), -1, -1):
         source = _root(producers, around[depth], atom)
         if source is None or source.equation is not None or not depth:

@@ -102,7 +102,7 @@ def _because(reader: Reader, kind: str, location: Location) -> str:
 
 
 def _derivative(equation: Equation, source: Equation) -> str:
-    """The rule that a derived equation came by, named after the user's equation, or after the function that has a rule of its own."""
+    """The rule that created a derived equation, named after the user's equation, or after the function with the custom rule."""
     if of(source) is CUSTOM_JVP:
         rules = (e.origin.rule for e in (equation, *ancestors(equation)) if e.origin is not None)
         named = next((rule for rule in rules if rule.startswith("custom JVP rule of ")), None)

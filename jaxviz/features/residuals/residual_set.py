@@ -366,7 +366,7 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
 
 
 def _mapped(program: Program) -> tuple[str, ...]:
-    """What `jaxviz.vmap` made of a cond or a loop in a function that was derived from others."""
+    """How `jaxviz.vmap` changed conds and loops in a function that was derived from others."""
     origins = (a.origin for _, e in program.walk() for a in (e, *ancestors(e)))
     found: dict[tuple[Equation, str], None] = {
         (o.equation, o.rule): None

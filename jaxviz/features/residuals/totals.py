@@ -94,7 +94,7 @@ def call_path(equation: Equation) -> str:
 
 
 def path_to(source: Any) -> str:
-    """The same as an equation's `source` alone has it."""
+    """The same from an equation's `source` alone."""
     if source is None or (source.traceback is None and not source.name_stack.stack):
         return ""
     return _call_path(source.traceback, compat.scopes(source))

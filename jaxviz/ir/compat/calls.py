@@ -245,7 +245,7 @@ def key_data(x: Any) -> Any:
 
 
 def jitted_anew(fun: Callable[..., Any], info: Any) -> Any:
-    """A function jitted as another was, which shares nothing of what was traced and compiled of that; it donates nothing."""
+    """A function jitted like another, which shares none of its traced and compiled programs; it donates nothing."""
 
     @functools.wraps(fun)
     def again(*args: Any, **kwargs: Any) -> Any:

@@ -281,7 +281,7 @@ def _is_inside(trace: Any, outer: Any) -> bool:
 
 
 def _empty_stores(rule: Any) -> None:
-    """Lets a custom rule be traced again: it notes the structure of its results, once, for whoever called it."""
+    """Allows a custom rule to be traced again: it stores the structure of its results once, for its caller."""
     for store in rule.stores:
         if store:
             store.reset()

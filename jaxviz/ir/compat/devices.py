@@ -31,7 +31,7 @@ def axis_names(params: Mapping[str, Any]) -> set[Any]:
 
 
 def exchanges(primitive: Any) -> bool:
-    """Whether an operation that names an axis has the places along it exchange values; else it tells of the axis or of types alone."""
+    """Whether an operation that names an axis makes devices along it exchange values; otherwise it only reads the axis or changes types."""
     name: str = primitive.name
     return name not in ("axis_index", "pvary", "preduced") and "_cast" not in name
 

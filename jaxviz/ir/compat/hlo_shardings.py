@@ -29,7 +29,7 @@ def dims_of(text: str, rank: int, mesh: Mapping[str, int]) -> Dims | None:
       mesh: the size of each axis.
 
     Returns:
-      None where the text does not say: of what lies on one device, or is manual; and where no axes of the mesh fit.
+      None if the text does not say, as for a value that is on one device or manual, or if no axes of the mesh match.
     """
     return _dims_of(text, rank, tuple(mesh.items()))
 

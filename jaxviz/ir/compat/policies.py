@@ -52,12 +52,12 @@ def is_real_effect(effect: Any) -> bool:
 
 
 report_effect: Any = debugging.debug_effect
-"""The effect of an equation that tells Python of a value: loops, branches, checkpoints and custom rules may have it."""
+"""The effect of an equation that reports a value to Python: loops, branches, checkpoints and custom rules may have it."""
 
 
 def run_where_known(primitive: Any) -> None:
-    """Has a checkpoint run an equation without results once: in the forward pass if its operands are known there, else in the backward
-    pass."""
+    """Makes a checkpoint run an equation without results once: in the forward pass if its operands are known there, otherwise in the
+    backward pass."""
 
     def split(saveable: Any, unknown: Sequence[bool], available: Sequence[bool], eqn: Any) -> Any:
         if any(unknown):

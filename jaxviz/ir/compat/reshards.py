@@ -344,7 +344,7 @@ class _Module:
             if op.operation.name in ("sdy.reshard", "mhlo.copy") and _name(op.location).rpartition("/")[2] in _ASKED:
                 op.attributes[_MARK] = _mlir.UnitAttr.get()
 
-    # --- what is moved ------------------------------------------------------------------------------------------------
+    # --- exchanges ----------------------------------------------------------------------------------------------------
 
     def needs(self) -> Iterator[Need]:
         for op in self.ops:

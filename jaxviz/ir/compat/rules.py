@@ -86,7 +86,7 @@ def has_plain_jvp_rule(primitive: Any) -> bool:
 
 
 def is_linear_in_all(primitive: Any) -> bool:
-    """Whether JAX has it, by `ad.deflinear`, that the tangent of a primitive is the primitive of the tangents."""
+    """Whether JAX has registered by `ad.deflinear` that the tangent of a primitive is the primitive of the tangents."""
     rule = _ad.primitive_jvps.get(primitive)
     return isinstance(rule, functools.partial) and rule.func is _ad.linear_jvp
 
@@ -236,7 +236,7 @@ def closed_over_error() -> Exception:
 
 
 def checkpoint_log() -> Callable[[str], None] | None:
-    """Writes to JAX's log of what checkpointed functions save, which `jax_log_checkpoint_residuals` shows; None where nobody reads it."""
+    """Writes to JAX's log of what checkpointed functions save, which `jax_log_checkpoint_residuals` shows; None if nobody reads it."""
     logger = logging.getLogger("jax._src.ad_checkpoint")
     level = logging.WARNING if _config.log_checkpoint_residuals.value else logging.DEBUG
     return partial(logger.log, level) if logger.isEnabledFor(level) else None

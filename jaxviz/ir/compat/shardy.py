@@ -12,11 +12,11 @@ from jaxviz.ir.compat.private import _mlir, _passmanager, _sdy
 
 @dataclass(frozen=True, slots=True)
 class Propagated:
-    """How an instruction's results, or a program's arguments, are laid out.
+    """The layout of an instruction's results, or of a program's arguments.
 
     Args:
-      path: its scopes and its name, as `jit(f)/while/body/sin`; '' for the arguments.
-      shapes: of each result the shape, whole or, in a `shard_map`, as one device has it.
+      path: its scopes and its name, such as `jit(f)/while/body/sin`; '' for the arguments.
+      shapes: the shape of each result, whole or, in a `shard_map`, of one device's part.
       parts: over how many devices each of these is divided.
     """
 

@@ -52,7 +52,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         self.holds_tracers = False
         """Whether a custom rule closes over a value of this trace, which has ended when the rule is used."""
         self.takes_tracers = False
-        """Whether a custom rule was traced at once, with such a value as an operand."""
+        """Whether a custom rule was traced immediately, with such a value as an operand."""
 
     def new_const(self, c: Any, source_info: Any, aval: Any = None) -> Any:
         tracer = super().new_const(c, source_info, aval)
@@ -152,7 +152,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         out_trees: Any = lambda: None,
         at_once: bool = False,
     ) -> _TakenRule | None:
-        """A custom rule that has to be traced at once, since what it closes over, or its values, are gone when the trace ends."""
+        """A custom rule that has to be traced immediately, since what it closes over, or its values, are gone when the trace ends."""
         if not self.keeps_rules and self.levels == 0:
             return None
         outer = self.within or self
@@ -204,7 +204,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         return None
 
     def _keep(self, name: str, prim: Any, rule: Any, taken: _TakenRule | None) -> None:
-        """Records the rule of the new equation; one that was traced at once has what it closes over as operands."""
+        """Records the rule of the new equation; one that was traced immediately has what it closes over as operands."""
         eqn = self.frame.tracing_eqns[-1] if self.frame.tracing_eqns else None
         if eqn is None or eqn.primitive is not prim:
             return
@@ -239,7 +239,7 @@ def _n_derivatives(trace: Any) -> int:
 
 
 def _thunk_of(taken: _TakenRule, in_avals: Sequence[Any], rule: Any) -> Any:
-    """A JVP rule that was traced at once, in the form of its equation's params: from the operands without a tangent to a jaxpr."""
+    """A JVP rule that was traced immediately, in the form of its equation's params: from the operands without a tangent to a jaxpr."""
 
     @cache
     def thunk(*zeros: bool) -> tuple[Any, list[Any], list[bool]]:
@@ -513,7 +513,7 @@ def compiled_with_its_own_metadata() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def compiled_afresh() -> Iterator[None]:
-    """Within it XLA compiles all that this thread has it compile: nothing is taken from the cache on disk, and nothing is put there."""
+    """Within the context, XLA compiles everything in this thread: the cache on disk is neither read nor written."""
     try:
         with _config.enable_compilation_cache(False):
             compilation_cache.reset_cache()  # JAX checks only once per process whether there is a cache

@@ -7,7 +7,7 @@ import type { Palette } from "./draw/palette";
 import type { View } from "./draw/view";
 import { rowOf, SIZES, type Stub } from "./layout/stubs";
 
-/** What the lines need to know of one of the two graphs. */
+/** What the lines need to know about one of the two graphs. */
 export interface Shown {
   readonly drawing: Drawing | null;
   readonly canvas: HTMLCanvasElement;

@@ -350,7 +350,7 @@ export class GraphPane {
     if (this.drawing && this.camera.isSized) this.map.draw(this.drawing, this.colouring, this.camera.size[2]);
   }
 
-  // --- what is in sight ---
+  // --- viewport ---
 
   zoom(factor: number): void {
     this.camera.zoom(factor);

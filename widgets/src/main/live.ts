@@ -1,7 +1,7 @@
 /**
  * The live plot of a watch: `jaxviz/features/probes/widget.py`. A separate module, small enough to include in each widget.
  *
- * Python sends the whole plot as one trait, several times per second, so a page that connects later, or a saved notebook, has it as well.
+ * Python sends the whole plot as one trait, several times per second, so a page that connects later, or a saved notebook, has all of it.
  */
 
 import type { Host } from "../host/model";

@@ -1,5 +1,5 @@
 /**
- * The current setting of a function's switches, and what is known of it and other settings; shared by all panes.
+ * The current setting of a function's switches, and what is known about it and other settings; shared by all panes.
  *
  * Python computes the effects of settings one at a time, on request, so that the kernel is never busy for long.
  */
@@ -274,7 +274,7 @@ export class Switches {
     return regions.map((i) => this.table!.regions[i]!.name).join(" and ");
   }
 
-  // --- what they come to ---
+  // --- effects of settings ---
 
   /** Evaluates settings while they are wanted. `keys` lists them in order of urgency, and is called again each time. */
   want(keys: () => Iterable<string>): void {

@@ -106,7 +106,7 @@ export class OverviewPane {
     (this.flame.querySelector<HTMLElement>("[tabindex='0']") ?? this.element).focus();
   }
 
-  // --- what stands there ---
+  // --- content ---
 
   private fill(): void {
     const { view, timeline } = this.state.model;

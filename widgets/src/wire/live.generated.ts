@@ -11,7 +11,7 @@ export interface LiveLine {
   last: string;
 }
 
-/** All that a plot draws. */
+/** Everything that a plot draws. */
 export interface Shown {
   lines: LiveLine[];
   more: number;

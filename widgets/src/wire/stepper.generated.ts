@@ -55,7 +55,7 @@ export interface StepFile {
   stops: number[];
 }
 
-/** All that is stepped through, which is sent once. */
+/** Everything that is stepped through, sent once. */
 export interface Programs {
   title: string;
   stages: StepStage[];
@@ -81,7 +81,7 @@ export interface Shades {
   columns: number;
 }
 
-/** An array in a few numbers; `text` is the numbers themselves, of a small one. */
+/** A summary of an array; `text` has the numbers themselves if it is small. */
 export interface Told {
   type: string;
   shape: number[];
@@ -104,7 +104,7 @@ export interface Told {
   picture?: Shades;
 }
 
-/** A value; beside it, of a cotangent the value that it is the cotangent of, and of a value its cotangent, or why that is not there. `label` says what an input of a loop's body is: 'carry', 'of this iteration' or 'same in every iteration'. */
+/** A value; for a cotangent also the value that it is the cotangent of, and for a value also its cotangent, or why that is missing. */
 export interface Card {
   name: string;
   stage: string;
@@ -116,10 +116,10 @@ export interface Card {
   isCotangent?: boolean;
 }
 
-/** What a line has come to: the names and norms of the value that it made last and of a cotangent, null where there is none; what is wrong with each, such as 'NaN'; and 'value', 'cotangent' or 'both' where a NaN of these was born. */
+/** The figures of a line: the names and norms of its latest value and of a cotangent, null without one; what is wrong with each, such as 'NaN'; and 'value', 'cotangent' or 'both' if a NaN of these first occurred here. */
 export type LineNorm = [file: number, line: number, name: string, value: number | null, valueIs: string, of: string, cotangent: number | null, cotangentIs: string, born: string];
 
-/** A breakpoint, and the line or the equation that it stands at: a program and an index. */
+/** A breakpoint, and the line or the equation that it is on: a program and an index. */
 export interface Break {
   text: string;
   line?: SourceLine;
@@ -127,7 +127,7 @@ export interface Break {
   isHit: boolean;
 }
 
-/** Where the run is, and the values there. */
+/** The run's position, and the values there. */
 export interface Stop {
   stage: string;
   path: StepLevel[];
@@ -149,21 +149,21 @@ export interface Stop {
   said: string;
 }
 
-/** A place on the time line: an equation of a stage's program, and what happens there. */
+/** A position on the timeline: an equation of a stage's program, and what happens there. */
 export interface Mark {
   stage: string;
   index: number;
   text: string;
 }
 
-/** What went wrong in the last move, and which that was: what is asked for. */
+/** The error of the last move, and the request that caused it. */
 export interface Failure {
   do: string;
   kind: string;
   message: string;
 }
 
-/** A message of the kernel: it has begun what was asked for, and whether an interrupt reaches it, or is done with it. */
+/** A message of the kernel: it has begun a request, and whether an interrupt reaches it, or has finished it. */
 export interface Doing {
   begun?: string;
   can_stop?: boolean;
