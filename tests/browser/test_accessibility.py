@@ -140,6 +140,8 @@ def test_axe_finds_nothing_in_two_versions_side_by_side(tab, explorer, compared)
     tab.page.keyboard.press("Enter")
     expect(explorer.locator("[data-testid=diff-line].is-selected")).not_to_have_count(0)
     assert violations(tab.page, rules=RULES[tab.theme]) == ""
+    tab.page.set_viewport_size({"width": 416, "height": 800})
+    assert violations(tab.page, rules=RULES[tab.theme]) == ""
 
 
 @pytest.mark.parametrize("theme", ["light"], indirect=True)
