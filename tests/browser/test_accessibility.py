@@ -82,8 +82,8 @@ VIEWS = {
 }
 
 
-IN_DARK = ("as it opens", "an equation selected", "compiled")
-"""Views with colours of their own; two stages and graphs have the same colours as one."""
+IN_DARK = ("as it opens", "two stages", "compiled")
+"""Views with colours of their own; graphs and two versions have the same colours."""
 
 
 @pytest.mark.parametrize(

@@ -396,18 +396,14 @@ WAYS = {
     "linen": "nn.remat(Block{})(64,", "nnx": "nnx.remat(lambda module, x: module(x){})(layer, x)",
     "equinox": "eqx.filter_checkpoint(layer{})(x)", "haiku": "hk.remat(block{})(x)",
 }  # fmt: skip
+SHORT_LIBRARIES = {*((name, "2%") for name in ("linen", "linen_scan", "nnx", "haiku")), ("equinox", "30%")}
 
 
 @pytest.mark.values
 @pytest.mark.parametrize(
     ("name", "work"),
     [
-        pytest.param(
-            name,
-            work,
-            marks=[pytest.mark.sweep]
-            * (work == "30%" if name in ("linen", "haiku", "nnx") else name != "equinox" or work == "2%"),
-        )
+        pytest.param(name, work, marks=[pytest.mark.sweep] * ((name, work) not in SHORT_LIBRARIES))
         for name in LIBRARIES
         for work in ("30%", "2%")
     ],

@@ -3,6 +3,7 @@
 import inspect
 import io
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jax import lax
 import jaxviz
 from benchmarks.models import layer_norm, transformer
 from jaxviz.features.residuals.plot import _end_of, squarify
-from jaxviz.features.residuals.totals import call_path
+from jaxviz.features.residuals.totals import call_path, per_device
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.expressions import source_shown
@@ -46,6 +47,12 @@ def test_totals_add_up_and_are_in_order(large, by):
     assert [t.nbytes for t in totals] == sorted((t.nbytes for t in totals), reverse=True)
     assert all(t.location.line > 0 and t.name and t.nbytes_per_device is None for t in totals)
     assert len(set(totals)) == len(totals)
+
+
+def test_on_one_device_all_bytes_of_a_value_count_whose_layout_is_unknown(large):
+    first, *others = large
+    assert per_device(large.items) is None
+    assert per_device([replace(first, nbytes_per_device=3), *others]) == 3 + large.nbytes - first.nbytes
 
 
 def test_by_line_and_by_function(large):
