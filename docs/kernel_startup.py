@@ -49,7 +49,7 @@ def _stepper(stepper):
 
 
 def _time_line(widget):
-    """Shows the time line below the report of a NaN."""
+    """Shows the timeline below the report of a NaN."""
     from jaxviz.features.debugger.widget import StepperWidget
 
     _formatter.for_type(StepperWidget, _time_line)

@@ -91,7 +91,7 @@ class Derivation:
     primal: Program
     nonzeros: tuple[bool, ...]
     reference: Callable[[], Counter[str]]
-    """Counts, by type, what `jax.vjp` of the same function holds."""
+    """Counts, by type, what `jax.vjp` of the same function saves."""
     cond_residuals: CondResiduals = "jax"
     placed: tuple[Any, ...] = ()
     out_tree: Any = None
@@ -168,7 +168,7 @@ class Derivation:
 
     @cached_property
     def unopened(self) -> tuple[Unopened, ...]:
-        """What these programs hold that jaxviz does not look into, such as a kernel; every report lists it."""
+        """What these programs contain that jaxviz does not look into, such as a kernel; every report lists it."""
         return find_unopened(self.derivable)
 
     @property
@@ -261,7 +261,7 @@ def gradient_text(function: str, names: Sequence[str]) -> str:
 
 
 def type_name(aval: Any) -> str:
-    """A type as text, weak ones marked: `~float32[3]`."""
+    """A type as text, with weak ones marked: `~float32[3]`."""
     return ("~" if getattr(aval, "weak_type", False) else "") + str(aval.str_short())
 
 
@@ -308,7 +308,7 @@ def derive(
 
 
 def placed_at(x: Any) -> Any:
-    """The sharding of an argument that may not be moved elsewhere, or that a type asks for."""
+    """The sharding of an argument that may not be moved, or that a type requests."""
     is_type = isinstance(x, jax.ShapeDtypeStruct)
     return x.sharding if not compat.is_tracer(x) and (is_type or getattr(x, "committed", False)) else None
 
@@ -401,7 +401,7 @@ def _has_tangent(aval: Any) -> bool:
 
 
 def _is_array(x: Any) -> bool:
-    """Whether an argument that is not differentiated is an input, and not a fixed value that JAX would write in place."""
+    """Whether an argument that is not differentiated is an input, rather than a fixed value that JAX would write in place."""
     return compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct) or (hasattr(x, "ndim") and x.ndim > 0)
 
 

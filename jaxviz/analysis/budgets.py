@@ -110,13 +110,13 @@ def read_share(share: Any, what: str) -> float:
 
 
 def least_size(least: int, below: int) -> str:
-    """`17.2 KiB`: a short size to type that is at least some bytes, and less than others."""
+    """`17.2 KiB`: a short size to type, the smallest that is at least some bytes."""
     sizes = (f"{math.ceil(least / unit * 10) / 10:g} {name}" for name, unit in _SHOWN if least >= unit)
     return next((s for s in sizes if least <= read_size(s) < below), f"{least} B")
 
 
 def least_budget(least: int, whole: int, argument: str = "budget") -> str:
-    """What to type for a budget of no less than some bytes: `budget="1.7 KiB" or budget=0.53`."""
+    """What to type for a budget of at least some bytes: `budget="1.7 KiB" or budget=0.53`."""
     ways = [f'"{least_size(least, whole)}"']
     percent = math.ceil(100 * least / whole)
     share = next(n / 100 for n in (percent, percent + 1) if int(n / 100 * whole) >= least)

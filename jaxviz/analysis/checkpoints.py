@@ -235,7 +235,7 @@ class _Made:
 
 
 def _by_lineage(made: Iterable[_Made]) -> Mapping[Any, Sequence[_Made]]:
-    """By each equation and each origin that it came from."""
+    """By each equation and each of its origins."""
     found: dict[Any, list[_Made]] = {}
     for m in made:
         for e in (m.equation, *ancestors(m.equation)):
@@ -284,7 +284,7 @@ def _decided(
 
 
 def times(lengths: Sequence[int], kind: str) -> str:
-    """`1,000 × f32[3]`: the type of a value that each iteration of a scan makes."""
+    """`1,000 × f32[3]`: the type of a value that each iteration of a scan computes."""
     return " × ".join([*(f"{n:,}" for n in lengths), kind])
 
 
@@ -306,7 +306,7 @@ def _moves_or_rounds(equation: Equation) -> bool:
 
 
 def looks_through(equation: Equation) -> bool:
-    """Whether an equation only passes a residual on, to find the one that makes it: for a `Tracer`."""
+    """Whether an equation only passes a residual on, so that the search for the one that computes it continues: for a `Tracer`."""
     return only_passes_a_scalar(equation) or _moves_or_rounds(equation)
 
 
@@ -334,7 +334,7 @@ def policy_name(policy: Any) -> str:
 
 
 def _snake_case(name: str) -> str:
-    """The function that makes objects of a class: `save_only_these_names` of `SaveOnlyTheseNames`."""
+    """The function that creates objects of a class: `save_only_these_names` for `SaveOnlyTheseNames`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 

@@ -34,9 +34,9 @@ class Placement:
 
 
 def placement_of(derivation: Derivation) -> Placement:
-    """Where a derived function runs, called with the arguments that it was derived for.
+    """Where a derived function runs when called with the arguments that it was derived for.
 
-    As in JAX: on the devices of its committed arguments; else on the mesh that it specifies; else on the default device.
+    As in JAX: on the devices of its committed arguments; otherwise on the mesh that it specifies; otherwise on the default device.
     """
     for name, v, sharding in zip(derivation.primal.arg_names, derivation.primal.invars, derivation.placed, strict=True):
         if sharding is not None and not is_abstract(sharding):
@@ -143,7 +143,7 @@ def types_to_lower(program: Program, placed: Sequence[Any]) -> list[jax.ShapeDty
 
 @usual_stack
 def compiled_parts(derivation: Derivation) -> list[int | None]:
-    """The number of parts of each residual if the forward program is compiled by itself on these devices.
+    """The number of parts of each residual if the forward program is compiled separately on these devices.
 
     Raises:
       the errors of compiling.

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[tuple[T, ...]]:
-    """The items of each key, in the order in which the keys are met."""
+    """The items of each key, in order of first occurrence."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

@@ -140,7 +140,7 @@ class Lowering:
         return compiled_once(self.lowered, "", lambda: compiled_as_named(self.lowered))
 
     def take(self, compiled: Any) -> None:
-        """Takes a program that was compiled for another purpose, so that it is not compiled again."""
+        """Uses a program that was compiled for another purpose, so that it is not compiled again."""
         self.__dict__.setdefault("compiled", compiled)
 
     @property
@@ -150,7 +150,7 @@ class Lowering:
 
 
 def compiled_as_named(lowered: Any) -> Any:
-    """Compiles a program, with the names and lines of that program."""
+    """Compiles a program, with that program's names and lines."""
     with compat.compiled_with_its_own_metadata():
         return lowered.compile()
 

@@ -64,7 +64,7 @@ class Naming:
         return {}
 
     def _readers_in(self, program: Program) -> dict[Atom, list[Equation | None]]:
-        """The equations of a program that read each value; None among them for a result of the program."""
+        """The equations of a program that read each value; includes None for a result of the program."""
         if program not in self._readers:
             found: dict[Atom, list[Equation | None]] = {a: [None] for a in program.outvars}
             for e in program.equations:
@@ -152,7 +152,7 @@ def written_at(location: Location | None, room: int = ROOM) -> str:
 
 
 def _is_of_rule(equation: Equation) -> bool:
-    """Whether a derivative rule of JAX's or a library's made it, where the function itself has no such equation."""
+    """Whether a derivative rule of JAX's or a library's created it, and the function itself has no such equation."""
     origin = equation.origin
     if origin is None or origin.equation is None or origin.role in ("primal", "recomputation", "dummy"):
         return False
@@ -160,7 +160,7 @@ def _is_of_rule(equation: Equation) -> bool:
 
 
 def _is_of_users_rule(equation: Equation) -> bool:
-    """Whether it was written in a custom rule of the user's, and has an expression of its own."""
+    """Whether it was created in a custom rule of the user's, and has its own expression."""
     if equation.origin is None or equation.origin.equation is None or own_line(equation.source) is None:
         return False
     if equation.source is equation.origin.equation.source:
@@ -170,7 +170,7 @@ def _is_of_users_rule(equation: Equation) -> bool:
 
 
 def _is_outside(reader: Equation | None, equation: Equation) -> bool:
-    """Whether a reader of an equation's result is no part of the same evaluation of the user's expression."""
+    """Whether a reader of an equation's result is not part of the same evaluation of the user's expression."""
     if reader is None:
         return True
     if reader.source is equation.source:  # both from one inlined call

@@ -96,7 +96,7 @@ class Site:
         return of_loop or self.naming.assigned(source.equation, source.within, source.place)
 
     def place(self, source: Source) -> str:
-        """`branch 1 of cond in scan`: the bodies that a value is made in, innermost first."""
+        """`branch 1 of cond in scan`: the bodies in which a value is computed, innermost first."""
         numbers = dict(source.branches)
         parts = []
         for holder in reversed(source.within):
@@ -115,7 +115,7 @@ def _loop_variable(loop: Equation, carried: Atom) -> str:
 
 
 def call_name(equation: Equation) -> str:
-    """The name of the function that an equation calls, or what kind of equation it is."""
+    """The name of the function that an equation calls, or the kind of the equation."""
     if higher_order.of(equation).is_checkpoint:
         return "checkpoint"
     return str(equation.params.get("name", equation.primitive.name))

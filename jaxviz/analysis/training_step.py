@@ -108,7 +108,7 @@ class TrainingStep:
 
     @property
     def types(self) -> list[jax.ShapeDtypeStruct]:
-        """Of its inputs, as they are placed."""
+        """The types of its inputs, with their shardings."""
         return types_to_lower(self.traced, self.placed)
 
     def opened(self, passes: Passes | None = None) -> OpenedStep:
@@ -167,7 +167,7 @@ def _call(program: Program) -> Operation:
 
 @cache
 def _jit() -> Operation:
-    """A jit as JAX makes it, to make others of."""
+    """A jit created by JAX, as a template for others."""
     made = read_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(1.0))
     return next(e.operation for e in made.equations if e.primitive is JIT.primitive)
 

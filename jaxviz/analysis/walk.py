@@ -222,7 +222,7 @@ def own_location_of(equation: Equation, within: Sequence[Equation] = ()) -> Loca
 
 
 def library_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
-    """`flax Dense.__call__, linear.py:287`: where in a library an equation was written that the user's line called; '' where in none."""
+    """`flax Dense.__call__, linear.py:287`: where an equation was created in a library that the user's line called; '' if it was not."""
     held = [e for candidate in (equation, *reversed(within)) for e in (candidate, *ancestors(candidate))]
     for e in held:
         at = library_line(e.source)
@@ -244,7 +244,7 @@ def _first(line: Callable[[Any], Location | None], equation: Equation, within: S
 
 
 def defined_at(program: Program) -> Location:
-    """Where the user's function is defined; failing that, the first line of the user's in it; never empty."""
+    """Where the user's function is defined; otherwise, the first line of the user's in it; never empty."""
     found = definition(program.debug_info)
     if found is not None and compat.is_user_file(found.file):
         return found

@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).parents[1]
 _OLDEST_PYTHON = (3, 11)
 _MANAGER = "@jupyter-widgets/jupyterlab-manager"
 _WIDGETS = {"anywidget": "anywidget", _MANAGER: "jupyterlab_widgets"}
-"""JupyterLab's extensions that a widget needs, and the distributions that bring them."""
+"""JupyterLab's extensions that a widget needs, and the distributions that provide them."""
 
 _FLAGS: Mapping[str, tuple[Any, str]] = {
     "jax_enable_x64": (False, "Numbers without an explicit type are 64-bit, so a gradient saves twice as many bytes of them."),
@@ -51,7 +51,7 @@ _FLAGS: Mapping[str, tuple[Any, str]] = {
     "jax_custom_jvp3": (False, "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so."),
     "jax_scan3": (False, "An experimental option of JAX; jaxviz cannot derive scans under it."),
 }  # fmt: skip
-"""Flag → its default, and what changes otherwise."""
+"""Flag → its default, and the effect of another value."""
 
 _VARIABLES = {
     "XLA_FLAGS": "XLA compiles with these flags: they affect devices, memory and times.",

@@ -220,7 +220,7 @@ def _unwrapped(fun: Any) -> Any:
 
 
 def _where(fun: Any) -> str:
-    """`name (file.py:12)` of a function, as far as Python knows them."""
+    """`name (file.py:12)` of a function, if Python has them."""
     plain = _unwrapped(fun)
     code = getattr(plain, "__code__", None)
     if code is None:
@@ -281,7 +281,7 @@ def _refuse_missing_rule(call: Rule, fun: Rule, method: str, args: tuple[Any, ..
 
 
 def argument_names(fun: Rule, left_out: Sequence[int] = ()) -> Callable[[int], str]:
-    """From the position of an argument, those left out not counted, to its name, or its number if Python does not tell."""
+    """Maps the index of an argument, without nondiff ones, to its name, or to its number if Python has none."""
     try:
         parameters = list(inspect.signature(fun).parameters.values())
     except (TypeError, ValueError):
@@ -333,7 +333,7 @@ def _is_none(x: Any) -> bool:
 
 
 def _difference(got: Any, want: Any) -> str:
-    """How a structure differs from the one that is wanted, by the paths of leaves."""
+    """How a structure differs from the expected one, by the paths of leaves."""
     at_got, at_want = ([keystr(p) for p, _ in tree_flatten_with_path(x, _is_none)[0]] for x in (got, want))
     lacks = ", ".join(p for p in at_want if p not in at_got)
     extra = ", ".join(p for p in at_got if p not in at_want)

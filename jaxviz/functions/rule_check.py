@@ -199,7 +199,7 @@ def _leaf_names(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], paths: li
 
 
 def _nondiff_arguments(f: Any) -> tuple[set[int], set[str]]:
-    """Positions and names of the arguments that a function with a custom rule is not differentiated in."""
+    """Indices and names of the arguments in which a function with a custom rule is not differentiated."""
     n_bound = 0
     while isinstance(f, functools.partial):
         n_bound += len(f.args)
@@ -211,9 +211,9 @@ def _nondiff_arguments(f: Any) -> tuple[set[int], set[str]]:
 
 
 Reverse = Callable[[list[Any]], Sequence[Any]]
-"""From cotangents of the results to cotangents of the arguments."""
+"""Maps cotangents of the results to cotangents of the arguments."""
 Forward = Callable[[tuple[Any, ...]], Sequence[Any]]
-"""From tangents of the arguments to tangents of the results."""
+"""Maps tangents of the arguments to tangents of the results."""
 
 
 def _check_twice(

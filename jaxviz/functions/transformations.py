@@ -277,7 +277,7 @@ def vjp(
 
 
 def _check_not_reducing(reduce_axes: Any, name: str) -> None:
-    """Refuses `reduce_axes`, which JAX's functions have as an argument and refuse."""
+    """Rejects `reduce_axes`, which JAX's functions accept as an argument and reject."""
     if reduce_axes:
         raise NotImplementedError(f"reduce_axes argument to {name} is deprecated")
 
@@ -436,7 +436,7 @@ def vmap(
 def partial_in(
     fun: Callable[..., Any], argnums: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The function of the arguments to differentiate in, the others fixed; and those arguments."""
+    """The function of the arguments to differentiate, with the others fixed; and those arguments."""
     wanted = in_bounds(argnums, len(args))
 
     def in_argnums(*dyn_args: Any) -> Any:
@@ -457,7 +457,7 @@ def partial_in(
 
 
 def check_inputs(check: Callable[[Any], None], args: tuple[Any, ...], fun: Callable[..., Any]) -> None:
-    """Raises what `check` raises for an argument, with its path."""
+    """Raises the errors of `check` for an argument, with its path."""
     for x, name in zip(jax.tree.leaves(args), _argument_names(fun, args), strict=True):
         try:
             check(x)
@@ -470,7 +470,7 @@ def _argument(name: str) -> str:
 
 
 def named(fun: Callable[..., Any], what: str, argnums: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a wrapper the wrapped function's name and a docstring of its own."""
+    """Sets a wrapper's name to that of the wrapped function, and its docstring."""
 
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         name = getattr(fun, "__name__", "the function")

@@ -99,7 +99,7 @@ class VJP:
 
     @property
     def out_nzs(self) -> Any:
-        """For each result, nested as the value is, whether a cotangent of it is used."""
+        """For each result, nested like the value, whether its cotangent is used."""
         return compat.nested_like(self.out_tree, self.known.nonzeros_out)
 
     replace = dataclasses.replace

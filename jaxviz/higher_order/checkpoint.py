@@ -71,7 +71,7 @@ def apply_remat(like: Operation, body: Program, prevent_cse: Any, **changes: Any
 
 
 def _per_input(prevent_cse: Any, change: Any) -> Any:
-    """prevent_cse is one bool, or one for each input, which then follows them."""
+    """prevent_cse is one bool, or one per input, which is then reordered like the inputs."""
     return tuple(change(prevent_cse)) if isinstance(prevent_cse, tuple) else prevent_cse
 
 
@@ -209,7 +209,7 @@ def _rounding(x: Var, rounded: Var, made_by: Equation | None) -> Equation:
 
 
 def _split_inside(operation: Operation, unknown: Mask, available: Mask, policy: Policy) -> SplitRule:
-    """A checkpointed function in another one: the policy of the outer one decides, and both parts stay checkpointed."""
+    """A nested checkpointed function: the policy of the outer one decides, and both parts stay checkpointed."""
     parts = split_program(operation.params["jaxpr"], unknown, available, policy=policy)
     prevent_cse = operation.params["prevent_cse"]
     now = apply_remat(operation, parts.known, _per_input(prevent_cse, lambda p: select([not u for u in unknown], p)))

@@ -1,4 +1,4 @@
-"""`closed_call` and `core_call`: a call with no name and no parameters of its own. Its program is taken out of it."""
+"""`closed_call` and `core_call`: a call without name and parameters. Its program is inlined."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ policy_rules.add(compat.cond_p)
 
 
 def cond_operation(like: Operation, branches: Sequence[Program]) -> Operation:
-    """A cond of other branches; its first operand is the index."""
+    """A cond with other branches; its first operand is the index."""
     effects: frozenset[Any] = frozenset()
     for branch in branches:
         effects |= compat.moved_effects(branch.effects, range(1, len(branch.invars) + 1))

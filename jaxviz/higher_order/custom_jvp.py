@@ -46,7 +46,7 @@ def _custom_jvp_rule(operation: Operation, nonzeros: Mask) -> tuple[Program, Mas
 
 @split_rules.register(compat.custom_jvp_call_p)
 def _split_custom_jvp(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    """The function itself, in two parts; as in JAX the rule is not needed any more."""
+    """The function itself, split in two; as in JAX the rule is no longer needed."""
     parts = split_program(operation.params["call_jaxpr"], unknown)
     n_in, n_results = len(unknown), len(parts.known_results)
     return SplitRule(

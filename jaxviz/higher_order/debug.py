@@ -1,4 +1,4 @@
-"""Debug callbacks and prints, which hold no program, but run in a pass of their own under a checkpoint."""
+"""Debug callbacks and prints, which have no nested program; under a checkpoint each runs in one pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags in loops and branches: the iteration in which a watched value was first not finite, as the rules of `find_nan` carry it."""
+"""Flags in loops and branches: the iteration in which a watched value was first non-finite, for `find_nan`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def counting(inner: Flagged, watches: Sequence[Watch], n_consts: int, n_carry: i
 def note(
     builder: Builder, so_far: Sequence[Atom], now: Sequence[Atom], watches: Sequence[Watch], step: Atom
 ) -> list[Atom]:
-    """The flags of a loop after one more step."""
+    """The flags of a loop after another step."""
     return [
         builder.inline(_noted(f.aval, w.n_flags, w.n_loops), [v, f, step])[0]
         for v, f, w in zip(so_far, now, watches, strict=True)

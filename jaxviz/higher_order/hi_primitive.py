@@ -1,4 +1,4 @@
-"""A primitive of JAX's `hijax`, which may hold anything: nothing is opened, but what nothing reads of it is dropped."""
+"""A primitive of JAX's `hijax`, which may contain anything: it is not opened, but unused results are dropped."""
 
 from __future__ import annotations
 

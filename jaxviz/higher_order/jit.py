@@ -37,7 +37,7 @@ _INPUT_PARAMS = {"in_shardings": compat.UNSPECIFIED, "in_layouts": None, "donate
 _OUTPUT_PARAMS = {"out_shardings": compat.UNSPECIFIED, "out_layouts": None}
 
 
-"""The params of jit that have one entry for each operand or result, and the entry for one that we add."""
+"""The params of jit with one entry for each operand or result, and the entry for one that we add."""
 
 
 def jit_operation(

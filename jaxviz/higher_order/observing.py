@@ -62,7 +62,7 @@ def observed_inside(equation: Equation) -> tuple[Program, ...]:
 
 
 def walk_observed(program: Program) -> Iterator[Program]:
-    """A program, and all in it in which values can be observed, each once."""
+    """A program, and all nested programs in which values can be observed, each once."""
     seen: set[Program] = set()
 
     def inside(program: Program) -> Iterator[Program]:
@@ -93,7 +93,7 @@ class Observing:
         return self.body(program, loop, (*program.invars, loop))
 
     def touches(self, program: Program) -> bool:
-        """Whether anything in a program is to be changed."""
+        """Whether anything in a program has to change."""
         if program not in self._touched:
             self._touched[program] = any(
                 any(v in self.observer.chosen for v in e.outvars)
@@ -157,7 +157,7 @@ def joining(n: int) -> Program:
 
 
 def joined(builder: Builder, first: Atom, second: Atom) -> Atom:
-    """Adds what joins two vectors."""
+    """Adds the concatenation of two vectors."""
     program = trace_rule(lambda x, y: [jnp.concatenate([x, y])], [first.aval, second.aval])
     return builder.inline(program, (first, second))[0]
 

@@ -1,4 +1,4 @@
-"""`jax.pmap`, which JAX makes of a `shard_map` inside a `jit`: those two files are its rules.
+"""`jax.pmap`, which JAX builds from a `shard_map` inside a `jit`: their files have its rules.
 
-The primitives that it was before, `xla_pmap` and `pmap`, are refused, with the user's line: see `OWN_RULES` in `transforms/driver.py`.
+The primitives that it was before, `xla_pmap` and `pmap`, are rejected, with the user's line: see `OWN_RULES` in `transforms/driver.py`.
 """

@@ -49,7 +49,7 @@ class HigherOrder:
     is_checkpoint: ClassVar[bool] = False
     has_custom_rule: ClassVar[bool] = False
     can_be_stepped: ClassVar[bool] = True
-    """Whether the debugger can go into it."""
+    """Whether the debugger can step into it."""
 
     def __init__(self, primitive: Any, param: str = "jaxpr"):
         self.primitive = primitive
@@ -65,7 +65,7 @@ class HigherOrder:
         return 0, 0
 
     def trip_count(self, operation: Operation) -> int | None:
-        """How often the body runs on one device; None where only running it tells."""
+        """How often the body runs on one device; None if that is known only after running it."""
         return 1
 
     def copies(self, operation: Operation) -> int:
@@ -73,17 +73,17 @@ class HigherOrder:
         return 1
 
     def n_devices(self, operation: Operation) -> int:
-        """Over how many devices the body is mapped."""
+        """The number of devices over which the body is mapped."""
         return 1
 
     def is_stacked(self, operation: Operation, result: int) -> bool:
-        """Whether a result has one value of each iteration."""
+        """Whether a result has one value per iteration."""
         return False
 
     # --- stepping a loop; not used for other kinds --------------------------------------------------------------------
 
     def turned(self, operation: Operation, iteration: int) -> int:
-        """From an iteration's number to its place in the order of execution, and back: a scan in reverse begins with the last."""
+        """Maps an iteration's number to its position in execution order, and back: a reverse scan begins with the last."""
         return iteration
 
     def inputs(self, operation: Operation, operands: Sequence[Any], step: int, carry: Sequence[Any]) -> list[Any]:
@@ -113,7 +113,7 @@ class HigherOrder:
 
 
 class _FirstOrder(HigherOrder):
-    """What every other primitive is: it holds no program that it runs. Those of a scatter or a reduction are part of the operation."""
+    """All other primitives, which have no nested program that they run. The programs of a scatter or a reduction are part of the operation."""
 
     kind = ""
 

@@ -75,7 +75,7 @@ class Scan:
         return compat.stacked(aval, self.operation.params["length"])
 
     def like(self, body: Program, n_consts: int, n_carry: int, reverse: bool | None = None) -> Operation:
-        """A scan of another body, as long as this one."""
+        """A scan with another body and the same length."""
         p = self.operation.params
         params = compat.scan_params(p, len(body.invars), len(body.outvars), n_consts, n_carry)
         params["jaxpr"] = body

@@ -35,7 +35,7 @@ from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program, vmap_rules
 Spec = Any
 
 
-"""A `PartitionSpec`: for each dimension of a value the axes of the mesh that it is laid out over."""
+"""A `PartitionSpec`: for each dimension of a value the mesh axes over which it is sharded."""
 
 
 _LAID_SIDE_BY_SIDE = "a scalar of each device, given a dimension to lay them side by side along"
@@ -401,7 +401,7 @@ def _vmap_shard_map(operation: Operation, dims: Dims, axis: compat.Axis) -> Vmap
 
 @flag_rules.register(compat.shard_map_p)
 def _flag_shard_map(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
-    """The flags of all devices, side by side, which each device then has."""
+    """The flags of all devices, concatenated, which each device then has."""
     p = operation.params
     body: Program = p["jaxpr"]
     sizes = compat.devices_of(operation)

@@ -224,7 +224,7 @@ def _recompute_all(*_: Any, **__: Any) -> bool:
 
 @split_rules.register(compat.while_p)
 def _split_while(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    """The known part of the carry is computed now; the whole loop runs again later, since nothing of it can be saved."""
+    """The known part of the carry is computed now; the whole loop runs again later, since nothing inside it can be saved."""
     loop = While(operation)
     n_condition, n_body = loop.sizes
     condition_uk, body_uk, carry_uk = partition(unknown, n_condition, n_body)
@@ -343,7 +343,7 @@ def _flag_while(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
 
 
 def _flags_alone(flagged: Flagged) -> Flagged:
-    """The flags without the results, and without what has effects, which is not to happen once more."""
+    """The flags without the results, and without effects, which must not happen again."""
     program = flagged.program
     silent = tuple(e for e in program.equations if not compat.has_effects(e.effects))
     results = program.outvars[len(program.outvars) - len(flagged.watches) :]
@@ -395,7 +395,7 @@ def _with_one_predicate(equation: Equation) -> Equation:
 
 
 def _keeping(loop: While, equation: Equation) -> Program:
-    """`consts of the condition, consts, carry → carry`, which is the previous carry where the condition does not hold."""
+    """`consts of the condition, consts, carry → carry`, which returns the previous carry where the condition is false."""
     n_condition, n_consts = loop.sizes
     builder = Builder()
     operands = [Var(a) for a in (*loop.condition.in_avals[:n_condition], *loop.body.in_avals)]

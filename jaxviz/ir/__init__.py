@@ -1,1 +1,1 @@
-"""The program representation: syntax, origins, type checks, and the one file that knows JAX's insides."""
+"""The program representation: syntax, origins, type checks, and the one package that uses JAX's internals."""

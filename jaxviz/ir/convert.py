@@ -1,4 +1,4 @@
-"""Reading a JAX jaxpr into a `Program`, and writing a `Program` out as a jaxpr."""
+"""Converts a JAX jaxpr to a `Program`, and a `Program` to a jaxpr."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def trace_rule_on_values(fun: Callable[..., Sequence[Any]], avals: Sequence[Any]
 
 
 def read_traced(traced: compat.TracedJaxpr, branches: tuple[Branch, ...] = (), is_path: bool = False) -> Program:
-    """The Program of what `compat.trace_to_jaxpr` made."""
+    """The Program of a result of `compat.trace_to_jaxpr`."""
     bodies = [read_traced(body) for body in traced.bodies]  # these are found again where the jaxpr contains them
     program = read_jaxpr(traced.jaxpr, {id(x) for x in traced.held}, branches, is_path, traced.made_from)
     del bodies
@@ -211,7 +211,7 @@ def _bound_var(var: Any) -> Var:
 
 
 def read_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Params with every jaxpr in them read into a Program."""
+    """Params with every jaxpr in them converted to a Program."""
     return {
         name: _map_param(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr), read_jaxpr) for name, value in params.items()
     }
@@ -223,7 +223,7 @@ def write_params(of: Operation) -> Mapping[str, Any]:
 
 
 def map_programs(params: Mapping[str, Any], change: Callable[[Program], Any]) -> dict[str, Any]:
-    """Params with every Program in them changed."""
+    """Params with a function applied to every Program in them."""
     return {name: _map_param(value, Program, change) for name, value in params.items()}
 
 

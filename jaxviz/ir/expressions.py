@@ -65,7 +65,7 @@ class Span:
 
 
 def span_at(file: str, line: int, column: int, end_line: int, end_column: int) -> Span | None:
-    """The expression that Python recorded at a place; None where the source is not there, or is not what was run."""
+    """The expression that Python recorded at a position; None if the source is not available, or is not what was run."""
     return _source(file).spans.get((line, column, end_line, end_column))
 
 
@@ -86,7 +86,7 @@ def called_by(expression: str) -> ast.expr | None:
 
 
 def expressions_from(location: Location | None) -> list[str]:
-    """The expressions that begin where the one at a location does, the shortest first: `a(b)` and `a(b) * c`."""
+    """The expressions that start at a location, the shortest first: `a(b)` and `a(b) * c`."""
     if location is None or not _SHOWN.get():
         return []
     source = _source(location.file)
@@ -114,7 +114,7 @@ def _key(location: Location) -> tuple[int, int, int, int]:
 
 
 class _Source:
-    """What is known of a file."""
+    """What is known about a file."""
 
     def __init__(self, lines: list[str]):
         self.lines = lines
@@ -122,7 +122,7 @@ class _Source:
 
     @cached_property
     def spans(self) -> dict[tuple[int, int, int, int], Span]:
-        """Its expressions, by the places that Python records for evaluating them."""
+        """Its expressions, by the positions that Python records for evaluating them."""
         return _spans(self.lines)
 
     @cached_property
@@ -138,7 +138,7 @@ class _Source:
         return _unpacked(self.lines)
 
     def text(self, key: tuple[int, int, int, int]) -> str:
-        """The expression at a place, on one line."""
+        """The expression at a position, on one line."""
         if key not in self.texts:
             self.texts[key] = self._text(key)
         return self.texts[key]
@@ -187,7 +187,7 @@ def _on_one_line(text: str) -> str:
 
 
 def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
-    """The tokens of an expression, which in brackets may go over several lines."""
+    """The tokens of an expression, which may span several lines inside brackets."""
     tokens = tokenize.generate_tokens(io.StringIO(f"({text})").readline)
     inner = [t for t in tokens if t.type not in (tokenize.NEWLINE, tokenize.ENDMARKER)][1:-1]
     for t in inner:
@@ -310,7 +310,7 @@ def _plain(target: ast.expr) -> str:
 
 
 def _stands_alone(node: ast.stmt, lines: Sequence[str]) -> bool:
-    """Whether a statement has its lines to itself, so that another can follow it."""
+    """Whether a statement is alone on its lines, so that another can follow it."""
     before = lines[node.lineno - 1].encode()[: node.col_offset]
     after = lines[(node.end_lineno or 0) - 1].encode()[node.end_col_offset :].decode().strip()
     return not before.strip() and (not after or after.startswith("#"))

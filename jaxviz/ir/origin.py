@@ -1,4 +1,4 @@
-"""From an equation to the user's line, and along the chain of its origins."""
+"""From an equation to the user's line, and to its origins."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def library_line(source: Any) -> Location | None:
 
 
 def written_by(source: Any) -> Instructions | None:
-    """What equations have in common that one expression wrote, at different times: the instructions from the user's own down to JAX's."""
+    """A key for equations created by one expression, at different times: the instructions from the user's own down to JAX's."""
     return _lines(source).written
 
 
@@ -126,7 +126,7 @@ def _instructions(*passed: tuple[Any, int]) -> Instructions:
 
 
 def evaluated_by(source: Any) -> Instructions | None:
-    """What equations have in common that were computed for one expression, and in one of a library's if the user's own called a library."""
+    """A key for equations computed for one expression, and by one of a library's expressions if the user's own called a library."""
     return _lines(source).evaluated
 
 
@@ -223,7 +223,7 @@ def call_stack(source: Any) -> tuple[Location, ...]:
 @cleared
 @lru_cache(maxsize=65536)
 def path_of_calls(traceback: Any) -> tuple[Location, ...]:
-    """The lines of the user's and of libraries on the way to an equation, innermost first; not what called jaxviz."""
+    """The lines of the user and of libraries that led to an equation, innermost first; without those that called jaxviz."""
     codes, instructions = traceback.raw_frames()
     inside = itertools.takewhile(
         lambda frame: frame[2] != "jaxviz", zip(codes, instructions, owners(codes), strict=True)
@@ -232,7 +232,7 @@ def path_of_calls(traceback: Any) -> tuple[Location, ...]:
 
 
 def innermost_line(lines: Iterable[Location]) -> Location | None:
-    """The first of some lines, from the inside out, that is the user's own; failing that, the first of a library."""
+    """The innermost of some lines that is the user's own; otherwise the innermost of a library."""
     library = None
     for line in lines:
         match owner(line.file):
@@ -244,7 +244,7 @@ def innermost_line(lines: Iterable[Location]) -> Location | None:
 
 
 def is_inside_own_code(source: Any) -> bool:
-    """Whether an equation was written by a user's function that jaxviz called: a custom rule, say, and not a rule of JAX's."""
+    """Whether an equation was created by a user's function that jaxviz called, such as a custom rule, rather than by a rule of JAX's."""
     traceback = source.traceback if source is not None else None
     if traceback is None:
         return False

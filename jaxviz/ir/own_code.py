@@ -14,7 +14,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.sharing import clear_shared, cleared
 
 ENVIRONMENT = "JAXVIZ_OWN_CODE"
-"""The environment variable that says what `own_code` says: `my_lib,-common`."""
+"""The environment variable with the same content as `own_code`: `my_lib,-common`."""
 
 _JAXVIZ = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PASSES_ON = os.path.join(_JAXVIZ, "ir", "compat") + os.sep
@@ -109,14 +109,14 @@ def _is_among(file: str, names: tuple[str, ...]) -> bool:
 
 
 def _module(file: str) -> str:
-    """`my_lib.layers` of a file below one of the folders that Python imports from."""
+    """`my_lib.layers` for a file below one of the folders that Python imports from."""
     folders = (os.path.abspath(folder) + os.sep for folder in sys.path)
     folder = max((f for f in folders if file.startswith(f)), key=len, default="")
     return file.removeprefix(folder).removesuffix(".py").removesuffix(f"{os.sep}__init__").replace(os.sep, ".")
 
 
 def package(file: str) -> str:
-    """`flax` of a file of an installed package; '' of another."""
+    """`flax` for a file of an installed package; '' for others."""
     for folder in _INSTALLED:
         _, found, inside = file.rpartition(folder)
         if found:

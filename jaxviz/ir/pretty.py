@@ -78,7 +78,7 @@ def _name(program: Program, names: dict[Var, str], fresh: Iterator[str], shared:
 
 
 def _name_alike(inner: Sequence[Atom], outer: Sequence[Atom], names: dict[Var, str]) -> None:
-    """Inside a jit, the names of the values that go in and come out."""
+    """Gives the operands and results of a jit the same names inside as outside."""
     used: set[Var] = set()
     for a, like in zip(inner, outer, strict=True):
         if isinstance(a, Var) and isinstance(like, Var) and a not in names and like not in used and names[like] != "_":

@@ -22,7 +22,7 @@ from jaxviz.ir.errors import UnsupportedJaxError
 
 OLDEST, TOO_NEW = (0, 10, 2), (0, 13)
 SUPPORTED = f">={'.'.join(map(str, OLDEST))},<{'.'.join(map(str, TOO_NEW))}"
-"""The same as `pyproject.toml` asks for."""
+"""The same as in `pyproject.toml`."""
 
 
 class Name(NamedTuple):
@@ -319,7 +319,7 @@ def _is_there(name: str) -> bool:
 
 
 def check_jax() -> None:
-    """Does nothing where jaxviz can run with the installed JAX.
+    """Raises an error if jaxviz cannot run with the installed JAX.
 
     Raises:
       UnsupportedJaxError: its version is not supported, or it lacks a name that all of jaxviz needs.

@@ -65,7 +65,7 @@ def exact(x: Any) -> Hashable:
 
 
 def exact_params(params: Mapping[str, Any]) -> tuple[Hashable, ...]:
-    """The same of an operation's params, in their order."""
+    """The same for an operation's params, in their order."""
     if not params:
         return ()
     return *params, *[x if type(x) in _AS_THEY_ARE else exact(x) for x in params.values()]
@@ -111,10 +111,10 @@ class SharedTable(Generic[T]):
         _clear.append(self.clear)
 
     def get(self, key: Any) -> T | None:
-        """What was made for a key.
+        """The object for a key.
 
         Raises:
-          TypeError: the key has no hash.
+          TypeError: the key is not hashable.
         """
         found = self._recent.get(key)
         if found is None:
@@ -148,13 +148,13 @@ class SharedTable(Generic[T]):
 
 
 def cleared(cached: F) -> F:
-    """Has `clear_shared` empty the `lru_cache` of a function, too: for one of arguments that `==` compares well, such as types."""
+    """Makes `clear_shared` also clear the `lru_cache` of a function: for arguments that `==` compares correctly, such as types."""
     _clear.append(cached.cache_clear)  # type: ignore[attr-defined]
     return cached
 
 
 def on_clearing(clear: Callable[[], None]) -> None:
-    """Has `clear_shared` call a function, too, which empties a table of another kind."""
+    """Makes `clear_shared` also call a function, which clears a table of another kind."""
     _clear.append(clear)
 
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 _FUNCTION = ("f", "fun", "g")
-"""What public functions call their parameters that are functions."""
+"""The parameter names under which public functions take functions."""
 
 _WRITE = "Write jaxviz."
 _BY_POSITION = "differentiating with respect to"

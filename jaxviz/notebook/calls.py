@@ -112,7 +112,7 @@ _PIECE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
 
 
 def pieces(text: str) -> list[tuple[str, int]]:
-    """The characters of a text, a quoted string as one, each with how many brackets are open around it."""
+    """The characters of a text, with a quoted string as one item, each with the number of open brackets around it."""
     depth, found = 0, []
     for piece in _PIECE.findall(text):
         depth -= piece in ")]}"
@@ -122,7 +122,7 @@ def pieces(text: str) -> list[tuple[str, int]]:
 
 
 def split(text: str) -> list[str]:
-    """The parts between commas that are in no quotes and no brackets."""
+    """The parts between commas that are not in quotes or brackets."""
     parts = [""]
     for piece, depth in pieces(text):
         if piece == "," and depth <= 0:
@@ -133,7 +133,7 @@ def split(text: str) -> list[str]:
 
 
 def unquoted(text: str) -> str:
-    """A text without the quotes around it."""
+    """A text without surrounding quotes."""
     if text[:1] not in ("'", '"') or len(text) < 2:
         return text
     try:

@@ -318,7 +318,7 @@ class JaxvizMagics(Magics):
         return namespace
 
     def _remember(self, error: BaseException) -> None:
-        """Leaves the traceback for `%tb`, as an uncaught error would."""
+        """Stores the traceback for `%tb`, as for an uncaught error."""
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
 
     def _jaxpr(self, request: Request) -> Any:
@@ -382,7 +382,7 @@ class Shown:
 
 
 def _takes_value(parser: argparse.ArgumentParser) -> dict[str, bool]:
-    """The options of a magic, and whether a value follows each."""
+    """The options of a magic, and whether each takes a value."""
     return {name: action.nargs != 0 for action in parser._actions for name in action.option_strings}
 
 
@@ -416,7 +416,7 @@ _LONG = re.compile(r"--[a-z]")
 
 
 def _word(text: str) -> tuple[str, str]:
-    """The text up to the first space that is in no quotes and no brackets, and what follows it."""
+    """The text up to the first space that is not in quotes or brackets, and the rest."""
     n = 0
     for piece, depth in pieces(text):
         if piece.isspace() and depth <= 0:
@@ -435,7 +435,7 @@ _COMMAND = re.compile(r"(?:^|=\s*)\s*%{1,2}(\w+)\s")
 
 @context_matcher(identifier="jaxviz.options")
 def complete_options(context: CompletionContext) -> SimpleMatcherResult:
-    """What Tab offers after a dash in the line of one of the magics: the options that the line does not have yet."""
+    """Completions after a dash in the line of one of the magics: the options that the line does not have yet."""
     line, token = context.line_with_cursor, context.token
     found = _COMMAND.search(line)
     parser = getattr(getattr(JaxvizMagics, found[1], None), "parser", None) if found else None

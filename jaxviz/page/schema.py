@@ -411,7 +411,7 @@ def to_json(view: View) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> View:
-    """The view that `to_json` wrote."""
+    """The inverse of `to_json`."""
     columns = {name: _as_column(name, values["columns"][name]) for name in COLUMNS}
     return _from_header(values, columns)
 

@@ -16,7 +16,7 @@ INK = "#222222"
 """The colour of text on coloured surfaces."""
 
 ON_ANY_PAGE = "#7b8189"
-"""An ink that reads on white and on black."""
+"""An ink that is readable on white and on black."""
 
 _INKED: tuple[tuple[Any, str], ...] = (
     (Text, "color"), (Spine, "edgecolor"), (Line2D, "color"), (Line2D, "markeredgecolor"), (Line2D, "markerfacecolor"),

@@ -25,21 +25,21 @@ COLOURS = {
     "merged": "#d1495b", "carried": "#9a7a30", "copy": "#d1495b", "layout": "#d9667a", "padding": "#b5708a", "double buffer": "#c0506a",
     "fusion": "#b5586f", "scratch": "#9a6a75", "unused": "#7f889450", "not attributed": "#7f889480",
 }  # fmt: skip
-"""What something is -> its colour: the explorer's, in the tone that stands out from a white and from a dark page."""
+"""The kind of something -> its colour: the explorer's, in a tone that contrasts with white and with dark pages."""
 
 WIDTH = 480
-"""Of a drawing, in its own units."""
+"""The width of a drawing, in its own units."""
 
 _FONT = 12
 _COLUMN = 7.25
-"""The width of a character of the usual monospaced fonts at that size."""
+"""The width of a character of common monospaced fonts at that size."""
 _LINE = 19
 _NARROWEST, _WIDEST = 442, 520
 """The width range in pixels: text then has 11 to 13 pixels. In less space, the picture scrolls."""
 
 _SHOWN = "<style>.jaxviz-picture[hidden]{display:block!important}</style>"
-"""A page that strips styles, as JupyterLab does with a notebook that is not trusted, strips drawings too, but not the text in them: there
-it stays hidden."""
+"""Pages that strip styles, as JupyterLab does with notebooks that are not trusted, also strip drawings, but not the text in them: this
+keeps it hidden there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def curve(
 
 
 def as_many(texts: Sequence[str], head: str) -> str:
-    """`largest at the peak: a 12 B, b 4 B`: after a head as many of some texts as a line of a drawing has room for, the first in any case."""
+    """`largest at the peak: a 12 B, b 4 B`: a heading, and as many texts as fit on a line of a drawing, but at least one."""
     said = head + texts[0] if texts else head
     for text in texts[1:]:
         if columns(f"{said}, {text}") > int(WIDTH / _COLUMN):

@@ -84,7 +84,7 @@ def _cell_anchor(text: str) -> str:
 
 
 def terminal_link(location: Location, text: str) -> str:
-    """A text that a terminal opens the file for, https://gist.github.com/egmontkob/eb114294efbcd5adb1944c9f3cb5feda."""
+    """A text that opens the file in terminals that support it, https://gist.github.com/egmontkob/eb114294efbcd5adb1944c9f3cb5feda."""
     path = os.path.abspath(location.file)
     if not os.path.isfile(path):
         return text

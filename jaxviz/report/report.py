@@ -13,7 +13,7 @@ SHOWN = 20
 """How many rows of a table a report shows: the largest ones."""
 
 MOST_ROWS = 40
-"""The most rows that a notebook gets of a table, those behind "show all" with them."""
+"""The most rows of a table in a notebook, including those behind "show all"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,15 @@ class Table:
 
 
 class Listed(tuple[str, ...]):
-    """Sentences of a report, each an item of a list."""
+    """Sentences of a report, shown as a list."""
 
 
 class Drawn(str):
-    """Lines of a report that are shown as they are."""
+    """Lines of a report that are shown unchanged."""
 
 
 Part = str | Table | Listed | Drawn
-"""A part of a report; one that is a string is a paragraph."""
+"""A part of a report; a string is a paragraph."""
 
 
 class Data:
@@ -137,7 +137,7 @@ class Report(Data):
         """The first table as text.
 
         Args:
-          limit: how many rows; None for all.
+          limit: the number of rows; None for all.
         """
         first = next((part for part in self._parts() if isinstance(part, Table)), None)
         return "" if first is None else str(replace(first, shown=limit))

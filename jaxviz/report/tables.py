@@ -57,7 +57,7 @@ _UNFIT = re.compile(
     r"[\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
     r"\ufeff\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e007f]"
 )
-"""Characters that show nothing and change how others are shown: controls, formats, halves of characters."""
+"""Characters that are invisible and change how others are displayed: controls, formats, surrogates."""
 
 
 def printable(text: str, limit: int = 0) -> str:
@@ -141,7 +141,7 @@ def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def folded(summary: str, content: str) -> str:
-    """HTML that opens on a click, and scrolls in a box of its own."""
+    """HTML that expands on a click, and scrolls within its own box."""
     box = f'<div style="max-height:28em;overflow:auto">{content}</div>'
     return f'<details><summary style="cursor:pointer">{code_html(summary)}</summary>{box}</details>'
 
@@ -197,7 +197,7 @@ def short_location(location: Location | None) -> str:
 
 
 def narrow_location(location: Location) -> str:
-    """`model.py:12` for a column, a long name by its end."""
+    """`model.py:12` for a column; a long name is shown by its end."""
     return shortened(short_location(location), 30, from_left=True)
 
 
@@ -251,7 +251,7 @@ def device_text(devices: Sequence[str]) -> str:
 
 
 def device_names(devices: Iterable[Any]) -> tuple[str, ...]:
-    """`cpu:0` and so on, in the order of their numbers."""
+    """`cpu:0` and so on, in numerical order."""
     return tuple(f"{d.platform}:{d.id}" for d in sorted(set(devices), key=lambda d: int(d.id)))
 
 

@@ -1,1 +1,1 @@
-"""Runs programs; knows no user functions."""
+"""Runs programs; independent of user functions."""

@@ -39,13 +39,14 @@ class Step:
 
 
 _steps: weakref.WeakKeyDictionary[Any, Step] = weakref.WeakKeyDictionary()
-"""A function that a transform made -> how. Not an attribute of it, which `functools.wraps` would copy to others."""
+"""Maps a function created by a transform to how it was created. This is not an attribute of it, which `functools.wraps` would copy to
+others."""
 
 
 def remember_step(
     made: Callable[..., Any], fun: Callable[..., Any], transform: Callable[..., Any], options: dict[str, Any]
 ) -> Callable[..., Any]:
-    """Notes that `made` is `transform(fun, **options)`, and returns it."""
+    """Records that `made` is `transform(fun, **options)`, and returns it."""
     leaves, tree = jax.tree.flatten(options, is_leaf=lambda x: x is None)
     key = (transform.__name__, tree, exact(tuple(leaves)))
     with contextlib.suppress(TypeError):  # an option is not hashable: treat it like any other function

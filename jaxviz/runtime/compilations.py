@@ -35,7 +35,7 @@ PHASES = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
     "/jax/core/compile/backend_compile_duration": "compile",
 }
-"""An event of `jax.monitoring` -> what JAX does then."""
+"""An event of `jax.monitoring` -> the phase."""
 
 _KEPT = 10_000
 _REPR = 60
@@ -135,12 +135,12 @@ class Compilation:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether XLA compiled it; else it was only traced, or what was compiled of another took its place."""
+        """Whether XLA compiled it; otherwise it was only traced, or another compiled program was reused."""
         return "compile" in self.seconds
 
     @property
     def total(self) -> float:
-        """Seconds."""
+        """The total seconds."""
         return sum(self.seconds.values())
 
 
@@ -148,10 +148,10 @@ LOG: deque[Compilation] = deque(maxlen=_KEPT)
 """Everything that was compiled during a watch, up to a limit."""
 
 _began: float | None = None
-"""When something watched for the first time, in seconds since the epoch."""
+"""When watching first began, in seconds since the epoch."""
 
 _heard_calls: Callable[[compat.JitCall, Location | None], None] | None = None
-"""Called with each call that JAX traces or compiles for, and the user's line."""
+"""Is called with each call that JAX traces or compiles for, and the user's line."""
 
 _watches: list[list[Compilation]] = []
 _numbers = itertools.count(1)
@@ -241,7 +241,7 @@ def _new(name: str, call: compat.JitCall | None, frame: Any) -> Compilation:
 
 
 def _owner(at: Location | None) -> Owner:
-    """Whose a function is, by where it is defined."""
+    """The owner of a function, by where it is defined."""
     if at is None:
         return "jax"
     return "program" if is_of_program(at.file) else "jaxviz" if is_of_jaxviz(at.file) else "jax"
@@ -263,7 +263,7 @@ def user_site(frame: Any) -> Location | None:
 
 
 def root_function(fun: Any) -> Any:
-    """The function that a user wrote, within partial applications, methods and what `functools.wraps` marked."""
+    """The function that a user wrote, inside partial applications, methods and `functools.wraps` wrappers."""
     for _ in range(100):
         if isinstance(fun, functools.partial):
             fun = fun.func
@@ -467,7 +467,7 @@ def _listen(on: bool) -> None:
 
 
 def start() -> list[Compilation]:
-    """A list to which each compilation is added from now on, until `stop`."""
+    """Returns a list to which each compilation is added from now on, until `stop`."""
     global _began
     _began = _began or time.time()
     seen: list[Compilation] = []
@@ -477,13 +477,13 @@ def start() -> list[Compilation]:
 
 
 def stop(seen: Sequence[Compilation]) -> None:
-    """Adds no more to a list of `start`."""
+    """Stops adding to a list returned by `start`."""
     _watches[:] = [w for w in _watches if w is not seen]
     _listen(bool(_watches) or _heard_calls is not None)
 
 
 def stop_all() -> None:
-    """Adds no more to any list."""
+    """Stops adding to all lists."""
     _watches.clear()
     _listen(_heard_calls is not None)
 
@@ -508,7 +508,7 @@ def watched() -> Iterator[list[Compilation]]:
 
 
 def hear_calls(heard: Callable[[compat.JitCall, Location | None], None] | None) -> None:
-    """Calls a function for each call that donates and that JAX traces or compiles for, with the user's line; with None, no longer."""
+    """Calls a function for each call with donation that JAX traces or compiles for, with the user's line; None stops it."""
     global _heard_calls
     _heard_calls = heard
     _listen(bool(_watches) or heard is not None)
@@ -525,5 +525,5 @@ def unwatched() -> Iterator[None]:
 
 
 def failures() -> tuple[str, ...]:
-    """What went wrong in listening, last."""
+    """Errors that occurred in listeners, the latest ones."""
     return tuple(_failures)

@@ -18,10 +18,10 @@ from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name
 
 _SHARE = 0.005
-"""How much of the time that passes may go into noting the arrays of calls."""
+"""The share of elapsed time that recording the arrays of calls may take."""
 
 _CREDIT = 2e-4
-"""Seconds that may be saved up for it while nothing is called."""
+"""Seconds of it that may be accumulated while nothing is called."""
 
 _ALWAYS = 2
 """How many calls of a function at a line are always recorded, whatever that costs: the mistake is usually in the first."""
@@ -49,7 +49,7 @@ class _Call:
     places: list[int]
 
     def text(self, place: int) -> str:
-        """`to step as params['w'] at train.py:30`, of the leaf at a place."""
+        """`to step as params['w'] at train.py:30`, for the leaf at an index."""
         path, _ = jax.tree_util.tree_leaves_with_path(self.tree.unflatten(range(self.tree.num_leaves)))[place]
         at = self.source if isinstance(self.source, Location) else locate(self.source)
         where = f" at {at}" if at is not None else ""
@@ -58,13 +58,13 @@ class _Call:
 
 @dataclass(eq=False, slots=True)
 class _Repeated:
-    """Calls of a function from one place in the code, of which not all are noted.
+    """Calls of a function from one place in the code, of which only some are recorded.
 
     Args:
       function: a reference to it.
       first: the first of them.
-      types: of the arrays that it donated.
-      times: how many were noted.
+      types: the types of the arrays that it donated.
+      times: how many were recorded.
       is_complete: whether all were.
     """
 
@@ -116,7 +116,7 @@ class _Watch:
     at: float = field(default_factory=time.perf_counter)
 
     def hear(self, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        """Notes which arguments of a call that has just returned were deleted."""
+        """Records which arguments of a call that has just returned were deleted."""
         info = compat.donating(f)
         if info is None:
             return
@@ -171,7 +171,7 @@ _watch: _Watch | None = None
 def _donated(
     fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any], source: Any, is_taken: Callable[[Any], bool]
 ) -> tuple[list[Any], _Call]:
-    """The leaves of the arguments that a call donates, and the call with those of them that it took."""
+    """The leaves of the arguments that a call donates, and the call with the deleted ones among them."""
     leaves, tree = jax.tree.flatten(compat.donated_arguments(fun, info, args, kwargs))
     taken = [(i, x) for i, x in enumerate(leaves) if is_taken(x)]
     taken += [(i, compat.key_data(x)) for i, x in taken if type(x) is not compat.ArrayImpl]
@@ -270,7 +270,7 @@ def _gone(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 @contextmanager
 def calls_heard(heard: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]) -> Iterator[None]:
-    """Calls a function after each call of a jitted one that JAX need not compile, while the context lasts; see `compat.on_jit_calls`."""
+    """Calls a function after each call of a jitted one that JAX need not compile, within the context; see `compat.on_jit_calls`."""
     compat.on_jit_calls(heard)
     try:
         yield

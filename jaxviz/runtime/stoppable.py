@@ -72,7 +72,7 @@ _alone: list[_Work[Any]] = []
 
 
 def forget_compiled() -> None:
-    """Forgets what was compiled."""
+    """Drops what was compiled."""
     _kept.clear()
 
 
@@ -123,7 +123,7 @@ def compiled_alone(work: Callable[[], T]) -> T:
 
 
 def key_of(lowered: Any, how: str = "") -> str:
-    """The same for programs that compile to the same: by what JAX tells XLA, and by flags."""
+    """A key that is equal for programs with the same compiled result: by what JAX passes to XLA, and by flags."""
     flags = os.environ.get("XLA_FLAGS", ""), os.environ.get("LIBTPU_INIT_ARGS", "")
     backend = jax.default_backend(), jax.devices()[0].device_kind, version("jaxlib")
     settings = repr(sorted((k, v) for k, v in jax.config.values.items() if "compil" in k or "shardy" in k))

@@ -12,7 +12,7 @@ import jaxviz
 
 pytestmark = pytest.mark.browser
 both_themes = pytest.mark.parametrize("theme", short(["light", "dark"], ["light"]), indirect=True)
-"""Both in the sweep. The short tests look at colours in the dark in `test_axe_finds_nothing`."""
+"""Only the sweep uses both. In the short tests, `test_axe_finds_nothing` checks the colours of the dark theme."""
 AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 
 

@@ -837,7 +837,7 @@ test("the texts of residuals are replaced by the complete ones", () => {
   const { find } = shown;
   const labels = () => find("residual-row").map((row) => row.querySelector(".jv-col-name code")!.textContent);
   const before = labels();
-  // As if they were called what their rules are.
+  // Uses the rules as labels.
   const { residual_rule } = headerOf(bytes()).columns;
   shown.model.set("rest", withHeader({ strings: [], columns: { residual_label: residual_rule } }));
   expect(labels()).not.toEqual(before);
@@ -979,7 +979,7 @@ test("G toggles the current pane between graph and code", async () => {
   await import("../src/host/parts/graph");
   const { find, key } = show();
   key("g");
-  // The graph is loaded as it is first shown, which takes a moment in a test.
+  // The graph is loaded when it is first shown, which takes a moment in a test.
   // The graph is loaded when it is first shown, which takes a moment in a test.
   await vi.waitFor(() => expect(find("graph-left")).toHaveLength(1), 10_000);
   expect(find("code-left")).toHaveLength(0);

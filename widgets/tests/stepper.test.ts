@@ -436,7 +436,7 @@ test("when the kernel is gone, the last stop stays, with the reason why nothing 
   expect(all("equation").length).toBeGreaterThan(0);
 });
 
-/** A signal of JupyterLab's. */
+/** A signal of JupyterLab. */
 function signal<T>() {
   const slots = new Set<(sender: unknown, content: T) => void>();
   return {

@@ -132,7 +132,7 @@ class Advisor:
         return f"{together(f'`{p}`' for p in paths)} are gathered one by one for the same value: stack them in one array to gather them at once"
 
     def _read_with(self, caused: Caused) -> tuple[Atom, ...]:
-        """The operands of the equation besides the value that is gathered for it."""
+        """The other operands of the equation for which a value is gathered."""
         cause = caused.cause
         if cause is None or cause.value is None:
             return ()
@@ -148,7 +148,7 @@ def _names(axes: Sequence[str]) -> str:
 
 
 def _spec(dims: Sequence[Sequence[str]]) -> str:
-    """`` `P('data', None)` ``, as users write a layout."""
+    """`` `P('data', None)` ``, as users write a sharding."""
     parts = ["None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(tuple(axes)) for axes in dims]
     while parts and parts[-1] == "None":
         parts.pop()

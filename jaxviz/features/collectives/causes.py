@@ -126,7 +126,7 @@ class Causes:
         return max(found, key=fit, default=None) if exchange.axes else found[0] if len(found) == 1 else None
 
     def _size(self, need: compat.Need) -> int:
-        """How many elements of a value one device has before it is moved, or summed."""
+        """The number of elements of a value on one device before it is moved, or summed."""
         mesh = max(self.needs.meshes.values(), key=len, default={})
         parts = math.prod(int(a.rpartition(")")[2]) if ":" in a else mesh.get(a, 1) for a in need.before.axes)
         return math.prod(need.before.shape) // max(1, parts)
@@ -227,7 +227,7 @@ class Causes:
     # --- operands -----------------------------------------------------------------------------------------------------
 
     def _divided(self, need: compat.Need, equation: Equation) -> list[str]:
-        """The operands that are divided over the axes along a dimension that is summed over."""
+        """The operands that are sharded over the axes along a dimension that is summed over."""
         found = []
         for f in need.factors:
             if f.kind != "sum":
@@ -245,7 +245,7 @@ class Causes:
         return in_words(name) if name else ""
 
     def _operand(self, need: compat.Need, equation: Equation, place: int) -> Atom | None:
-        """The operand of an equation that one of its instruction is, by its place and its shape."""
+        """The operand of an equation that corresponds to one of its instruction, by its index and its shape."""
         shape = need.operands[place].shape if place < len(need.operands) else None
         shapes = [tuple(getattr(a.aval, "shape", ())) for a in equation.invars]
         if place < len(shapes) and shapes[place] == shape:

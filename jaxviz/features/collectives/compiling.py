@@ -70,7 +70,7 @@ def _options(folder: str) -> dict[str, Any]:
 
 
 def _before(folder: Path) -> bytes | None:
-    """The largest program that XLA showed after the pass."""
+    """The largest program that XLA exposed after the pass."""
     found: list[bytes] = []
     for file in folder.glob(f"*after_{_PASS}*.pb"):
         with contextlib.suppress(OSError):

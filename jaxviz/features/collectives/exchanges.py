@@ -166,7 +166,7 @@ class Reading:
 
 
 def _known_trips(config: bytes) -> int | None:
-    """How often a loop turns, as XLA notes it."""
+    """The trip count of a loop, as XLA records it."""
     try:
         return int(json.loads(config)["known_trip_count"]["n"])
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Which devices exchange values, and along which axes of the mesh they lie."""
+"""Which devices exchange values, and along which axes of the mesh they are."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def groups_of(read: Any, n_devices: int) -> Groups:
-    """The groups of devices that an instruction works in, each as their places in the order in which XLA counts them.
+    """The groups of devices of an instruction, each as indices in the order in which XLA counts them.
 
     Args:
       read: its `Instruction` message.
-      n_devices: how many there are; an instruction without groups has all of them in one.
+      n_devices: the number of devices; an instruction without groups has all of them in one.
     """
     if read.HasField("mesh_device_list"):
         return _of_mesh(read.mesh_device_list)

@@ -210,7 +210,7 @@ def _one(rows: Sequence[Collective]) -> Collective:
 
 
 def _written(places: Places, found: Sequence[Caused]) -> Iterator[Written]:
-    """The collectives of the programs themselves, and the layouts that they ask for."""
+    """The collectives of the programs themselves, and the layouts that they request."""
     became: dict[int, list[str]] = {}
     for c in found:
         for n in {*c.exchange.numbers, *([c.cause.number] if c.cause is not None else [])}:

@@ -50,7 +50,7 @@ class Values:
         return self.places.derivation
 
     def name(self, atom: Atom) -> str:
-        """`jnp.tanh(x @ w)`, `params['w']`, `the cotangent of x @ w`; '' where nothing says."""
+        """`jnp.tanh(x @ w)`, `params['w']`, `the cotangent of x @ w`; '' if unknown."""
         return self._name(atom, frozenset())
 
     def _name(self, atom: Atom, seen: frozenset[Atom]) -> str:
@@ -140,7 +140,7 @@ class Values:
 
     @cached_property
     def _tangents(self) -> dict[Atom, Atom]:
-        """From a tangent to the value that it is the tangent of."""
+        """Maps a tangent to the value that it is the tangent of."""
         if not self.places.has_gradient:
             return {}
         return {t: s.values[0] for p in programs_in(self.derivation.linear) for t, s in p.tangents().items()}

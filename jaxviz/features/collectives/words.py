@@ -1,4 +1,4 @@
-"""How values are written in sentences."""
+"""How values are named in sentences."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class _Aligner:
         self.same: dict[_Value, _Value] = {}
         """For each value of the second program, its counterpart in the first."""
         self.common: set[_Value] = set()
-        """What of the first program is in the second too."""
+        """What both programs contain."""
         for j, i in zip(range(n), range(n), strict=True) if inputs is None else inputs.items():
             self.join(("input", i), ("input", j))
         for i in range(min(len(before.constvars), len(after.constvars))):
@@ -139,7 +139,7 @@ class _Number:
 
 
 class _Flat:
-    """A program as items, calls opened."""
+    """A program as items, with calls inlined."""
 
     def __init__(self, program: Program):
         self.counter = count()

@@ -213,7 +213,7 @@ def as_compiled(
 
 
 def aliases_of(compiled: Any) -> dict[int, int] | None:
-    """For inputs of a compiled program, the results that reuse their memory; None if the backend gives no text."""
+    """For inputs of a compiled program, the results that reuse their memory; None if the backend provides no text."""
     try:
         head = str(compiled.as_text()).split("\n", 1)[0]
     except Exception:

@@ -132,7 +132,7 @@ class _Loops:
         self.env: dict[Atom, Any] = {}
         self.stacks: list[Any] = []
         self.part: dict[Atom, tuple[int, int]] = {}
-        """Of a value that is a part of a stack: which, and its place in it."""
+        """For a value that is a part of a stack: the stack, and its index in it."""
         self.rows = rows_of(program)
         self.sums = sums_of(program)
         self.of_array: dict[Atom, int] = {}
@@ -271,7 +271,7 @@ class _Loops:
         self.stacks.append(stack)
 
     def _plain(self, start: int, end: int) -> None:
-        """Equations that are in no run."""
+        """Equations that are not in any run."""
         equations = [e for e in self.program.equations[start:end] if not self._is_set_apart(e)]
         if equations:
             read = self._read_after(end)
@@ -381,7 +381,7 @@ def _stacked_type(of_one: Any, n: int) -> jax.ShapeDtypeStruct:
 
 
 def _free(equations: Iterable[Equation]) -> tuple[Var, ...]:
-    """The values that equations read and do not make."""
+    """The values that equations read and do not compute."""
     made: set[Atom] = set()
     found: dict[Var, None] = {}
     for e in equations:

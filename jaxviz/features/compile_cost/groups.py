@@ -43,7 +43,7 @@ class Group:
 
     @property
     def count(self) -> int:
-        """How many blocks there are. The backward pass may have fewer that are the same, as where the first one's input has no gradient."""
+        """The number of blocks. The backward pass may have fewer identical ones, for example if the first one's input has no gradient."""
         return max(run.count for run in self.runs)
 
     @property
@@ -63,10 +63,10 @@ class Group:
         return () if run is None else tuple(type_text(run.result(0, result).aval) for _, result in run.carry)
 
     def stacked(self, names: dict[Atom, str]) -> tuple[str, ...]:
-        """The arguments that blocks take one each: `params['layers'][0…11]['q']`.
+        """The arguments of which each block takes one: `params['layers'][0…11]['q']`.
 
         Args:
-          names: of the arguments.
+          names: the names of the arguments.
         """
         found: dict[tuple[str, ...], None] = {}
         for run in self.runs:
@@ -85,7 +85,7 @@ class Group:
         return tuple(dict.fromkeys(one_name(paths) for paths in widest))
 
     def holds(self, instruction: Instruction) -> bool:
-        """Whether an instruction was made for its blocks, by the lines that JAX noted for it."""
+        """Whether an instruction belongs to its blocks, by the lines that JAX recorded for it."""
         lines = instruction.lines
         return any(place.holds(line) for place in self.places for line in lines if place.is_loop) or any(
             (line.file, line.line) in self.lines for line in lines[:1]
@@ -93,7 +93,7 @@ class Group:
 
 
 def groups_of(program: Program, alike: Alike) -> list[Group]:
-    """The groups of a program, those first that have most equations."""
+    """The groups of a program, those with the most equations first."""
     runs = find_runs(program, alike)
     seen = {program}
     for _, e in program.walk():
@@ -127,7 +127,7 @@ def opened(program: Program, alike: Alike) -> Program:
 
 
 def _joined(runs: Sequence[Run], places: Sequence[Place | None]) -> list[int]:
-    """For each run the number of its group."""
+    """For each run the index of its group."""
     group = list(range(len(runs)))
     of_value: dict[Atom, set[int]] = {}
     for i, run in enumerate(runs):
@@ -167,7 +167,7 @@ def _lines_of(equations: Iterable[Any]) -> Iterable[Location]:
 
 
 def _lines_outside(program: Program, runs: Sequence[Run]) -> set[tuple[str, int]]:
-    """The lines that equations outside of all runs are on."""
+    """The lines of equations outside of all runs."""
     of_runs = {id(e) for run in runs for e in run.equations}
     inside = {id(inner) for run in runs for e in run.equations for _, p in e.programs for _, inner in p.walk()}
     rest = (e for _, e in program.walk() if id(e) not in of_runs and id(e) not in inside and not e.programs)

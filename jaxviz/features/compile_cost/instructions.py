@@ -16,7 +16,7 @@ class Instruction:
 
     Args:
       opcode: such as `dot`.
-      lines: that JAX noted for it, innermost first; () for one that is XLA's own.
+      lines: the lines that JAX recorded for it, innermost first; () for one of XLA's own.
     """
 
     opcode: str

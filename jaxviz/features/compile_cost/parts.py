@@ -86,7 +86,7 @@ def sums_of(program: Program) -> dict[Atom, Sum]:
 
 
 def set_apart(program: Program) -> Program:
-    """The program with its rows taken as early, and added up as late, as may be."""
+    """The program with its rows taken as early, and summed as late, as possible."""
     rows, sums = rows_of(program), sums_of(program)
     if not rows and not sums:
         return program

@@ -19,18 +19,18 @@ from jaxviz.ir.sharing import exact
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
 _FEWEST = 16
-"""The fewest equations that a loop would leave out, for a run to be worth a word."""
+"""The minimum number of equations that a loop would leave out for a run to be reported."""
 _SHARE = 0.005
-"""The least share of the program's equations that it would leave out."""
+"""The minimum share of the program's equations that it would leave out."""
 _PERIODS = 60
-"""How many lengths of a block are tried."""
+"""How many block lengths are tried."""
 _IN_A_BLOCK = 8
 """How often even the rarest operation of a block may occur in it."""
 _MOST = 24
-"""How many runs are looked for in one program."""
+"""How many runs are searched for in one program."""
 
 Slot = tuple[int, int]
-"""An equation of a block and one of its operands, or of its results."""
+"""An equation of a block, and the index of one of its operands or results."""
 
 
 class Alike:
@@ -123,7 +123,7 @@ class Run:
 
     @property
     def end(self) -> int:
-        """The first equation behind them."""
+        """The first equation after them."""
         return self.start + self.period * self.count
 
     def block(self, k: int) -> tuple[Equation, ...]:
@@ -146,8 +146,8 @@ class Run:
 
     @cached_property
     def carry(self) -> tuple[tuple[Slot, Slot], ...]:
-        """The values that go from block to block: one of the operands that read each, and the result that it is. Several operands may read
-        one."""
+        """The values that are passed from block to block: an operand that reads each, and the corresponding result. Several operands may
+        read one."""
         found: dict[tuple[Slot, Any], tuple[Slot, Slot]] = {}
         for operand, result in self.carried.items():
             first = self.operand(0, operand)
@@ -165,11 +165,11 @@ class Run:
 
 
 def find_runs(program: Program, alike: Alike) -> list[Run]:
-    """The runs among a program's own equations that leave out most equations, in the order in which they stand.
+    """The runs among a program's own equations that leave out most equations, in program order.
 
     Args:
-      program: it.
-      alike: numbers for the equations.
+      program: the program.
+      alike: numbers that are equal for identical equations.
     """
     n = len(program.equations)
     if n < 2 * 2:
@@ -198,7 +198,7 @@ def find_runs(program: Program, alike: Alike) -> list[Run]:
 
 
 def _candidates(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Where the same operations follow each other again: start, end, and after how many equations they do; what covers most first."""
+    """Where the same operations repeat: start, end, and period; the ones that cover most first."""
     # An operation may occur several times in a block, so the previous occurrence may be in the same block.
     last: dict[int, deque[int]] = {}
     gaps: Counter[int] = Counter()
@@ -239,7 +239,7 @@ class _Values:
             yield best
 
     def _crossing(self, at: int, period: int) -> int:
-        """How many values of the block before are read in the one that begins here."""
+        """How many values of the previous block are read in the one that begins here."""
         equations = self.program.equations[at : at + period]
         places = (self.made.get(a, (-1, 0))[0] for e in equations for a in e.invars if not isinstance(a, Literal))
         return len({p for p in places if at - period <= p < at})
@@ -266,13 +266,13 @@ class _Values:
         return Run(self.program, start, period, count, carried, tuple(same), others)
 
     def _fits(self, start: int, period: int, slot: Slot, kind: tuple[Any, ...]) -> bool:
-        """Whether what the first block reads has the type of what the others read in its place."""
+        """Whether the values that the first block reads have the types of those that the others read instead."""
         first = self.program.equations[start + slot[0]].invars[slot[1]]
         carried = self.program.equations[start + kind[1]].outvars[kind[2]]
         return bool(first.aval.shape == carried.aval.shape and first.aval.dtype == carried.aval.dtype)
 
     def _reads(self, start: int, period: int, k: int) -> dict[Slot, tuple[Any, ...]] | None:
-        """What each operand of a block is: a literal, a value of its own, one of the block before, or one from before the run."""
+        """What each operand of a block is: a literal, a value of the block, one of the previous block, or one from before the run."""
         begin = start + k * period
         found: dict[Slot, tuple[Any, ...]] = {}
         for j, e in enumerate(self.program.equations[begin : begin + period]):

@@ -311,5 +311,5 @@ def _place(location: Location | None) -> str:
 
 
 def label_of(location: Location) -> str:
-    """The text of a line, without its place."""
+    """The text of a line, without its location."""
     return line_label(location).partition(" ")[2]

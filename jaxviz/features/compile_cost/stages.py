@@ -200,7 +200,7 @@ class _Compiled:
     after: tuple[Instruction, ...] | None = None
 
     def measure(self, lowered: Any) -> None:
-        """Compiles it once more."""
+        """Compiles it again."""
         with usual_stack, compat.compiled_afresh(), clocked(True) as compiling:
             compiled = lowered.compile()
         if not self.seconds:
@@ -214,7 +214,7 @@ _compiled: OrderedDict[str, _Compiled] = OrderedDict()
 
 
 def forget_compiled() -> None:
-    """Forgets what was compiled."""
+    """Drops the cached compiled program."""
     _compiled.clear()
 
 
@@ -263,7 +263,7 @@ class Measured:
         return Phases(median(self.tracing), median(self.lowering), median(self.compiling))
 
     def trace(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> None:
-        """Traces once more."""
+        """Traces again."""
         with usual_stack, clocked(False) as tracing:
             self.traced = jax.jit(fun).trace(*inputs)
         self.tracing += tracing
@@ -282,7 +282,7 @@ class Measured:
         return lowered
 
     def compile(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> None:
-        """Traces, lowers and compiles once more."""
+        """Traces, lowers and compiles again."""
         lowered = self.lower(fun, inputs)
         known, n = _known(lowered), len(self.compiling)
         if n == len(known.seconds):

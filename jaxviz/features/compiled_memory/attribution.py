@@ -24,7 +24,7 @@ KINDS: tuple[Kind, ...] = (
     "double buffer", "offloaded", "fusion", "scratch", "unused", "not attributed",
 )  # fmt: skip
 OWN = KINDS[KINDS.index("merged") :]
-"""Kinds of XLA's own memory, which holds no value of the gradient at that place."""
+"""Kinds of XLA's own memory, which contains no value of the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Attribution:
     # --- from a value to equations ------------------------------------------------------------------------------------
 
     def traced(self, value: Value) -> Traced | None:
-        """The equations that a value was made from; None where no instruction on the way says."""
+        """The equations from which a value was computed; None if no instruction on the way has any."""
         pending: list[tuple[Value, Traced]] = [(value, Traced(()))]
         seen: set[Value] = set()
         argument: Traced | None = None
@@ -280,7 +280,7 @@ class Attribution:
         return Described(kind, what, shape.text, at, why, repeats=("argument", pattern(what), kind))
 
     def _line_served(self, buffer: Buffer) -> Location | None:
-        """The line that a buffer is read for."""
+        """The line for which a buffer is read."""
         served = (t for v in buffer.values if (t := self.serving(v, with_line=True)) is not None)
         return next((self._line(t.numbers) for t in served), None)
 
@@ -288,7 +288,7 @@ class Attribution:
         return next((line for n in numbers if (line := self.places.label(n)[1]) is not None), None)
 
     def argument_name(self, number: int) -> str:
-        """The path of an argument, as JAX noted it on the parameter."""
+        """The path of an argument, as JAX recorded it on the parameter."""
         return re.sub(r"\\(.)", r"\1", self.module.instructions[number].path)
 
     def _kind_of_copy(self, copy: Instruction) -> Kind:
@@ -395,7 +395,7 @@ class Attribution:
         return shape.size // largest if largest and shape.size >= 2 * largest else 0
 
     def _innermost(self, instruction: Instruction) -> Instruction:
-        """What a fusion computes last."""
+        """The instruction that a fusion computes last."""
         while instruction.opcode == "fusion":
             instruction = self.module.instructions[self.module.computations[instruction.called[0]].root]
         return instruction
@@ -481,7 +481,7 @@ class Attribution:
         )
 
     def _is_scratch(self, value: Value, place: Maker, shape: Shape) -> bool:
-        """Whether it is a result of a custom call that no result of its equation is: memory for it to work in."""
+        """Whether it is a result of a custom call that corresponds to no result of its equation: scratch memory."""
         maker = self.module.instructions[value[0]]
         if maker.opcode != "custom-call" or not value[1] or not shape.text.startswith(("u8", "i8")):
             return False
@@ -505,7 +505,7 @@ class Attribution:
         return any(True for _ in self._late_readers(buffer))
 
     def _late_readers(self, buffer: Buffer) -> Iterator[tuple[Instruction, int]]:
-        """The instructions of the backward pass that read a buffer, and as which operand."""
+        """The instructions of the backward pass that read a buffer, and by which operand."""
         for value in buffer.values:
             for number, _ in self._shown(value):
                 for user, place in self.module.users.get(number, ()):

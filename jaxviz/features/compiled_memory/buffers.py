@@ -28,11 +28,11 @@ class Buffer:
     spans: list[tuple[int, int]]
 
     def is_alive(self, time: int) -> bool:
-        """Whether it is needed at a place of the schedule."""
+        """Whether it is needed at a position of the schedule."""
         return any(first <= time <= last for first, last in self.spans)
 
     def shares_memory(self, other: Buffer) -> bool:
-        """Whether some bytes of its allocation are another buffer's, too, at another time."""
+        """Whether its allocation also contains another buffer at some of its bytes, at another time."""
         return self.offset < other.offset + other.nbytes and other.offset < self.offset + self.nbytes
 
 
@@ -58,9 +58,9 @@ class Allocation:
 
 
 def read_allocations(assignment: Any, module: Module) -> list[Allocation]:
-    """The allocations of a compiled program, with what lies in them, when.
+    """The allocations of a compiled program, with their buffers and when these are alive.
 
-    Memory of a thread's own, a few bytes on its stack, is none of them.
+    Thread-local memory, a few bytes on its stack, is not included.
 
     Args:
       assignment: its `Assignment` message.
@@ -177,7 +177,7 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _end_where_written_over(buffers: list[Buffer]) -> None:
-    """At the step that reads one value and writes another one over it the memory is the new one's."""
+    """In the step that reads one value and overwrites it with another one, the memory belongs to the new one."""
     begin: dict[int, list[Buffer]] = {}
     for buffer in buffers:
         for first, _ in buffer.spans:
@@ -226,7 +226,7 @@ def _updated_in_place(module: Module, fusion: Instruction, place: int) -> Iterat
 
 
 def _results(module: Module, allocation: Allocation, places: dict[Value, list[Value]]) -> Iterator[int]:
-    """Which results of the program are in an allocation."""
+    """The results of the program that are in an allocation."""
     root = module.entry.root
     is_tuple = module.instructions[root].opcode == "tuple"
     for buffer in allocation.buffers:

@@ -246,7 +246,7 @@ _SAID = {
 
 
 def _because(residual: Held) -> str:
-    """The reason of a residual, without which equations read it."""
+    """The reason of a residual, without the equations that read it."""
     because = residual.why.partition("; ")[0]
     return f"; {because}" if because else ""
 
@@ -270,7 +270,7 @@ def name_of(held: Held) -> str:
 
 
 def _made(held: Held) -> str:
-    """The same by what first makes the value, whatever it is called."""
+    """The same by what first computes the value, whatever its name."""
     return pattern(_RANGE.sub("", held.expression)) if held.expression else name_of(held)
 
 
@@ -279,7 +279,7 @@ def _line(location: Location | None) -> Hashable:
 
 
 BY_THEMSELVES = ("padding", "unused", "constant")
-"""Kinds of rows that are about no value, or about one among others of the same name."""
+"""Kinds of rows that are not about a single named value."""
 _KEYS: tuple[Callable[[Held], Hashable], ...] = (
     lambda h: (h.kind, name_of(h), h.type, _line(h.location)),
     lambda h: (h.kind, name_of(h), h.type),
@@ -291,8 +291,7 @@ _KEYS: tuple[Callable[[Held], Hashable], ...] = (
         (h.kind, h.type, h.count) if h.kind in ("argument", "result") and not h.donated_to else None
     ),  # in renamed modules
 )
-"""What two rows have in common that are about one and the same, the most first. Lines move from version to version, and so do kinds and
-types."""
+"""Keys by which rows about the same value are matched, the most specific first: versions may differ in lines, kinds and types."""
 
 
 def paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Held | None, Held | None]]:
@@ -317,7 +316,6 @@ def paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Held
 
 
 def same_in(rows: Sequence[Held], held: Held) -> Held | None:
-    """The row about the same: of the same kind, and if there is none, of another one; of the same type, and if there is none, of another
-    one."""
+    """The row about the same value: preferably of the same kind, and of the same type."""
     same = [h for h in rows if name_of(h) == name_of(held)] or [h for h in rows if _made(h) == _made(held)]
     return max(same, key=lambda h: (h.type == held.type, h.kind == held.kind, h.kind == "recomputed"), default=None)

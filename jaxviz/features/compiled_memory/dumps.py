@@ -44,7 +44,7 @@ def read_dump(folder: str | os.PathLike[str], module: str = "") -> CompiledMemor
 
 
 def _chosen(folder: Path, module: str) -> tuple[Path, list[Path]]:
-    """The largest program of a folder, and the other ones."""
+    """The largest program of a folder, and the others."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
     found = sorted(folder.glob(f"*{_PROTO}"))
@@ -61,7 +61,7 @@ def _chosen(folder: Path, module: str) -> tuple[Path, list[Path]]:
 
 
 def _program_name(path: Path) -> str:
-    """`module_0006.jit_loss` of `module_0006.jit_loss.cpu_after_optimizations.txt`."""
+    """`module_0006.jit_loss` from `module_0006.jit_loss.cpu_after_optimizations.txt`."""
     return re.sub(rf"{_COMPILED_FOR}\..*", "", path.name)
 
 
@@ -129,7 +129,7 @@ def _compiler(path: Path) -> Compiler:
 
 _ALLOCATION = re.compile(r"allocation (\d+): size (\d+)(.*):")
 _VALUE = re.compile(r" value: <(\d+) (\S+?)(?:\{([\d,]*)\})?(?: \(phi\))? @(\d+)> \(size=(\d+),offset=(\d+)\)")
-"""`<142 while.3{2} (phi) @0> (size=65536,offset=0)`: its number, the instruction, which element of the result, the memory it is in."""
+"""`<142 while.3{2} (phi) @0> (size=65536,offset=0)`: its number, the instruction, which element of the result, and its memory."""
 
 
 def _from_text(path: Path) -> Any:

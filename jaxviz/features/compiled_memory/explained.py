@@ -40,7 +40,7 @@ def explained(memory: CompiledMemory, derivations: Sequence[Derivation], old: st
 
 
 def _line(file: str, line: int) -> Line:
-    """The folder may be another one where the program was compiled."""
+    """A key for a line that ignores the folder, which may be another one where the program was compiled."""
     return Path(file).name, line
 
 
@@ -68,6 +68,6 @@ def _with_reason(held: Held, on_line: dict[Line, list[Residual]]) -> Held:
 
 
 def _size(type_: str) -> int:
-    """The elements of `bf16[8,1024]`."""
+    """The number of elements of `bf16[8,1024]`."""
     shape = re.search(r"\[([\d,]*)\]", type_)
     return prod(int(n) for n in shape[1].split(",") if n) if shape else -1

@@ -67,7 +67,7 @@ _FIELDS: dict[str, dict[str, tuple[int, str]]] = {
     "Assignment": {"logical_buffers": (1, "LogicalBuffer*"), "buffer_allocations": (3, "Allocation*")},
     "Program": {"hlo_module": (1, "Module"), "buffer_assignment": (3, "Assignment")},
 }  # fmt: skip
-"""Message → field → its number and its type; a star means any number of them."""
+"""Message → field → its number and its type; a star marks a repeated field."""
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _PLAIN = {
@@ -98,14 +98,14 @@ def _class(name: str) -> Any:
 
 
 def message(name: str, serialized: bytes) -> Any:
-    """A message of that name, read.
+    """Parses a message with this name.
 
     Raises:
-      DecodeError: the bytes are none.
+      DecodeError: the bytes are not such a message.
     """
     return _class(name).FromString(serialized)
 
 
 def new_message(name: str) -> Any:
-    """An empty message of that name."""
+    """An empty message with this name."""
     return _class(name)()

@@ -1,4 +1,4 @@
-"""A compiled program: its instructions in the order in which they run, and where each value goes."""
+"""A compiled program: its instructions in execution order, and where each value goes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TYPES = {
 
 _LOOP, _CALLS = "while", ("while", "call", "conditional", "async-start")
 _HOST = 5
-"""XLA's number of the host's memory in layouts, whatever the backend."""
+"""XLA's number of the host's memory in layouts, for all backends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Module:
       read: its `Module` message.
 
     Raises:
-      ValueError: it has no schedule, so that it is not known when its values are there.
+      ValueError: it has no schedule, so the lifetimes of its values are unknown.
     """
 
     def __init__(self, read: Any):
@@ -109,11 +109,11 @@ class Module:
         self.entry = self.computations[read.entry_computation_id]
         self._frames = read.stack_frame_index
         self.order: list[int] = []
-        """Ids of the instructions in the order in which they run, the bodies of loops and of branches once, in their place."""
+        """Ids of the instructions in execution order, with bodies of loops and of branches once, in their place."""
         self.time: dict[int, int] = {}
-        """The place of each in that order."""
+        """The position of each in that order."""
         self.span: dict[int, tuple[int, int]] = {}
-        """For each computation that is in the order, its first and its last place."""
+        """For each computation in that order, its first and its last position."""
         self._lay_out(self.entry)
 
     def _lay_out(self, computation: Computation) -> None:
@@ -141,7 +141,7 @@ class Module:
 
     @cached_property
     def callers(self) -> dict[int, Instruction]:
-        """For each computation that a loop, a branch, a call or a fusion runs, what runs it."""
+        """For each computation that a loop, a branch, a call or a fusion runs, that instruction."""
         holders = (*_CALLS, "fusion")
         return {c: i for i in self.instructions.values() if i.opcode in holders for c in i.called}
 
@@ -223,7 +223,7 @@ class Module:
             yield holder.operands[parameter.parameter], index
 
     def lines(self, instruction: Instruction) -> Iterator[Location]:
-        """The lines that JAX noted for an instruction, innermost first."""
+        """The lines that JAX recorded for an instruction, innermost first."""
         return lines_of(self._frames, instruction.frame, instruction.source)
 
 

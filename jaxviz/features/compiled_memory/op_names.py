@@ -39,7 +39,7 @@ class OpName:
 
     Args:
       path: such as `jit(loss)/jvp()/dot_general`.
-      location: the user's line; None where JAX noted none.
+      location: the user's line; None if JAX recorded none.
     """
 
     path: str
@@ -154,8 +154,8 @@ def paths_of(instruction: Instruction) -> list[str]:
 
 
 def apart(path: str) -> list[str]:
-    """`jit(f)/jvp()/psum` and `jit(f)/transpose(jvp())/psum` for `jit(f)/(jvp()/psum:transpose(jvp())/psum)`: collectives that XLA made
-    one."""
+    """`jit(f)/jvp()/psum` and `jit(f)/transpose(jvp())/psum` for `jit(f)/(jvp()/psum:transpose(jvp())/psum)`: collectives that XLA
+    combined."""
     together = re.fullmatch(r"(.*?/|)\((.+:.+)\)", path)
     if together is None:
         return [path]

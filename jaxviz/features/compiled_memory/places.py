@@ -36,7 +36,7 @@ class Maker(Protocol):
 
     @property
     def operation(self) -> str:
-        """Such as 'dot_general'."""
+        """The operation, such as 'dot_general'."""
 
     @property
     def holds_programs(self) -> bool:
@@ -56,7 +56,7 @@ class Maker(Protocol):
 
     @property
     def is_cotangent(self) -> bool:
-        """Whether it forms a cotangent."""
+        """Whether it computes a cotangent."""
 
 
 class Makers(Protocol):
@@ -143,8 +143,8 @@ class Places:
     """The equations of a compiled gradient or training step, by their numbers, as `Makers`.
 
     Args:
-      lowering: of it.
-      opened: of a training step.
+      lowering: the lowered gradient or step.
+      opened: the training step with its passes.
     """
 
     knows_equations = True
@@ -176,7 +176,7 @@ class Places:
         return defined_at(self.derivation.primal)
 
     def numbers(self, instruction: Instruction) -> tuple[int, ...]:
-        """The numbers that its path of scopes names."""
+        """The numbers in its path of scopes."""
         return self.tags.named(instruction.path)
 
     def label(self, number: int) -> tuple[str, Location | None, Hashable]:
@@ -205,7 +205,7 @@ class Places:
 
     @cached_property
     def has_gradient(self) -> bool:
-        """Whether there are a forward and a backward pass."""
+        """Whether it has a forward and a backward pass."""
         return any(p.stage == "backward" for p in self.found)
 
     @cached_property
@@ -230,7 +230,7 @@ class Places:
 
     @cached_property
     def _read_by(self) -> Mapping[Equation, tuple[int, ...]]:
-        """For the equations of the backward program that read residuals, which."""
+        """For the equations of the backward program that read residuals, the residuals."""
         found: dict[Equation, list[int]] = {}
         for k, residual in enumerate(self.residuals):
             for e in residual.consumers:
@@ -239,7 +239,7 @@ class Places:
 
     @cached_property
     def _computed_again(self) -> frozenset[Equation]:
-        """The equations of the function that the backward pass computes again."""
+        """The equations of the function that the backward pass recomputes."""
         return frozenset(primal_equation(p.equation) for p in self.found if p.is_recomputed)
 
     @cached_property

@@ -103,7 +103,7 @@ def _of_gradient(derivation: Derivation, donated: Sequence[bool]) -> CompiledMem
 
 
 def memory_of_gradient(lowering: Lowering) -> CompiledMemory:
-    """The memory of a gradient that is lowered; compiles it, unless that was done."""
+    """The memory of a lowered gradient; compiles it, unless that has been done."""
     derivation = lowering.derivation
     n_devices = mesh_size(derivation.primal, derivation.placed)
     return read_memory(lowering, Places(lowering), derivation.gradient, names_of_results(derivation), n_devices)
@@ -148,7 +148,7 @@ WITHOUT_FUNCTION = (
 
 
 def function_of(module: Module) -> str:
-    """`loss` of a program that JAX calls `jit_loss`."""
+    """`loss` for a program that JAX calls `jit_loss`."""
     return re.sub("^p?jit_", "", module.name)
 
 
@@ -230,7 +230,7 @@ def memory_of(
 
 
 def serialized_assignment(stats: Any) -> bytes:
-    """XLA's buffer assignment; nothing where the backend does not tell."""
+    """XLA's buffer assignment; empty if the backend does not provide it."""
     return bytes(getattr(stats, "serialized_buffer_assignment_proto", b"") or b"")
 
 

@@ -113,13 +113,13 @@ def _lowered(primitive: Any, dtypes: tuple[Any, ...], params: tuple[tuple[str, A
 
 
 def _select_n(op: Operation) -> Cost:
-    """A selection for each case but the first, and a comparison with it where the cases are numbered."""
+    """A selection for each case but the first, and a comparison if the cases are numbered."""
     which, *cases = op.in_avals
     return moved(op, op.out_avals[0].size * (len(cases) - 1) * (1 if which.dtype == bool else 2))
 
 
 def _integer_pow(op: Operation) -> Cost:
-    """By repeated squaring, and one division where the power is negative."""
+    """Repeated squaring, and one division if the power is negative."""
     y = op.params["y"]
     products = max(0, abs(y).bit_length() + abs(y).bit_count() - 2)
     return moved(op, op.out_avals[0].size * (products + (y < 0)))
@@ -133,7 +133,7 @@ def _dot(op: Operation) -> Cost:
 
 
 def _conv(op: Operation) -> Cost:
-    """A multiply-add for each element of the kernel that meets one of the input, not of padding nor between dilated elements."""
+    """A multiply-add for each kernel element that is applied to an input element, not to padding or between dilated elements."""
     params = op.params
     lhs, rhs, out = (
         [aval.shape[d] for d in spec]
@@ -154,7 +154,7 @@ def _conv(op: Operation) -> Cost:
 def _meetings(
     n_in: int, n_kernel: int, n_out: int, stride: int, low: int, in_dilation: int, kernel_dilation: int
 ) -> int:
-    """How many pairs of an output and an element of the kernel read an element of the input, in one dimension."""
+    """The number of pairs of an output element and a kernel element that read an input element, in one dimension."""
     end = (n_in - 1) * in_dilation
     if in_dilation == 1:  # the outputs that use one element of the kernel form a range
         offsets = (k * kernel_dilation - low for k in range(n_kernel))
@@ -164,7 +164,7 @@ def _meetings(
 
 
 def _reduction(flops: int) -> Count:
-    """The reduction is applied to each element but the first of each result."""
+    """The reduction is applied to all elements but the first of each result."""
     return lambda op: moved(op, flops * (op.in_avals[0].size - op.out_avals[0].size))
 
 
@@ -183,7 +183,7 @@ def _window(op: Operation) -> Cost:
 
 
 def _select_and_scatter(op: Operation) -> Cost:
-    """In each window the greatest is looked for, and one addition made."""
+    """In each window a search for the maximum, and one addition."""
     return moved(op, op.in_avals[0].size * math.prod(op.params["window_dimensions"]))
 
 
@@ -312,4 +312,4 @@ COUNTS: Mapping[str, Count] = {
         _nothing,
     ),
 }  # fmt: skip
-"""By the name of the primitive. One that is not here is estimated; see `estimate`."""
+"""Count functions by primitive. Other primitives are estimated; see `estimate`."""

@@ -123,5 +123,5 @@ def _expense(found: list[Part]) -> tuple[int, int]:
 
 
 def weight(cost: Cost) -> tuple[int, int]:
-    """What costs are ordered by: the operations, then the bytes."""
+    """The sort key of costs: operations, then bytes."""
     return cost.flops + cost.transcendentals, cost.nbytes

@@ -176,15 +176,17 @@ class CostReport(CostOfRows, Report):
 
     @cached_property
     def as_compiled(self) -> Cost:
-        """The cost to compare with XLA's figures: the body of a scan counted once, or once for each step of its `unroll`, and a single device."""
+        """The cost to compare with XLA's figures: the body of a scan counted once, or once for each step of its `unroll`, and a single
+        device."""
         return total_of(r.part.each * r.part.copies for r in self.rows)
 
     def xla(self, optimized: bool = True) -> Cost:
-        """XLA's figures for the forward and the backward program, compiled together for the default backend or for the devices of the arguments.
+        """XLA's figures for the forward and the backward program, compiled together for the default backend or for the devices of the
+        arguments.
 
-        XLA counts the body of a loop once, however often it runs, and reports the work of one device: `as_compiled` counts in the same way. In a
-        compiled program XLA counts a value each time that a fusion recomputes it, which adds up in small models; matrix products are never
-        recomputed.
+        XLA counts the body of a loop once, however often it runs, and reports the work of one device: `as_compiled` counts in the same way.
+          In a compiled program XLA counts a value each time that a fusion recomputes it, which adds up in small models; matrix products are
+          never recomputed.
 
         Args:
           optimized: False for the program that JAX passes to XLA, which is then not compiled.
@@ -244,8 +246,8 @@ class CostReport(CostOfRows, Report):
     def measure(self, repeat: int = 5) -> Timings:
         """Runs the forward and the backward program equation by equation, and measures each equation; the cotangents are ones.
 
-        Each equation is compiled separately, with the programs that it holds, and runs once before to warm up. Each time includes a call of a few
-        microseconds, and does not include what XLA saves by fusing equations. Equations with effects have them in each run.
+        Each equation is compiled separately, with the programs that it holds, and runs once before to warm up. Each time includes a call of
+        a few microseconds, and does not include what XLA saves by fusing equations. Equations with effects have them in each run.
 
         Args:
           repeat: how often each equation runs; the best time counts.
@@ -301,7 +303,7 @@ def _grouped(costs: Iterable[tuple[Any, Cost]]) -> dict[Any, Cost]:
 
 
 def _called(group: CostGroup) -> str:
-    """`12 × h = jnp.tanh(x @ w)` as code, and where in a library that is."""
+    """`12 × h = jnp.tanh(x @ w)` as code, and the library location if there is one."""
     where = f" (in {group.library})" if group.library else ""
     return repeated(group.count, f"`{shortened_expression(group.label, ROOM_IN_SENTENCE)}`{where}")
 

@@ -50,7 +50,7 @@ class Row:
 
     @property
     def type(self) -> str:
-        """Of its first result, such as `f32[8,32]`."""
+        """The type of its first result, such as `f32[8,32]`."""
         avals = self.equation.operation.out_avals
         return type_text(avals[0]) if avals else ""
 
@@ -82,12 +82,12 @@ class CostOfRows:
 
     @cached_property
     def backward(self) -> Cost:
-        """Of the backward program."""
+        """The cost of the backward program."""
         return total_of(r.cost for r in self.rows if r.stage == "backward")
 
     @property
     def total(self) -> Cost:
-        """Of both."""
+        """The cost of both."""
         return self.forward + self.backward
 
 

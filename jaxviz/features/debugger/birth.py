@@ -1,4 +1,4 @@
-"""From the report of a NaN to the run that produced it: the stepper at the equation, and its place on the time line."""
+"""From the report of a NaN to the run that produced it: the stepper at the equation, and its position on the timeline."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def go_there(stepper: Stepper, event: Event) -> None:
 
 
 def mark_of(stepper: Stepper, event: Event) -> Mark:
-    """Where the time line of a run has an event: the stage, and the equation of its program."""
+    """The position of an event on the timeline of a run: the stage, and the equation of its program."""
     stage = event.phase if event.phase in stepper.stages else stepper.stages[0]
     found = 0
     for i, e in enumerate(stepper._texts[stage].program.equations):

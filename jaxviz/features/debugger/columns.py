@@ -54,7 +54,7 @@ _NAME = 200
 
 
 def printed(value: Any) -> str:
-    """The numbers of a small array; '' of a larger one."""
+    """The numbers of a small array; '' for a larger one."""
     aval = compat.aval_of(value)
     dtype = getattr(aval, "dtype", None)
     if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or compat.is_float0(aval):

@@ -54,7 +54,7 @@ class Loop:
         return not self.is_scan and WHILE.is_mapped(self.equation.operation)
 
     def turned(self, iteration: int) -> int:
-        """From an iteration's number to its place in the order of the run, and back."""
+        """Maps an iteration's number to its position in execution order, and back."""
         return self.kind.turned(self.equation.operation, iteration)
 
     @property

@@ -12,7 +12,7 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import printable
 
 StaticPath = tuple[tuple[int, str], ...]
-"""The equations on the way to a program, and which of their programs."""
+"""The equations that lead to a program, and which of their programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Text:
 
 
 def shared(a: StaticPath, b: StaticPath) -> int:
-    """How many of their first equations two ways have in common."""
+    """The length of the common prefix of two paths."""
     n = 0
     while n < min(len(a), len(b)) and a[n] == b[n]:
         n += 1

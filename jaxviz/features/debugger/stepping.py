@@ -46,7 +46,7 @@ class Machine:
         self.order = [s.name for s in stages]
         self.kept = Kept(budget)
         self.notes: list[str] = []
-        """What went otherwise than it should, such as a value that was another one when it was recomputed."""
+        """What differed from expectations, such as a value that changed when it was recomputed."""
         self.position = Position(self.order[0])
         self._uses: dict[Program, Uses] = {}
         self._functions: dict[Operation, Callable[..., Any]] = {}
@@ -61,7 +61,7 @@ class Machine:
         return program
 
     def holders(self, position: Position) -> tuple[Equation, ...]:
-        """The equations on the way in, outermost first."""
+        """The enclosing equations, outermost first."""
         program, found = self.stages[position.stage].program, []
         for level in position.path:
             found.append(program.equations[level.index])
@@ -97,7 +97,7 @@ class Machine:
         return min(max(index, 0), len(equation.params["branches"]) - 1)
 
     def length(self, depth: int = -1) -> int | None:
-        """How many iterations the loop at that depth of the path has, if that is known."""
+        """The number of iterations of the loop at that depth of the path, if known."""
         p = self.position
         depth %= len(p.path)
         return self._loop(p.stage, p.path[:depth], p.path[depth].index).length
@@ -235,7 +235,7 @@ class Machine:
         self.kept.settle(self.position)
 
     def _after_body(self, p: Position) -> Position:
-        """The position that follows on the end of a program."""
+        """The position after the end of a program."""
         if not p.path:
             i = self.order.index(p.stage) + 1
             return Position(self.order[i]) if i < len(self.order) else p

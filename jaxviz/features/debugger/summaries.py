@@ -170,7 +170,7 @@ def summarize(x: Any) -> Summary:
 
 
 def is_finite(x: Any) -> bool:
-    """Whether all elements are finite; of a type that has no others, true."""
+    """Whether all elements are finite; true for types without non-finite values."""
     dtype = getattr(compat.aval_of(x), "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jnp.inexact) or np.size(x) == 0:
         return True
@@ -193,7 +193,7 @@ def _plain(x: Any) -> Any:
 
 
 def _flat_index(shape: tuple[int, ...]) -> Any:
-    """The place of each element in the order of memory."""
+    """The index of each element in memory order."""
     strides = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
     parts = [lax.broadcasted_iota(jnp.uint32, shape, i) * jnp.uint32(s) for i, s in enumerate(strides)]
     return sum(parts, start=jnp.zeros(shape, jnp.uint32))
@@ -325,7 +325,7 @@ def fingerprint(x: Any) -> np.ndarray:
 
 @_jit
 def _fingerprint(x: Any) -> Any:
-    """How many are not finite, the norm, and the sum with signs that look random."""
+    """The number of non-finite elements, the norm, and the sum with pseudo-random signs."""
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         x = jnp.stack([x.real, x.imag])
     v = _widened(x)

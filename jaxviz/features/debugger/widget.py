@@ -69,7 +69,7 @@ class StepperWidget(Bundled):
             traits = {"mark": json.dumps(mark_of(stepper, event)), "folded": True, **traits}
         self.is_shown = False
         self.shown_moves = 0
-        """How many moves the stepper had made when it was last shown here, or moved from here."""
+        """The number of moves that the stepper had made when it was last shown here, or moved from here."""
         self._looked: list[tuple[str, str]] = []
         view = stepper._view = StepperView(stepper)
         self._held = weakref.ref(view)
@@ -332,6 +332,6 @@ def _time_line(report: NanReport, event: Event) -> StepperWidget | dict[str, str
     stepper = stepper_of(report)
     n = sum(1 for text in stepper._texts.values() for _ in text.program.walk())
     if n > LARGEST:
-        return {"text/plain": f"report.step() steps to it; there is no time line for {n:,} equations."}
+        return {"text/plain": f"report.step() steps to it; there is no timeline for {n:,} equations."}
     stepper._widget = made = StepperWidget(stepper, event=event)
     return made

@@ -34,7 +34,7 @@ _CROWD = 4
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A value that a box makes: its number, and which of its results."""
+    """A value that a box computes: the box's number, and the index of the result."""
 
     box: int
     place: Any
@@ -43,7 +43,7 @@ class Made:
 
 @dataclass(eq=False, slots=True)
 class Given:
-    """A value that comes from outside of a stage, or that is written in place."""
+    """A value from outside of a stage, or a literal."""
 
     kind: str
     name: str
@@ -62,12 +62,12 @@ Values = tuple[Any, ...]
 """Where a value may come from: `Made`, `Given` or `Before`; several if branches or iterations return it."""
 
 Slot = tuple[int, Any]
-"""A box, and the place of an operand of its."""
+"""A box, and the index of one of its operands."""
 
 
 @dataclass
 class Script:
-    """Numbers of boxes and frames that one repetition of a layer made, for the next ones to use again."""
+    """Numbers of boxes and frames that one repetition of a layer created, to be reused for the next ones."""
 
     made: list[int] = field(default_factory=list)
     at: int = 0
@@ -102,7 +102,7 @@ class _Part:
 
 
 class Canvas:
-    """What has been drawn so far, and who reads which value.
+    """What has been drawn so far, and which boxes read each value.
 
     Args:
       source: whether lines of the user's own files are in the tooltips.
@@ -151,7 +151,7 @@ class Canvas:
         return self.drawn >= self.room and not (self.script is not None and self.script.replays)
 
     def again(self) -> int | None:
-        """The number that the first repetition of a layer had here."""
+        """The number that the corresponding box or frame of a layer's first repetition has."""
         if self.script is None or not self.script.replays:
             return None
         self.script.at += 1
@@ -274,7 +274,7 @@ class Canvas:
 
     @cached_property
     def _slots(self) -> dict[Any, frozenset[Slot]]:
-        """Who reads each value that comes from outside."""
+        """The operands that read each value from outside."""
         found: dict[Any, set[Slot]] = {}
         for value, slot in self.uses:
             if isinstance(value, Given):

@@ -190,10 +190,10 @@ def _heading(graph: Graph) -> str:
 
 
 def _marked(text: str) -> str:
-    """A text inside of a label that is markup."""
+    """A text inside a label that is markup."""
     return html.escape(text, quote=True) or " "
 
 
 def _attributes(**values: str) -> str:
-    """Attributes of a node, an edge or a graph, quoted; no text in a value is an escape or markup."""
+    """Attributes of a node, an edge or a graph, quoted, so that no value is interpreted as an escape or markup."""
     return " ".join(f"{name}={quote(graphviz.escape(value))}" for name, value in values.items())

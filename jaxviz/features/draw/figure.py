@@ -106,6 +106,6 @@ def draw_figure(graph: Graph, layout: Layout, width: float | None) -> Figure:
 
 @contextmanager
 def editable_text() -> Iterator[None]:
-    """Has matplotlib write text as text: journals take no fonts of type 3."""
+    """Makes matplotlib write text as text, since journals do not accept fonts of type 3."""
     with rc_context({"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}):
         yield

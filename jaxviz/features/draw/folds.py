@@ -16,7 +16,7 @@ _SPARED = 12
 """A run is folded if that hides at least this many equations, including nested ones."""
 
 _LONGEST = 2000
-"""The most equations that one repetition has."""
+"""The most equations in one repetition."""
 
 _TRIED = 6
 
@@ -26,7 +26,7 @@ Wire = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A run of equations in a program: `count` times the same `length` equations, from number `start` on."""
+    """A run of repeated equations in a program: `count` times the same `length` equations, starting at index `start`."""
 
     start: int
     length: int
@@ -38,7 +38,7 @@ class Fold:
 
 
 class Kinds:
-    """Numbers for equations: the same for two that do the same to values of the same types, whatever programs they hold."""
+    """Numbers for equations: equal for equations that do the same to values of the same types, whatever programs they contain."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
@@ -152,7 +152,8 @@ def _runs(numbers: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int, int, i
 
 
 def _phases(equations: Sequence[Equation], makers: dict[Var, tuple[int, int]], run: Fold, stop: int) -> list[Fold]:
-    """The same run beginning at other equations of the first repetition; first where the fewest values go from one to the next."""
+    """The same run starting at other equations of the first repetition; first where the fewest values cross from one repetition to the
+    next."""
     crossing = np.zeros(stop - run.start + 1, np.int64)
     last_read: dict[int, int] = {}
     for i in range(run.start, stop):

@@ -103,7 +103,7 @@ class Graph:
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
-        """The roles that there are, in a fixed order."""
+        """The roles that occur, in a fixed order."""
         there = {b.role for b in self.boxes}
         if any(b.kind == "residual" for b in self.boxes):
             there.add("residual")

@@ -19,7 +19,7 @@ _TOOLTIP = 600
 
 
 def printable_lines(text: str) -> str:
-    """A few lines for a tooltip, each fit to be shown."""
+    """A few lines for a tooltip, each printable."""
     return shortened("\n".join(printable(line, 200) for line in text.split("\n")), _TOOLTIP)
 
 

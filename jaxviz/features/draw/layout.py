@@ -22,11 +22,11 @@ Point = tuple[float, float]
 ROW_GAP = 22.0
 _GAP = 14.0
 _LANE = 9.0
-"""Between two lines, or a line and a box."""
+"""The distance between two lines, or a line and a box."""
 
 _PAD = 12.0
 _HEAD = 20.0
-"""Room for the title of a frame."""
+"""The height of a frame's title."""
 
 _RAIL = 14.0
 """Space at the right of a frame for values carried between iterations."""
@@ -94,7 +94,7 @@ class _Item:
     below: list[tuple[_Item, float, float]] = field(default_factory=list)
     """The items below it that it is connected to, with the offsets of the line's ends from both centres."""
     chain: list[_Item] | None = None
-    """Of a line that passes through: its items in all rows."""
+    """For a line that passes through: its items in all rows."""
 
     @property
     def is_line(self) -> bool:
@@ -213,7 +213,7 @@ class _Layers:
     # --- lines between frames -------------------------------------------------------------------------------------------
 
     def route(self, line: Line) -> list[tuple[int, _Segment]]:
-        """The segments of a line, one for each frame that it passes through; none for one that is drawn aside of the rows."""
+        """The segments of a line, one for each frame that it passes through; none for one that is drawn beside the rows."""
         tail, head = self.graph.boxes[line.tail], self.graph.boxes[line.head]
         if line.kind != "value":
             if line.kind == "carry":
@@ -263,7 +263,7 @@ class _Layers:
         return (tail.x + tail.width, y1), (rail, (y1 + y2) / 2), (head.x + head.width, y2)
 
     def place_ports(self, ports: Sequence[int], boxes: dict[int, Rectangle], x: float) -> None:
-        """The residuals, one below the other, each as near as may be to what makes it and what reads it."""
+        """The residuals below each other, each as close as possible to the boxes that compute and read it."""
         wanted: dict[int, list[float]] = {p: [] for p in ports}
         for line in self.graph.lines:
             for port, other in ((line.tail, line.head), (line.head, line.tail)):
@@ -369,14 +369,14 @@ def _middle(r: Rectangle) -> Point:
 
 
 def _end(key: _Key, side: str, value: int, inner: Mapping[int, _Inside], width: float) -> float:
-    """How far from the middle of an item a line meets it: of a frame, where the value crosses its edge."""
+    """The distance from the middle of an item to where a line attaches: for a frame, where the value crosses its edge."""
     return inner[key[1]].ends[side, value] - width / 2 if key[0] == "frame" else 0.0
 
 
 def _rows(
     items: Mapping[_Key, _Item], segments: Sequence[_Segment], order: Mapping[_Key, int], inner: Mapping[int, _Inside]
 ) -> tuple[list[list[_Item]], dict[tuple[_Key, int], list[_Item]]]:
-    """The items row by row, and the lines that pass through rows, joined up."""
+    """The items row by row, with the lines that pass through rows connected."""
     above: dict[_Key, set[_Key]] = {key: set() for key in items}
     below: dict[_Key, set[_Key]] = {key: set() for key in items}
     for tail, head, _ in segments:
@@ -485,7 +485,7 @@ def _barycentre(joined: Sequence[tuple[_Item, float, float]], place: int) -> flo
 
 
 def _crossings(rows: list[list[_Item]]) -> int:
-    """How many pairs of lines between neighbouring rows cross."""
+    """The number of crossings of lines between adjacent rows."""
     total = 0
     for row in rows:
         ends = [
@@ -506,7 +506,7 @@ def _crossings(rows: list[list[_Item]]) -> int:
 
 
 def _place(rows: list[list[_Item]]) -> None:
-    """Moves items sideways, so that lines run straight; their order stays, and the room between them."""
+    """Moves items sideways to straighten lines, keeping their order and distances."""
     for row in rows:
         x = 0.0
         for item, room in zip(row, _rooms(row), strict=True):
@@ -540,7 +540,7 @@ def _rooms(row: Sequence[_Item]) -> list[float]:
 
 
 def _spread(ideal: Sequence[float], rooms: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The places nearest to the ideal ones (least squares) that are in order and leave each its room: pooled adjacent violators."""
+    """The positions nearest to the ideal ones (least squares) that keep order and distances: pool adjacent violators."""
     offsets = np.concatenate(([0.0], np.cumsum([(a + b) / 2 for a, b in itertools.pairwise(rooms)])))
     pools: list[tuple[float, float, int]] = []  # mean, weight, count
     for want, weight, offset in zip(ideal, weights, offsets, strict=False):

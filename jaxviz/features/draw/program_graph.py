@@ -31,7 +31,7 @@ from jaxviz.report.tables import printable, type_text
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
 LEGIBLE = 160
-"""The most equations that a picture of a stage has where no depth is asked for, if it need not have more."""
+"""The most equations in a picture of a stage without a given depth, if it can be folded."""
 
 
 _DEEPEST = 3

@@ -1,4 +1,4 @@
-"""How pictures of programs look: the colours of Okabe and Ito, a width for each line, room for each word."""
+"""The style of pictures of programs: the colours of Okabe and Ito, widths of lines, and sizes of texts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ON_PAGE: Mapping[str, tuple[str, float]] = {
 """For a picture's colour on white: its colour on a page, light or dark, and its opacity there."""
 
 MARGIN = 12.0
-"""Around a picture, in points."""
+"""The margin around a picture, in points."""
 
 SIZES: Mapping[str, tuple[float, float]] = {
     "equation": (11.0, 8.5), "group": (11.0, 8.5), "residual": (9.0, 8.0), "input": (9.5, 8.0), "constant": (9.0, 8.0),
@@ -64,7 +64,7 @@ _WIDE = re.compile(r"[mwMW@%…×A-Z]")
 
 
 def text_width(text: str, size: float) -> float:
-    """The room that a line of text takes, in points; a little more than most sans-serif fonts need."""
+    """The width of a line of text, in points; a little more than most sans-serif fonts need."""
     narrow, wide = len(_NARROW.findall(text)), len(_WIDE.findall(text))
     return size * (0.4 * narrow + 0.82 * wide + 0.61 * (len(text) - narrow - wide))
 
@@ -79,5 +79,5 @@ def box_size(box: Box) -> tuple[float, float]:
 
 
 def line_width(nbytes: int) -> float:
-    """How thick a line is: by the logarithm of the bytes, from a scalar to a gibibyte."""
+    """The width of a line: by the logarithm of the bytes, from a scalar to a gibibyte."""
     return min(4.0, 0.7 + 0.16 * max(0.0, math.log2(max(nbytes, 1)) - 4))

@@ -136,7 +136,7 @@ def _svg_line(kind: str, width: float, tooltip: str, path: tuple[Point, ...], is
 
 
 def curves(path: tuple[Point, ...], is_sideways: bool) -> list[tuple[Point, ...]]:
-    """The first point, then for each stretch the two control points and the end of a cubic curve."""
+    """The first point, then for each segment the two control points and the end of a cubic curve."""
     found: list[tuple[Point, ...]] = [(path[0],)]
     if is_sideways and len(path) == 3:  # along a rail at the side
         (x1, y1), (rail, _), (x2, y2) = path
@@ -156,7 +156,7 @@ def curves(path: tuple[Point, ...], is_sideways: bool) -> list[tuple[Point, ...]
 
 
 def arrow(path: tuple[Point, ...], is_sideways: bool, width: float) -> list[Point]:
-    """The three points of an arrow's head."""
+    """The three points of an arrowhead."""
     (x0, y0), (x, y) = path[-2], path[-1]
     long, wide = 4.5 + width, 2.0 + 0.8 * width
     if is_sideways:

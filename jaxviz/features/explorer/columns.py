@@ -76,7 +76,7 @@ class ViewMaker:
         self.begin()
 
     def begin(self) -> None:
-        """Empties the columns."""
+        """Clears the columns."""
         self.columns: dict[str, Any] = {name: [] for name in COLUMNS}
         self.numbers = Numbers(self.columns, self.source)
         self.string = self.numbers.string

@@ -48,7 +48,7 @@ def add_lines(
         nowhere = numbers.location(defined_at(derivation.primal))
 
     def flops(here: slice, only: np.ndarray | None = None) -> np.ndarray:
-        """By location."""
+        """FLOPs by location."""
         at = np.where(location[here] < 0, nowhere, location[here])
         counted = (at >= 0) if only is None else (at >= 0) & only[here]
         return np.bincount(at[counted], work[here][counted], len(columns["location_file"]))

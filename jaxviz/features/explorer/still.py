@@ -71,7 +71,7 @@ def table_html(view: View, note: str = "") -> str:
 
 
 def table_text(view: View) -> str:
-    """The same as text, which PDF made with LaTeX shows: as a list, since its lines are short."""
+    """The same as text, for PDF files made with LaTeX: a list, since lines have to be short."""
     rows, rest = _rows(view)
     if not rows:
         return summary(view)
@@ -87,7 +87,7 @@ def table_text(view: View) -> str:
 _HEADS = ("saved", "bytes", "line", "why")
 
 _LINE = 76
-"""Characters in a line of text; LaTeX breaks longer ones."""
+"""The length of a line of text; LaTeX breaks longer ones."""
 
 
 def _rows(view: View) -> tuple[list[tuple[str, str, str, str]], str]:

@@ -154,7 +154,7 @@ def _recompute(c: Candidate, kept: Kept, residuals: tuple[Residual, ...]) -> Adv
 
 
 def _how(c: Candidate, call: str, lines: str) -> str:
-    """What to write for a checkpoint around some lines, all of which is in a call of this library function if there is one."""
+    """What to write for a checkpoint around some lines, all of which are in a call of this library function if one is given."""
     name = c.first.function.rsplit(".", 1)[-1]
     places = [where for e in c.runs[0] if (where := location_of(e)) is not None]
     files = [where.file for where in places]
@@ -235,7 +235,7 @@ def _sources(atoms: Sequence[Atom], kept: Kept) -> Iterator[str]:
 
 
 class _Matching:
-    """The residuals of the report for values of the same function with its jitted functions written out."""
+    """Matches residuals of the report with values of the same function with its jitted functions inlined."""
 
     def __init__(self, found: ResidualSet):
         self.by_key: dict[Any, list[Residual]] = {}

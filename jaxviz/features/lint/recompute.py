@@ -32,13 +32,13 @@ _COSTLY = frozenset(
     "igamma_grad_a zeta polygamma regularized_incomplete_beta random_gamma_grad psum psum_invariant pmax pmin reduce_scatter "
     "unreduced_psum unreduced_reduce_scatter all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast".split()
 )
-"""Operations that are known and yet not cheap: more than a few steps for each element, or an exchange between devices."""
+"""Operations that are known to be expensive: more than a few steps per element, or communication between devices."""
 
 _CALLS = (JIT, CLOSED_CALL, CUSTOM_JVP)
 
 
 def is_cheap(equation: Equation) -> bool:
-    """Whether an equation does a few steps for each element that it reads or makes, and has no effect."""
+    """Whether an equation takes a few steps per element that it reads or computes, and has no effect."""
     if any(compat.is_real_effect(x) for x in equation.effects):
         return False
     if of(equation) in _CALLS:
@@ -64,7 +64,7 @@ class Kept:
         self.written = {e for _, e in derivation.primal.walk()}
         self.size: dict[Atom, int] = {}
         self.maker: dict[Atom, tuple[Equation, Equation | None]] = {}
-        """The equation of the forward program that makes a value, and the one of the function that that came from."""
+        """The equation of the forward program that computes a value, and the equation of the function from which it was derived."""
         self.same: dict[Atom, Atom] = {}
         """Maps what a scan passes to its body unchanged to the value outside, and what a scan stacks to the value inside. That value is the
         original."""
@@ -153,7 +153,7 @@ class Kept:
                 self.same.update((v, self.outside(a)) for v, a in stacked if a in self.size)
 
     def _readers(self, linear: Program, stands_for: Mapping[Atom, Atom]) -> None:
-        """Args: a linear program, and the values of the forward program that its inputs are."""
+        """Args: a linear program, and the values of the forward program that are its inputs."""
         for e in linear.equations:
             came_from = self._came_from(e)
             read = [a for a in e.invars if a in stands_for]
@@ -236,14 +236,14 @@ class Saving:
 # --- the lines to wrap in a checkpoint --------------------------------------------------------------------------------
 
 Run = Sequence[Equation]
-"""Cheap equations that follow each other."""
+"""Consecutive cheap equations."""
 
 Function = tuple[str, str]
 """A file, and the qualified name of a function in it."""
 
 Stack = tuple[Location, ...]
 Place = tuple[Function, tuple[tuple[str, int, int], ...]]
-"""A function, and the lines and columns that called it."""
+"""A function, and the lines and columns from which it was called."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -328,7 +328,7 @@ def _best(kept: Kept, runs: Sequence[Run]) -> Sequence[Run]:
 
 
 def _ends(run: Run, start: int, end: int) -> tuple[int, int]:
-    """Where the instruction begins that a part of a run begins in, and where the one ends that it ends in."""
+    """The start of the instruction in which a part of a run begins, and the end of the one in which it ends."""
     instructions = [_instruction(e) for e in run]
     while start > 0 and instructions[start - 1] == instructions[start]:
         start -= 1
@@ -453,7 +453,7 @@ def _instruction(equation: Equation) -> Any:
 
 
 def _written(equation: Equation) -> Any:
-    """What equations have in common that one instruction wrote, at different times."""
+    """A key for equations that one instruction created, at different times."""
     return _instruction(equation), equation.operation
 
 

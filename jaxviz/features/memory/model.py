@@ -114,7 +114,7 @@ _WRITES_INTO = frozenset(("dynamic_update_slice", "scatter", "scatter-add", "sca
 
 
 class Model:
-    """Walks the forward and the backward program, noting when each value comes into memory and when it is read for the last time."""
+    """Walks the forward and the backward program, recording when each value is allocated and when it is last read."""
 
     def __init__(
         self, derivation: Derivation, donated: tuple[bool, ...], named: bool = True, layouts: Layouts | None = None
@@ -128,7 +128,7 @@ class Model:
         self.buffers: list[Buffer] = []
         self.steps: list[tuple[Equation, tuple[Equation, ...], bool]] = []
         self.inside: dict[int, int] = {}
-        """Bytes that the bodies of a loop or a branch take for themselves, by step."""
+        """Bytes that the bodies of a loop or a branch need inside, by step."""
         self.reads: list[list[Buffer]] = []
         """The operands of each step."""
         self.of_forward: dict[Atom, Buffer] = {}
@@ -136,7 +136,7 @@ class Model:
         self.into: list[tuple[int, list[Buffer], Buffer]] = []
         """For steps that may write into an operand: the step, the operands of the result's size, and the result."""
         self.opened = OpenedStep(derivation.primal, {}, frozenset())
-        """The training step that is walked; of a gradient alone one without passes."""
+        """The training step that is walked; for a gradient alone, one without passes."""
         self.is_backward = False
         self.in_pass = True
         self.outside: set[int] = set()
@@ -304,7 +304,7 @@ class Model:
         return max(peaks, default=0)
 
     def settle(self) -> None:
-        """Lets results be written into operands that die there, each operand once."""
+        """Writes results into operands that are last read there, each operand once."""
         used: set[int] = set()
         for now, candidates, result in self.into:
             for buffer in candidates:
@@ -388,7 +388,7 @@ class Model:
 
 
 def is_view(e: Equation) -> bool:
-    """Whether the result is the operand's memory in another shape."""
+    """Whether the result is a view of the operand's memory in another shape."""
     return e.primitive.name in _VIEWS and len(e.outvars) == 1 and sum(isinstance(a, Var) for a in e.invars) == 1
 
 
@@ -398,7 +398,7 @@ def is_made_where_read(e: Equation) -> bool:
 
 
 def may_write_into_an_operand(e: Equation) -> bool:
-    """Whether the result may take the memory of an operand of its size that dies there."""
+    """Whether the result may reuse the memory of an operand with its size that is last read there."""
     if len(e.outvars) != 1 or e.programs:
         return False
     shape = getattr(e.outvars[0].aval, "shape", None)
@@ -407,7 +407,7 @@ def may_write_into_an_operand(e: Equation) -> bool:
 
 
 def _comes_late(e: Equation) -> bool:
-    """Whether it is recomputed, or brought back from the host, for the backward pass."""
+    """Whether it is recomputed, or copied back from the host, for the backward pass."""
     if e.origin is None or e.effects:
         return False
     is_brought_back = e.primitive is compat.device_put_p and e.origin.rule.startswith("brought back")

@@ -14,7 +14,7 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Var
 
 _OF_COTANGENTS = ("cotangent", "accumulation", "zero")
-"""Roles of equations that form cotangents."""
+"""Roles of equations that compute cotangents."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Names:
     derivation: Derivation
 
     def of(self, equation: Equation, within: Sequence[Equation], var: Atom | None) -> str:
-        """`jnp.tanh(x @ w)`, `the cotangent of jnp.tanh(x @ w)`, `transpose for the cotangent of w`; failing that the operation.
+        """`jnp.tanh(x @ w)`, `the cotangent of jnp.tanh(x @ w)`, `transpose for the cotangent of w`; otherwise the operation.
 
         Args:
-          equation: what makes the value.
-          within: the equations that hold its program, outermost first.
+          equation: the equation that computes the value.
+          within: the equations that enclose its program, outermost first.
           var: which of its results it is.
         """
         named = self._of_cotangent(equation, var) or self._naming.name(equation, within, place_of(equation, var))
@@ -59,12 +59,12 @@ class Names:
 
     @cached_property
     def _tangents(self) -> Mapping[Atom, Atom]:
-        """From a tangent to the value that it is the tangent of."""
+        """Maps a tangent to the value that it is the tangent of."""
         return {t: s.values[0] for p in programs_in(self.derivation.linear) for t, s in p.tangents().items()}
 
     @cached_property
     def _cotangents(self) -> Mapping[Atom, tuple[str, Atom]]:
-        """From a variable of the backward program to the value that it is the cotangent of, or a part of that."""
+        """Maps a variable of the backward program to the value that it is the cotangent of, or a part of that."""
         found: dict[Atom, tuple[str, Atom]] = {}
         for program in programs_in(self.derivation.backward):
             for ct, relation, tangent in program.relations():
@@ -75,7 +75,7 @@ class Names:
 
     @cached_property
     def _makers(self) -> Mapping[Atom, tuple[Equation, tuple[Equation, ...], int]]:
-        """What makes each value of the forward program."""
+        """The equation that computes each value of the forward program."""
         made = with_holders(self.derivation.forward)
         return {v: (e, within, i) for e, within in made for i, v in enumerate(e.outvars)}
 

@@ -420,7 +420,7 @@ def _timeline(derivation: Derivation, donated: tuple[bool, ...], step: TrainingS
 
 
 def donated_by(program: Program) -> tuple[bool, ...]:
-    """For each input whether a jitted function that the program calls with it takes its memory."""
+    """For each input whether a jitted function that the program calls with it donates it."""
     given = {
         a
         for e in program.equations

@@ -118,7 +118,7 @@ def epsilon(dtype: Any) -> float:
 
 
 def edge(dtype: Any) -> float:
-    """A small number that 1 + it differs from 1 by in a type."""
+    """A small number x for which 1 + x differs from 1 in a type."""
     return {2: 2e-3, 8: 1e-12}.get(jnp.dtype(dtype).itemsize, 1e-6) if jnp.dtype(dtype) != jnp.bfloat16 else 1e-2
 
 

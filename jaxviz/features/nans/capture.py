@@ -23,11 +23,11 @@ Path = tuple[tuple[Equation, int], ...]
 
 
 Wanted = tuple[Path, Sequence[int], Sequence[Atom]]
-"""Where values are, in which step, and which; see `values_at`."""
+"""Which values to capture, in which program and step; see `values_at`."""
 
 
 Reached = tuple[int, Sequence[Any]]
-"""A step of a loop, and the carry that it begins with."""
+"""A step of a loop, and the carry at its start."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +168,7 @@ def _results(kept: Kept, wanted: Sequence[Atom]) -> list[Any]:
 
 
 def place_of_body(loop: Equation) -> int:
-    """The place of a loop's body among its programs."""
+    """The index of a loop's body among its programs."""
     (label,) = (b.label for b in bodies(loop) if b.has_results)
     return [name for name, _ in loop.programs].index(label)
 

@@ -58,7 +58,7 @@ def _number(x: Any) -> str:
 
 
 def on_host(x: Any) -> np.ndarray[Any, Any]:
-    """An array in a type that NumPy knows infinities of."""
+    """An array in a type with infinities that NumPy supports."""
     host = np.asarray(x)
     return host if host.dtype.kind in "iuc" else host.astype(np.float64)
 
@@ -154,7 +154,7 @@ class Case:
 
     @property
     def largest(self) -> float:
-        """The largest magnitude among the finite numbers that it read; at least 1."""
+        """The largest magnitude among the finite operands; at least 1."""
         ends = [abs(v) for x in self.inputs for v in (x.low, x.high) if v is not None]
         return max([1.0, *ends])
 
@@ -177,7 +177,7 @@ def cause_of(case: Case) -> Cause:
 
 
 def is_slope(operation: str, primitive: str) -> bool:
-    """Whether an equation on the line of an operation can only belong to the derivative of that, by its primitive."""
+    """Whether an equation on the line of an operation can only belong to its derivative, judged by its primitive."""
     own = ALIASES.get(operation, operation)
     return (own in DOMAINS and primitive != own) or operation in ("norm", "std", "eigh", "svd")
 
@@ -308,7 +308,7 @@ _EXPONENTIALS = ("exp", "exp2", "expm1", "sinh", "cosh")
 
 
 def _of_overflow(case: Case) -> Cause | None:
-    """Infinity of finite numbers, by an operation that has none of its own; or the NaN that infinities of both signs add up to."""
+    """An infinity computed from finite numbers by overflow; or the NaN that infinities of both signs add up to."""
     is_bad = any(o.n_inf or (case.primitive in _SUMS and o.n_nan) for o in case.outputs)
     if not all(x.is_finite for x in case.inputs) or not is_bad:
         return None
@@ -359,7 +359,7 @@ _GROWING = frozenset(
 
 
 def _of_infinities(case: Case) -> Cause | None:
-    """NaN of infinities that came in."""
+    """A NaN computed from infinities."""
     if not any(x.n_inf for x in case.inputs):
         return None
     finite = partial(advised, advice="a finite number for infinity", large=large(case.dtype))

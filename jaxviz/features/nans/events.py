@@ -31,7 +31,7 @@ def kinds_of(x: Any) -> tuple[bool, bool]:
 Place = tuple[Level, Steps]
 
 Values = Mapping[Place, Mapping[Atom, Any]]
-"""Of programs in certain steps."""
+"""The values of programs in certain steps."""
 
 
 def read_and_made(births: Sequence[Birth]) -> dict[Place, list[Atom]]:
@@ -56,7 +56,7 @@ def events_of(births: Sequence[Birth], values: Values, hidden: bool, names: Name
 
 
 def _values(equations: Sequence[Equation]) -> list[Atom]:
-    """What equations read and make."""
+    """The values that equations read and compute."""
     atoms = (a for e in equations for a in (*e.invars, *e.outvars))
     return list(dict.fromkeys(a for a in atoms if isinstance(a, Var)))
 
@@ -188,7 +188,7 @@ def _goes_into_where(level: Level, e: Equation, operation: str, is_derivative: b
 
 
 def _reaches_where(level: Level, values: Sequence[Atom]) -> bool:
-    """Whether a `where` chooses between a value and others, here or outside of the program."""
+    """Whether a `where` selects between a value and others, here or outside of the program."""
     reached: set[Atom] = set(values)
     for e in level.program.equations:
         if e.primitive.name == "select_n" and reached.intersection(e.invars[1:]):
@@ -215,7 +215,7 @@ def _text(e: Equation) -> str:
 
 
 def _steps(birth: Birth) -> tuple[tuple[Iteration, ...], tuple[Devices, ...], tuple[str, ...]]:
-    """The loops, the shard_maps and the branches around it."""
+    """The enclosing loops, shard_maps and branches."""
     iterations, devices, branches = [], [], []
     steps = iter(enumerate(birth.steps))
     for e, place in birth.level.path:
@@ -239,7 +239,7 @@ def _steps(birth: Birth) -> tuple[tuple[Iteration, ...], tuple[Devices, ...], tu
 
 
 def chain_of(birth: Birth) -> list[tuple[Passed, Level, Atom]]:
-    """The lines from a birth to a result, each once in a row, with the last value there and its program."""
+    """The lines from a first occurrence to a result, without consecutive repetitions, with the last value there and its program."""
     found: list[tuple[Passed, Level, Atom]] = []
     for level, value in birth.chain:
         place = level.makers.get(value)

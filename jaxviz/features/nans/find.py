@@ -77,12 +77,12 @@ class _Subject:
 
     @cached_property
     def program(self) -> Program:
-        """With its calls written out."""
+        """The program with its calls inlined."""
         return with_one_predicate(inlined_where(self.traced, _is_plain_call))
 
     @cached_property
     def run(self) -> Run:
-        """Compiled as it was traced, with its calls and without flags, and run once."""
+        """The program compiled as traced, with its calls and without flags, and run once."""
         return run_program(self.traced, self.inputs)
 
     @cached_property
@@ -94,7 +94,7 @@ class _Subject:
 
     @cached_property
     def values(self) -> dict[Var, Any]:
-        """Of its inputs and constants."""
+        """The values of its inputs and constants."""
         program = self.program
         return dict(zip((*program.invars, *program.constvars), (*self.inputs, *program.consts), strict=True))
 
@@ -230,7 +230,7 @@ def _argument_to_blame(subject: _Subject, search: Search, shown: Sequence[int], 
 
 
 def _loss_explains(subject: _Subject, bad: Sequence[int]) -> bool:
-    """Whether it is enough to search the forward pass: the loss is as bad as its gradient."""
+    """Whether searching the forward pass is enough: the loss is as bad as its gradient."""
     kinds = subject.run.kinds
     return subject.results[0] == _LOSS and bad[0] == 0 and (kinds[0][NAN] or not any(kinds[k][NAN] for k in bad))
 
@@ -296,7 +296,7 @@ def _subject(
 
 
 def _is_plain_call(equation: Equation) -> bool:
-    """Whether it is a call that is written out before the search; a checkpoint is searched as one."""
+    """Whether it is a call that is inlined before the search; a checkpoint is searched as one."""
     return is_call(equation) and not of(equation).is_checkpoint
 
 
@@ -414,7 +414,7 @@ _OTHERWISE = "The compiled program gave this, but not once flags were added: XLA
 
 
 def _find_by_stepping(subject: _Subject) -> NanReport | None:
-    """The same, equation by equation: exact, and slow."""
+    """The same, equation by equation: exact, but slow."""
     tries = (_step_through(Level(subject.program), subject.inputs, (), kind) for kind in (INFINITE, NAN))
     found = next((t for t in tries if t is not None), None)
     if found is None:

@@ -321,7 +321,7 @@ class NanReport(Report):
         return chain(stops, f"the path of the first {what} to {listed(self.results)}")
 
     def _events(self) -> Iterator[tuple[str, Event]]:
-        """The births, each with its title."""
+        """The first occurrences, each with its title."""
         if self.born is not None:
             yield "Born", self.born
         if self.became_nan is not None:
@@ -333,7 +333,7 @@ class NanReport(Report):
         return self.became_nan is not None and all(o.is_finite for o in self.became_nan.inputs)
 
     def _said(self, event: Event) -> Iterator[str]:
-        """What happened, and what helps; of a NaN that an infinity became what helps against that."""
+        """What happened, and the remedy; for a NaN that an infinity became, the remedy for the infinity."""
         yield event.cause.text
         if event.cause.remedy and (event is self.born or self._is_own or self.born is None):
             yield f"Instead: {event.cause.remedy}"

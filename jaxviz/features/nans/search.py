@@ -1,4 +1,4 @@
-"""From flags to births: the equations that compute a non-finite value from finite ones, if that value reaches a result."""
+"""From flags to first occurrences: the equations that compute a non-finite value from finite ones, if that value reaches a result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from jaxviz.transforms.flags import INFINITE, NAN, Watch, covered_inside, flag_r
 from jaxviz.transforms.vmap import named_axes
 
 Steps = tuple[int, ...]
-"""For each loop around a program the step, from 0 in the order of execution, and for each `shard_map` the number of the device."""
+"""The position of a program: for each enclosing loop the step, from 0 in execution order, and for each `shard_map` the number of the
+device."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class Level:
 
     @cached_property
     def makers(self) -> dict[Atom, int]:
-        """For each value the place of the equation that makes it."""
+        """For each value the index of the equation that computes it."""
         return {v: k for k, e in enumerate(self.program.equations) for v in e.outvars}
 
     @cached_property
@@ -48,12 +49,12 @@ class Level:
 
     @cached_property
     def devices(self) -> tuple[dict[Any, int] | None, ...]:
-        """For each of `Steps` None, if it is a loop's, or the axes that a `shard_map` maps over, with their sizes."""
+        """For each of `Steps` None if it is a loop's, or the axes that a `shard_map` maps over, with their sizes."""
         around = (e for e, _ in self.path if has_steps(e))
         return tuple(None if is_loop(e) else compat.devices_of(e.operation) for e in around)
 
     def steps_of_all(self) -> Iterator[Steps]:
-        """On each device, in the order in which flags tell of devices; for loops 0."""
+        """The steps on each device, in the order of the flags; 0 for loops."""
         counts = [1 if axes is None else math.prod(axes.values()) for axes in self.devices]
         return itertools.product(*map(range, counts))
 
@@ -70,7 +71,7 @@ class Level:
         return (other for other in itertools.product(*choices) if other != steps)
 
     def in_time(self, steps: Steps) -> tuple[Steps, Steps]:
-        """Compares as the order of execution: the steps of loops, then the devices, which run side by side."""
+        """A sort key for execution order: the steps of loops, then the devices, which run in parallel."""
         apart = [
             tuple(s for s, axes in zip(steps, self.devices, strict=False) if (axes is None) is loops)
             for loops in (True, False)
@@ -96,14 +97,14 @@ class Level:
 
     @property
     def body(self) -> Level:
-        """The level of the body, of a loop's condition; else itself."""
+        """For the condition of a loop the level of its body; otherwise itself."""
         if not self.is_condition or self.outer is None:
             return self
         equation = self.path[-1][0]
         return self.outer.within(equation, place_of_body(equation))
 
     def within(self, equation: Equation, place: int) -> Level:
-        """The level of a program that an equation of this one holds."""
+        """The level of a program nested in an equation of this one."""
         key = (id(equation), place)
         if key not in self.inner:
             self.inner[key] = Level(equation.programs[place][1], (*self.path, (equation, place)), self)
@@ -137,7 +138,7 @@ class Birth:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Compares as the order of execution."""
+        """A sort key for execution order."""
         places: list[int] = []
         steps = iter(self.steps)
         level: Level | None = self.level
@@ -385,7 +386,7 @@ class Search:
         return self._is_bad_in(inner, a, steps, kind)
 
     def _doubtful(self, level: Level, steps: Steps) -> list[Var]:
-        """The watched values of a program that were bad in an earlier step, and so may be in this one, or not."""
+        """The watched values of a program that were bad in an earlier step, and so may or may not be in this one."""
         here = (v for w in self.watches if w.path == level.path for v in w.values)
         return [v for v in here if (f := self.first(level, v, INFINITE, steps)) is not None and f < steps]
 
@@ -436,7 +437,7 @@ def _carry(equation: Equation, place: int) -> tuple[int, int] | None:
 
 
 def _operand_of(equation: Equation, k: int, place: int) -> int:
-    """The operand that is the k-th input of a program in an equation."""
+    """The operand of an equation that is the k-th input of a program in it."""
     return _body(equation, place).operands[k]
 
 
@@ -448,7 +449,8 @@ def _body(equation: Equation, place: int) -> Body:
 
 
 def made_by(level: Level, value: Atom) -> Iterator[tuple[Level, Equation]]:
-    """The equations that make a value, each in its program: of an input of a nested program those outside, and of the step before."""
+    """The equations that compute a value, each with its program: for an input of a nested program those outside, and those of the previous
+    step."""
     if value in level.makers:
         yield level, level.program.equations[level.makers[value]]
     elif level.outer is not None and value in level.program.invars:

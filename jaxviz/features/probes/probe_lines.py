@@ -24,10 +24,10 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of source, as it was asked for.
+    """A line of source, as requested.
 
     Args:
-      file: the end of its file's path; '' for the file of the function that is watched.
+      file: the end of its file's path; '' for the file of the watched function.
       number: from 1.
     """
 
@@ -126,12 +126,12 @@ def chosen_values(program: Program, lines: Sequence[Line]) -> dict[Var, str]:
 
 
 def _line_of(e: Equation) -> Location | None:
-    """Where the user wrote it; None for what differentiation inside the program wrote."""
+    """The user's line; None for equations created by differentiation inside the program."""
     return None if compat.is_differentiated(e.source) else locate(e.source)
 
 
 def _leaving(program: Program, equations: Sequence[Equation]) -> list[tuple[Equation, Var]]:
-    """The values that leave a line, each time that it is run."""
+    """The values that are used outside of a line, for each time that it runs."""
     if not equations:
         return []
     readers: dict[Atom, list[Equation | None]] = {a: [None] for a in program.outvars}

@@ -104,7 +104,7 @@ class Report:
 
 
 class Receiver(Protocol):
-    """What reports are handed to, by any thread. It must not raise."""
+    """Receives reports, called by any thread. It must not raise."""
 
     spec: Spec
 
@@ -260,7 +260,7 @@ def _combined(a: Any, b: Any) -> Any:
 
 
 def statistics(packed: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """From what `measure` packs to the statistics by name."""
+    """The statistics that `measure` packs, by name."""
     found = {name: packed[..., i] for i, name in enumerate(STATISTICS[:4])}
     for i, name in enumerate(STATISTICS[4:]):
         found[name] = (packed[..., 4 + 2 * i] * _HALF + packed[..., 5 + 2 * i]).astype(np.int64)
@@ -368,7 +368,7 @@ mlir.register_lowering(link_p, lambda ctx, x, *index, **params: [x])
 
 
 def _link_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-    """The derivative that is taken first is the one that is linked: an outer one finds the value as it was."""
+    """The innermost derivative is the one that is linked: outer ones use the value unchanged."""
     x, *index = primals
     t = tangents[0]
     return x, t if type(t) is ad.Zero else link_p.bind(t, *index, **params)

@@ -28,7 +28,7 @@ from jaxviz.report.tables import printable
 _SCRIPT = Path(__file__).parents[2] / "static" / "live.js"
 _BETWEEN = 0.1
 _IDLE = 2.0
-"""Seconds without a report after which the sending thread ends; the next report begins another."""
+"""Seconds without a report after which the sending thread ends; the next report starts another."""
 
 MOST_LINES = 16
 MOST_POINTS = 400
@@ -126,7 +126,7 @@ def _line(series: Series) -> LiveLine:
 
 
 def thinned(ys: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, Any]:
-    """Which points to draw so that no more than `most` are: of each stretch its least and its greatest, and any that is not finite."""
+    """Which points to draw so that there are at most `most`: for each interval its minimum and its maximum, and all non-finite ones."""
     if len(ys) <= most:
         return np.arange(len(ys))
     keep = {0, len(ys) - 1}

@@ -21,7 +21,7 @@ COLOURS = {
     "xla": "#8cc5a0",
     "other": "#dddddd",
 }
-"""What made a bar -> its colour."""
+"""The kind of a bar -> its colour."""
 
 KINDS = {
     "user": "your lines",
@@ -36,7 +36,7 @@ Path = tuple[tuple[str, str], ...]
 """Name and kind of each bar, from the bottom up."""
 
 _LEAST = 0.002
-"""The share of the whole from which on a bar is drawn."""
+"""The minimum share of the whole for a bar to be drawn."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _parts(paths: Sequence[tuple[Path, float]]) -> tuple[Flame, ...]:
 
 
 def speedscope(flame: Flame, name: str) -> dict[str, Any]:
-    """The bars as https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources has them: one sample for each way up."""
+    """The bars in the format of https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources: one sample for each path."""
     frames: dict[str, int] = {}
     samples: list[list[int]] = []
     weights: list[float] = []

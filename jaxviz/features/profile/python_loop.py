@@ -20,7 +20,7 @@ from jaxviz.runtime.compilations import definition_of
 from jaxviz.runtime.donated import calls_heard
 
 _MOST_EQUATIONS = 2000
-"""How many a function may have to be compiled as a whole."""
+"""The most equations of a function that is compiled as a whole."""
 
 _MOST_STEPS = 1000
 
@@ -113,7 +113,7 @@ def look_for_loop(
 def _whole(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[[], Any] | None, float, str]:
-    """The whole as one jitted function, compiled, and the seconds that took; or why not."""
+    """The whole as one jitted function, compiled, and the seconds that this took; or why it is impossible."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     at = [i for i, x in enumerate(leaves) if isinstance(x, (jax.Array, np.ndarray, float, complex))]
 

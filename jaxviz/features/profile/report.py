@@ -45,7 +45,7 @@ _ENOUGH = 0.3
 """How many seconds Python is sampled."""
 
 _BUDGET = 1.0
-"""Seconds that runs are repeated for."""
+"""The time limit for repeated runs in seconds."""
 
 _SHOWN = 12
 
@@ -382,7 +382,7 @@ class _Numbered:
 
 
 def _numbered(traced: Any, leaves: Sequence[Any]) -> tuple[_Numbered | None, float, tuple[str, ...]]:
-    """The program of a traced call with numbers, the seconds that XLA took to compile it, or why there is none."""
+    """The program of a traced call with numbered equations, and the seconds that XLA took to compile it, or why there is none."""
     try:
         program = read_jaxpr(traced.jaxpr)
         tags = Tags((program,))
@@ -400,7 +400,7 @@ def _clocked(do: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _kernels_of(numbered: _Numbered, leaves: Sequence[Any]) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
-    """Runs the program with numbers, and reads which instructions took how long."""
+    """Runs the program with numbers, and reads how long each instruction took."""
     call, runs = (lambda _: numbered.compiled(*leaves)), 10
     _run_all(call, [None])
     recorded = device_trace(lambda: _run_all(call, [None] * runs))
@@ -562,7 +562,7 @@ def _path(stack: Stack) -> Path:
 
 
 def _shortened(run: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Of functions of jax's that call one another the first and the last, and what derives between them."""
+    """Of consecutive functions of jax's, the first and the last, and derivation steps between them."""
     if len(run) < 3:
         return run
     between = next((b for b in run[1:-1] if b[1] == "derivation"), None)

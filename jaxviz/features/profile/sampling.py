@@ -19,16 +19,16 @@ from jaxviz.ir.collector import collector_paused
 _SWITCH = 5e-4
 
 Stack = tuple[tuple[CodeType, int], ...]
-"""Code and line of each frame, outermost first, within the one that asked."""
+"""Code and line of each frame, outermost first, inside the function that is profiled."""
 
 
 @dataclass
 class Samples:
-    """What was seen.
+    """The samples.
 
     Args:
       stacks: each with the seconds until the next.
-      seconds: of the whole, in wall time.
+      seconds: the total wall time.
     """
 
     stacks: list[tuple[Stack, float]] = field(default_factory=list)

@@ -37,12 +37,12 @@ def in_a_branch(f):  # type: ignore[no-untyped-def]
 
 
 def definition() -> str:
-    """That function, in lines of its own for the source of a user."""
+    """The source of that function, for the user's file."""
     return f"\n{inspect.getsource(in_a_branch).replace('  # type: ignore[no-untyped-def]', '')}\n"
 
 
 def in_branches(program: Program) -> Program:
-    """The program with each checkpoint that is outside of any loop in a branch of its own."""
+    """The program with each checkpoint that is outside of any loop in its own branch."""
     made: dict[Operation, Program] = {}
     equations: list[Equation] = []
     for e in program.equations:
@@ -56,7 +56,7 @@ def in_branches(program: Program) -> Program:
 
 
 def _branch(e: Equation, program: Program) -> Program:
-    """A checkpoint alone, in a branch."""
+    """A checkpoint in a branch."""
     invars, outvars = tuple([Var(a) for a in e.operation.in_avals]), tuple([Var(a) for a in e.operation.out_avals])
     alone = replace(
         program, constvars=(), consts=(), invars=invars, outvars=outvars, equations=(Equation(e.operation, invars, outvars, e.source),),

@@ -16,10 +16,10 @@ from jaxviz.ir.boundary import api_boundary
 
 @dataclass(frozen=True)
 class Call:
-    """How a function is called: its flat arguments, which of them are arrays, and the structures.
+    """How a function is called: its flat arguments, which of them are arrays, and the tree structures.
 
     Args:
-      function: it.
+      function: the function.
     """
 
     in_tree: Any
@@ -47,14 +47,14 @@ class Call:
 
     @property
     def static_argnums(self) -> tuple[int, ...]:
-        """Positional arguments that are part of the function, all of them."""
+        """Positional arguments that are entirely static."""
         args, _ = jax.tree.unflatten(self.in_tree, self.is_input)
         leaves = [jax.tree.leaves(a) for a in args]
         return tuple(i for i, is_input in enumerate(leaves) if is_input and not any(is_input))
 
     @property
     def static_kwargs(self) -> dict[str, Any]:
-        """Arguments by keyword that are part of the function, or hold something that is."""
+        """Keyword arguments that are static, or contain something static."""
         _, is_input = jax.tree.unflatten(self.in_tree, self.is_input)
         _, values = jax.tree.unflatten(self.in_tree, self.leaves)
         return {key: values[key] for key in values if not all(jax.tree.leaves(is_input[key]))}
@@ -64,7 +64,7 @@ class Call:
         return [x for x, is_array in zip(self.leaves, self.is_input, strict=True) if is_array]
 
     def flat(self, f: Callable[..., Any]) -> Callable[..., list[Any]]:
-        """A function that is called so, as one of flat arrays."""
+        """A function with this signature, as one of flat arrays."""
 
         def flat(*inputs: Any) -> list[Any]:
             given = iter(inputs)
@@ -76,7 +76,7 @@ class Call:
         return flat
 
     def of(self, flat: Callable[..., list[Any]], f: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of flat arrays as one that is called as `f` is, with its name and its place in the source."""
+        """Converts a function of flat arrays to one that is called like `f`, with its name and its source location."""
 
         @api_boundary
         def planned(*args: Any, **kwargs: Any) -> Any:

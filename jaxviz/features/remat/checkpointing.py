@@ -22,7 +22,7 @@ from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 
 @cache
 def _remat() -> Operation:
-    """A checkpoint as JAX makes it, to make others of."""
+    """A checkpoint created by JAX, as a template for others."""
     made = read_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x))(1.0))
     return next(e.operation for e in made.equations if of(e).is_checkpoint)
 
@@ -51,7 +51,7 @@ def checkpointed(
 
 
 Entering = Mapping[tuple[Spot, int], str]
-"""Names for inputs of spots, which are numbered as `inputs_of` has them."""
+"""Names for inputs of spots, by their index in `inputs_of`."""
 
 
 def inputs_of(spot: Spot) -> Sequence[Atom]:
@@ -132,7 +132,7 @@ class _Rewriting:
         self.entering = entering
         self.policy = policy
         self.calls: dict[int, dict[int, list[int]]] = {}
-        """By program, for each place the ends of the regions that start there."""
+        """By program, for each position the ends of the regions that start there."""
         self.bodies: set[tuple[int, int]] = set()
         for region in regions:
             for s in region.spots:

@@ -83,7 +83,7 @@ class Outcomes:
     moved: np.ndarray
 
     def choices(self, part: Part, which: np.ndarray) -> Iterator[Choice]:
-        """Some of them, the least work first."""
+        """Some of them as choices, the least work first."""
         at = np.flatnonzero(which)
         for i in at[np.argsort(self.work[at], kind="stable")]:
             yield self.choice(part, i)
@@ -118,7 +118,7 @@ class Part:
         self.spots = spots
         self.offload = offload
         self.moves_inputs = True
-        """Whether its inputs can be offloaded: the source has no expression in it that could name them."""
+        """Whether its inputs can be offloaded: the source has no expression inside it that could name them."""
         self.body = body
         self.times = times * len(spots)
         self.times_here = self.times // devices
@@ -133,13 +133,13 @@ class Part:
         self.opened_nbytes = sum(held.get(a, self.times_here * kept_sizes[a]) for a in kept)
         """Bytes that the backward pass is given without a checkpoint around it."""
         self.exchanges_again = False
-        """Whether devices exchange values once more because none of these can be saved."""
+        """Whether collectives are recomputed because none of these values can be saved."""
         self._peaks: dict[Choice, int] = {}
         self._bound: dict[Spot, tuple[Var, ...]] = {}
         self._place = {v: i for i, v in enumerate(self._bound_in(spots[0]))}
 
     def restricted(self, candidates: Mapping[str, Sequence[Var]]) -> Part:
-        """The same where only these can be saved, each with the others of its name."""
+        """The same part where only these values can be saved, each together with the others of its name."""
         here = {name: tuple(v for v in values if v in self._place) for name, values in candidates.items()}
         other = copy(self)
         other.moves_inputs = False
@@ -155,7 +155,7 @@ class Part:
         return other
 
     def at(self, spots: Sequence[Spot]) -> Part:
-        """The same at some of its spots."""
+        """The same part at some of its spots."""
         other = copy(self)
         share = lambda n: n * len(spots) // len(self.spots)
         other.spots, other.times, other.opened_nbytes = spots, share(self.times), share(self.opened_nbytes)
@@ -221,14 +221,14 @@ class Part:
         return [name for name, values in self.graph.candidates.items() if not set(values).isdisjoint(choice.saved)]
 
     def described(self, name: str) -> Saved:
-        """A candidate, all of its values together."""
+        """A candidate, with all of its values together."""
         one = self.graph.described(name)
         v = self.graph.candidates[name][0]
         size = self.times_here * one.nbytes
         return replace(one, nbytes=size, type=repeated(size // max(self.sizes.of(v), 1), type_text(v.aval)))
 
     def described_input(self, k: int) -> Saved:
-        """An input that is offloaded, all spots and iterations together."""
+        """An offloaded input, over all spots and iterations."""
         v = self.body.invars[k]
         size = self.prices[self.graph.whole.forward.invars[k]]
         often = size // max(self.sizes.of(v), 1)
@@ -246,7 +246,7 @@ class Part:
 
     @cached_property
     def fewest(self) -> Choice:
-        """The choice of the fewest bytes, and of those the least work: the first of `choices`, found without the others."""
+        """The choice with the fewest bytes, and among those the least work: the first of `choices`, found without the others."""
         work, sizes = self._costs
         return self._chosen(self._problem.least(scaled(sizes), scaled(work)))
 
@@ -287,7 +287,7 @@ class Part:
 
     @cached_property
     def _price_of(self) -> np.ndarray:
-        """What each choice of the problem costs in bytes, at one spot and in one iteration."""
+        """The bytes of each choice of the problem, at one spot and in one iteration."""
         price_of: np.ndarray = self.graph.sizes.copy()
         for v, at in self.graph.input_at.items():
             price_of[at] = self.prices.get(v, 0) / self.times_here
@@ -317,7 +317,7 @@ class Part:
 
     @cached_property
     def _costs(self) -> tuple[np.ndarray, np.ndarray]:
-        """The work and the bytes of each choice of that, at one spot and in one iteration."""
+        """The work and the bytes of each of its choices, at one spot and in one iteration."""
         moved = self._price_of[list(self._movable.values())]
         if not len(moved):
             return self.graph.work, self._price_of
@@ -328,7 +328,7 @@ class Part:
         )
 
     def within(self, limit: int, without: Collection[str] = ()) -> Choice | None:
-        """The choice of the least work within a limit of bytes that holds none of some candidates."""
+        """The choice with the least work within a limit of bytes that contains none of some candidates."""
         work, sizes = self._costs
         upper = self._problem.upper.copy()
         n = len(self.graph.work)
@@ -342,7 +342,7 @@ class Part:
         return min(fitting, key=lambda c: (c.work, c.nbytes), default=None)
 
     def lightest(self, most_work: int) -> Choice | None:
-        """The choice of the fewest bytes that takes no more work than this."""
+        """The choice with the fewest bytes that takes no more work than this."""
         work, sizes = self._costs
         found = self._chosen(self._problem.within(scaled(sizes) + 1e-6 * scaled(work), work, most_work / self.times))
         return found if found.work <= most_work else None
@@ -438,7 +438,7 @@ class Part:
 
     @property
     def n_outcomes(self) -> int:
-        """How many choices there are, those counted that do the same."""
+        """The number of choices, including equivalent ones."""
         n_names = len(self.graph.candidates)
         n_both = sum(isinstance(key, str) for key in self._movable)
         return int(2 ** (n_names - n_both + len(self._movable) - n_both) * 3**n_both)
@@ -467,7 +467,7 @@ class Part:
         return self._peaks[choice]
 
     def inputs_moved(self, choice: Choice) -> list[int]:
-        """Which of the inputs are offloaded, by number."""
+        """The indices of the offloaded inputs."""
         moved = {v for v in self.moved_of(choice) if isinstance(v, Var)}
         return [k for k, v in enumerate(self.graph.whole.forward.invars) if v in moved]
 

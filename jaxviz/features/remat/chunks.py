@@ -17,7 +17,7 @@ from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 
 _WAYS = 3
-"""Lengths of chunks that are tried."""
+"""How many lengths of chunks are tried."""
 _LONGEST = 100_000
 """The longest scan, in iterations, whose divisors are considered."""
 

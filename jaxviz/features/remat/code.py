@@ -123,7 +123,7 @@ def _close(
 
 
 def _repeats(primitives: Sequence[Any]) -> bool:
-    """Whether a sequence is a shorter one several times over."""
+    """Whether a sequence is a shorter one repeated."""
     n = len(primitives)
     return any(n % k == 0 and list(primitives[:k]) * (n // k) == list(primitives) for k in range(1, n // 2 + 1))
 

@@ -39,17 +39,17 @@ class Context:
 
     def __init__(self, derivation: Derivation, find: Find = lambda _: None):
         self.copies: dict[Var, Var] = {}
-        """A value of a function that was called -> the value there, which all its calls share."""
+        """Maps a value of a called function to the value in the function itself, which all its calls share."""
         kept = inlined(derivation.primal, (JIT.primitive,), self.copies)
         self.flat = numbers_in_place(inlined(kept, (CHECKPOINT.primitive,), self.copies))
         self.stacks = stacks_of(derivation.primal, self.flat, lambda e: of(e) in (JIT, CHECKPOINT))
         self.written = list(_checkpoints(kept, self.flat))
-        """The checkpoints that it has, as regions."""
+        """Its existing checkpoints, as regions."""
         layouts, parts = find(derive_like(self.flat, derivation)) or (None, ())
         inputs: dict[Atom, int] = dict(zip(self.flat.invars, parts, strict=False))
         self.sizes = Sizes(layouts, inputs, self.copies)
         self.times: dict[int, int] = {}
-        """By program, how often it runs, on all devices together."""
+        """For each program how often it runs, on all devices together."""
         self.devices: dict[int, int] = {}
         """For each program the number of devices it runs on, if sizes are those on one; each runs it `times / devices` times."""
         self.prices: dict[Var, int] = {}
@@ -108,7 +108,7 @@ class Context:
         self.active.update(v for v, after in carried if after in self.active)
 
     def part(self, spots: Sequence[Spot], recompute_collectives: bool, offload: Offload | None = None) -> Part:
-        """What could be saved of spots with the same equations.
+        """What spots with the same equations could save.
 
         Raises:
           JaxvizError, ValueError: no checkpoint can be put there.
@@ -132,7 +132,7 @@ def _is_differentiable(v: Var) -> bool:
 
 
 def _checkpoints(kept: Program, flat: Program) -> list[Region]:
-    """The checkpoints of a function, as regions of it with them opened."""
+    """The checkpoints of a function, as regions of it with their bodies inlined."""
     found: list[tuple[Equation, Spot]] = []
 
     def look(p: Program, opened: Program, at: int = 0) -> None:

@@ -221,7 +221,7 @@ def wrapped_at(region: Region) -> Wrapped | None:
 
 
 def checkpoint_for(region: Region) -> str:
-    """What to put around a region, of its library or of JAX."""
+    """The function that wraps a region: that of its library, or JAX's."""
     return CHECKPOINTS.get(library_of(region.code) if region.code is not None else "", "jax.checkpoint")
 
 
@@ -313,7 +313,7 @@ def _write(
 
 
 def _policy(taken: Names, names: Sequence[_Name], policies: dict[str, str]) -> str:
-    """A policy for some names, noted with its lines; '' for none."""
+    """A policy for some names, recorded with its lines; '' for none."""
     if not names:
         return ""
     saved, moved = _by_fate(names)
@@ -341,7 +341,7 @@ def _by_hand(call: Call, policy: str, is_step: bool) -> str:
 
 
 def named_at(place: Place, name: str) -> list[Edit]:
-    """An expression with a name around it, or in a line of its own after a statement such as `x += y`."""
+    """An expression with a name around it, or the name on a separate line after a statement such as `x += y`."""
     span = span_at(place.file, place.line, place.column, place.end_line, place.end_column)
     assert span is not None
     if not span.target:
@@ -440,7 +440,7 @@ def _within(search: Search, form: Form, limit: int) -> Iterable[Form]:
 
 
 def _near(path: Sequence[Form], trial: Trial) -> Sequence[Form]:
-    """The forms of a path with about the bytes of a trial, and the one with the fewest."""
+    """The forms of a path with about as many bytes as a trial, and the one with the fewest."""
     size = sum(c.nbytes for _, c in trial.form.choices)
     below = [i for i, form in enumerate(path) if sum(c.nbytes for _, c in form.choices) <= size]
     at = below[-1] if below else 0

@@ -55,13 +55,14 @@ class Edit:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """By place; at one place what closes, inner ones first, and then what opens, outer ones first."""
+        """A sort key: by position; at one position closing brackets first, inner ones before outer ones, then opening ones, outer ones
+        first."""
         other = self.partner or self.start
         return (self.start, not self.closes, (-other[0], -other[1]))
 
     @property
     def closes(self) -> bool:
-        """Whether it is the second of a pair."""
+        """Whether it is the second bracket of a pair."""
         return self.partner is not None and self.partner < self.start
 
 
@@ -89,7 +90,7 @@ class Way:
 
     @property
     def key(self) -> Any:
-        """The same for ways that change the same."""
+        """A key that is equal for ways with the same changes."""
         return self.changes
 
     def edits(self, policy: str) -> list[Edit]:
@@ -218,7 +219,7 @@ def _text(file: str) -> str:
 
 @lru_cache(maxsize=16)
 def _codes(text: str, file: str) -> frozenset[Any]:
-    """All code of a text: functions, classes and the module."""
+    """All code objects of a text: functions, classes and the module."""
     try:
         pending = [compile(text, file, "exec", dont_inherit=True)]
     except (SyntaxError, ValueError):
@@ -232,7 +233,7 @@ def _codes(text: str, file: str) -> frozenset[Any]:
 
 
 def unified(file: str, text: str) -> str:
-    """From a file to another text of it, as a diff that `git apply` takes, without a line's end after it."""
+    """A diff from a file to a new text that `git apply` accepts, without the final newline."""
     old = linecache.getlines(file)
     if old and os.path.exists(file) and not _text(file).endswith("\n"):
         old[-1], text = old[-1].removesuffix("\n"), text.removesuffix("\n")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SETS = 2**18
 """Up to this many choices, all are tried: 18 values to save or not, or 11 that may also be offloaded."""
 _TRIALS = 100
-"""How many of them are measured at most, and how many equations are derived for that."""
+"""How many of them are measured at most, and the number of equations that may be derived for that."""
 _EQUATIONS = 4_000
 _CLOSER, _AT_MOST = 5, 14
 """How many plans are measured for a closer bound on a peak, and how many while it is far below:"""
@@ -179,7 +179,7 @@ class _Looking:
             )
 
     def trial(self, regions: Sequence[Region], outcomes: Sequence[Outcomes], i: int) -> Trial | None:
-        """One of the choices, measured; None where enough have been."""
+        """One of the choices, measured; None if the limit is reached."""
         parts = self.search.outer_parts(regions)
         places = np.unravel_index(i, [len(o.work) for o in outcomes])
         choices = tuple((part, o.choice(part, int(k))) for part, o, k in zip(parts, outcomes, places, strict=True))
@@ -248,7 +248,7 @@ def least_peak(search: Search, sets: Sequence[Sequence[Region]], peak: int, most
 
 
 def least_peak_around(search: Search, regions: Sequence[Region], most_work: int) -> float | None:
-    """The same for one set of regions; None where nothing is known."""
+    """The same for one set of regions; None if nothing is known."""
     found = _weakest(search, regions, most_work)
     return None if found is None else found[0]
 

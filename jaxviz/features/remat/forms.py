@@ -18,7 +18,7 @@ ON_HOST = "_on_host"
 _SOLVED = 4
 """With at most this many parts, choices between the optimal ones are searched as well."""
 _AT_LEAST, _TRIED = 4, 6
-"""How many plans of the same bytes are tried at least, and at most."""
+"""The minimum and maximum number of plans with the same bytes that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Form:
 
     @property
     def key(self) -> Hashable:
-        """The same for forms that do the same."""
+        """A key that is equal for equivalent forms."""
         return self.regions, tuple((tuple(part.spots), choice) for part, choice in self.choices), self.chunk
 
     @property
@@ -103,7 +103,7 @@ class Form:
         return ((part, v) for part, choice in self.choices for v in choice.saved)
 
     def transcendentals(self) -> dict[str, int]:
-        """How often each function that XLA counts apart, such as `tanh`, is recomputed; the most first."""
+        """How often each function that XLA counts separately, such as `tanh`, is recomputed; the most frequent first."""
         found: Counter[str] = Counter()
         for part, choice in self.choices:
             for primitive, n in part.graph.transcendentals(part.names_of(choice)).items():
@@ -122,7 +122,7 @@ class Form:
         self, better: Callable[[Part, Choice, int, bool], list[tuple[Part, Choice]] | None],
         gained: Callable[[Choice], int], spent: Callable[[Choice], int], spare: int,
     ) -> Form | None:  # fmt: skip
-        """The form with one choice after the other exchanged for what gains most, as long as there is something to spend."""
+        """The form with one choice after the other replaced by the one that gains most, as long as the limit allows."""
         choices = list(self.choices)
         total = lambda of, some: sum(of(c) for _, c in some)
         while True:
@@ -148,7 +148,7 @@ class Form:
         return names
 
     def entering(self, name_of: Callable[[Part, Var], str]) -> dict[tuple[Spot, int], str]:
-        """The same for inputs that are offloaded."""
+        """The same for offloaded inputs."""
         return {
             (spot, k): OwnName(name_of(part, part.body.invars[k]) + ON_HOST)
             for part, choice in self.choices

@@ -167,7 +167,7 @@ class Graph:
     def __init__(self, derivation: Derivation, recompute_collectives: bool, sizes: Sizes | None = None):
         self.sizes_of = sizes or Sizes()
         self.copies: dict[Var, Var] = {}
-        """A value of a function that was called -> the value there, which all its calls share."""
+        """Maps a value of a called function to the value in the function itself, which all its calls share."""
         flat = inlined(derivation.primal, _OPENED, self.copies)
         self.has_checkpoints = any(of(e).is_checkpoint for _, e in derivation.primal.walk())
         self.plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
@@ -200,7 +200,7 @@ class Graph:
         )
         self.nodes: list[_Node] = []
         self.same: dict[Atom, Atom] = {}
-        """A value in the body of a scan -> the one outside that it is, and a result of a scan -> the one inside."""
+        """Maps a value in the body of a scan to the same value outside, and a result of a scan to the one inside."""
         self.carried: dict[Atom, _Carried] = {}
         self.inputs: list[Var] = [*whole.forward.invars, *whole.forward.constvars]
         self._bound: set[Var] = set()
@@ -213,7 +213,7 @@ class Graph:
         self.in_forward, _ = self.reached(whole.forward.outvars[:n_results], frozenset())
         each: dict[Operation, int] = {}
         self.flops = [0] * len(self.nodes)
-        """Of recomputing each node; what only residuals need costs nothing, since it leaves the forward pass."""
+        """FLOPs of recomputing each node; 0 for what only residuals need, since it leaves the forward pass."""
         for i in self.in_forward:
             self.flops[i] = (
                 _flops(self.nodes[i].equation, each) * self.nodes[i].where.times * self.nodes[i].where.devices
@@ -450,7 +450,7 @@ class Graph:
         return self._least
 
     def solve(self, budget: int) -> Solution:
-        """The plan of the fewest FLOPs within a budget of bytes, of as few bytes as that work allows."""
+        """The plan with the fewest FLOPs within a budget of bytes, and among those the fewest bytes."""
         found = self.problem.within(scaled(self.work) + 1e-6 * scaled(self.sizes), self.sizes, budget)
         solution = self._outcome_of(found)
         if solution.point.nbytes > budget:
@@ -463,7 +463,7 @@ class Graph:
         return min(fitting, key=lambda s: (s.point.flops, s.point.nbytes))
 
     def solve_for_bytes(self, flops: int) -> Solution:
-        """The plan of the fewest bytes that recomputes no more FLOPs than this."""
+        """The plan with the fewest bytes that recomputes no more FLOPs than this."""
         return self._outcome_of(self.problem.within(scaled(self.sizes) + 1e-6 * scaled(self.work), self.work, flops))
 
     def _outcome_of(self, chosen: np.ndarray) -> Solution:
@@ -479,7 +479,8 @@ class Graph:
         return Solution(in_order, Point(size, sum(self.flops[i] for i in nodes)))
 
     def transcendentals(self, saved: Sequence[str]) -> dict[str, int]:
-        """How often each function that XLA counts apart, such as `tanh`, is recomputed where these names are saved; the most first."""
+        """How often each function that XLA counts separately, such as `tanh`, is recomputed if these names are saved; the most frequent
+        first."""
         nodes, _ = self.reached(self.needed, frozenset(saved))
         found: Counter[str] = Counter()
         for node in (self.nodes[i] for i in nodes & self.in_forward):
@@ -497,7 +498,7 @@ class Graph:
         return Saved(name, what, label, f"{often:,} × {kind}" if often > 1 else kind, size, location_of(made_by))
 
     def times(self, name: str) -> int:
-        """How many values get a name in a call of the function: one in each iteration of a loop."""
+        """The number of values with a name in a call of the function: one in each iteration of a loop."""
         return sum(n.where.times for n in self.nodes if n.name == name)
 
 
@@ -518,13 +519,13 @@ def _devices(shard_map: Operation) -> int:
 
 
 def _exchanges(equation: Equation) -> bool:
-    """Whether devices exchange values in an equation, or inside of it."""
+    """Whether an equation, or one nested in it, is a collective."""
     here = bool(compat.axis_names(equation.params)) and compat.exchanges(equation.primitive)
     return here or any(_exchanges(e) for _, program in equation.programs for e in program.equations)
 
 
 def derive_like(program: Program, other: Derivation) -> Derivation:
-    """A program derived in the inputs that another derivation is derived in."""
+    """A program derived with respect to the same inputs as another derivation."""
     made = derive(program, argnums=tuple(i for i, nonzero in enumerate(other.nonzeros) if nonzero))
     return replace(made, placed=other.placed, n_results=other.n_results)
 

@@ -34,7 +34,7 @@ class Layers:
 
     @property
     def starts(self) -> list[int]:
-        """The first call of each group that saves something else."""
+        """The first call of each group."""
         starts = [0]
         for part, _ in self.trial.form.choices:
             starts.append(starts[-1] + len(part.spots))

@@ -1,4 +1,4 @@
-"""Checkpoints of modules, in the way of their library."""
+"""Checkpoints of modules, in the style of their library."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from jaxviz.features.remat.regions import AROUND_CALLS, Frame
 from jaxviz.features.remat.source import alias_of, end_of, globals_of, last_name, start_of, tree_of
 
 _LIBRARIES = ("flax.linen", "flax.nnx", "equinox", "haiku", "penzai")
-"""Libraries that have checkpoints of their own for their modules."""
+"""Libraries with their own checkpoints for modules."""
 CHECKPOINTS = {
     "flax.linen": "flax.linen.remat",
     "flax.nnx": "flax.nnx.remat",
     "equinox": "equinox.filter_checkpoint",
     "haiku": "haiku.remat",
 }
-"""What these have in place of jax.checkpoint for calls of their modules."""
+"""Their replacements for jax.checkpoint, for calls of modules."""
 _CHECKPOINTED = "gradient_checkpointing.Checkpointed"
 _PENZAIS = (("gradient_checkpointing", "from penzai.toolshed import gradient_checkpointing"),)
 
 
 def _class_of(code: Any) -> Any:
-    """The class that a method is of; None for a function."""
+    """The class that a method belongs to; None for a function."""
     path = str(code.co_qualname).split(".")[:-1]
     if not path or "<locals>" in path:
         return None
@@ -45,7 +45,7 @@ def is_module(code: Any) -> bool:
 
 
 def in_library(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | None:
-    """A call of a module that the user's own line makes."""
+    """A call of a module in the user's own line."""
     file = frame[0].co_filename
     wrapped = lambda node, head, note="": Way(
         file, frame[0], tuple(around(file, start_of(node), end_of(node), head, "{policy})")), note=note, call=call
@@ -91,7 +91,7 @@ def _renamed(made: ast.Call, name: str) -> str:
 
 
 def in_librarys_call(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | None:
-    """A module that a library's code calls, in a model that the user's line calls: penzai's, which are exchanged in the model."""
+    """A module that a library's code calls, in a model that the user's line calls: in penzai, modules are replaced in the model."""
     found = _class_of(code) if library == "penzai" and code.co_name == "__call__" else None
     if found is None:
         return None
@@ -107,7 +107,7 @@ def in_librarys_call(library: str, code: Any, frame: Frame, call: ast.Call) -> W
 
 
 def scanned_module(frame: Frame, call: ast.Call) -> Way | None:
-    """The module that Flax's scan goes over."""
+    """The module that Flax's scan iterates over."""
     file = frame[0].co_filename
     for library in ("flax.linen", "flax.nnx"):
         alias = alias_of(file, library)

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from jaxviz.features.remat.search import Search
 
 _LEANER = 6
-"""How often a plan is tried that makes use of the work that the last one leaves."""
+"""How often to try a plan that uses the work that the last one leaves."""
 _LOWER = 4
-"""How often a lower peak is tried for a bound on work."""
+"""How often to try for a lower peak within a bound on work."""
 _SAME = 0.001
-"""The share of a peak that nobody would recompute more for."""
+"""The share of a peak that is too small to recompute more for."""
 _NEAR = 0.02
-"""The share of a peak that it is worth looking for."""
+"""The share of a peak that is worth searching for."""
 
 
 def improved(search: Search, best: Trial, most_work: int, near: float = _NEAR) -> Trial:

@@ -75,7 +75,7 @@ class Names:
         return self.new(code, word(maker, location_at(code, instruction) if code is not None else None)), code
 
     def of_value(self, part: Part, value: Var) -> str:
-        """A name for a value, whether an expression has it or not."""
+        """A name for a value, whether or not it has an expression."""
         maker = part.graph.makers[value]
         is_whole = part.graph.naming.is_whole(maker, (), maker.outvars.index(value))
         frames = frames_of(maker.source)
@@ -106,7 +106,7 @@ def _called(expression: str) -> str:
 
 
 def names_there(program: Program) -> set[str]:
-    """The names that values of a function have already."""
+    """The names that values of a function already have."""
     return {e.params["name"] for _, e in program.walk() if e.primitive is compat.name_p}
 
 

@@ -113,10 +113,10 @@ def read_offload(given: Any) -> Offload | None:
 
 
 def _measured() -> Offload:
-    """The bandwidth between the default device and its host, and how fast it multiplies matrices.
+    """The bandwidth between the default device and its host, and its speed of matrix products.
 
     Raises:
-      ValueError: the device has no memory of its host.
+      ValueError: the device cannot use its host's memory.
     """
     device = jax.local_devices()[0]
     kinds = {m.kind for m in device.addressable_memories()}

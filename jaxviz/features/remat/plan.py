@@ -84,7 +84,7 @@ class RematPlan(Report):
 
     @property
     def _graph(self) -> Graph:
-        """What could be saved of the whole function."""
+        """What the whole function could save."""
         return self._search.graph
 
     @property

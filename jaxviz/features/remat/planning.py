@@ -258,7 +258,7 @@ class Planning:
         )
 
     def of_all(self) -> RematPlan:
-        """The plan by which the peak falls most for the least work."""
+        """The plan with the best reduction of the peak for its work."""
         search = self.search
         try:
             repeated_effects(search.flat)
@@ -293,7 +293,7 @@ class Planning:
 
 
 def best_of_all(search: Search) -> Found:
-    """The plan by which the peak falls most for the least work, however little that is."""
+    """The plan with the best reduction of the peak for its work, however small."""
     candidates: list[Found] = [*_as_they_are(search), *search.samples()]
     lowest = min(trade_of(c).peak_nbytes for c in candidates)
     highest = search.written.peak_nbytes
@@ -375,10 +375,10 @@ def _exactly(n: int) -> str:
 
 
 def repeated_effects(program: Program) -> tuple[str, ...]:
-    """A sentence on what runs in both passes, such as a debug callback.
+    """A sentence on effects that run in both passes, such as a debug callback.
 
     Raises:
-      ValueError: an effect that JAX refuses in a checkpoint.
+      ValueError: an effect that JAX rejects in a checkpoint.
     """
     found = [(i, e) for i, e in enumerate(program.equations) if any(compat.is_real_effect(x) for x in e.effects)]
     for i, e in found:

@@ -100,7 +100,7 @@ class Outcome:
 
     @cached_property
     def decided(self) -> Mapping[Key, Counter[str]]:
-        """For values that one line makes in one way, how many are saved, recomputed and so on; those not needed are left out."""
+        """For the values of one line and operation, how many are saved, recomputed and so on; values that are not needed are left out."""
         kept = Counter(_kept(self.derivation))
         found: dict[Key, Counter[str]] = {}
         for c in self.checkpoints:
@@ -126,13 +126,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Values that differ only by their place in the program.
+    """Values that differ only by their position in the program.
 
     Args:
       location: the user's line.
-      expression: the operation that makes them.
-      type: of each.
-      nbytes: of each.
+      expression: the operation that computes them.
+      type: the type of each.
+      nbytes: the bytes of each.
       label: the user's expression for them, if one is found.
     """
 
@@ -464,7 +464,7 @@ def compare_policies(
 
 
 def _told_apart(settings: Sequence[Setting]) -> list[tuple[str, Setting]]:
-    """Each with a name of its own: two lambdas have the same."""
+    """Makes the names unique, since two lambdas have the same name."""
     seen: Counter[str] = Counter()
     named = []
     for s in settings:

@@ -26,11 +26,11 @@ BODIES = (SCAN, SHARD_MAP)
 _DEEPEST = 2
 """How deeply nested loops are considered: each of them can have a plan for everything in it."""
 _TOO_DEEP = 20
-"""Bodies in each other up to which a function is looked into at all."""
+"""The nesting depth of bodies up to which a function is searched."""
 AROUND_CALLS = ("BoundMethod.__call__",)
 """Functions that libraries run at each call of a method: their calls belong to many functions."""
 _LEAST = 3
-"""Equations of a call that is worth a checkpoint of its own."""
+"""The minimum number of equations of a call that gets its own checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Spot:
         return self.program.equations[self.start]
 
     def walk(self) -> Iterator[Equation]:
-        """The equations, with those inside of them."""
+        """The equations, including nested ones."""
         for e in self.equations:
             yield e
             yield from (inner for _, p in e.programs for _, inner in p.walk())
@@ -125,12 +125,12 @@ class Region:
 
 
 def bound_in(spot: Spot) -> tuple[Var, ...]:
-    """The values that are made in a spot, in loops in it too, in the order of its equations: alike spots have them alike."""
+    """The values computed in a spot, including loops, in equation order: corresponding ones have the same index in equal spots."""
     return tuple(v for e in spot.walk() for v in e.outvars)
 
 
 Frame = tuple[Any, int]
-"""Code, and the instruction that it was at."""
+"""A code object, and the instruction that it was executing."""
 Stacks = Mapping[int, Sequence[tuple[Frame, ...]]]
 """For each program, by identity, the frames of its equations, outermost first."""
 
@@ -232,7 +232,7 @@ def _called(call: tuple[Frame, ...], own: tuple[Frame, ...]) -> tuple[Frame, ...
 
 
 def alike_spots(spots: Sequence[Spot]) -> tuple[tuple[Spot, ...], ...]:
-    """Those with the same equations together."""
+    """Groups spots with the same equations."""
     return tuple(grouped(spots, lambda s: tuple(map(_kind, s.equations))))
 
 

@@ -50,11 +50,11 @@ _LITTLE = 0.005
 _SAMPLES = 7
 """How many plans of each set are measured if the whole trade-off is requested."""
 _FILLS = 6
-"""How often a plan is tried that makes use of the bytes that the last one leaves."""
+"""How often to try a plan that uses the bytes that the last one leaves."""
 _NEARLY = 0.1
 """The share by which such a plan may exceed its peak."""
 _EXCHANGED = 4
-"""How many plans that all but fit are tried with other values of the same bytes."""
+"""How many plans that nearly fit are retried with other values of the same bytes."""
 _IN_CHUNKS = 4
 """How many plans with a scan over chunks are measured for a bound on work."""
 _LOWERED = 3_000
@@ -93,7 +93,7 @@ class Search:
         """A bound on the work of the last plan that was found, or on its peak if its work was limited."""
         self.trials: dict[Hashable, Trial] = {}
         self._lowered = 0
-        """Equations of the plans for which layouts were found."""
+        """The number of equations of the plans whose layouts were determined."""
         self._parts: dict[Region, list[Part] | None] = {}
         self._paths: dict[tuple[Region, ...], list[Form]] = {}
         self.fewest: dict[tuple[tuple[Region, ...], int], float | None] = {}
@@ -121,7 +121,7 @@ class Search:
 
     @property
     def measured_trades(self) -> list[Trade]:
-        """What has been measured so far."""
+        """The figures measured so far."""
         return [t.trade for t in self.trials.values()]
 
     @property
@@ -130,7 +130,7 @@ class Search:
         return self.graph.least
 
     def within(self, limit: int) -> Trial | None:
-        """One checkpoint around the function, of the fewest FLOPs within a limit of bytes."""
+        """One checkpoint around the function, with the fewest FLOPs within a limit of bytes."""
         (part,) = self.whole_parts
         if limit < self.least:
             return None
@@ -236,11 +236,11 @@ class Search:
         return checkpointed(self.flat, form.regions, names, entering, frozenset(on_host), form.chunk)
 
     def tried(self, form: Form) -> Trial | None:
-        """What was found of a form, if it was tried."""
+        """The trial of a form, if it was tried."""
         return self.trials.get(form.key)
 
     def trials_around(self, regions: Sequence[Region]) -> list[Trial]:
-        """What has been measured of forms around some regions, without chunks."""
+        """The trials of forms around some regions, without chunks."""
         return [t for t in self.trials.values() if t.form.regions == tuple(regions) and t.form.chunk == 1]
 
     def floor(self, trial: Trial) -> int:
@@ -276,11 +276,11 @@ class Search:
         return sorted(found, key=lambda r: self.estimate((r,)))
 
     def times(self, region: Region) -> int:
-        """How often a region is run in all."""
+        """How often a region runs in total."""
         return sum(part.times for part in self.parts(region) or ())
 
     def parts(self, region: Region) -> list[Part] | None:
-        """The parts of a region; None where JAX or we cannot put a checkpoint around it."""
+        """The parts of a region; None if JAX or jaxviz cannot put a checkpoint around it."""
         if region is self.whole:
             return self.whole_parts
         if region not in self._parts:
@@ -375,7 +375,7 @@ class Search:
 
     @staticmethod
     def reckoned(peak: int, kept: int) -> Trade:
-        """A peak and residuals that a plan has at least."""
+        """A lower bound for the peak and the residuals of a plan."""
         return Trade(peak, kept, 0)
 
     def outside(self, form: Form) -> int:
@@ -383,7 +383,7 @@ class Search:
         return self.opened.nbytes - sum(part.opened_nbytes for part, _ in form.choices)
 
     def samples(self) -> list[Trial]:
-        """Plans all over the trade."""
+        """Plans along the whole trade-off."""
         forms: list[Form] = []
         for regions in self.sets:
             path = self.path(regions)
@@ -420,7 +420,7 @@ class Search:
     def fastest_of(
         self, sets: Iterable[Sequence[Region]], room: Callable[[Trade], int], less_work: float = inf
     ) -> Trial | None:
-        """The same of plans around some sets of regions, without chunks, as far as they may take less work than this."""
+        """The same for plans around some sets of regions, without chunks, if they may take less work than this."""
         best: Trial | None = None
         for regions in sets:
             found = self._fastest_around(regions, room, best.trade.work if best is not None else less_work)

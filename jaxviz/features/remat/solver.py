@@ -15,8 +15,8 @@ _SECONDS = 5.0, 1.0
 _DUST = 1e-7
 """Numbers below this share of the problem's largest one are zero to the solver, which would print a warning."""
 _STEPS = (0.1, 1.0, 10.0)
-"""By how much what weight is worth is raised and lowered, until one side of the limit is left for the other: the more, the more there
-is left to be solved exactly."""
+"""Factors by which the price of weight is raised and lowered until only one side of the limit is found: larger factors leave more to be
+solved exactly."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +56,11 @@ class Problem:
         return replace(self, upper=np.where((chosen < 0.5) & (cost > 0), 0.0, self.upper))
 
     def least(self, cost: np.ndarray, second: np.ndarray | None = None) -> np.ndarray:
-        """The choices of the least cost.
+        """The choices with the least cost.
 
         Args:
-          cost: of each.
-          second: of those with the same cost, the least of this.
+          cost: the cost of each.
+          second: a second cost, to be minimized among those with the same cost.
 
         Raises:
           ValueError: there are none.

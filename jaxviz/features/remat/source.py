@@ -22,7 +22,7 @@ _CHECKPOINTS = ("checkpoint", "remat", "filter_checkpoint")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _FUNCTIONS: WeakValueDictionary[int, types.FunctionType] = WeakValueDictionary()
-"""Functions that were found for code of no module, by its `id`."""
+"""Functions found for code that belongs to no module, by its `id`."""
 
 
 def tree_of(file: str) -> ast.Module:
@@ -54,7 +54,7 @@ def end_of(node: Any) -> tuple[int, int]:
 
 
 def call_at(place: Place) -> ast.Call | None:
-    """The call at a place of a file."""
+    """The call at a position of a file."""
     span = span_at(place.file, place.line, place.column, place.end_line, place.end_column)
     if span is None:
         return None
@@ -104,7 +104,7 @@ def definition_of(file: str, line: int, name: str) -> Function | ast.Lambda | No
 
 
 def first_line(function: Function) -> int:
-    """The line that a function begins on, with its decorators."""
+    """The line on which a function begins, including its decorators."""
     return min([function.lineno, *(d.lineno for d in function.decorator_list)])
 
 

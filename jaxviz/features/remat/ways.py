@@ -26,7 +26,7 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import owner
 
 _SCANS = {"scan": 0, "map": 0, "fori_loop": 2, "associative_scan": 0}
-"""Functions of jax.lax that are a scan, and which argument is the body."""
+"""Functions of jax.lax that are scans, and the index of the body argument."""
 
 
 def ways_of(region: Region, written: Sequence[Region]) -> tuple[Way, ...] | None:
@@ -107,7 +107,7 @@ def _body_argument(call: ast.Call) -> ast.expr | None:
 
 
 _There = tuple[str, Any, ast.expr]
-"""A file, code of it that was run, and the expression or the decorator in it that is a checkpoint."""
+"""A file, code of it that was run, and the expression or decorator in it that is a checkpoint."""
 
 
 def _checkpoints(region: Region) -> list[_There] | None:
@@ -185,7 +185,7 @@ def _removed(file: str, code: Any, node: ast.expr) -> Way:
 
 
 def _taken_away(file: str, node: ast.Call) -> tuple[Edit, ...]:
-    """A call taken away from around its first argument."""
+    """Removes a call from around its first argument."""
     inner = node.args[0]
     bare = isinstance(inner, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     return (

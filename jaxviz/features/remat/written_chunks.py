@@ -26,7 +26,7 @@ def scan_in_chunks(scan, length_of_chunk):
     return over_chunks
 
 '''
-"""It, in lines of its own."""
+"""The source of the function."""
 
 
 def in_chunks(ways: Sequence[Way], chunk: int) -> list[Way] | None:

@@ -100,7 +100,7 @@ class _Producers:
         self.inputs: dict[Program, dict[Atom, int]] = {}
 
     def place(self, program: Program, atom: Atom) -> int | None:
-        """Which input of a program a value is."""
+        """The index of the input of a program that a value is."""
         if program not in self.inputs:
             self.inputs[program] = {v: i for i, v in enumerate(program.invars)}
         return self.inputs[program].get(atom)
@@ -174,7 +174,7 @@ def _keeps_numbers(equation: Equation) -> bool:
 
 
 def find_upcasts(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
-    """Residuals that hold numbers of a narrower floating type. At stake are the bytes that saving only that type would free."""
+    """Residuals whose numbers fit into a narrower floating-point type. At stake are the bytes that saving only that type would free."""
     program, producers = site.derivation.forward, _Producers()
     alike: dict[Any, list[tuple[Residual, Source | None]]] = {}
     for r, atom in zip(residuals, atoms, strict=True):
@@ -288,7 +288,7 @@ def _times_alike(producers: _Producers, dependence: _Dependence, program: Progra
 
 
 class _Dependence:
-    """Which values depend on which inputs of a program. Each program is looked through once for each choice of them."""
+    """Which values depend on which inputs of a program. Each program is analysed once for each set of inputs."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Program, tuple[bool, ...]], set[Atom]] = {}

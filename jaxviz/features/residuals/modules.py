@@ -15,7 +15,7 @@ from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation
 
 _SCOPED_BY_MODULE = tuple(f"{os.sep}{folder}{os.sep}" for folder in (f"flax{os.sep}linen", "haiku", "penzai"))
-"""Libraries that leave the path of each module as named scopes."""
+"""Libraries that record the path of each module as named scopes."""
 
 _INSIDES = (
     f"{os.sep}equinox{os.sep}_",
@@ -91,7 +91,7 @@ def _is_inside(file: str) -> bool:
 
 
 def _method(qualified_name: str) -> str:
-    """`Block.__call__` of `make.<locals>.Block.__call__.<locals>.<lambda>`; '' for a function that is not a method, or a private one."""
+    """`Block.__call__` from `make.<locals>.Block.__call__.<locals>.<lambda>`; '' for a function that is not a method, or a private one."""
     for part in reversed(qualified_name.split(".<locals>.")):
         names = part.split(".")[-2:]
         if len(names) == 2 and names[0][:1].isupper() and (names[1].startswith("__") or not names[1].startswith("_")):

@@ -29,7 +29,7 @@ _POINT = 1 / 72
 _SMALLEST = 0.5 * _POINT  # the smallest box that is drawn separately, in inches
 _FONT = 7.5
 _CHARACTER = 0.63 * _POINT
-"""The width of a character of a font of size 1; of most of them, that is, in the font that matplotlib brings."""
+"""The average width of a character at font size 1, in matplotlib's default font."""
 _LINE = 1.25 * _FONT * _POINT
 
 
@@ -43,7 +43,7 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
     left = 0.02 * width
 
     def axes(top: float, tall: float, from_left: float = left) -> Axes:
-        """A place in inches."""
+        """Axes at a position in inches."""
         made: Axes = figure.add_axes(
             (from_left / width, 1 - (top + tall) / height, (width - left - from_left) / width, tall / height),
         )
@@ -143,7 +143,7 @@ def _write(axes: Axes, text: str, x: float, y: float, colour: str | None = None)
 
 
 def _room(width: float, size: float) -> int:
-    """How many characters of a font size there is room for."""
+    """How many characters of a font size fit."""
     return int((width - 0.08) / (size * _CHARACTER))
 
 
@@ -161,7 +161,7 @@ def _own_name(function: str) -> str:
 
 
 def squarify(sizes: Sequence[float], box: Box) -> list[Box]:
-    """A box for each size, largest first, that fill a box, as near to squares as may be (Bruls, Huizing and van Wijk)."""
+    """Boxes for these sizes, largest first, that fill a box and are as square as possible (Bruls, Huizing and van Wijk)."""
     x, y, w, h = box
     total = sum(sizes)
     areas = [s * w * h / total for s in sizes] if total else []
@@ -186,6 +186,6 @@ def squarify(sizes: Sequence[float], box: Box) -> list[Box]:
 
 
 def _worst(row: Sequence[float], side: float) -> float:
-    """How far from a square the box of a row along a side is that is farthest from it."""
+    """The largest aspect ratio of the boxes of a row along a side."""
     thick = sum(row) / side if side else 0.0
     return max(max(thick * thick / a, a / (thick * thick)) if a and thick else float("inf") for a in row)

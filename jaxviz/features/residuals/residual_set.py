@@ -282,7 +282,7 @@ _CELLS: Mapping[str, Callable[[ResidualGroup], str]] = {
 
 
 def _called(group: ResidualGroup) -> str:
-    """The label as code, and where in a library that is."""
+    """The label as code, and the library location."""
     return f"`{group.label}` (in {group.library})" if group.library else f"`{group.label}`"
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NO_SCOPE = "no scope"
 
 _SCOPED_BY_MODULE = (f"{os.sep}flax{os.sep}linen{os.sep}", f"{os.sep}haiku{os.sep}")
-"""Libraries that leave the path of each module as named scopes."""
+"""Libraries that record the path of each module as named scopes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Total(Data):
 def totals(
     residuals: Sequence[Residual], key: Callable[[Residual], Hashable], name: Callable[[Residual], str]
 ) -> tuple[Total, ...]:
-    """One total for each key, largest first; of equal ones that which comes first."""
+    """One total for each key, largest first; equal ones in order of first occurrence."""
     made = []
     for group in grouped(residuals, key):
         largest = max(group, key=lambda r: r.nbytes)

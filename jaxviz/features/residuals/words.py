@@ -22,10 +22,12 @@ T = TypeVar("T")
 
 
 def _said(find: Callable[[Any], T]) -> cached_property[T]:
-    """A property that is found once, with the source shown or hidden as it was when the residual was made."""
+    """A property that is computed once, with the source shown or hidden as it was when the residual was created."""
 
     def found(words: Words) -> T:
-        if deep_stack.is_entered and shows_source() == words.with_source:  # of thousands, as a view of all reads them
+        if (
+            deep_stack.is_entered and shows_source() == words.with_source
+        ):  # entering the contexts takes time for thousands of residuals
             return find(words)
         with deep_stack, source_shown_as(words.with_source):
             return find(words)
@@ -64,7 +66,7 @@ class Words:
 
     @_said
     def expression(self) -> str:
-        """How it is made; for an argument its path."""
+        """How it is computed; for an argument its path."""
         source, naming = self.sources[0], self.site.naming
         # In a cond, one position may hold a residual of either branch.
         made = " or ".join(dict.fromkeys(_expression(s, self.site) for s in self.sources))
@@ -103,7 +105,7 @@ class Words:
 
     @cached_property
     def _place(self) -> tuple[Equation, Sequence[Equation]] | None:
-        """What makes it, or passes it on, or reads it first, and what holds that."""
+        """The equation that computes it, passes it on, or reads it first, and its enclosing equations."""
         source = self.sources[0]
         made_by = source.equation or source.passed_by
         if made_by is not None:

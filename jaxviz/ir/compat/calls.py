@@ -63,14 +63,15 @@ def jit_call_under_way(frame: Any) -> JitCall | None:
 
 
 def jitted_function(f: Any) -> tuple[Any, Any] | None:
-    """What was jitted, and the parameters of `jit`, of a function that `jax.jit` made; None of another."""
+    """The function that was jitted, and the parameters of `jit`, for a function created by `jax.jit`; None for others."""
     fun, info = getattr(f, "_fun", None), getattr(f, "_jit_info", None)
     # A function that wraps a jitted one, such as its gradient, copies its attributes, but not its methods.
     return None if info is None or not hasattr(f, "lower") else (fun, info)
 
 
 def static_places(f: Any) -> tuple[frozenset[int], frozenset[str]]:
-    """Which arguments a function of `jax.jit` takes as static, by place and by name; so do its gradient and a partial application."""
+    """Which arguments of a function of `jax.jit` are static, by position and by name; the same for its gradient and for a partial
+    application."""
     n_given = 0
     while isinstance(f, functools.partial):
         n_given += len(f.args)
@@ -82,7 +83,7 @@ def static_places(f: Any) -> tuple[frozenset[int], frozenset[str]]:
 
 
 def is_about_hashes(error: Exception) -> bool:
-    """Whether an error is JAX's about a static argument that has no hash."""
+    """Whether an error is JAX's about a static argument that is not hashable."""
     return str(error).startswith("Non-hashable static arguments")
 
 
@@ -122,7 +123,7 @@ def argument_paths(fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str
 
 
 def argument_type(x: Any) -> Any:
-    """The type that an argument of a jitted function has for it."""
+    """The type of an argument of a jitted function in its program."""
     return _core.shaped_abstractify(x)
 
 
@@ -157,7 +158,7 @@ def tree_differences(old: Any, new: Any) -> list[tuple[str, str, str]]:
 
 
 def _named_path(path: Sequence[Any]) -> str:
-    """`x[0]` of a path that begins with a name in a dict."""
+    """`x[0]` for a path that begins with a name in a dict."""
     return f"{path[0].key}{_tree_util.keystr(tuple(path[1:]))}" if path else ""
 
 
@@ -166,7 +167,7 @@ _hooks: list[tuple[Any, Callable[[], Any], Callable[[Any], None], Any]] = []
 
 
 HOOKS_FILE = __file__
-"""Where the frames of hooks are."""
+"""The file of the frames of hooks."""
 
 
 def on_jit_calls(heard: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None] | None) -> None:
@@ -203,13 +204,13 @@ def _heard_after(before: Any, heard: Any) -> Any:
 
 
 def donating(f: Any) -> Any:
-    """The parameters of `jit` of a function that takes over the memory of arguments; None of another."""
+    """The parameters of `jit` for a function with donated arguments; None for others."""
     info = getattr(f, "_jit_info", None)
     return info if info is not None and (info.donate_argnums or info.donate_argnames) else None
 
 
 def donates(info: Any) -> bool:
-    """Whether parameters of `jit` say that arguments are donated."""
+    """Whether parameters of `jit` include donated arguments."""
     return bool(info.donate_argnums or info.donate_argnames)
 
 
@@ -285,7 +286,7 @@ def part_of_jax(file: str) -> str:
 
 
 def name_in_jax(file: str, function: str) -> str:
-    """`jax.numpy.reductions.sum` of a function in `jax/_src/numpy/reductions.py`."""
+    """`jax.numpy.reductions.sum` for a function in `jax/_src/numpy/reductions.py`."""
     if file.startswith(_JAXLIB):
         return f"jaxlib.{file[len(_JAXLIB) :].removesuffix('.py').replace('/', '.')}.{function}"
     return f"jax.{file[len(_JAX) :].removeprefix('_src/').removesuffix('.py').replace('/', '.')}.{function}"

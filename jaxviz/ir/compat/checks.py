@@ -14,7 +14,7 @@ from jaxviz.ir.sharing import cleared
 
 
 def _is_nonzero(tangent: Any) -> bool:
-    """Whether a rule's tangent is not zero: as in JAX, the trivial tangents of integers are, however a rule writes them."""
+    """Whether a rule's tangent is nonzero: as in JAX, the trivial tangents of integers are, however a rule returns them."""
     return type(tangent) is not _ad.Zero and not is_float0(_core.typeof(tangent))
 
 
@@ -41,13 +41,13 @@ one_cotangent = _lax._one_vjp
 NOT_NEEDED: Any = _api.NotNeeded()
 GRAD_VALUE: Any = _api.GradValue()
 _HAS_UNSAVEABLE: bool = hasattr(_api, "NotSaveable")
-"""Whether arguments of JAX's VJP objects may be residuals that are not saved, as since 0.11."""
+"""Whether arguments of JAX's VJP objects may be residuals that are not saved, true since 0.11."""
 _RULES_LOG: bool = hasattr(jax.custom_vjp, "defvjp_with_logs")
 """Whether a backward rule returns its logs beside the cotangents, as since 0.11.1."""
 
 
 def nested_like(tree: Any, leaves: Sequence[Any]) -> Any:
-    """Leaves in nested tuples, since 0.12 in JAX's own containers, as a tree of arguments is nested."""
+    """Leaves in nested tuples (since 0.12 in JAX's own containers), nested like a tree of arguments."""
     nest = _api.mirror_tree_map if hasattr(_api, "mirror_tree_map") else _api.tuptree_map
     return nest(lambda x: x, tree, leaves)
 
@@ -60,7 +60,7 @@ def flags(prefix: Any, tree: Any, name: str) -> list[bool]:
 
 
 def not_saveable() -> Any:
-    """In place of an argument that is a residual and is not to be saved; it has to be put back before the cotangents are asked for."""
+    """The placeholder of an argument that is a residual and not saved; it has to be replaced before the cotangents are computed."""
     return _api.NotSaveable() if _HAS_UNSAVEABLE else NOT_NEEDED
 
 
@@ -124,7 +124,7 @@ def is_unwanted(accumulator: Any) -> bool:
 
 
 def accumulated(accumulator: Any) -> Any:
-    """What `VJP` returns for an argument: its cotangent, or a mark that it was added to a reference, or not wanted."""
+    """What `VJP` returns for an argument: its cotangent, or a mark that it was added to a reference, or is not wanted."""
     if isinstance(accumulator, _ad.ValAccum):
         return _ad.instantiate_zeros(accumulator.freeze())
     return _api.DidntWant() if is_unwanted(accumulator) else _api.GradRef()
@@ -158,7 +158,7 @@ def as_cotangent(aval: Any, ct: Any) -> Any:
 
 
 def cotangent_type(aval: Any) -> Any:
-    """The type of cotangents of a value in a linear program: of an integer, in a program of integers, its own."""
+    """The type of cotangents of a value in a linear program; for an integer, in a program of integers, its own type."""
     ct = aval.to_ct_aval()
     return aval if is_float0(ct) else ct
 

@@ -1,4 +1,4 @@
-"""Custom rules met in tracing: when they are traced, with which tracers they hold, along which dimensions they are mapped."""
+"""Custom rules found in tracing: when they are traced, which tracers they close over, along which dimensions they are mapped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _with_unused_inputs(jaxpr: Any, at: int, avals: Sequence[Any]) -> Any:
 
 
 Axis = Any
-"""An axis that is mapped over, JAX's `AxisData`: `name`, `size`, `spmd_name` and `explicit_mesh_axis`."""
+"""A mapped axis, JAX's `AxisData`: `name`, `size`, `spmd_name` and `explicit_mesh_axis`."""
 
 Dims = tuple[int | None, ...]
 """The dimensions along which each of the vmaps around a function maps a result, the outermost vmap first."""
@@ -141,7 +141,7 @@ def _mapped_along(x: Any, dims: Dims, wanted: Dims, axes: Sequence[Axis]) -> Any
 
 
 def _with_axes(own: Sequence[int], dims: Dims) -> list[int]:
-    """The order of the axes of a value that is mapped: its own from 0 on, and of the outermost `vmap` -1, of the next -2."""
+    """The order of the axes of a mapped value: its own from 0 on, that of the outermost `vmap` is -1, of the next -2."""
     order = list(own)
     for i, d in reversed(list(enumerate(dims))):
         if d is not None:
@@ -198,7 +198,7 @@ class _TakenRule:
 
 
 def closed_over_by_jvp_rule_error(function: Any) -> Exception:
-    """For a function with a custom JVP rule that is differentiated in a value which the rule closes over.
+    """The error for a function with a custom JVP rule that is differentiated with respect to a value which the rule closes over.
 
     Args:
       function: the DebugInfo of the function or of the rule.

@@ -17,7 +17,7 @@ from jaxviz.ir.syntax import Operation
 
 
 def manual_axes() -> tuple[frozenset[Any], bool]:
-    """The axes of the `shard_map` that is under way, and whether its types say what differs along them (check_vma)."""
+    """The axes of the enclosing `shard_map`, and whether its types say what varies along them (check_vma)."""
     return frozenset(jax.sharding.get_abstract_mesh().manual_axes), bool(_config._check_vma.value)
 
 
@@ -41,7 +41,7 @@ def psum(x: Any, axes: tuple[Any, ...]) -> Any:
 
 
 def varying_everywhere(x: Any) -> Any:
-    """A value typed, where types say so, as one that differs along all axes of the `shard_map` that is under way."""
+    """A value that varies along all axes of the enclosing `shard_map`, if types record that."""
     axes, typed = manual_axes()
     for name in sorted(axes, key=str) if typed else ():
         if name not in jax.typeof(x).mat.varying:
@@ -74,10 +74,11 @@ def devices_of(operation: Operation) -> dict[Any, int]:
 
 @contextlib.contextmanager
 def inside_shard_map(operation: Operation) -> Iterator[Any]:
-    """What JAX knows while it works on the body of a `shard_map`: its axes, its mesh, and whether types say what differs.
+    """JAX's state while it processes the body of a `shard_map`: its axes, its mesh, and whether types record what varies.
 
     Yields:
-      the names of the axes that it maps over.
+
+    the names of the axes that it maps over.
     """
     mesh, manual = operation.params["mesh"], operation.params["newly_manual_axes"]
     with operation.context.manager:
@@ -120,8 +121,8 @@ def type_of_all(aval: Any, spec: Any, params: Mapping[str, Any]) -> Any:
 
 
 def residual_spec(aval: Any, names: Any, params: Mapping[str, Any]) -> Any:
-    """How a value of each device is laid side by side with the others': along its first dimension, over the axes along which it
-    differs, all of `names` where types do not say."""
+    """How the devices' values are concatenated: along the first dimension, over the axes along which they vary, or all of `names` if types
+    do not record that."""
     return aval.nospec(params["mesh"], params["check_vma"], names)
 
 
@@ -140,7 +141,7 @@ def axes_summed(spec: Any, params: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def mapped_specs(specs: Sequence[Any], dims: Sequence[int | None], axis: Axis, what: str) -> list[Any]:
-    """The specs of values that have got a mapped dimension; jax's ValueError where the axis is in use already."""
+    """The specs of values that have a new mapped dimension; jax's ValueError if the axis is in use already."""
     names = axis.spmd_name or axis.explicit_mesh_axis
     used = {n for spec in specs for n in _shard_map.used_axis_names(spec)}
     if names is not None and used.intersection(names):
@@ -150,7 +151,7 @@ def mapped_specs(specs: Sequence[Any], dims: Sequence[int | None], axis: Axis, w
 
 
 def axis_per_device(axis: Axis, mesh: Any) -> Axis:
-    """A mapped axis as one device of a mesh sees it: its part, where `spmd_axis_name` lays it out over the mesh."""
+    """A mapped axis on one device of a mesh: its part, if `spmd_axis_name` shards it over the mesh."""
     if axis.spmd_name is None:
         return axis
     n = math.prod(mesh.shape[name] for name in axis.spmd_name)

@@ -1,4 +1,4 @@
-"""How XLA writes the layout of a value, read as the axes of a mesh that divide each of its dimensions."""
+"""Parses XLA's text for the layout of a value into the mesh axes that divide each of its dimensions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _fitted(
 
 
 def _primes(mesh: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The axes in the smallest parts that there can be, each with its size."""
+    """The axes split into the smallest possible parts, each with its size."""
     found: list[tuple[str, int]] = []
     for name, size in mesh:
         before, left = 1, size
@@ -90,7 +90,7 @@ def _primes(mesh: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def _joined(names: Sequence[str], mesh: Sequence[tuple[str, int]]) -> tuple[str, ...]:
-    """Parts of an axis that follow each other and make it whole, as the axis."""
+    """Consecutive parts of an axis that form all of it, replaced by the axis."""
     found = list(names)
     for name, size in mesh:
         parts = [n for n in found if n.startswith(f"{name}:(")]

@@ -63,7 +63,7 @@ debug_print_p: Any = debugging.debug_print_p
 
 
 def names_inside_as_outside(primitive: Any) -> bool:
-    """Whether JAX prints the program of an equation with the names of its operands and results for its own."""
+    """Whether JAX prints the program of an equation with the names of its operands and results."""
     return primitive is jit_p
 
 
@@ -80,23 +80,23 @@ def new_eqn(
     invars: Sequence[Any], outvars: Sequence[Any], primitive: Any, params: Mapping[str, Any],
     effects: Any, source: Any, context: Any,
 ) -> Any:  # fmt: skip
-    """A `JaxprEqn`; the caller answers for its types."""
+    """A `JaxprEqn`; the caller is responsible for its types."""
     source = source if source is not None else _source.new_source_info()
     return _core.JaxprEqn(invars, outvars, primitive, params, effects, source, context)
 
 
 def current_source() -> Any:
-    """Where Python is now, as the `source` of an equation."""
+    """Python's current position, as the `source` of an equation."""
     return _source.current()
 
 
 def current_context() -> Any:
-    """The equation context in force: mesh, compute type, random number layout."""
+    """The current equation context: mesh, compute type, random number layout."""
     return _core.current_jaxpr_eqn_context()
 
 
 def within(context: Any) -> contextlib.AbstractContextManager[None]:
-    """Puts an equation's context in force."""
+    """Applies an equation's context."""
     if context is current_context():
         return contextlib.nullcontext()
     manager: contextlib.AbstractContextManager[None] = context.manager
@@ -109,7 +109,7 @@ def closed_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
 
 
 def states_of(var: Any) -> tuple[Any, Any]:
-    """The states that a variable of a mutable type begins and ends with, where JAX records them (before 0.11.1)."""
+    """The states with which a variable of a mutable type begins and ends, if JAX records them (before 0.11.1)."""
     return getattr(var, "initial_qdd", None), getattr(var, "final_qdd", None)
 
 
@@ -199,7 +199,7 @@ def differentiated_debug_info(fun: Callable[..., Any], primals: Sequence[Any]) -
 def parameters(
     fun: Callable[..., Any], n: int, options: Mapping[str, Any]
 ) -> tuple[list[str], tuple[int, ...], tuple[str, ...]]:
-    """The names that a function has for `n` positional arguments, and which arguments `jit` takes as static, by place and by name."""
+    """The names of a function's parameters for `n` positional arguments, and which arguments are static in `jit`, by position and by name."""
     signature = api_util.fun_signature(fun)
     names = [f"args[{i}]" for i in range(n)]
     if signature is not None:
@@ -218,7 +218,7 @@ def _as_tuple(x: Any) -> tuple[Any, ...]:
 
 
 def name_function(fun: Callable[..., Any], debug_info: Any) -> None:
-    """Has errors and debug info name a wrapper as the function that it wraps."""
+    """Makes errors and debug info name a wrapper like the function that it wraps."""
     api_util.save_wrapped_fun_debug_info(fun, debug_info._replace(result_paths=None))
 
 

@@ -47,7 +47,7 @@ def has_effects(effects: frozenset[Any]) -> bool:
 
 
 def is_real_effect(effect: Any) -> bool:
-    """Whether an effect is one that the world sees, and not a note on names or references inside."""
+    """Whether an effect is visible outside, and not just about names or references."""
     return not isinstance(effect, (_core.NamedAxisEffect, _core.InternalMutableArrayEffect))
 
 

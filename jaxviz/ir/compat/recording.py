@@ -13,7 +13,7 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
 
 class NotRecorded(Exception):
-    """A rule does what `record_rule` does not follow."""
+    """A rule does something that `record_rule` does not support."""
 
 
 class _RuleTracer(_core.Tracer):
@@ -33,7 +33,7 @@ class _RuleTracer(_core.Tracer):
 
 
 class _RuleTrace(_core.Trace):
-    """Records the operations that one of JAX's rules binds, as `DynamicJaxprTrace` does, without their lines and names."""
+    """Records the operations that one of JAX's rules binds, like `DynamicJaxprTrace`, without their lines and names."""
 
     __slots__ = ("constants", "equations", "operation_of", "values")
 

@@ -1,4 +1,4 @@
-"""What has to be moved between devices, and for which instruction, as Shardy finds it from the layouts of a lowered program."""
+"""Which values devices have to exchange, and for which instruction, according to Shardy's layouts for a lowered program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxviz.ir.compat.private import _mlir, _passmanager, _sdy, _xla_client
 
 _FIND = "func.func(sdy-populate-op-sharding-rules),func.func(sdy-insert-explicit-reshards{enable-full-version=true})"
 _AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
-"""An axis in the text of a list of them, for which MLIR has no class in Python."""
+"""An axis in the text of a list of axes, for which MLIR has no Python class."""
 _OWN = ("mhlo.copy", "sdy.reshard", "sdy.all_reduce", "sdy.sharding_constraint")
 """Operations that only state or change the sharding of a value."""
 
@@ -36,7 +36,7 @@ class Split:
         return frozenset(a for axes in self.dims for a in axes)
 
     def along(self, axis: str) -> int | None:
-        """The dimension that is divided over an axis; None where the value is replicated over it."""
+        """The dimension that is divided over an axis; None if the value is replicated over it."""
         return next((i for i, axes in enumerate(self.dims) if axis in axes), None)
 
 
@@ -168,7 +168,7 @@ def told_of(lowered: Any) -> str:
 
 
 def layout_of(text: str, mesh: Mapping[str, int]) -> str:
-    """How XLA writes a layout, as a user writes it: `P('data', None)`; '' where no axes of the mesh fit."""
+    """The layout that XLA uses, as a user writes it: `P('data', None)`; '' if no axes of the mesh match."""
     rank = _rank(text)
     dims = dims_of(text, rank, mesh) if rank else None
     if dims is None:
@@ -194,7 +194,7 @@ def _run(passes: str, operation: Any) -> None:
 
 
 def _imported(partitioned: bytes, given: _Module) -> Any:
-    """XLA's program as MLIR, where the layouts are attributes as Shardy has them."""
+    """XLA's program as MLIR, with the layouts as attributes of Shardy."""
     text = _xla_client._xla.mlir.hlo_to_stablehlo(partitioned)
     module = _mlir.Module.parse(text).operation
     there = list(module.regions[0].blocks[0].operations)
@@ -268,7 +268,7 @@ class _Module:
     # --- layouts ------------------------------------------------------------------------------------------------------
 
     def split(self, value: Any) -> Split:
-        """How a value is laid out."""
+        """The layout of a value."""
         attribute = self._attribute(value)
         return self._read(attribute, value.type)
 

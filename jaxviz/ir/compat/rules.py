@@ -73,7 +73,7 @@ def _find_nonzero(
 
 
 _nonzero: SharedTable[tuple[bool, ...]] = SharedTable(4096)
-"""(primitive, params, types, which operands carry a tangent) -> which results do."""
+"""(primitive, params, types, which operands have a tangent) -> which results have one."""
 
 
 def has_linearize_rule(primitive: Any) -> bool:
@@ -81,7 +81,7 @@ def has_linearize_rule(primitive: Any) -> bool:
 
 
 def has_plain_jvp_rule(primitive: Any) -> bool:
-    """Whether JAX linearizes a primitive by its JVP rule, and not by a rule for that alone."""
+    """Whether JAX linearizes a primitive by its JVP rule, and not by a separate rule."""
     return primitive in _ad.primitive_jvps and primitive not in _ad.primitive_linearizations
 
 
@@ -149,7 +149,7 @@ def trace_custom_jvp_rule(
 
 
 def n_closed_over(params: Mapping[str, Any]) -> int:
-    """How many of the first operands of a call with a custom rule its rule does not take, since it closes over them itself."""
+    """How many of the first operands of a call with a custom rule are not passed to the rule, since it closes over them itself."""
     if "jvp_jaxpr_fun" in params:
         return int(params["num_consts"])
     rule = _rules.get(params["fwd_jaxpr_thunk"].f)
@@ -243,7 +243,7 @@ def checkpoint_log() -> Callable[[str], None] | None:
 
 
 def refused_in_remat(effects: Iterable[Any]) -> Iterable[Any]:
-    """The effects that JAX does not take in a checkpointed function."""
+    """The effects that JAX rejects in a checkpointed function."""
     refused: Iterable[Any] = _effects.remat_allowed_effects.filter_not_in(effects)
     return refused
 
@@ -502,7 +502,8 @@ def logged_by_branches(index: Any, logged: Sequence[Any]) -> dict[Any, Any]:
 
 
 COND_PASSES_OPERANDS_ON: bool = hasattr(_conditionals, "_join_cond_fwd_res")
-"""Whether a residual of a branch that is one of the cond's operands is taken from there, since 0.12, or passes through the cond."""
+"""Whether a residual of a branch that is one of the cond's operands is taken directly from the operands, true since 0.12, or passes through
+the cond."""
 
 
 def is_transposable(dtype: Any) -> bool:
@@ -513,7 +514,7 @@ def is_transposable(dtype: Any) -> bool:
 _TRANSPOSES_FLOAT0: bool = jax.__version_info__ >= (0, 11, 2)
 
 TRANSPOSABLE: str = "[float, complex, or float0]" if _TRANSPOSES_FLOAT0 else "[float or complex]"
-"""JAX's words for those types."""
+"""JAX's phrase for those types."""
 
 
 def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Shardy, the pass by which XLA decides how values are laid out over a mesh: run on a lowered program, with nothing compiled."""
+"""Shardy, the pass by which XLA decides how values are laid out over a mesh: run on a lowered program, without compiling it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def filters_tracebacks() -> bool:
 
 @functools.cache
 def is_hidden(file: str) -> bool:
-    """Whether the frames of a file are left out of tracebacks."""
+    """Whether the frames of a file are removed from tracebacks."""
     return not _traceback_util.include_filename(file)
 
 
@@ -48,7 +48,7 @@ def frame_at(code: Any, instruction: int) -> Any:
 
 
 def frames_of(source: Any) -> list[tuple[Any, int]]:
-    """The whole call stack of an equation, innermost first: code objects, with the instruction that each was at."""
+    """The whole call stack of an equation, innermost first: code objects, with the instruction that each was executing."""
     if source is None or source.traceback is None:
         return []
     codes, instructions = source.traceback.raw_frames()
@@ -114,13 +114,13 @@ def scopes(source: Any) -> tuple[str, ...]:
 
 
 def is_differentiated(source: Any) -> bool:
-    """Whether an equation was written by differentiation inside the function that was traced."""
+    """Whether an equation was created by differentiation inside the traced function."""
     stack = source.name_stack.stack if source is not None else ()
     return any(isinstance(item, _source.Transform) and item.name in ("jvp", "transpose") for item in stack)
 
 
 def is_transposed(source: Any) -> bool:
-    """Whether an equation was written by JAX's transposition inside the function that was traced."""
+    """Whether an equation was created by JAX's transposition inside the traced function."""
     stack = source.name_stack.stack if source is not None else ()
     return any(isinstance(item, _source.Transform) and item.name == "transpose" for item in stack)
 
@@ -154,5 +154,5 @@ def in_scope(source: Any, name: str) -> Any:
 
 
 def named_source(name: str) -> Any:
-    """The `source` of an equation that stands on no line, in a scope of this name alone, which the programs compiled from it carry."""
+    """The `source` of an equation that has no line, with only a scope with this name, which the programs compiled from it keep."""
     return _source.new_source_info().replace(name_stack=_source.NameStack((_source.Scope(name),)), traceback=None)

@@ -141,7 +141,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         return [self.to_jaxpr_tracer(x, source_info=_source.current()) for x in operands]
 
     def seen(self, fun: Any, tracers: Sequence[Any]) -> Any:
-        """A function with a custom rule, as it is traced."""
+        """A function with a custom rule that is being traced."""
         return fun
 
     def _taken(
@@ -200,7 +200,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         return [not is_float0(t.aval.to_tangent_aval()) for t in tracers]
 
     def values_of(self, tracers: Sequence[Any], n: int) -> list[Any] | None:
-        """The concrete values behind tracers, followed by None up to `n`, where this trace has any."""
+        """The concrete values behind tracers, padded with None up to `n`, if this trace has any."""
         return None
 
     def _keep(self, name: str, prim: Any, rule: Any, taken: _TakenRule | None) -> None:
@@ -255,7 +255,7 @@ def _thunk_of(taken: _TakenRule, in_avals: Sequence[Any], rule: Any) -> Any:
 
 @contextlib.contextmanager
 def _naming_axes(mesh: Any) -> Iterator[None]:
-    """Adds to JAX's error for an axis that is not bound, which inside a `shard_map` has no text, the axes that are."""
+    """Adds the bound axes to JAX's error for an axis that is not, which has no text inside a `shard_map`."""
     try:
         yield
     except AssertionError as error:
@@ -492,7 +492,7 @@ def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
 
 @contextlib.contextmanager
 def nan_checks_off() -> Iterator[None]:
-    """Within it `jax_debug_nans` and `jax_debug_infs` raise nothing; after it they are as they were."""
+    """Disables `jax_debug_nans` and `jax_debug_infs` within the context."""
     if not (_config.debug_nans.value or _config.debug_infs.value):
         yield
         return
@@ -506,7 +506,7 @@ def nan_checks_off() -> Iterator[None]:
 
 
 def compiled_with_its_own_metadata() -> contextlib.AbstractContextManager[None]:
-    """Within it a program that the user's cache on disk holds is only taken from there if its names and lines are the same too."""
+    """Within the context, a program is only taken from the user's cache on disk if its names and lines are also the same."""
     context: contextlib.AbstractContextManager[None] = _config.compilation_cache_include_metadata_in_key(True)
     return context
 
@@ -523,10 +523,10 @@ def compiled_afresh() -> Iterator[None]:
 
 
 def parsed_hlo(text: str) -> bytes:
-    """XLA's message for a compiled program that is written as text.
+    """Parses the text of a compiled program to XLA's message.
 
     Raises:
-      RuntimeError, ValueError: it is none.
+      RuntimeError, ValueError: it is not such a text.
     """
     parsed: bytes = _xla_client.hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
     return parsed

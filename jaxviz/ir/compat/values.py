@@ -54,13 +54,13 @@ def is_tracer(x: Any) -> bool:
 
 
 def is_leaked(x: Any) -> bool:
-    """Whether x is a tracer of a trace that is over. Under another trace JAX says so, where the program is used."""
+    """Whether x is a tracer of a finished trace. Under another trace JAX says so itself, when the program is used."""
     return isinstance(x, _core.Tracer) and (
         isinstance(_core.trace_ctx.trace, _core.EvalTrace) or not x._trace.is_valid()
     )
 
 
 def leaked_error(x: Any) -> Exception:
-    """JAX's error for a leaked tracer; it says where the tracer was made."""
+    """JAX's error for a leaked tracer; it says where the tracer was created."""
     error: Exception = _core.escaped_tracer_error(x)
     return error

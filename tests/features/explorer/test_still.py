@@ -160,7 +160,7 @@ GITHUB = {
     ),
     *("tbody", "td", "tfoot", "th", "thead", "tr", "tt", "ul", "var"),
 }
-"""The elements that GitHub keeps of HTML that users write; of the attributes it keeps neither `class` nor `style`."""
+"""The elements that GitHub allows in users' HTML; it removes the attributes `class` and `style`."""
 
 
 def test_the_same_as_text_fits_a_page_and_has_every_value(explorer):

@@ -1,6 +1,6 @@
 /** What hosts provide to each widget, as defined by anywidget; the optional parts may be missing. */
 
-/** A signal as JupyterLab has them. */
+/** A signal of JupyterLab. */
 interface Signal<T> {
   connect(slot: (sender: unknown, content: T) => void): void;
   disconnect(slot: (sender: unknown, content: T) => void): void;

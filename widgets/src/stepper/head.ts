@@ -200,7 +200,7 @@ export class Bar {
   private readonly status = h("span", { class: "jv-status jv-cut", "data-testid": "step-status" });
   private readonly busy = h("span", { class: "jv-busy", "data-testid": "busy" });
   private readonly stop: HTMLButtonElement;
-  /** Runs while the kernel is asked for something. */
+  /** Runs while a request is pending. */
   private clock: ReturnType<typeof setInterval> | undefined;
 
   constructor(

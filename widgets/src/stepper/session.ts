@@ -32,7 +32,7 @@ export class Session {
     for (const [event, listener] of this.listeners) model.on(event, listener);
     this.unwatch = watchKernel(model, (isLost) => {
       this.isLost ||= isLost;
-      // All widgets of the kernel are told, one after the other.
+      // All widgets of the kernel get the event, one after the other.
       void turn().then(this.look);
     });
     void this.look();
