@@ -143,13 +143,13 @@ class Exercise:
     Not yet. ...
 
     Args:
-      question: in a sentence or two; what stands between backticks is code.
-      check: from an answer to its verdict.
-      truth: the right answer, with its reason; computed when it is asked for.
+      question: a sentence or two, with code in backticks.
+      check: maps an answer to its verdict.
+      truth: the right answer, with its reason; computed on request.
       form: how an answer is given in a notebook.
-      hints: from the first to the last, each more telling; one may be computed when it is asked for.
+      hints: hints, each more helpful than the last; they may be computed on request.
       grading: computes what a page without a kernel needs to check answers itself; None if that requires running them.
-      wrong: answers that must be found wrong. Nobody sees them; the notebooks' tests give them.
+      wrong: wrong answers, for the notebooks' tests; learners do not see them.
     """
 
     question: str

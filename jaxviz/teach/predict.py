@@ -23,19 +23,19 @@ def predict(
     tolerance: float = 0.0,
     hints: Sequence[Text] = (),
 ) -> Exercise:
-    """A question whose answer is computed when somebody has answered.
+    """A question whose answer is computed only when the learner answers.
 
     >>> size = teach.predict("How many bytes does the gradient keep?", truth=lambda: jaxviz.residuals(f, x).nbytes, tolerance=0.1)
     >>> size.answer("12 KiB")
     Not yet. 12 KiB is too much.
 
     Args:
-      question: with code between backticks.
-      choices: what to choose from; without it the answer is a number, or a word.
-      truth: gives the answer: one of the choices, a number or a word.
-      because: why it is so, said with the right answer; or for each choice what is to be said of it.
+      question: the question, with code in backticks.
+      choices: the choices; without them the answer is a number, or a word.
+      truth: computes the answer: one of the choices, a number or a word.
+      because: the reason, shown with the right answer; or a text for each choice.
       tolerance: how far a number may be off, relative to the truth.
-      hints: from the first to the last.
+      hints: hints, in order.
     """
 
     def reason(choice: Any) -> str:

@@ -27,27 +27,27 @@ from jaxviz.teach.predict import Text
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is checked of what the learner wrote.
+    """One check of the learner's answer.
 
     >>> teach.Check("is positive at 0", lambda f: "" if f(0.0) > 0 else f"At 0 it returns {f(0.0)}.")
 
     Args:
       says: what should hold, such as 'gives what jnp.tanh gives'.
-      fails: from what was written to what is wrong with it, in a sentence that names the input; '' if nothing is.
+      fails: maps an answer to what is wrong with it, in a sentence that names the input; '' if nothing is.
     """
 
     says: str
     fails: Callable[[Any], str]
 
     def of(self, made: Callable[[Any], Any]) -> Check:
-        """The check of what is made of what was written, such as the function that a policy checkpoints.
+        """The same check applied to a function of the answer, such as one that uses it as a policy.
 
         >>> teach.keeps_at_most(0, x).of(lambda policy: jax.checkpoint(block, policy=policy))
         """
         return Check(self.says, lambda written: self.fails(made(written)))
 
     def saying(self, says: str) -> Check:
-        """The same check, under other words."""
+        """The same check with another description."""
         return Check(says, self.fails)
 
 
@@ -58,7 +58,7 @@ def rule(
     example: Callable[..., Any] | str = "",
     wrong: Sequence[Any] = (),
 ) -> Exercise:
-    """A custom rule, a linear program, a policy or any function that the learner writes.
+    """An exercise in which the learner writes a custom rule, a linear program, a policy or any other function.
 
     >>> tanh = teach.rule("Write `tanh` with a rule that saves its result alone.", teach.computes(jnp.tanh, (0.5,), (3.0,)),
     ...                   teach.has_right_rule((0.5,), (3.0,)), teach.keeps_at_most(4, 0.5))
@@ -66,11 +66,11 @@ def rule(
     Not yet. ...
 
     Args:
-      question: with code between backticks.
-      *checks: in the order in which they are made; those after one that fails are left.
-      hints: from the first to the last.
+      question: the question, with code in backticks.
+      *checks: the checks, in order; those after one that fails are skipped.
+      hints: hints, in order.
       example: an answer, for `.reveal()`: a function, whose source is shown, or text.
-      wrong: answers that must be found wrong; the notebooks' tests give them.
+      wrong: wrong answers, for the notebooks' tests.
     """
 
     def check(given: Any) -> Verdict:
@@ -119,14 +119,14 @@ def _has_dots(function: Any) -> bool:
 
 
 def computes(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float = 1e-5) -> Check:
-    """What is written gives what a reference gives.
+    """Checks that the answer returns the same as a reference.
 
     >>> teach.rule("Write `square`.", teach.computes(jnp.square, (3.0,), (jnp.arange(3.0),)))
 
     Args:
       reference: a function.
       *points: the inputs, each a tuple of arguments.
-      tol: how far apart numbers may be, relative to the largest of the result.
+      tol: the largest allowed difference, relative to the largest number of the result.
     """
     return _gives(
         f"returns the same as {function_name(reference)}", function_name(reference), reference, lambda f: f, points, tol
@@ -134,14 +134,14 @@ def computes(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float
 
 
 def gradient_of(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float = 1e-4) -> Check:
-    """The gradient of what is written, by JAX, is that of a reference; of several results, of their sum.
+    """Checks that the answer has the same gradient, by JAX, as a reference; for several results, of their sum.
 
     >>> teach.rule("Write `square`.", teach.gradient_of(jnp.square, (3.0,), (-1.0,)))
 
     Args:
       reference: a function.
-      *points: the inputs, each a tuple of arguments, in all of which it is differentiated.
-      tol: as of `computes`.
+      *points: the inputs, each a tuple of arguments; all of them are differentiated.
+      tol: as for `computes`.
     """
 
     def gradient(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -169,13 +169,13 @@ def _gives(
 
 
 def has_right_rule(*points: tuple[Any, ...], twice: bool = False) -> Check:
-    """The custom rule of what is written agrees with numerical differences; see `jaxviz.check_rule`.
+    """Checks that the answer's custom rule agrees with numerical differences; see `jaxviz.check_rule`.
 
     >>> teach.rule("Give `tanh` a custom rule.", teach.has_right_rule((0.5,), (3.0,), twice=True))
 
     Args:
       *points: the inputs, each a tuple of arguments.
-      twice: whether it must have second derivatives in all modes, too.
+      twice: whether it must also have second derivatives in all modes.
     """
 
     def fails(written: Any) -> str:
@@ -191,7 +191,7 @@ def has_right_rule(*points: tuple[Any, ...], twice: bool = False) -> Check:
 
 
 def is_linear(*points: tuple[Any, ...]) -> Check:
-    """What is written is linear in all of its arguments together: sums and multiples go through it.
+    """Checks that the answer is linear in all of its arguments together.
 
     >>> teach.rule("Write the derivative of `sin` at 1 as a linear function.", teach.is_linear((jnp.ones(3),)))
     """
@@ -214,14 +214,14 @@ def is_linear(*points: tuple[Any, ...]) -> Check:
 
 
 def keeps_at_most(nbytes: int, *args: Any, argnums: Argnums = 0) -> Check:
-    """The gradient of what is written keeps no more than some bytes, arguments left out.
+    """Checks that the gradient of the answer saves at most some bytes, besides arguments.
 
     >>> teach.rule("Write `tanh` with a rule that saves one number.", teach.keeps_at_most(4, 0.5))
 
     Args:
-      nbytes: how many.
-      *args: what it is called with.
-      argnums: what it is differentiated in.
+      nbytes: the limit in bytes.
+      *args: the arguments of the call.
+      argnums: the arguments to differentiate.
     """
 
     def fails(written: Any) -> str:
@@ -236,14 +236,14 @@ def keeps_at_most(nbytes: int, *args: Any, argnums: Argnums = 0) -> Check:
 
 
 def traces_to(holds: Callable[[Program], bool], says: str, *args: Any) -> Check:
-    """The program that what is written traces to has a property.
+    """Checks that the answer traces to a program with a property.
 
     >>> teach.traces_to(lambda program: len(program.equations) == 1, "is one equation", 0.5)
 
     Args:
-      holds: whether a program has it.
-      says: the property, such as 'has no exp'.
-      *args: what it is traced with.
+      holds: whether a program has the property.
+      says: a description of the property, such as 'has no exp'.
+      *args: the arguments to trace it with.
     """
 
     def fails(written: Any) -> str:

@@ -40,9 +40,9 @@ class Value:
       text: such as `tanh(h)`.
       equation: the equation that computes it; None for an input.
       atoms: its variables.
-      program: that they stand in.
+      program: the program that contains them.
       location: the user's line; None for an input.
-      within: the equations that hold its program.
+      within: the equations that enclose its program.
     """
 
     kind: OneOf["input", "value", "slope"]
@@ -73,23 +73,23 @@ class Value:
 def saved(
     f: Any, *args: Any, question: str = "", argnums: Argnums = 0, hints: Sequence[Text] = (), **kwargs: Any
 ) -> Exercise:
-    """Which values does a gradient keep? The learner marks them, and each mark is answered with the reason.
+    """An exercise in which the learner marks the values that a gradient saves; each mark gets a reason.
 
     >>> kept = teach.saved(loss, params, x)
     >>> kept.answer(["x", "tanh", "params['w']"])
 
-    Beside the values that the function computes, a derivative rule may compute one of its own and keep that: the cosine for a sine. For
-    each equation that is not linear there is a box for it, named `sin'`.
+    Besides the values that the function computes, a derivative rule may compute and save another one, such as the cosine for a sine. Each
+    equation that is not linear has a box for it, named `sin'`.
 
     An answer is a list of: an argument's path such as `params['w']`; a variable of the source such as `h`, for what is assigned to it; an
       operation such as `tanh`, for its results, or `tanh'`; an expression such as `tanh(b)`; a variable of the printed program; or a line,
-      as a number, for all values that are computed there. What fits several values marks all of them.
+      as a number, for all values that are computed there. An item that matches several values marks all of them.
 
     Args:
       f, argnums: as for `jaxviz.derive`.
-      *args, **kwargs: what the function is called with.
-      question: instead of the usual one.
-      hints: from the first to the last, after those that are computed.
+      *args, **kwargs: the arguments of the function.
+      question: replaces the default question.
+      hints: further hints, after the computed ones.
     """
     case = _Case(derive(f, *args, argnums=argnums, **kwargs))
     name = case.derivation.primal.name

@@ -119,7 +119,7 @@ class CompiledMemory(Report):
       n_devices: the number of devices that it runs on.
       notes: remarks on the whole program.
       values: all temporaries that have memory at some time, those of each group when most of its bytes are alive.
-      fused: what XLA computes within fusions, where it has no memory.
+      fused: values that XLA computes inside fusions, where they take no memory.
     """
 
     function: str

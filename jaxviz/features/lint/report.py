@@ -35,7 +35,7 @@ class LintReport(Report, Sequence[Advice]):
       n_residuals, nbytes: the number of residuals of the gradient, and their bytes.
       min_nbytes: advice with fewer bytes at stake is left out.
       n_left_out: how many pieces of advice were left out.
-      notes: what the rules could not look at.
+      notes: what the rules could not analyse.
     """
 
     function: str

@@ -24,7 +24,7 @@ class Operand:
       size: number of elements.
       n_nan, n_inf, n_zero: the numbers of NaNs, infinities and zeros.
       low, high: the range of the finite elements; None if there are none.
-      value: the element from which, or as which, what is not finite was made; None where elements do not correspond.
+      value: the element that led to, or is, the non-finite result; None if elements do not correspond.
       name: the expression that computes it, or the path of the argument; '' if neither is known.
     """
 

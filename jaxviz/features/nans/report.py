@@ -228,7 +228,7 @@ class NanReport(Report):
       function: the name of the function.
       results: the results that are not finite, such as `the loss` or `the gradient in params['w']`.
       born: the first equation that computed it from finite numbers; None if it reaches no result, or came in as an argument or a constant.
-      given: the arguments and constants that held it from the start.
+      given: the arguments and constants that contained it from the start.
       became_nan: where an infinity became a NaN; None if it was a NaN from the start, or never became one.
       chain: the lines from there to a result.
       harmless: infinities and NaNs that reach no result, if they were asked for.

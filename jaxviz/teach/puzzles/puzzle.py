@@ -41,24 +41,24 @@ class Puzzle:
       name: such as 'mask'.
       title: such as 'Only the sign'.
       task: one sentence, with code in backticks.
-      function: as it is given, in at most five lines.
-      measure: what is counted.
-      types: of the arguments that it is counted for.
-      tried: from a random generator to arguments on which an answer is compared.
-      par: from the puzzle to the amount that is par.
-      par_is: whose amount that is, such as "the planner's checkpoints".
-      hints: from the first to the last, each more telling.
+      function: the function as given, in at most five lines.
+      measure: what is measured.
+      types: the types of the arguments for which it is measured.
+      tried: creates arguments on which answers are compared, from a random generator.
+      par: computes par from the puzzle.
+      par_is: where par comes from, such as "the planner's checkpoints".
+      hints: hints, each more helpful than the last.
       solution: an answer that reaches par.
       ask: a question whose answer can be predicted.
-      better: an answer that beats par; None where none is known.
+      better: an answer that beats par; None if none is known.
       wrong: answers that must not be accepted.
-      argnums: what the function is differentiated in.
-      right: computes what an answer should, where that is not the function as given.
-      points: further arguments on which an answer is compared, of the types of the random ones.
-      checks: what else an answer has to do, on the arguments that are counted for.
-      made: from an answer to the function that is compared and measured.
-      run: from that function to the one that is run to compare it.
-      tol: how far apart numbers may be, relative to the largest of an array.
+      argnums: the arguments to differentiate.
+      right: computes what an answer should, if that is not the function as given.
+      points: further arguments on which answers are compared, with the types of the random ones.
+      checks: further checks of an answer, on the measured arguments.
+      made: maps an answer to the function that is compared and measured.
+      run: maps that function to the one that is run to compare it.
+      tol: the largest allowed difference, relative to the largest number of an array.
     """
 
     name: str
