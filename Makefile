@@ -1,15 +1,15 @@
 # make lab    JupyterLab on the first notebook
-# make test   what CI runs: lint, types, and all tests but the long sweeps; sets up what it needs
-# make test-quick   what is derived, said, refused and drawn, and numbers of one program for each operation; make test-all: the long sweeps too, and random programs at random
-# make mutants   faults planted one by one, each of which the tests of its lines have to find; MUTANTS=… names some of them
+# make test   what CI runs: lint, types, and all tests except the long sweeps; installs what it needs
+# make test-quick   derivations, texts, errors and drawings, and numbers for one program per operation; make test-all: also the long sweeps, and random seeds
+# make mutants   plants faults one by one, each of which the tests that cover it have to find; MUTANTS=… selects some
 # make demo   the first notebook's program, without a display
 # make screenshots   pictures of each pane, in both themes and at two widths
-# make docs   the site in docs/_build/html, with all of its code run, and kept until it or jaxviz changes; make docs-links: its links outwards
-# make lock   the versions that Binder installs, in binder/lock.txt; it needs a Python 3.12
-# make bench  speed and memory beside JAX's
-# make test-jax JAX_CHECKOUT=…   JAX's own tests, run on jaxviz: a checkout of JAX at the tag of the version installed; test-jax-latest likewise
-# make test-latest   the engine's tests with the newest JAX, which needs a Python 3.12; make test-latest JAX=0.11: with the newest JAX 0.11
-# make test-libraries   real programs of other libraries, in an environment of their own; make docs-libraries: and their table in the docs
+# make docs   the site in docs/_build/html; runs its code, and keeps the output until the code or jaxviz changes; make docs-links: checks external links
+# make lock   the versions that Binder installs, in binder/lock.txt; needs Python 3.12
+# make bench  speed and memory compared with JAX's
+# make test-jax JAX_CHECKOUT=…   JAX's own tests, run with jaxviz, from a checkout of JAX at the tag of the installed version; test-jax-latest: the newest
+# make test-latest   the engine's tests with the newest JAX, which needs Python 3.12; make test-latest JAX=0.11: with the newest JAX 0.11
+# make test-libraries   real programs of other libraries, in a separate environment; make docs-libraries: also updates their table in the docs
 # Other interpreters: make test PYTHON=python3.12
 
 PYTHON ?= python3
@@ -19,11 +19,11 @@ STAMPS := .stamps
 NOTEBOOKS := $(patsubst %.py,%.ipynb,$(wildcard notebooks/*.py))
 BUNDLE_SOURCES := $(shell find widgets/src -type f) widgets/package.json widgets/package-lock.json widgets/build.mjs
 SPHINX := $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --jobs 2 --quiet
-# Three workers for two cores: those that drive a browser or start a process wait much of the time.
+# Three workers for two cores: tests that drive a browser or start a process often wait.
 SPREAD := -n 3 --dist worksteal
 PYTEST := $(BIN)/python -m pytest $(SPREAD)
 
-# Each JAX that is asked for has an environment of its own.
+# Each version of JAX has its own environment.
 JAX ?=
 LATEST := .venv-latest$(JAX:%=-%)
 PYTHON_LATEST ?= $(shell for p in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.12*/bin/python3.12; do \
@@ -32,14 +32,14 @@ PYTHON_LATEST ?= $(shell for p in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versi
 LIBRARIES := .venv-libraries
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# The processes of the tests read what others have compiled of jaxviz, whatever the shell is set to.
+# Test processes share the bytecode of jaxviz, whatever the shell's settings.
 export PYTHONDONTWRITEBYTECODE :=
-# An editable install would run npm and build once more, and npm writes package-lock.json anew, for which Make does all of it again.
+# An editable install would run npm again, which rewrites package-lock.json, and so make Make start over.
 INSTALL := SKIP_JUPYTER_BUILDER=1 $(BIN)/python -m pip install --quiet --editable
 
 .PHONY: lock docs docs-links lab test test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
 .DELETE_ON_ERROR:
-# npm and pip install beside each other, and lint and the widgets' tests run beside pytest, which waits for browsers much of the time.
+# npm and pip install in parallel, and lint and the widgets' tests run in parallel with pytest, which often waits for browsers.
 MAKEFLAGS += --jobs=2
 
 $(STAMPS)/venv:
@@ -69,7 +69,7 @@ notebooks/%.ipynb: notebooks/%.py $(STAMPS)/install
 
 notebooks: $(NOTEBOOKS)
 
-# A notebook that is saved has all of its widgets.
+# A saved notebook includes the state of all its widgets.
 $(VENV)/etc/jupyter/labconfig/default_setting_overrides.json: binder/lab_settings.json $(STAMPS)/venv
 	@mkdir -p $(@D)
 	cp $< $@
@@ -90,13 +90,13 @@ browser:
 		echo "The tests need Chromium and Graphviz (as root: apt-get install chromium graphviz)"; exit 1; \
 	fi
 
-# What Binder's Python has in a new environment, so that its image is the same in a year.
+# The packages of a new environment with Binder's Python, so that its image can be reproduced.
 lock: jaxviz/static/explorer.js
 	@command -v "$(PYTHON_LATEST)" >/dev/null || { echo "make lock needs Python 3.12; set PYTHON_LATEST to one"; exit 1; }
 	rm -rf $(STAMPS)/lock
 	$(PYTHON_LATEST) -m venv $(STAMPS)/lock
 	SKIP_JUPYTER_BUILDER=1 $(STAMPS)/lock/bin/python -m pip install --quiet '.[lab]'
-	{ echo "# The versions that Binder installs; 'make lock' writes them anew."; \
+	{ echo "# The versions that Binder installs; 'make lock' updates them."; \
 		$(STAMPS)/lock/bin/python -m pip freeze --exclude jaxviz-lab; } > binder/lock.txt
 	rm -rf $(STAMPS)/lock
 
@@ -162,7 +162,7 @@ test-libraries: $(STAMPS)/install-libraries
 docs-libraries: test-libraries
 	$(LIBRARIES)/bin/python tests/libraries/table.py docs/libraries.md
 
-# JAX's tests of its transforms, with jaxviz's functions in the place of JAX's; see tests/jax_suite.
+# JAX's tests of its transforms, with jaxviz's functions instead of JAX's; see tests/jax_suite.
 JAX_CHECKOUT ?=
 JAX_TESTS = $(addprefix $(JAX_CHECKOUT)/tests/,custom_api_test.py api_test.py lax_autodiff_test.py)
 ON_JAXVIZ = -p replaced_by_jaxviz -c $(JAX_CHECKOUT)/pyproject.toml --rootdir $(JAX_CHECKOUT) -p no:cacheprovider $(JAX_TESTS) \

@@ -1,4 +1,4 @@
-"""What all tests share: a CPU backend of eight devices, JAX's cache on disk, and a process that does not fill up."""
+"""Shared by all tests: a CPU backend with eight devices, JAX's compilation cache, and a limit on the memory of the process."""
 
 import ctypes
 import gc
@@ -13,15 +13,15 @@ import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 flags = ["--xla_force_host_platform_device_count=8"]
-if "JAXVIZ_TESTS_OPTIMIZED" not in os.environ:  # `make test-all` has XLA optimize as it does for a user
-    # What LLVM makes of a program takes two thirds of the time of compiling it. The HLO, which memory and costs are read off, stays as it is.
+if "JAXVIZ_TESTS_OPTIMIZED" not in os.environ:  # `make test-all` uses XLA's defaults
+    # LLVM takes two thirds of the compile time. The HLO, from which memory and costs are read, stays the same.
     flags += ["--xla_backend_optimization_level=0"]
-    if version("jaxlib").startswith("0.10."):  # later ones do not know the flag, and XLA ends the process then
+    if version("jaxlib").startswith("0.10."):  # later ones abort on the unknown flag
         flags += ["--xla_cpu_use_fusion_emitters=false"]
 given = os.environ.get("XLA_FLAGS", "").split()
-# A worker has been given its parent's, and JAX's cache goes by them.
+# A worker inherits its parent's flags, which are part of the cache's key.
 os.environ["XLA_FLAGS"] = " ".join([*(flag for flag in flags if flag not in given), *given])
-# Compiling takes most of the time of the tests. Both workers, the processes that they start and the next run read what one has compiled.
+# Compiling takes most of the tests' time, so workers, the processes that they start and the next run share a cache.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
@@ -29,13 +29,13 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 MEMORY = Path("/proc/self/statm")
 MOST_BYTES = 7 << 28
 ROOM = 1 << 28
-"""By how much a process grows before it is emptied again, where it stays above the limit: what is compiled has to be read again each time."""
+"""How much a process that stays above the limit grows before its caches are cleared again, since refilling them takes time."""
 _done, _most = 0, MOST_BYTES
 
 
 def pytest_configure(config):
-    """Hypothesis makes up the same programs each time, unless `--hypothesis-profile random` is asked for."""
-    # A shell has what it runs in the background ignore interrupts, which some tests raise.
+    """Hypothesis generates the same programs each time, unless `--hypothesis-profile random` is given."""
+    # Shells make background processes ignore interrupts, which some tests raise.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.pluginmanager.hasplugin("hypothesispytest"):
@@ -47,7 +47,7 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """A file all of whose tests are left out by their mark is not imported: the libraries of some take seconds."""
+    """Does not import a file whose tests are all deselected by their mark: importing some libraries takes seconds."""
     chosen = config.getoption("markexpr")
     if not re.fullmatch(r"not \w+( and not \w+)*", chosen) or collection_path.suffix != ".py":
         return None
@@ -64,20 +64,20 @@ def pytest_collection(session):
 
 
 def pytest_collection_finish(session):
-    """What has been imported stays: the garbage collector need not look through all of it again and again, nor so often."""
+    """Imported objects stay alive, so the garbage collector skips them, and runs less often."""
     gc.enable()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)  # it took an eighth of the time
+    gc.set_threshold(10_000, 20, 20)  # it took an eighth of the tests' time
 
 
 def pytest_runtest_teardown():
-    """Ends what watches, and frees what has been compiled before there is too much of it, and gives the memory back, which the C library would keep.
+    """Stops watches, and frees compiled programs before they take too much memory, which is then returned to the system.
 
-    Each executable takes memory maps of its own, too, of which Linux gives a process 65,530.
+    Each executable also takes memory maps, of which Linux allows a process 65,530.
     """
     global _done, _most
-    # A report of what was compiled may have had the process watched from then on, and the tests after it with it.
+    # A report of compilations watches the process from then on, which would affect later tests.
     watching = sys.modules.get("jaxviz.runtime.compilations")
     if watching and watching.is_watching():
         watching.stop_all()
@@ -90,7 +90,7 @@ def pytest_runtest_teardown():
 
 
 def _empty():
-    """Frees what has been compiled, traced and derived; the collector need not look at what is left any more."""
+    """Frees everything compiled, traced and derived; the collector skips what is left."""
     import jax
 
     import jaxviz
@@ -99,30 +99,30 @@ def _empty():
     jax.clear_caches()
     gc.collect()
     gc.freeze()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
     if trim:
         trim(0)
 
 
 @pytest.fixture(scope="module")
 def little_to_collect():
-    """Little is on the heap: for tests that collect garbage often, which takes seconds of what other tests have left there."""
+    """A small heap, for tests that collect garbage often: collecting what other tests have left takes seconds."""
     _empty()
 
 
 def _resident():
-    """Bytes of memory that this process has."""
+    """The resident memory of this process in bytes."""
     return int(MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture(scope="module")
 def nothing_from_disk():
-    """JAX compiles all that it is asked for: for tests that count compilations or time them."""
+    """Disables the compilation cache, for tests that count or time compilations."""
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
     jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # JAX asks once in a process whether there is a cache
+    compilation_cache.reset_cache()  # JAX checks only once per process whether there is a cache
     yield
     jax.config.update("jax_enable_compilation_cache", True)
     compilation_cache.reset_cache()
@@ -130,7 +130,7 @@ def nothing_from_disk():
 
 @pytest.fixture
 def own_state():
-    """No state of this thread's: `jax.extend.core.jaxpr_as_fun` leaves one, by which JAX itself checks for no NaNs in it any more."""
+    """Resets a setting of this thread that `jax.extend.core.jaxpr_as_fun` leaves behind, and that disables JAX's NaN checks."""
     from jax._src import api, config
 
     api._post_hook_state.swap_local(config.config_ext.unset)
