@@ -3,6 +3,7 @@
 import html
 import io
 import re
+import sys
 from collections import Counter
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -46,6 +47,19 @@ def test_the_widget_comes_first_then_a_picture_and_a_table(explorer, shown):
         assert made.width == 2 * how["metadata"]["image/png"]["width"]
         assert made.convert("RGBA").getpixel((0, 0))[3] == 0  # the background is transparent, for light and dark pages
     assert set(table) == {"text/html", "text/plain"}
+
+
+def test_in_colab_the_widget_names_the_manager_that_shows_it(shown, monkeypatch):
+    colab = SimpleNamespace(
+        enable_custom_widget_manager=lambda: None, _widgets=SimpleNamespace(_installed_url="https://colab/manager.js")
+    )
+    monkeypatch.setitem(sys.modules, "google.colab.output", colab)
+    jaxviz.explore(layers, *layers_args)._ipython_display_()
+    (widget, how), *stills = shown
+    assert "application/vnd.jupyter.widget-view+json" in widget
+    of_colab = how["metadata"]["application/vnd.jupyter.widget-view+json"]["colab"]
+    assert of_colab == {"custom_widget_manager": {"url": "https://colab/manager.js"}}
+    assert [next(iter(data)) for data, _ in stills] == ["image/png", "text/html"]
 
 
 def test_a_terminal_has_the_text_alone(explorer, shown, monkeypatch):
