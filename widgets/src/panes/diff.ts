@@ -11,6 +11,7 @@ import { type Change, litAs, litLines, type Other, type State } from "../state/s
 import { button, h, onRowKey, section } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
 import type { Changes } from "../wire/explorer.generated";
+import { reasonOf } from "./pane";
 
 /** How many rows are shown before `more`. */
 const SHOWN = 200;
@@ -111,7 +112,13 @@ export class DiffPane {
     if (this.isQuick(key)) this.take(atOnce(work));
     else {
       if (isNew) this.say("Comparing…");
-      void inSlices(work, () => mine === this.asked).then((compared) => this.take(compared));
+      inSlices(work, () => mine === this.asked).then(
+        (compared) => this.take(compared),
+        (error) => {
+          console.error(error);
+          this.say(`The versions could not be compared: ${reasonOf(error)}`);
+        },
+      );
     }
   }
 
