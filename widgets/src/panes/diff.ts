@@ -30,8 +30,9 @@ interface Side {
 }
 
 interface Compared {
-  before: readonly Side[];
-  after: readonly Side[];
+  /** A line of a version; nothing at -1. */
+  before(i: number): Side | undefined;
+  after(i: number): Side | undefined;
   rows: readonly DiffRow[];
 }
 
@@ -48,7 +49,7 @@ export class DiffPane {
   /** The source, or the key of a stage; empty before the pane is shown. */
   private shown = "";
   private sides: { element: HTMLElement; side: Side }[] = [];
-  private compared: Compared = { before: [], after: [], rows: [] };
+  private compared: Compared = { before: () => undefined, after: () => undefined, rows: [] };
   /** The number of requests so far; only the result of the last one is shown. */
   private asked = 0;
 
@@ -165,7 +166,7 @@ export class DiffPane {
     const [before, after] = [sidesOfSource(this.other.state), sidesOfSource(this.state)];
     const texts = (sides: typeof before) => sides.map(({ text }) => text.trimEnd());
     const partner = yield* sameLines(texts(before), texts(after));
-    return { before, after, rows: aligned(partner, after.length) };
+    return { before: (i) => before[i], after: (i) => after[i], rows: aligned(partner, after.length) };
   }
 
   private *equations(key: string): Sliced<Compared> {
@@ -179,17 +180,21 @@ export class DiffPane {
     const there = yield* placeNames(state.model, before, (row) => matches.of(row));
     const partner = there.map((name) => placeOf.get(name) ?? -1);
     yield;
-    const sides = (state: State, lines: readonly Line[]): Side[] =>
-      lines.map((line) => ({
+    const side = (state: State, line: Line | undefined): Side | undefined =>
+      line && {
         state,
         file: -1,
         line: -1,
         row: line.kind === "equation" ? line.row : -1,
         content: () => lineParts(state, line),
-      }));
+      };
     const rows = aligned(partner, after.length);
     yield;
-    return { before: sides(state, before), after: sides(this.state, after), rows };
+    return {
+      before: (i) => side(state, before[i]),
+      after: (i) => side(this.state, after[i]),
+      rows,
+    };
   }
 
   // --- rows ---
@@ -201,8 +206,8 @@ export class DiffPane {
       return;
     }
     this.sides = [];
-    const amounts = ({ left, right }: DiffRow) => [this.amount(before[left]), this.amount(after[right])];
-    const isAlike = (row: DiffRow) => row.isSame && amounts(row)[0] === amounts(row)[1];
+    const isEqual = ({ left, right }: DiffRow) => this.amount(before(left)) === this.amount(after(right));
+    const isAlike = (row: DiffRow) => row.isSame && (this.shown !== "source" || isEqual(row));
     this.body.replaceChildren(...this.make(stretches(rows.length, (r) => isAlike(rows[r]!))));
     const [first] = this.body.querySelectorAll<HTMLElement>(".jv-diff-line[role]");
     if (first) first.tabIndex = 0;
@@ -254,7 +259,7 @@ export class DiffPane {
   }
 
   private row({ left, right, isSame }: DiffRow): HTMLElement {
-    const [before, after] = [this.compared.before[left], this.compared.after[right]];
+    const [before, after] = [this.compared.before(left), this.compared.after(right)];
     const differs = isSame && this.amount(before) !== this.amount(after);
     const cell = (side: Side | undefined, mark: string, sign: string) =>
       side

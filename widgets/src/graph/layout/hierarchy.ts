@@ -252,7 +252,7 @@ class Level {
       }
       i = end;
     }
-    return this.fold(items, starts, within);
+    return yield* this.fold(items, starts, within);
   }
 
   /** A box with a title around some items, or the items themselves if there are few. */
@@ -271,16 +271,22 @@ class Level {
     return [this.builder.noted(tree.add(SCOPE, title, inside))];
   }
 
-  private fold(items: readonly number[], starts: readonly number[], within: string): readonly number[] {
+  private *fold(
+    items: readonly number[],
+    starts: readonly number[],
+    within: string,
+  ): Sliced<readonly number[]> {
     const { tree, builder } = this;
     if (items.length < 2) return items;
     // Skip short lists: there can be thousands of them.
     if (items.reduce((sum, item) => sum + tree.count[item]!, 0) < WORTH) return items;
+    yield;
     const likes = items.map((item) => builder.like(item));
     const weights = items.map((item) => tree.count[item]!);
     const at = (i: number) => starts[i] ?? this.position(items.at(-1)!) + tree.rows(items.at(-1)!).length;
     const repeats = findRepeats(likes, weights, (i) => this.cut(at(i)));
     if (repeats.length === 0) return items;
+    yield;
     const folded: number[] = [];
     let done = 0;
     for (const { start, period, count } of repeats) {
@@ -290,18 +296,17 @@ class Level {
       );
       const isAll = period * count === items.length;
       const name = isAll && within ? within : this.nameOf(parts[0]!);
-      const copies =
-        period === 1
-          ? parts.map(([item]) => item!)
-          : parts.map((part, c) => {
-              // Fold repeats within a copy as well.
-              const inside = this.fold(
-                part,
-                part.map((item) => this.position(item)),
-                "",
-              );
-              return builder.noted(tree.add(COPY, `${name} ${c + 1}`, inside));
-            });
+      const copies: number[] = [];
+      for (const [c, part] of parts.entries()) {
+        if (period === 1) {
+          copies.push(part[0]!);
+          continue;
+        }
+        // Fold repeats within a copy as well.
+        const places = part.map((item) => this.position(item));
+        const inside = yield* this.fold(part, places, "");
+        copies.push(builder.noted(tree.add(COPY, `${name} ${c + 1}`, inside)));
+      }
       folded.push(builder.noted(tree.add(REPEAT, period === 1 ? this.nameOfAll(copies) : name, copies)));
       done = start + period * count;
     }
