@@ -1,14 +1,14 @@
-// Builds what the Python package ships into jaxviz/static: explorer.js, the main module, with its style sheet inside;
-// loader.js, the few lines that each widget has of its own; live.js, the plot of a watch; exercise.js, for exercises on pages
-// without a kernel; and parts/NAME.js for each src/host/parts/NAME.ts, see src/host/parts.ts. LICENSES.txt names the packages
-// that are in them.
+// Builds the scripts in jaxviz/static that the Python package ships: explorer.js, the main module, including its stylesheet;
+// loader.js, the short module that each widget contains; live.js, the plot of a watch; exercise.js, for exercises on pages
+// without a kernel; and parts/NAME.js for each src/host/parts/NAME.ts, see src/host/parts.ts. LICENSES.txt lists the packages
+// in them.
 import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { context, build as once } from "esbuild";
 
 const minified = !process.argv.includes("--watch");
 const common = { bundle: true, minify: minified, charset: "utf8", legalComments: "none", logLevel: "info" };
 
-/** A style sheet is imported as its text, with what it imports in it. */
+/** Stylesheets are imported as text, with their imports inlined. */
 const styles = {
   name: "styles",
   setup({ onLoad }) {
@@ -25,10 +25,10 @@ const styles = {
   },
 };
 
-/** The pixels of text, in all, that CodeMirror keeps above and below what is in sight; it has no option for them. */
+/** The pixels of text that CodeMirror renders above and below the viewport in total, for which it has no option. */
 const MARGIN = { theirs: "1000 /* VP.Margin */", ours: "400" };
 
-/** A text that leaps draws that much again, which in theirs is four times what a pane shows. */
+/** A jump to another position renders that much text again; CodeMirror's value is four times the height of a pane. */
 const margins = {
   name: "margins",
   setup({ onLoad }) {
@@ -43,7 +43,7 @@ const margins = {
 const folder = "src/host/parts";
 const parts = existsSync(folder) ? readdirSync(folder).filter((name) => name.endsWith(".ts")) : [];
 
-/** What runs in a worker is a text in the module, so that there is one file to load. */
+/** The worker's code is a string in the module, so that there is a single file to load. */
 async function workerSource() {
   const { outputFiles } = await once({
     ...common,
@@ -72,7 +72,7 @@ const options = {
   define: { LAYOUT_WORKER: JSON.stringify(await workerSource()) },
 };
 
-/** A classic script, which a page that is opened as a file loads too. */
+/** A classic script, which also loads in pages that are opened as files. */
 const script = {
   ...common,
   entryPoints: { exercise: "src/main/exercise.ts" },
@@ -82,14 +82,14 @@ const script = {
   plugins: [styles],
 };
 
-/** Of packages that hold more than their own license says. */
+/** Notes on packages that contain more than their own license covers. */
 const WITHIN = {
   "@hpcc-js/wasm-graphviz":
     "It holds Graphviz, compiled to WebAssembly, which is under the Eclipse Public License: https://graphviz.org/license/. " +
     "Its source is at https://gitlab.com/graphviz/graphviz.",
 };
 
-/** The packages that a bundle is made of, each with its license as it was published. */
+/** The packages in a bundle, each with its license as published. */
 function licenses({ inputs }) {
   const found = Object.keys(inputs).map((path) => /^(.*node_modules\/((?:@[^/]+\/)?[^/]+))\//.exec(path));
   const packages = new Map(found.filter(Boolean).map(([, folder, name]) => [name, folder]));

@@ -1,4 +1,4 @@
-// The explorers in frames follow the site's theme, which the reader may have set to another one than the system's.
+// The explorers in frames follow the site's theme, which may differ from the system's.
 function theme() {
   const chosen = document.body.dataset.theme;
   if (chosen === "light" || chosen === "dark") return chosen;
@@ -7,15 +7,15 @@ function theme() {
 function apply() {
   for (const frame of document.querySelectorAll("figure.explorer iframe")) {
     frame.style.colorScheme = theme();
-    const page = frame.contentDocument?.documentElement; // there is none of a page that is opened as a file, or not loaded yet
+    const page = frame.contentDocument?.documentElement; // missing if the page is opened as a file, or not loaded yet
     if (page) page.style.colorScheme = theme();
   }
 }
-// The gradient on the front page plays by itself, unless the reader prefers less motion. Its button, and Space, pause it.
+// The animation on the front page plays automatically, unless the reader prefers reduced motion. Its button, and Space, pause it.
 function play(frame, tries = 50) {
   const button = frame.contentDocument?.querySelector("[data-testid=motion-play]");
   if (button) button.click();
-  else if (tries > 0) setTimeout(play, 200, frame, tries - 1); // that part is loaded after the rest
+  else if (tries > 0) setTimeout(play, 200, frame, tries - 1); // that part is loaded last
 }
 addEventListener("DOMContentLoaded", () => {
   apply();

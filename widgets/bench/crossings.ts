@@ -1,4 +1,4 @@
-/** For each stage of some views, all boxes open: how many lines cross in our own layout, and how many in Graphviz's. */
+/** For each stage of some views, with all boxes open: the number of edge crossings in our own layout and in Graphviz's. */
 
 import { Graphviz } from "@hpcc-js/wasm-graphviz";
 import { placeByDot } from "../src/graph/layout/graphviz";
@@ -10,7 +10,7 @@ import { CLOSED, OPEN, type Positions } from "../src/graph/layout/shape";
 import { Model } from "../src/model/model";
 import { decode } from "../src/wire/schema";
 
-/** What is said of one stage: of ours and of Graphviz's in turn. */
+/** The figures of one stage: ours, then Graphviz's. */
 interface Found {
   stage: string;
   boxes: number;
@@ -19,7 +19,7 @@ interface Found {
   milliseconds: [number, number];
 }
 
-/** Of a view, as its bytes. */
+/** The figures of a view. @param bytes the encoded view. */
 export async function measured(bytes: Uint8Array<ArrayBuffer>): Promise<Found[]> {
   const graphviz = await Graphviz.load();
   const dot = (text: string) => graphviz.layout(text, "json0" as "json", "dot");
@@ -32,7 +32,7 @@ export async function measured(bytes: Uint8Array<ArrayBuffer>): Promise<Found[]>
       const at = place();
       return [at, performance.now() - start];
     };
-    // The first of each warms up.
+    // The first run of each is a warm-up.
     placeAll(shape);
     const [ours, own] = timed(() => placeAll(shape));
     const [theirs, other] = timed(() => placeByDot(shape, dot));

@@ -1,4 +1,4 @@
-// node bench/run.mjs VIEW...: says as JSON what `crossings.ts` finds of each view, a file that `encode` of the Python package wrote.
+// node bench/run.mjs VIEW...: prints as JSON what `crossings.ts` finds for each view, a file written by the Python package's `encode`.
 import { readFileSync } from "node:fs";
 import { build } from "esbuild";
 
