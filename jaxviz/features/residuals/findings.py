@@ -346,14 +346,15 @@ def find_forced(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site
     if not excess or has - had:  # nothing disappeared, or something else replaced it
         return ()
     there = replace(site, sources=Tracer(other.forward), derivation=other)
-    kept = Counter(made_at(a, there) for a in others)
+    kept = Counter(made_at(a, there) for a in others if excess[_type(a)])
     # Among values of one type, first take those whose line and operation have no residual left.
     unmatched: list[tuple[Residual, Any]] = []
     matched: list[tuple[Residual, Any]] = []
     for r, a in zip(residuals, atoms, strict=True):
-        key = made_at(a, site)
-        kept[key] -= 1
-        (unmatched if kept[key] < 0 else matched).append((r, _type(a)))
+        if excess[_type(a)]:
+            key = made_at(a, site)
+            kept[key] -= 1
+            (unmatched if kept[key] < 0 else matched).append((r, _type(a)))
     made = []
     for r, t in (*unmatched, *matched):
         if excess[t] > 0:
