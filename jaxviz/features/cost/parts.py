@@ -108,6 +108,8 @@ def _parts(equation: Equation, within: tuple[Equation, ...], times: int, copies:
 
 def run_by(equation: Equation) -> list[Program]:
     """The programs that an equation runs; for a choice, all that it may run."""
+    if not equation.operation.programs:  # the usual case
+        return []
     other = others.runs(equation)
     return [other] if other is not None else [b.program for b in bodies(equation)]
 

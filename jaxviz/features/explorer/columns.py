@@ -264,7 +264,7 @@ class ViewMaker:
             buffer_name=number(v.what for v in values),
             buffer_type=number(v.type for v in values),
         )
-        add_scopes(self.columns, self.numbers, timeline, self.places)
+        add_scopes(self.columns, self.numbers, timeline, steps, self.places)
         return "", timeline.n_devices, said_of_peak(timeline)
 
     @cached_property

@@ -132,6 +132,7 @@ def add_scopes(
     columns: dict[str, Any],
     numbers: Numbers,
     timeline: MemoryTimeline,
+    rows: Sequence[int],
     places: Sequence[Mapping[tuple[int, Equation], int]],
 ) -> None:
     """Adds the scopes of both passes, in the order of the steps of the modelled memory.
@@ -139,13 +140,15 @@ def add_scopes(
     Args:
       columns, numbers: where to add them.
       timeline: the modelled memory.
+      rows: the rows of its steps.
       places: for the forward and the backward stage, the row of each equation, by the row that contains its program and the equation.
     """
     strings = list(numbers.string.number)
     paths: dict[int, tuple[str, ...]] = {}
-    scope, group, location = (
-        np.asarray(columns[f"equation_{name}"]).tolist() for name in ("scope", "group", "location")
+    scope, group, location, program = (
+        np.asarray(columns[f"equation_{name}"]).tolist() for name in ("scope", "group", "location", "program")
     )
+    holder = np.asarray(columns["program_owner"])[program].tolist()
     is_user = [file.is_user for file in numbers.sources.files()]
     lines = {
         i: (file, line)
@@ -164,10 +167,11 @@ def add_scopes(
 
     passes: tuple[list[Item], list[Item]] = ([], [])
     function = timeline.derivation.primal.name
-    of_pass = [Items(place, path_of, group, lambda row: line_of.get(location[row], -1), function) for place in places]
+    line_at = lambda row: line_of.get(location[row], -1)
+    of_pass = [Items(place, holder, path_of, group, line_at, function) for place in places]
     sizes = []
-    for step in timeline.steps:
-        items = of_pass[step.is_backward].of_step(step.equation, step.within)
+    for row, step in zip(rows, timeline.steps, strict=True):
+        items = of_pass[step.is_backward].of_step(row, step.equation)
         passes[step.is_backward].extend(items)
         sizes.append(len(items))
     made: dict[str, list[Any]] = {name: [] for name in COLUMNS if name.startswith("scope_")}

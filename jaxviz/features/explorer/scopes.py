@@ -32,23 +32,38 @@ class Loop:
 Path = tuple[str | Loop, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
+class Kind:
+    """The data that thousands of items share, and that determines their scope.
+
+    Args:
+      path: the functions, scopes and loops that contain them, outermost first.
+      group: a number shared by one expression's equations in repeated layers and calls.
+      line: the user's line, or -1.
+    """
+
+    path: Path
+    group: int
+    line: int
+
+    def part(self, depth: int) -> str | Loop | None:
+        """A part of the path; None past its end."""
+        return self.path[depth] if depth < len(self.path) else None
+
+
+@dataclass(eq=False, slots=True)
 class Item:
     """An equation without nested programs, in one run of its program, or for a loop in all of them.
 
     Args:
       row: its row.
-      path: the functions, scopes and loops that contain it, outermost first.
       flops: the FLOPs over all its runs.
-      group: a number shared by one expression's equations in repeated layers and calls.
-      line: the user's line, or -1.
+      kind: what it shares with other items.
     """
 
     row: int
-    path: Path
     flops: int
-    group: int
-    line: int
+    kind: Kind
 
 
 @dataclass(slots=True)
@@ -88,57 +103,63 @@ class Items:
 
     Args:
       row_in: for a stage the row of each equation, by the row that contains its program and the equation.
+      holder_of: for each row the one that contains its program, or -1.
       path_of: the functions and scopes that contain an equation within its program, by row.
       group_of, line_of: the group and line of an item, by row.
       function: the name of the function, which contains everything.
     """
 
     row_in: Mapping[tuple[int, Equation], int]
+    holder_of: Sequence[int]
     path_of: Callable[[int], tuple[str, ...]]
     group_of: Sequence[int]
     line_of: Callable[[int], int]
     function: str
     costs: dict[int, Cost] = field(default_factory=dict)
+    paths: dict[int, Path] = field(default_factory=dict)
+    """The path to the equations within a row, by row."""
+    kinds: dict[tuple[Path, Path, int, int], Kind] = field(default_factory=dict)
 
-    def of_step(self, equation: Equation, within: Sequence[Equation]) -> list[Item]:
+    def of_step(self, row: int, equation: Equation) -> list[Item]:
         """The items of one step of the gradient: itself, or the contents of the loop or branch that it is."""
-        path: Path = ()
-        row = -1
-        for e in within:
-            row = self.row_in[row, e]
-            path = self._path(path, row)
-        return list(self._inside(equation, path, row, 1))
+        return list(self._inside(equation, self._path_into(self.holder_of[row]), row, 1))
 
-    def _inside(self, e: Equation, path: Path, holder: int, times: int) -> Iterator[Item]:
-        row = self.row_in[holder, e]
-        here = self._path(path, row)
+    def _path_into(self, row: int) -> Path:
+        if row < 0:
+            return ()
+        if row not in self.paths:
+            self.paths[row] = _joined(self._path_into(self.holder_of[row]), self.path_of(row))
+        return self.paths[row]
+
+    def _inside(self, e: Equation, path: Path, row: int, times: int) -> Iterator[Item]:
         programs = run_by(e)
         if not programs or any((row, i) not in self.row_in for p in programs for i in p.equations[:1]):
             # An equation run by another library's rule has no rows for what it runs.
-            flops = remembered(e, self.costs).flops * times
-            yield Item(row, self._without_function(here), flops, self.group_of[row], self.line_of(row))
+            yield Item(row, remembered(e, self.costs).flops * times, self._kind(path, row))
             return
         if is_choice(e):
             cost = lambda p: weight(sum((remembered(i, self.costs) for i in p.equations), Cost()))
             programs = [max(programs, key=cost)]
         n = repeats(e)[0]
+        here = _joined(path, self.path_of(row))
         if is_loop(e):
             here = (*here, Loop(self.group_of[row], str(e.primitive.name), n))
         for program in programs:
             for inner in program.equations:
-                yield from self._inside(inner, here, row, times * n)
+                yield from self._inside(inner, here, self.row_in[row, inner], times * n)
 
-    def _path(self, outer: Path, row: int) -> Path:
-        """The path to an equation, including that of the equation that contains its program; some equations have the complete path
-        themselves."""
-        own = self.path_of(row)
-        named = tuple(part for part in outer if isinstance(part, str))
-        if named and own[: len(named)] == named:
-            own = own[len(named) :]
-        return (*outer, *own)
+    def _kind(self, outer: Path, row: int) -> Kind:
+        key = outer, own, group, line = outer, self.path_of(row), self.group_of[row], self.line_of(row)
+        if key not in self.kinds:
+            path = _joined(outer, own)
+            self.kinds[key] = Kind(path[1:] if path and path[0] == self.function else path, group, line)
+        return self.kinds[key]
 
-    def _without_function(self, path: Path) -> Path:
-        return path[1:] if path and path[0] == self.function else path
+
+def _joined(outer: Path, own: Path) -> Path:
+    """The path to an equation, including that of the equation that contains its program; some equations have the complete path themselves."""
+    named = tuple(part for part in outer if isinstance(part, str))
+    return (*outer, *(own[len(named) :] if named and own[: len(named)] == named else own))
 
 
 def scopes_of(items: Sequence[Item], n_equations: int) -> list[Scope]:
@@ -172,11 +193,11 @@ class _Builder:
             return []
         if not items:
             return []
-        key = _keys(items, depth)
-        runs = [(k, list(run)) for k, run in groupby(items, key)]
+        keys = _keys(_counted(items), depth)
+        key = lambda item: keys[item.kind]
         if repeated:
-            together = grouped((item for _, run in runs for item in run), key)
-            return self._shown([self._scope(list(run), depth, times, level) for run in together])
+            return self._shown([self._scope(list(run), depth, times, level) for run in grouped(items, key)])
+        runs = [(k, list(run)) for k, run in groupby(items, key)]
         found: list[Scope] = []
         at = 0
         for first, last in _stretches(runs, depth):
@@ -185,7 +206,7 @@ class _Builder:
             if len({k for k, _ in runs[first:last] if k[0] != ""}) == 1:
                 found.append(self._scope(every, depth, times, level))
             else:
-                count = _evaluations(every, depth)
+                count = _evaluations(_counted(every), depth)
                 inside = self.inside(every, depth, count, True, level + 1)
                 found.append(Scope("", "repeated", max(1, count // times), every, inside))
             at = last
@@ -193,17 +214,19 @@ class _Builder:
         return self._shown(found)
 
     def _scope(self, items: list[Item], depth: int, times: int, level: int) -> Scope:
-        part = next((p for i in items if (p := _part(i, depth)) is not None), None)
-        evaluations = max(times, _evaluations(items, depth if part is None else depth + 1))
+        kinds = _counted(items)
+        part = next((p for k in kinds if (p := k.part(depth)) is not None), None)
+        evaluations = max(times, _evaluations(kinds, depth if part is None else depth + 1))
         count = max(1, round(evaluations / times))
         if part is None:
-            return Scope("", "line" if items[0].line >= 0 else "rest", count, items, line=items[0].line)
+            line = items[0].kind.line
+            return Scope("", "line" if line >= 0 else "rest", count, items, line=line)
         if isinstance(part, Loop):
             inside = self.inside(items, depth + 1, evaluations, evaluations > 1, level + 1)
             loop = Scope(part.name, "loop", part.trips * count, items, inside)
             return _without_middle(loop)
-        name = alike([p for i in items if isinstance(p := _part(i, depth), str)])
-        if len(names := {_part(i, depth + 1) for i in items}) == 1 and None not in names:
+        name = alike([p for k in kinds if isinstance(p := k.part(depth), str)])
+        if len(names := {k.part(depth + 1) for k in kinds}) == 1 and None not in names:
             evaluations, count = times, 1  # the loop around everything that it calls counts as part of it
         inside = self.inside(items, depth + 1, evaluations, evaluations > 1, level + 1)
         scope = Scope(name, "scope", count, items, inside)
@@ -225,17 +248,18 @@ class _Builder:
         return found
 
 
-def _part(item: Item, depth: int) -> str | Loop | None:
-    return item.path[depth] if depth < len(item.path) else None
+def _counted(items: Iterable[Item]) -> Counter[Kind]:
+    """The number of items of each kind, in order of first appearance."""
+    return Counter(i.kind for i in items)
 
 
-def _keys(items: Sequence[Item], depth: int) -> Callable[[Item], tuple[Hashable, ...]]:
+def _keys(kinds: Iterable[Kind], depth: int) -> dict[Kind, tuple[Hashable, ...]]:
     """The common key of items in one scope: its name without the number of a layer; for items in no scope, the line."""
     groups: dict[str, set[int]] = {}
-    for item in items:
-        part = _part(item, depth)
+    for kind in kinds:
+        part = kind.part(depth)
         if isinstance(part, str):
-            groups.setdefault(part, set()).add(item.group)
+            groups.setdefault(part, set()).add(kind.group)
     names: dict[str, str] = {}
     for same in grouped(groups, pattern):
         for name in same:
@@ -243,37 +267,40 @@ def _keys(items: Sequence[Item], depth: int) -> Callable[[Item], tuple[Hashable,
             like = (names[n] for n in same if n in names and _are_alike(groups[n], groups[name]))
             names[name] = next(like, name)
 
-    def key(item: Item) -> tuple[Hashable, ...]:
-        part = _part(item, depth)
+    def key(kind: Kind) -> tuple[Hashable, ...]:
+        part = kind.part(depth)
         if isinstance(part, str):
             return ("scope", names[part])
-        return ("", item.line) if part is None else ("loop", part.group)
+        return ("", kind.line) if part is None else ("loop", part.group)
 
-    return key
+    return {kind: key(kind) for kind in kinds}
 
 
 def _are_alike(first: set[int], second: set[int]) -> bool:
     return 2 * len(first & second) > max(len(first), len(second))
 
 
-def _evaluations(items: Sequence[Item], depth: int) -> int:
-    """The repetitions of a scope whose items share these first parts: as many as most of its contents have.
+def _evaluations(kinds: Mapping[Kind, int], depth: int) -> int:
+    """The repetitions of a scope with so many items of each kind, which share these first parts: as many as most of its contents have.
 
     The most common count of the functions in it, or of all its contents, whichever is lower: a function may be called twice each time, and
       of one product the backward pass computes two.
     """
-    parts = grouped(items, _keys(items, depth))
-    if len(parts) == 1 and _part(items[0], depth) is None:
-        return _most(Counter(i.group for i in items).values())
-    times = [_times_called(part, depth) for part in parts]
-    of_functions = [n for n, part in zip(times, parts, strict=True) if _part(part[0], depth) is not None]
+    parts = grouped(kinds, _keys(kinds, depth).__getitem__)
+    if len(parts) == 1 and parts[0][0].part(depth) is None:
+        of_group: Counter[int] = Counter()
+        for kind, n in kinds.items():
+            of_group[kind.group] += n
+        return _most(of_group.values())
+    times = [_times_called({kind: kinds[kind] for kind in part}, depth) for part in parts]
+    of_functions = [n for n, part in zip(times, parts, strict=True) if part[0].part(depth) is not None]
     return min(_most(each) for each in (times, of_functions) if each)
 
 
-def _times_called(items: Sequence[Item], depth: int) -> int:
-    names = {_part(i, depth) for i in items}
+def _times_called(kinds: Mapping[Kind, int], depth: int) -> int:
+    names = {kind.part(depth) for kind in kinds}
     # `block_0` and `block_1` are called once each.
-    return max(1, _evaluations(items, depth if None in names else depth + 1) // len(names))
+    return max(1, _evaluations(kinds, depth if None in names else depth + 1) // len(names))
 
 
 def _most(numbers: Iterable[int]) -> int:
@@ -290,7 +317,7 @@ def _stretches(runs: Sequence[tuple[tuple[Hashable, ...], list[Item]]], depth: i
     again = {
         key: at
         for key, at in places.items()
-        if len(at) > 1 and _evaluations([item for i in at for item in runs[i][1]], depth) > 1
+        if len(at) > 1 and _evaluations(_counted(item for i in at for item in runs[i][1]), depth) > 1
     }
     start = 0
     while start < len(runs):
