@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 from jaxviz.analysis.walk import location_of, own_location_of, primal_equation, programs_in, with_holders
+from jaxviz.derivation import Derivation
 from jaxviz.ir.expressions import assigned_at, expression_at, shortened_expression
 from jaxviz.ir.origin import Instructions, Location, ancestors, own_line, written_by
 from jaxviz.ir.syntax import Atom, Equation, Program
@@ -124,9 +126,21 @@ class Naming:
 
     def is_whole(self, equation: Equation, within: Sequence[Equation], place: int) -> bool:
         """Whether a value is that of the user's whole expression: something outside the expression reads it."""
+        key = equation, tuple(within), place
+        if (known := self._whole.get(key)) is None:
+            known = self._whole[key] = self._find_whole(equation, within, place)
+        return known
+
+    @cached_property
+    def _whole(self) -> dict[tuple[Equation, tuple[Equation, ...], int], bool]:
+        """The answers of `is_whole` so far: reports name a value itself, its cotangent, and what it is assigned to."""
+        return {}
+
+    def _find_whole(self, equation: Equation, within: Sequence[Equation], place: int) -> bool:
         if _is_of_users_rule(equation):
             return self._is_alone(equation)
-        for depth, e in reversed(list(enumerate((*within, equation)))):
+        for depth in range(len(within), -1, -1):
+            e = equation if depth == len(within) else within[depth]
             source = primal_equation(e)
             program = self._home.get(source)
             if program is None:  # the body of a call that the forward program contains a copy of
@@ -142,6 +156,16 @@ class Naming:
                 return False
             place = program.outvars.index(value)
         return False
+
+
+_NAMINGS: WeakKeyDictionary[Derivation, Naming] = WeakKeyDictionary()
+
+
+def naming_of(derivation: Derivation) -> Naming:
+    """The names of the values in a derivation's programs: one object for all reports on the derivation, which share its answers."""
+    if derivation not in _NAMINGS:
+        _NAMINGS[derivation] = Naming(derivation.primal, derivation.forward)
+    return _NAMINGS[derivation]
 
 
 def written_at(location: Location | None, room: int = ROOM) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxviz import higher_order
-from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming, OwnName
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming, OwnName, naming_of
 from jaxviz.analysis.walk import Source, Tracer, defined_at, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
@@ -41,7 +41,7 @@ class Site:
             arguments,
             where,
             derivation,
-            Naming(derivation.primal, forward),
+            naming_of(derivation),
         )
 
     def name(self, atom: Atom) -> str:

@@ -257,7 +257,10 @@ def defined_at(program: Program) -> Location:
 
 def place_of(equation: Equation, value: Atom | None) -> int:
     """The index of a value among an equation's results; 0 if it is none of them."""
-    return next((i for i, v in enumerate(equation.outvars) if v is value), 0)
+    for i, v in enumerate(equation.outvars):
+        if v is value:
+            return i
+    return 0
 
 
 def programs_in(program: Program) -> dict[Program, None]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress
+from typing import Any
 from typing import Literal as OneOf
 
 import numpy as np
@@ -20,11 +21,12 @@ from jaxviz.features.memory.names import Names, what_makes
 from jaxviz.higher_order import bodies, of
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
-from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.report.tables import nbytes, type_text
 
 Kind = OneOf["argument", "constant", "residual", "temporary", "cotangent", "result"]
 KINDS: tuple[Kind, ...] = ("argument", "constant", "residual", "temporary", "cotangent", "result")
+_KIND = {kind: i for i, kind in enumerate(KINDS)}
 
 
 @dataclass(eq=False, slots=True)
@@ -49,9 +51,9 @@ class Buffer:
     """The last step of the forward pass that needs it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)  # not frozen, like Equation
 class Live:
-    """A value in memory, and the steps during which it is there.
+    """A value in memory, and the steps during which it is there. It is immutable.
 
     >>> timeline = jaxviz.memory(loss, params, x)
     >>> max(timeline.values, key=lambda v: v.nbytes * (v.last - v.born + 1))
@@ -64,9 +66,7 @@ class Live:
       born: the first step at which it is in memory.
       last: the last step; the number of steps if it is still there at the end.
       equation: the equation that computes it, at step `born`; None for an input.
-      location: the user's line; None for an argument.
       residuals: the indices of the residuals that it holds: several if one is a view of another.
-      repeats: a key, the same for values of one expression in repeated layers and calls.
     """
 
     what: str
@@ -75,15 +75,25 @@ class Live:
     kind: Kind
     born: int
     last: int
-    equation: Equation | None = None
-    location: Location | None = None
-    residuals: tuple[int, ...] = ()
-    repeats: Hashable = None
+    equation: Equation | None
+    residuals: tuple[int, ...]
+    buffer: Buffer = field(repr=False)
+    model: Model = field(repr=False)
+
+    @property
+    def location(self) -> Location | None:
+        """The user's line; None for an argument."""
+        return self.model.location(self.buffer)
+
+    @property
+    def repeats(self) -> Hashable:
+        """A key, the same for values of one expression in repeated layers and calls."""
+        return self.model.repeats(self.buffer)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)  # not frozen, like Equation
 class Step:
-    """The step of one equation.
+    """The step of one equation. It is immutable.
 
     Args:
       equation: in the order of evaluation, with the equations of called functions in place of the call.
@@ -141,6 +151,10 @@ class Model:
         self.in_pass = True
         self.outside: set[int] = set()
         """The steps in neither pass, such as those of an optimizer."""
+        self.of_types: dict[int, tuple[int, str, Any]] = {}
+        """The bytes of a value of a type, the type's text, and the type, by its identity: many values share few types."""
+        self.writes: dict[Operation, bool] = {}
+        """Whether an operation's result may take the memory of an operand: many equations share few operations."""
 
     def run(self) -> tuple[Step, ...]:
         """Walks both programs."""
@@ -230,8 +244,10 @@ class Model:
         parts: int = 1,
     ) -> Buffer:
         born = len(self.steps) - (equation is not None)
-        taken = 0 if compat.is_on_host(atom.aval) else nbytes(atom.aval) // parts
-        buffer = Buffer(taken, kind, born, born, equation, within, type_text(atom.aval), name)
+        if (known := self.of_types.get(id(atom.aval))) is None:
+            taken = 0 if compat.is_on_host(atom.aval) else nbytes(atom.aval)
+            known = self.of_types[id(atom.aval)] = taken, type_text(atom.aval), atom.aval
+        buffer = Buffer(known[0] // parts, kind, born, born, equation, within, known[1], name)
         if equation is not None:
             buffer.var = atom
             buffer.is_free = is_made_where_read(equation)
@@ -245,7 +261,7 @@ class Model:
 
     def walk(self, program: Program, env: dict[Atom, Buffer], within: tuple[Equation, ...]) -> None:
         for e in _put_off(program):
-            if of(e).kind in ("call", "devices"):
+            if e.operation.programs and of(e).kind in ("call", "devices"):
                 (body,) = bodies(e)
                 inner: dict[Atom, Buffer] = {
                     v: self.read(env, e.invars[i]) for v, i in zip(body.program.invars, body.operands, strict=True)
@@ -277,11 +293,12 @@ class Model:
             for k, v in enumerate(e.outvars):
                 parts = self.layouts.parts(e, k) if self.layouts is not None else 1
                 env[v] = self.new(v, self.kind_of(e), e, within, parts=parts)
-            if may_write_into_an_operand(e):
+            if (writes := self.writes.get(e.operation)) is None:
+                writes = self.writes[e.operation] = may_write_into_an_operand(e)
+            if writes:
                 (made,) = (env[v] for v in e.outvars)
                 self.into.append((now, [b for b in operands if b.nbytes == made.nbytes], made))
-            inner_peak = self.peak_inside(e)
-            if inner_peak:
+            if e.operation.programs and (inner_peak := self.peak_inside(e)):
                 self.inside[now] = inner_peak
 
     def kind_of(self, e: Equation) -> Kind:
@@ -318,17 +335,18 @@ class Model:
     def alive_by_step(self) -> np.ndarray:
         self.settle()
         n = len(self.steps)
-        most = sum(b.nbytes for b in self.buffers) + sum(self.inside.values())
+        there = [b for b in self.buffers if b.nbytes and not b.is_free and b.last >= b.born]
+        most = sum(b.nbytes for b in there) + sum(self.inside.values())
         # Nested scans may stack more bytes than int64 holds, and NumPy would overflow silently.
-        change = np.zeros((n + 1, len(KINDS)), np.int64 if most < 2**63 else object)
-        for b in self.buffers:
-            if b.nbytes and not b.is_free and b.last >= b.born:
-                change[min(b.born, n), KINDS.index(b.kind)] += b.nbytes
-                if b.last + 1 <= n:
-                    change[b.last + 1, KINDS.index(b.kind)] -= b.nbytes
+        whole = np.int64 if most < 2**63 else object
+        change = np.zeros((n + 1, len(KINDS)), whole)
+        sizes = np.array([b.nbytes for b in there], whole)
+        kinds = np.array([_KIND[b.kind] for b in there], np.int64)
+        np.add.at(change, (np.array([min(b.born, n) for b in there], np.int64), kinds), sizes)
+        np.subtract.at(change, (np.array([min(b.last + 1, n) for b in there], np.int64), kinds), sizes)
         alive: np.ndarray = np.cumsum(change, axis=0)[:n]
         for step, inside in self.inside.items():
-            alive[step, KINDS.index("temporary")] += inside
+            alive[step, _KIND["temporary"]] += inside
         return alive
 
     def finished(self) -> tuple[Step, ...]:
@@ -341,25 +359,16 @@ class Model:
 
     def values(self, at: int | None = None) -> Iterator[Live]:
         """What takes memory at any step, or at a given one: a value, or the body of a running loop."""
-        for b in self.buffers:
+        for b in (*self.buffers, *self.insides()):
             is_there = b.born <= min(b.last, len(self.steps) - 1) if at is None else b.born <= at <= b.last
-            if not b.nbytes or b.is_free or not is_there:
-                continue
-            location = b.location
-            if location is None and b.equation is not None:
-                location = self.names_at(b.born).location(b.equation, b.within)
-            yield Live(
-                self.called(b), b.type, b.nbytes, b.kind, b.born, b.last, b.equation, location, b.residuals,
-                self.repeats(b),
-            )  # fmt: skip
+            if b.nbytes and not b.is_free and is_there:
+                yield Live(self.called(b), b.type, b.nbytes, b.kind, b.born, b.last, b.equation, b.residuals, b, self)
+
+    def insides(self) -> Iterator[Buffer]:
+        """The memory of the bodies of loops and branches, each while it runs."""
         for step, taken in self.inside.items():
-            if at in (None, step):
-                e, within, _ = self.steps[step]
-                inside = f"inside {what_makes(e, within)}"
-                repeats = ("inside", repetition(e, within))
-                yield Live(
-                    inside, "", taken, "temporary", step, step, e, self.names_at(step).location(e, within), (), repeats
-                )
+            e, within, _ = self.steps[step]
+            yield Buffer(taken, "temporary", step, step, e, within, name=f"inside {what_makes(e, within)}")
 
     def names_at(self, step: int) -> Names:
         """The names of a step's results."""
@@ -376,6 +385,12 @@ class Model:
     def called(self, b: Buffer) -> str:
         """The name of the value in a buffer."""
         return b.name or ("" if b.equation is None else self.names_at(b.born).of(b.equation, b.within, b.var))
+
+    def location(self, b: Buffer) -> Location | None:
+        """The user's line that computes the value in a buffer; None for an argument."""
+        if b.location is not None or b.equation is None:
+            return b.location
+        return self.names_at(b.born).location(b.equation, b.within)
 
     def repeats(self, b: Buffer) -> Hashable:
         """A key shared by values of one expression in repeated layers and calls."""
@@ -419,10 +434,10 @@ def _put_off(program: Program) -> Sequence[Equation]:
 
     The jaxpr has them before the first cotangent, but nothing ties them to that position, and a scheduler that minimises memory moves them.
     """
-    order = {e: i for i, e in enumerate(program.equations)}
-    waiting = {e for e in order if _comes_late(e)}
+    waiting = {e for e in program.equations if _comes_late(e)}
     if not waiting:
         return program.equations
+    order = {e: i for i, e in enumerate(program.equations)}
     maker: dict[Atom, Equation] = {v: e for e in waiting for v in e.outvars}
     placed: list[Equation] = []
     for e in order:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming, naming_of
 from jaxviz.analysis.site import call_name
 from jaxviz.analysis.walk import place_of, programs_in, with_holders
 from jaxviz.derivation import Derivation
+from jaxviz.ir.expressions import shows_source
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Var
 
@@ -54,8 +55,7 @@ class Names:
 
     @cached_property
     def _naming(self) -> Naming:
-        forward = self.derivation.forward if any(self.derivation.nonzeros) else None
-        return Naming(self.derivation.primal, forward)
+        return naming_of(self.derivation) if any(self.derivation.nonzeros) else Naming(self.derivation.primal)
 
     @cached_property
     def _tangents(self) -> Mapping[Atom, Atom]:
@@ -86,9 +86,17 @@ class Names:
 
     def _value(self, value: Atom) -> str:
         """The expression of a value of the forward program, or the path of an argument; '' if there is none."""
-        if value in self._makers:
-            return self._naming.name(*self._makers[value], ROOM_IN_SENTENCE)
-        return self._arguments.get(value, "") if isinstance(value, Var) else ""
+        key = value, shows_source()
+        if key not in self._values:
+            made = self._makers.get(value)
+            named = self._arguments.get(value, "") if isinstance(value, Var) else ""
+            self._values[key] = named if made is None else self._naming.name(*made, ROOM_IN_SENTENCE)
+        return self._values[key]
+
+    @cached_property
+    def _values(self) -> dict[tuple[Atom, bool], str]:
+        """The names of values found so far: several equations form the cotangent of each."""
+        return {}
 
 
 def what_makes(equation: Equation, within: Sequence[Equation]) -> str:

@@ -35,9 +35,9 @@ class Dummy:
     nbytes: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen, like Equation
 class Residual(Data):
-    """A value that the forward program saves for the backward program.
+    """A value that the forward program saves for the backward program. It is immutable.
 
     >>> largest = max(jaxviz.residuals(loss, params, x), key=lambda r: r.nbytes)
     >>> largest.expression, largest.location, largest.why

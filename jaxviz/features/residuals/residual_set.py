@@ -386,7 +386,9 @@ def _residual(
     backward: list[Reader] | None,
 ) -> Residual:  # fmt: skip
     sources = site.sources(atom)
-    real = sorted((s for s in sources if not s.is_dummy), key=lambda s: s.equation is None) or list(sources)
+    real: Sequence[Source] = sources
+    if len(sources) > 1:
+        real = sorted((s for s in sources if not s.is_dummy), key=lambda s: s.equation is None) or sources
     source = real[0]
     producer = source.equation
     kind = _kind(source, atom, site, arguments)
