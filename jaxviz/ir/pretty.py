@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import count, filterfalse
+from itertools import count, filterfalse, product
+from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
 from jaxviz.ir import compat
@@ -48,7 +48,7 @@ def variable_names(program: Program, given: Mapping[Var, str] | None = None) -> 
     taken = frozenset(names.values())
     times = Counter(_nested(program))
     shared = frozenset(nested for nested, n in times.items() if n > 1)
-    _name(program, names, filterfalse(taken.__contains__, map(_letters, count())), shared)
+    _name(program, names, filterfalse(taken.__contains__, _letters()), shared)
     return names
 
 
@@ -61,8 +61,7 @@ def _nested(program: Program) -> Iterator[Program]:
 
 
 def _name(program: Program, names: dict[Var, str], fresh: Iterator[str], shared: frozenset[Program]) -> None:
-    read = {a for equation in program.equations for a in equation.invars}
-    read.update(program.outvars)
+    read = set(program.outvars).union(*[equation.invars for equation in program.equations])
     for v in (*program.constvars, *program.invars):
         if v not in names:
             names[v] = next(fresh)
@@ -86,14 +85,11 @@ def _name_alike(inner: Sequence[Atom], outer: Sequence[Atom], names: dict[Var, s
             names[a] = names[like]
 
 
-@lru_cache(maxsize=1 << 18)
-def _letters(i: int) -> str:
-    digits = ""
-    while True:
-        i, rest = divmod(i, 26)
-        digits = chr(ord("a") + rest) + digits
-        if i == 0:
-            return digits
+def _letters() -> Iterator[str]:
+    """a, ..., z, ba, bb, ...: the numbers from 0 with letters for digits."""
+    yield from ascii_lowercase
+    for n in count(1):
+        yield from map("".join, product(ascii_lowercase[1:], *[ascii_lowercase] * n))
 
 
 def printed_params(operation: Operation) -> list[str]:

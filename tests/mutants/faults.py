@@ -314,8 +314,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "what is divided among devices counts whole on each",
         "jaxviz/features/memory/model.py",
-        "taken = 0 if compat.is_on_host(atom.aval) else nbytes(atom.aval) // parts",
-        "taken = 0 if compat.is_on_host(atom.aval) else nbytes(atom.aval)",
+        "buffer = Buffer(known[0] // parts, kind",
+        "buffer = Buffer(known[0], kind",
         "tests/features/memory",
     ),
     Fault(
@@ -328,8 +328,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a value is gone a step too early",
         "jaxviz/features/memory/model.py",
-        "change[b.last + 1, KINDS",
-        "change[b.last, KINDS",
+        "[min(b.last + 1, n) for b in there]",
+        "[min(b.last, n) for b in there]",
         "tests/features/memory",
     ),
     Fault(
@@ -447,8 +447,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "an equation that is shown first is a twin",
         "jaxviz/features/explorer/rows.py",
-        "[-1 if row == i else row for i, row in enumerate(first)]",
-        "[row for i, row in enumerate(first)]",
+        "np.where(first == np.arange(n), -1, first)",
+        "first",
         "tests/features/explorer tests/page",
     ),
     Fault(

@@ -38,8 +38,8 @@ def add_lines(
       derivation: the programs.
       residuals: the residuals of the gradient.
     """
-    work = _work(rows)
     location, role = (np.asarray(columns[f"equation_{name}"], np.int64) for name in ("location", "role"))
+    work = _work(rows, columns["equation_flops"])
     rows_of = {stage.key: slice(*stage.equations) for stage in stages}
     passes = [rows_of[key] for key in ("forward", "backward")]
     # What comes from none of the user's lines counts for the line that defines the function.
@@ -69,22 +69,29 @@ def add_lines(
         columns[f"line_{name}"] = np.bincount(line_of, sums, len(number))
 
 
-def _work(rows: Rows) -> np.ndarray:
-    """The FLOPs of each row over all its runs; 0 if its nested programs are counted, and in branches other than the most expensive one."""
+def _work(rows: Rows, flops: np.ndarray) -> np.ndarray:
+    """The FLOPs of each row over all its runs; 0 if its nested programs are counted, and in branches other than the most expensive one.
+
+    Args:
+      rows: the rows of the equations.
+      flops: the FLOPs of each equation, in one run of its program.
+    """
     costs: dict[int, Cost] = {}
     held: dict[int, list[int]] = {}
     for program, owner in enumerate(rows.owners):
         held.setdefault(owner, []).append(program)
     times = [int(owner < 0) for owner in rows.owners]
-    work = np.zeros(len(rows.equations))
+    counts_inside = []
     # The nested programs of a row follow it.
-    for row, equation in enumerate(rows.equations):
-        n = times[rows.program_of[row]]
-        inside = [p for p in held.get(row, ()) if any(rows.programs[p] is run for run in _counted(equation, costs))]
-        if not inside:
-            work[row] = n * remembered(equation, costs).flops
+    for row in sorted(held.keys() - {-1}):
+        equation = rows.equations[row]
+        inside = [p for p in held[row] if any(rows.programs[p] is run for run in _counted(equation, costs))]
         for program in inside:
-            times[program] = n * repeats(equation)[0]
+            times[program] = times[rows.program_of[row]] * repeats(equation)[0]
+        if inside:
+            counts_inside.append(row)
+    work: np.ndarray = flops * np.array(times, np.float64)[rows.program_of]
+    work[counts_inside] = 0
     return work
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -48,10 +49,6 @@ class Numbers:
         self.of_literals: dict[tuple[str, int], int] = {}
         self.of_types: dict[Any, int] = {}
         self.of_locations: dict[tuple[Location, tuple[int, ...]], int] = {}
-        # Equations share source information, so each is looked up once, by identity.
-        self.located: dict[int, int] = {}
-        self.own: dict[int, int] = {}
-        self.scoped: dict[int, int] = {}
 
     def literal(self, literal: Literal) -> int:
         key = (_literal_text(literal), self.type(literal.aval))
@@ -73,9 +70,9 @@ class Numbers:
 
     def types(self, avals: list[Any]) -> list[int]:
         """The numbers of several types, each looked up once, by identity."""
-        ids = list(map(id, avals))
-        number = {i: self.type(aval) for i, aval in dict(zip(ids, avals, strict=True)).items()}
-        return [number[i] for i in ids]
+        different, which = shared(avals)
+        numbers = [self.type(aval) for aval in different]
+        return [numbers[i] for i in which.tolist()]
 
     def location(self, location: Location | None) -> int:
         if location is None:
@@ -93,39 +90,46 @@ class Numbers:
                 self.columns[name].append(number)
         return found
 
-    def own_lines_of(self, equations: Sequence[Equation]) -> list[int]:
-        """For each equation the user's own line, or that of its nearest origin; -1 if none has one."""
-        return _nearest(equations, self.own, lambda source: self.location(own_line(source)), -1)
+    def own_lines_of(self, equations: Sequence[Equation], sources: Shared) -> np.ndarray:
+        """For each equation the user's own line, or that of its nearest origin; -1 if none has one.
 
-    def locations_of(self, equations: Sequence[Equation]) -> list[int]:
+        Args:
+          equations: the equations.
+          sources: their sources, as `shared` returns them.
+        """
+        return _nearest(equations, sources, lambda source: self.location(own_line(source)), -1)
+
+    def locations_of(self, equations: Sequence[Equation], sources: Shared) -> np.ndarray:
         """The same, but with a library's line if there is no line of the user's."""
-        return _nearest(equations, self.located, lambda source: self.location(locate(source)), -1)
+        return _nearest(equations, sources, lambda source: self.location(locate(source)), -1)
 
-    def paths_to(self, equations: Sequence[Equation]) -> list[int]:
+    def paths_to(self, equations: Sequence[Equation], sources: Shared) -> np.ndarray:
         """The functions and scopes that lead to each equation, as in `call_path`."""
-        return _nearest(equations, self.scoped, lambda source: self.string(path_to(source)), 0)
+        return _nearest(equations, sources, lambda source: self.string(path_to(source)), 0)
 
 
-def _nearest(equations: Sequence[Equation], known: dict[int, int], find: Callable[[Any], int], none: int) -> list[int]:
-    """The result for each equation's source, or else for its nearest origin with one, or `none`.
+Shared = tuple[list[Any], np.ndarray]
 
-    Args:
-      known: results for sources so far, by identity.
-    """
 
-    def look(source: Any) -> int:
-        if id(source) not in known:
-            known[id(source)] = find(source)
-        return known[id(source)]
+def shared(objects: Sequence[Any]) -> Shared:
+    """The distinct objects, by identity and in order of first appearance; and for each object its index among them."""
+    ids = list(map(id, objects))
+    different = dict(zip(ids, objects, strict=True))
+    number = dict(zip(different, count()))
+    return list(different.values()), np.fromiter(map(number.__getitem__, ids), np.int64, len(ids))
 
-    ids = [id(e.source) for e in equations]
-    for e in dict(zip(ids, equations, strict=True)).values():
-        look(e.source)
-    found = [known[i] for i in ids]
-    for i in [i for i, number in enumerate(found) if number == none]:
+
+def _nearest(equations: Sequence[Equation], sources: Shared, find: Callable[[Any], int], none: int) -> np.ndarray:
+    """What is found of the source of each, or else of the nearest that it came from, or `none`."""
+    different, which = sources
+    known = {id(source): find(source) for source in different}
+    found: np.ndarray = np.fromiter(known.values(), np.int64, len(known))[which]
+    for i in np.flatnonzero(found == none).tolist():
         for e in ancestors(equations[i]):
-            found[i] = look(e.source)
-            if found[i] != none:
+            if id(e.source) not in known:
+                known[id(e.source)] = find(e.source)
+            if known[id(e.source)] != none:
+                found[i] = known[id(e.source)]
                 break
     return found
 

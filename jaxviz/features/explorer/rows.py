@@ -6,7 +6,7 @@ There may be a hundred thousand rows, so columns are built one at a time, and va
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, count
+from itertools import chain, count, filterfalse
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from jaxviz.analysis.donation import Donation, donations_of
 from jaxviz.analysis.grouping import repetitions
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of
-from jaxviz.features.explorer.numbers import Numbers
+from jaxviz.features.explorer.numbers import Numbers, Shared, shared
 from jaxviz.features.explorer.relations import Variables, handed_to
 from jaxviz.higher_order import is_scan, of, scan_length
 from jaxviz.higher_order.jit import JIT
@@ -55,6 +55,8 @@ class Rows:
         """For each row the number of its program."""
         self.first: dict[Equation, int] = {}
         """For each equation the first row that shows it; set by `finish`."""
+        self.holders = np.zeros(0, np.int64)
+        """For each row the one that contains its program, or -1; set by `finish`."""
 
     # --- stages -------------------------------------------------------------------------------------------------------
 
@@ -71,19 +73,18 @@ class Rows:
         self._add_program(stage, program, -1)
         programs, equations = self.programs[first_program:], self.equations[first_row:]
         binders = [v for p in programs for v in (*p.constvars, *p.invars)]
-        outputs = [v for e in equations for v in e.outvars]
-        inputs = [a for e in equations for a in e.invars]
-        results = [a for p in programs for a in p.outvars]
+        outputs = list(chain.from_iterable([e.outvars for e in equations]))
+        inputs = list(chain.from_iterable([e.invars for e in equations]))
+        results = list(chain.from_iterable([p.outvars for p in programs]))
         label_of = dict(zip(program.invars, labels, strict=True))
         number = self._add_variables(list(dict.fromkeys(binders + outputs)), names, label_of)
-        for a in dict.fromkeys(inputs + results):
-            if a not in number:
-                number[a] = ~self.numbers.literal(a)  # type: ignore[arg-type]
+        for a in dict.fromkeys(filterfalse(number.__contains__, chain(inputs, results))):
+            number[a] = ~self.numbers.literal(a)  # type: ignore[arg-type]
         self.stages.append(number)
         for name, atoms in (
             ("binder_vars", binders), ("output_vars", outputs), ("input_atoms", inputs), ("result_atoms", results),
         ):  # fmt: skip
-            self.columns[name] += [number[a] for a in atoms]
+            self.columns[name] += map(number.__getitem__, atoms)
 
     def _add_program(
         self, stage: int, program: Program, owner: int, label: str = "", name: str = "", length: int = 0
@@ -139,12 +140,15 @@ class Rows:
             ("equation_inputs", [len(e.invars) for e in equations]),
             ("equation_outputs", [len(e.outvars) for e in equations]),
         ):
-            add[name] = [0, *accumulate(sizes)]
-        first = map(self.first.setdefault, equations, count())
-        add["equation_twin"] = [-1 if row == i else row for i, row in enumerate(first)]
-        add["equation_group"] = repetitions(equations, [self.owners[program] for program in self.program_of])
-        add["equation_location"] = self._locations()
-        add["equation_scope"] = self.numbers.paths_to(equations)
+            add[name] = np.cumsum([0, *sizes])
+        n = len(equations)
+        self.holders = np.array(self.owners, np.int64)[self.program_of]
+        first = np.fromiter(map(self.first.setdefault, equations, count()), np.int64, n)
+        add["equation_twin"] = np.where(first == np.arange(n), -1, first)
+        add["equation_group"] = repetitions(equations, self.holders.tolist())
+        sources = shared([e.source for e in equations])
+        add["equation_location"] = self._locations(sources)
+        add["equation_scope"] = self.numbers.paths_to(equations, sources)
         add["equation_decision"] = (
             string.all([decisions.get(e, "") for e in equations]) if decisions else [0] * len(equations)
         )
@@ -187,41 +191,37 @@ class Rows:
             stage_of = stage_of.tolist()
         self.columns.update(Variables(self.stages, self.programs, stage_of, self._program_holders).columns())
 
-    def _locations(self) -> list[int]:
+    def _locations(self, sources: Shared) -> np.ndarray:
         """The user's line of each equation, or of an enclosing one; a library's if none of them has one."""
-        places = self._held(self.numbers.own_lines_of(self.equations))
-        rest = [row for row, place in enumerate(places) if place < 0]
-        for row, place in zip(rest, self.numbers.locations_of([self.equations[row] for row in rest]), strict=True):
-            places[row] = place
-        return self._held(places) if rest else places
+        places = self._held(self.numbers.own_lines_of(self.equations, sources))
+        rest = np.flatnonzero(places < 0)
+        equations = [self.equations[row] for row in rest]
+        places[rest] = self.numbers.locations_of(equations, shared([e.source for e in equations]))
+        return self._held(places)
 
-    def _held(self, places: list[int]) -> list[int]:
-        """Equations without a value get that of the enclosing equation."""
-        for row, place in enumerate(places):
-            owner = self.owners[self.program_of[row]] if place < 0 else -1
-            if owner >= 0:
-                places[row] = places[owner]
+    def _held(self, places: np.ndarray) -> np.ndarray:
+        """Equations without a value get that of the nearest enclosing equation that has one."""
+        holders = self.holders.copy()
+        while (rest := np.flatnonzero((places < 0) & (holders >= 0))).size:
+            places[rest], holders[rest] = places[holders[rest]], self.holders[holders[rest]]
         return places
 
     def _add_operations(self) -> None:
         """The columns that depend on the operation: many equations share few operations."""
-        operations = [e.operation for e in self.equations]
-        examples = dict(zip(operations, self.equations, strict=True))
+        operations, of_row = shared([e.operation for e in self.equations])
+        examples = dict(zip(of_row.tolist(), self.equations, strict=True))
         string, costs = self.numbers.string, dict[int, Cost]()
         cells = (
-            string.all([operation.primitive.name for operation in examples]),
+            string.all([operation.primitive.name for operation in operations]),
             string.all(["\n".join(visible_params(e)) for e in examples.values()]),
-            string.all(["\n".join(printed_params(operation)) for operation in examples]),
+            string.all(["\n".join(printed_params(operation)) for operation in operations]),
         )
-        number = {operation: i for i, operation in enumerate(examples)}
-        of_row = np.array([number[o] for o in operations], np.int64)
         self._add_shared(("equation_primitive", "equation_params", "equation_printed"), cells, of_row)
         flops = np.array([flops_of(e, costs) for e in examples.values()], np.float64)
         self.columns["equation_flops"] = flops[of_row]
-        few = {operation for operation in examples if _has_more(operation)}
-        for row, operation in enumerate(operations) if few else ():
-            if operation in few:
-                self._add_more(row, operation)
+        few = np.array([_has_more(operation) for operation in operations], bool)
+        for row in np.flatnonzero(few[of_row]).tolist():
+            self._add_more(row, self.equations[row].operation)
 
     def _add_more(self, row: int, operation: Operation) -> None:
         """The columns that few equations have: axes, layouts, donations, called functions, trip counts."""
@@ -241,22 +241,20 @@ class Rows:
 
     def _holders(self, row: int) -> Iterator[Equation]:
         """The enclosing equations of a row, innermost first."""
-        while (row := self.owners[self.program_of[row]]) >= 0:
+        while (row := int(self.holders[row])) >= 0:
             yield self.equations[row]
 
     def _add_origins(self) -> None:
         """The columns that depend on the origin, which all equations of one application of a rule share."""
-        origins = [e.origin or _NO_ORIGIN for e in self.equations]
-        number = {origin: i for i, origin in enumerate(dict.fromkeys(origins))}
+        origins, of_row = shared([e.origin or _NO_ORIGIN for e in self.equations])
         string = self.numbers.string
-        roles = [_ROLE[o.role] for o in number]
-        transforms, rules = string.all([o.transform for o in number]), string.all([o.rule for o in number])
-        rows, earlier = [self.first.get(o.equation, -1) for o in number], [0] * len(number)  # type: ignore[arg-type]
-        for i, o in enumerate(number):
+        roles = [_ROLE[o.role] for o in origins]
+        transforms, rules = string.all([o.transform for o in origins]), string.all([o.rule for o in origins])
+        rows, earlier = [self.first.get(o.equation, -1) for o in origins], [0] * len(origins)  # type: ignore[arg-type]
+        for i, o in enumerate(origins):
             if rows[i] < 0 and o.equation is not None:
                 rows[i], earlier[i] = self._earlier(o.equation)
         names = ("equation_role", "equation_transform", "equation_rule", "equation_origin", "equation_earlier")
-        of_row = np.array([number[o] for o in origins], np.int64)
         self._add_shared(names, (roles, transforms, rules, rows, earlier), of_row)
 
     def _earlier(self, equation: Equation) -> tuple[int, int]:
@@ -285,7 +283,7 @@ class Rows:
           rows: the range of the stage's rows.
         """
         equations = self.equations[slice(*rows)]
-        return {(self.owners[self.program_of[row]], e): row for row, e in enumerate(equations, rows[0])}
+        return dict(zip(zip(self.holders[slice(*rows)].tolist(), equations, strict=True), range(*rows), strict=True))
 
 
 def _has_more(operation: Operation) -> bool:
