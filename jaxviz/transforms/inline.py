@@ -113,10 +113,12 @@ def numbers_in_place(program: Program) -> Program:
     def atom(a: Atom) -> Atom:
         return atoms.setdefault(a, Literal(a.val, a.aval)) if isinstance(a, Literal) and a.held else a
 
-    equations = tuple(
-        replace(e, operation=with_programs(e.operation, numbers_in_place), invars=tuple([atom(a) for a in e.invars]))
+    equations = tuple([
+        Equation(
+            with_programs(e.operation, numbers_in_place), tuple(map(atom, e.invars)), e.outvars, e.source, e.origin
+        )
         for e in program.equations
-    )
+    ])  # fmt: skip
     return replace(program, equations=equations, outvars=tuple([atom(a) for a in program.outvars]))
 
 
