@@ -752,4 +752,18 @@ FAULTS: tuple[Fault, ...] = (
         'ROLES.index("primal")',
         "tests/features/explorer/test_animation.py",
     ),
+    Fault(
+        "the explorer never receives the relations between variables",
+        "jaxviz/features/explorer/columns.py",
+        "            self.rows.add_relations()\n",
+        "",
+        "tests/features/explorer/test_explorer_widget.py",
+    ),
+    Fault(
+        "in the explorer repeated values keep the texts of the first",
+        "jaxviz/features/explorer/columns.py",
+        "            self.add_words(self._residuals)\n",
+        "",
+        "tests/features/explorer/test_explorer_widget.py",
+    ),
 )

@@ -53,8 +53,7 @@ _ADVISED = 3_000
 """Up to this many equations, a saved page includes the advice on the peak, which a live one requests."""
 
 _FIRST, _AT_A_TIME, _SAVED = 0.3, 0.08, 2.0
-"""Seconds of CPU time for settings of the switches: those sent with the switches, those computed per request of the page, and those of a
-saved page."""
+"""Seconds of CPU time for settings of the switches: those sent with them, those for each request of the page, and those of a saved page."""
 
 _SHOWN = (*STAGES, "compiled")
 """The possible values of `stage` and `beside`: the stages, and the compiled one."""

@@ -336,6 +336,25 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
     assert explorer.rest is before
 
 
+def test_the_rest_has_the_texts_of_each_residual_and_the_relations_between_variables(monkeypatch):
+    monkeypatch.setattr(module, "_AT_ONCE", 3)
+
+    def layers(ws, x):
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return x.sum()
+
+    explorer = jaxviz.explore(layers, [jnp.ones((3, 3))] * 3, jnp.ones((2, 3)))
+    explorer.complete()
+    first = decode(explorer.payload)
+    whole = decode(explorer.rest, first)
+    labels = lambda view: [view.strings[i] for i in view.columns["residual_label"]]
+    assert labels(whole) == [r.label for r in explorer.derivation.residuals]
+    assert len(set(labels(first))) < len(set(labels(whole)))
+    assert whole.columns["variable_kin"].any()
+    assert (whole.columns["variable_of"] >= 0).any()
+
+
 def test_a_page_of_a_large_program_is_whole(explorer, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_AT_ONCE", 3)
     explorer._fill()
