@@ -199,10 +199,12 @@ _SIZES = frozenset(
         "residual_dummy",
         "buffer_nbytes",
         "kept_nbytes",
+        "kept_times",
+        "scope_count",
         "scope_flops",
     }
 )
-"""Columns of bytes and FLOPs, which are 64-bit floats if any value exceeds 32 bits."""
+"""Columns of bytes, FLOPs and counts over nested loops, which are 64-bit floats if any value exceeds 32 bits."""
 
 
 @dataclass(frozen=True)
