@@ -73,6 +73,7 @@ def test_every_stage_is_derived_and_printed(deep):
         assert str(program).count(f" {name}[") >= DEPTH - 1
 
 
+@pytest.mark.sweep
 def test_every_report_is_made(deep):
     residuals = jaxviz.residuals(deep)
     assert residuals.summary.startswith(f"{len(residuals):,} residual")
@@ -85,6 +86,7 @@ def test_every_report_is_made(deep):
     assert jaxviz.to_dot(deep, stage="forward+backward").source.startswith("digraph")
 
 
+@pytest.mark.sweep
 def test_the_explorer_shows_all_of_it(deep):
     view = decode(encode(fit_to_show(ViewMaker(deep).first)))
     assert [stage.error for stage in view.stages] == [""] * len(view.stages)
@@ -101,6 +103,7 @@ def test_the_explorer_shows_all_of_it(deep):
         *(pytest.param(k, marks=pytest.mark.sweep) for k in ("cond", "checkpoint", "scan")),
     ],
 )
+@pytest.mark.sweep
 def test_a_page_is_saved_and_agrees_with_jax(kind, tmp_path):
     """JAX takes half a minute for the gradient of two hundred conds; half of them also exceed Python's limit."""
     f = traceable(kind, DEPTH // 2 if kind in ("cond", "scan") else DEPTH)

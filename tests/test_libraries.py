@@ -52,7 +52,7 @@ def test_forward_mode(case):
             jvp(case.fun, case.args, tangents)
 
 
-@pytest.mark.parametrize("case", FORWARD_ONLY_CASES, ids=str)
+@pytest.mark.parametrize("case", short(FORWARD_ONLY_CASES, 2), ids=str)
 def test_reverse_mode_is_refused_as_by_jax(case):
     tangents = seeds(case.args, tangent=True)
     assert_close(jaxviz.jvp(case.fun, case.args, tangents), jax.jvp(case.fun, case.args, tangents))

@@ -21,6 +21,7 @@ def theme(request):
     return getattr(request, "param", "light")
 
 
+@pytest.mark.sweep
 def test_two_views_of_one_widget_follow_each_other(in_lab):
     page = run_in_lab(in_lab, "e = jaxviz.explore(loss, *args)\ndisplay(e)", "display(e)")
     explorers = page.get_by_test_id("explorer")

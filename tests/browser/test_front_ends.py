@@ -119,6 +119,7 @@ w.VBox([e, out])
     expect(label).to_have_text("filter is tanh")
 
 
+@pytest.mark.sweep
 def test_notebook_7(lab, tab):
     page = tab.page
     name = write(lab.folder, "jaxviz.explore(loss, *args)")
@@ -182,6 +183,7 @@ def marimo(tmp_path):
         server.wait(20)
 
 
+@pytest.mark.sweep
 def test_marimo(marimo, tab):
     page = tab.page
     page.goto(marimo)

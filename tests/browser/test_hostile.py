@@ -177,6 +177,7 @@ def visit_the_rest(page):
                 holds(page, kind)
 
 
+@pytest.mark.sweep
 def test_nothing_runs_and_nothing_breaks_in_any_pane(watched, tab, tmp_path):
     f, args = hostile_program(tmp_path)
     path = jaxviz.explore(f, *args).save_html(tmp_path / "page.html", compiled=True)

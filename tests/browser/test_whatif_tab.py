@@ -112,6 +112,7 @@ def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
 
 
 @light
+@pytest.mark.sweep
 def test_a_page_has_what_was_worked_out_and_says_that_there_is_no_kernel(tab, tmp_path):
     f, args = transformer(2)
     explorer = jaxviz.explore(f, *args)

@@ -195,6 +195,7 @@ def test_a_clean_process_has_no_flags():
 
 
 @pytest.mark.process
+@pytest.mark.sweep
 def test_flags_that_are_set():
     status, told = doctor_of_a_process(
         JAX_ENABLE_X64="1", JAX_DEBUG_NANS="1", JAX_DISABLE_JIT="1", JAX_NUMPY_DTYPE_PROMOTION="strict",
@@ -210,6 +211,7 @@ def test_flags_that_are_set():
 
 
 @pytest.mark.process
+@pytest.mark.sweep
 def test_a_platform_that_is_not_there():
     status, told = doctor_of_a_process(JAX_PLATFORMS="nowhere")
     assert status == 1

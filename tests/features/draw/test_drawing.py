@@ -169,6 +169,7 @@ def test_every_residual_is_a_port_that_the_backward_program_reads(name):
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_large_program_gives_a_picture_that_says_what_is_left_out(without_dot, tmp_path):
     def long(x):
         xs = [x, x]

@@ -77,6 +77,7 @@ def test_calls_that_no_index_counts_get_one_policy(module, name, tmp_path, monke
 
 
 @pytest.mark.large
+@pytest.mark.sweep
 def test_a_function_that_is_called_twice_has_no_index(module):  # noqa: F811
     own = module(
         HEAD + BLOCK + SOURCE.format(loop=LOOPS["range"][0]).replace("loss(", "half(").replace("jnp.mean(x**2)", "x").replace("(6)", "(3)")

@@ -196,6 +196,7 @@ def test_xla_is_asked_only_when_asked_for():
 
 
 @pytest.mark.large
+@pytest.mark.sweep
 def test_the_report_fits_the_page():
     f, args = models.remat_transformer(3)
     many = (
