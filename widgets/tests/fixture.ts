@@ -14,7 +14,9 @@ export function bytes(): DataView<ArrayBuffer> {
 
 /** The shared view, or one with some columns changed. */
 export function model(columns: Record<string, number[]> = {}): Model {
-  return new Model(fromJson({ ...json, columns: { ...json.columns, ...columns } }));
+  return new Model(
+    fromJson({ ...json, strings: [...json.strings], columns: { ...json.columns, ...columns } }),
+  );
 }
 
 export const decoded = (): View => decode(bytes());

@@ -81,16 +81,17 @@ def test_a_phase_takes_what_it_takes():
 
     @jax.jit
     def slow(x):
-        time.sleep(0.15)
+        time.sleep(0.5)
         return x + 1
 
     slow(1.0)
     found = jaxviz.profile(slow, 1.0, repeat=3)
-    assert 0.15 <= found["tracing"] < 0.3
-    assert found.run < 0.1
+    # Beside other work everything takes longer, but nothing else sleeps.
+    assert found["tracing"] >= 0.5
+    assert max(found.run, *(p.seconds for p in found.phases if p.name != "tracing")) < found["tracing"]
     tracing = found.flame.parts[0]
     mine = [bar for bar, _, _ in tracing.placed() if bar.kind == "user" and bar.name.startswith(slow.__qualname__)]
-    assert mine[0].seconds > 0.9 * 0.15
+    assert mine[0].seconds > 0.9 * 0.5
     assert "test_profile.py:" in mine[0].name
 
 
