@@ -285,6 +285,7 @@ def test_help_has_examples(capsys):
 
 
 @pytest.mark.process
+@pytest.mark.sweep
 def test_as_a_process(model):
     words = [sys.executable, "-m", "jaxviz", "residuals", f"{model.name}:loss", *CALL, "--json"]
     done = subprocess.run(words, cwd=model.parent, capture_output=True, text=True, check=True)

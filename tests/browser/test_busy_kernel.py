@@ -175,6 +175,7 @@ done = each(lambda i: time.sleep(0.5), range(8), "plans")
 """
 
 
+@pytest.mark.sweep
 def test_a_cell_that_takes_long_has_a_bar_that_goes(in_lab):
     page = in_lab.page
     name = write(in_lab.lab.folder, BAR, "print('go' + 'ne')")

@@ -139,6 +139,7 @@ def test_no_choice_with_offloading_takes_less_work(name):
 
 
 @pytest.mark.parametrize("offload", short([None, "1GB/s, 0.005TFLOP/s"], ["1GB/s, 0.005TFLOP/s"]))
+@pytest.mark.sweep
 def test_no_choice_has_a_lower_peak_for_its_work(offload, monkeypatch):
     monkeypatch.setattr(exhaustive, "_TRIALS", 150)
     for name in UP_TO_10_VALUES if offload is None else UP_TO_6_VALUES:

@@ -81,6 +81,7 @@ def test_names_are_words_of_the_users_source_with_apply_too(module):
 
 
 @pytest.mark.large
+@pytest.mark.sweep
 def test_names_are_other_ones_than_those_that_are_there(module):
     named = MODEL.replace("x @ w))", 'checkpoint_name(x @ w, "layer_product")))')
     own = module("named", f"from jax.ad_checkpoint import checkpoint_name\n{named}")
