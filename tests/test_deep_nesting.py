@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from short_runs import short
 
 import jaxviz
 from jaxviz.features.explorer.columns import ViewMaker
@@ -46,12 +47,7 @@ def traceable(kind, n=DEPTH):
 
 @pytest.fixture(
     scope="module",
-    params=[
-        "jit",
-        "cond",
-        pytest.param("checkpoint", marks=pytest.mark.sweep),
-        pytest.param("scan", marks=pytest.mark.sweep),
-    ],
+    params=short(["jit", "cond", "checkpoint", "scan"], ["jit", "cond"]),
 )
 def deep(request):
     assert sys.getrecursionlimit() < FRAMES
@@ -96,14 +92,8 @@ def test_the_explorer_shows_all_of_it(deep):
     assert stage_text(view, "primal").count(f"= {holders(deep.primal)[0]}") == DEPTH
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "jit",
-        *(pytest.param(k, marks=pytest.mark.sweep) for k in ("cond", "checkpoint", "scan")),
-    ],
-)
 @pytest.mark.sweep
+@pytest.mark.parametrize("kind", ["jit", "cond", "checkpoint", "scan"])
 def test_a_page_is_saved_and_agrees_with_jax(kind, tmp_path):
     """JAX takes half a minute for the gradient of two hundred conds; half of them also exceed Python's limit."""
     f = traceable(kind, DEPTH // 2 if kind in ("cond", "scan") else DEPTH)

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { shortened } from "../src/graph/layout/stubs";
 import { alike, mostAlike } from "../src/model/groups";
 import type { Residual } from "../src/model/records";
-import { folded, sorted, summary } from "../src/panes/residuals";
+import { folded, sorted, summary } from "../src/panes/residualrows";
 import { formatBytes, formatCount, plural } from "../src/ui/format";
 
 test.each([

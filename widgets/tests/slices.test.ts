@@ -5,7 +5,7 @@ import { keptTree, treeOf } from "../src/graph/layout/hierarchy";
 import { setting } from "../src/graph/layout/scene";
 import { atOnce, inSlices, type Sliced, turn } from "../src/model/slices";
 import { guarded } from "../src/panes/pane";
-import { folded, preparing as preparingRows } from "../src/panes/residuals";
+import { folded, preparing as preparingRows } from "../src/panes/residualrows";
 import type { Change } from "../src/state/state";
 import { model as fixture } from "./fixture";
 import { layers, modelOf } from "./graphs";

@@ -313,8 +313,7 @@ def partial_eval(program: Program, n_known: int) -> tuple[Program, Program]:
 
 
 def linearize_program(program: Program) -> tuple[Program, Program, list[int]]:
-    """inputs -> (residuals, outputs), and (residuals, tangents) -> tangents of the outputs with these numbers, which are the ones that
-    move."""
+    """inputs -> (residuals, outputs), and (residuals, tangents) -> tangents of the outputs that move, with the numbers of these."""
     moving: list[int] = []
 
     def both(*xs: Any) -> list[Any]:
@@ -361,8 +360,7 @@ def transposed(op: str, i: int, ct: Any, inputs: Any, shape: Any, params: dict[s
 
 
 TRANSPOSE_OF: dict[str, Any] = {}
-"""For operations that contain a program: (inputs, None where linear; their shapes; cotangents; params) -> cotangents of the linear inputs.
-"""
+"""For operations with a program: (inputs, None where linear; their shapes; cotangents; params) -> cotangents of the linear inputs."""
 
 
 def pull(op: str, inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -> list[Any]:
@@ -373,8 +371,7 @@ def pull(op: str, inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) ->
 
 
 def transpose(program: Program, inputs: Any, cts: Any) -> list[Any]:
-    """From cotangents of the outputs to those of the inputs that are None, in which the program is linear; None for the others, and for
-    zero."""
+    """From cotangents of the outputs to those of the inputs that are None; None for the others, and for zero."""
     linear_inputs = [v for v, x in zip(program.inputs, inputs, strict=True) if x is None]
     now, later = split(program.equations, linear_inputs)
     value = {v: x for v, x in zip(program.inputs, inputs, strict=True) if x is not None}
@@ -516,8 +513,7 @@ def scan(f: Any, carry: Any, xs: Any, consts: Any = ()) -> tuple[Any, Any]:
 
 
 def scan_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Two loops: the original one, which also stacks the carry at the start of each iteration; and one over tangents, which reads these
-    carries."""
+    """The loop, which also stacks the carry of each iteration at its start; and one over tangents, which reads these carries."""
     body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
     consts, carry, xs = inputs[:n], inputs[n : n + m], inputs[n + m :]
     dots = [zeros(x) if d is None else d for x, d in zip(inputs, tangents, strict=True)]

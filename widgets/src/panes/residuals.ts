@@ -1,20 +1,16 @@
 /** The residuals table: the saved values with reasons, sortable and filtered. */
 
-import { alike, grouped, most, mostAlike, sumOf } from "../model/groups";
-import type { Model } from "../model/model";
 import type { Residual } from "../model/records";
-import type { Sliced } from "../model/slices";
 import { type Change, type Lit, residualLitAs, type State } from "../state/state";
 import { breakable, button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
 import { filterOf } from "../ui/filter";
-import { formatBytes, formatCount, formatParts, formatRepeated, plural } from "../ui/format";
+import { formatBytes, formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import { Rows } from "../ui/rows";
-import { Heads, sortedBy } from "../ui/sorting";
+import { Heads } from "../ui/sorting";
 import { tabs } from "./lower";
+import { folded, type Key, KINDS, type Row, sorted, summary, unfolded } from "./residualrows";
 import { figuresOf } from "./switchfigures";
-
-type Key = "label" | "type" | "nbytes" | "kind" | "line" | "rule" | "reason";
 
 const HEADS: [Key, string, string][] = [
   ["label", "name", "value"],
@@ -26,96 +22,7 @@ const HEADS: [Key, string, string][] = [
   ["reason", "reason", "why it is saved"],
 ];
 
-const KINDS = ["argument", "constant", "literal", "intermediate", "dummy"];
-
 const LIT: Lit[] = ["is-selected", "is-ancestor", "is-descendant", "is-related"];
-
-/** A row: a residual, or the values of one expression in repeated layers, calls and iterations. */
-interface Row {
-  /** The residual shown; for a group, the sum under the name of the first. */
-  residual: Residual;
-  members: Residual[];
-  /** Whether it belongs to an expanded group. */
-  isInside: boolean;
-}
-
-/** Groups residuals into rows, ordered by first member. */
-export function folded(residuals: readonly Residual[]): Row[] {
-  const groups = grouped(residuals, (r) => r.group);
-  return groups.map((members) => ({ residual: together(members), members, isInside: false }));
-}
-
-/** The row of each group, by its first member. */
-const rows = new WeakMap<Residual, { n: number; row: Residual }>();
-
-/** Computes the rows of all groups, in slices. */
-export function* preparing(model: Model): Sliced<void> {
-  for (const members of grouped(model.residuals, (r) => r.group)) {
-    yield;
-    const row = together(members);
-    void [row.label, row.reason];
-    rows.set(members[0]!, { n: members.length, row });
-  }
-}
-
-function together(members: Residual[]): Residual {
-  const first = members[0]!;
-  const made = rows.get(first);
-  if (made?.n === members.length) return made.row;
-  if (members.length === 1) return first;
-  const isSpread = members.every((r) => r.perDevice >= 0);
-  let [label, reason] = ["", ""];
-  return {
-    ...first,
-    // Lazy: only visible rows need it.
-    get label() {
-      label ||= alike(members.map((r) => r.label));
-      return label;
-    },
-    get reason() {
-      // The cotangents that they are read for differ, so each member states its own.
-      reason ||= mostAlike(members.map((r) => r.reason.split("; read by the ", 1)[0]!));
-      return reason;
-    },
-    type: formatRepeated(members.length, first.type),
-    nbytes: sumOf(members, (r) => r.nbytes),
-    perDevice: isSpread ? sumOf(members, (r) => r.perDevice) : -1,
-    dummy: sumOf(members, (r) => r.dummy),
-  };
-}
-
-export function sorted(residuals: readonly Residual[], key: Key, descending: boolean): Residual[] {
-  const value = (r: Residual) =>
-    key === "line" ? (r.place ? r.place.file * 1e7 + r.place.line : 0) : r[key];
-  return sortedBy(residuals, value, (r) => r.index, descending);
-}
-
-/**
- * `83 values, 199.6 KiB: 12 arguments 64.0 KiB, 67 intermediates 135.6 KiB`, with the bytes per device if sharded; for a subset `12 of 83
- * values, 40.0 KiB of 199.6 KiB: …`.
- */
-export function summary(residuals: readonly Residual[], all: readonly Residual[] = residuals): string {
-  const bytes = (rs: readonly Residual[]) => {
-    const isSpread = rs.some((r) => r.perDevice >= 0);
-    // Values without a known sharding are replicated.
-    const part = (r: Residual) => (r.perDevice < 0 ? r.nbytes : r.perDevice);
-    return formatParts(
-      sumOf(rs, (r) => r.nbytes),
-      isSpread ? sumOf(rs, part) : -1,
-    );
-  };
-  const kinds = KINDS.flatMap((kind) => {
-    const of = residuals.filter((r) => r.kind === kind);
-    return of.length
-      ? [`${plural(of.length, kind, kind === "dummy" ? "dummies" : `${kind}s`)} ${bytes(of)}`]
-      : [];
-  });
-  const head =
-    residuals === all
-      ? `${plural(all.length, "value")}, ${bytes(all)}`
-      : `${formatCount(residuals.length)} of ${plural(all.length, "value")}, ${bytes(residuals)} of ${bytes(all)}`;
-  return kinds.length ? `${head}: ${kinds.join(", ")}` : head;
-}
 
 export class ResidualsPane {
   readonly element: HTMLElement;
@@ -547,17 +454,6 @@ export class ResidualsPane {
       this.sumUp();
     });
   }
-}
-
-/** A group's row, followed by its members, which state their reason if it differs. */
-function unfolded(row: Row): Row[] {
-  const said = new Set(most(row.members.map((r) => r.reason)));
-  const inside = row.members.map((r) => ({
-    residual: said.has(r.reason) ? { ...r, reason: "" } : r,
-    members: [r],
-    isInside: true,
-  }));
-  return [row, ...inside];
 }
 
 /** The reason without the name, which has its own column. */
