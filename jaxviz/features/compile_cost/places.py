@@ -84,7 +84,9 @@ def line_of_stack(stack: Stack) -> Location | None:
     library = None
     inward = stack[::-1]
     whose = owners([code for code, _ in inward])
-    for (code, line), owner_here, outer in zip(inward, whose, [*whose[1:], "user"], strict=True):
+    # A sample taken before the function is called, or after it has returned, has no frames.
+    outward = [*whose[1:], "user"] if whose else []
+    for (code, line), owner_here, outer in zip(inward, whose, outward, strict=True):
         if code.co_filename == "<string>" and outer != "user":
             continue  # code that Python, JAX or a library generates, such as the methods of a dataclass
         match owner_here:

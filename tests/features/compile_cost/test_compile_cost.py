@@ -20,6 +20,7 @@ from jaxviz.features.compile_cost import stages
 from jaxviz.features.compile_cost.ablation import Trials
 from jaxviz.features.compile_cost.groups import groups_of, opened
 from jaxviz.features.compile_cost.instructions import before_xla
+from jaxviz.features.compile_cost.places import line_of_stack
 from jaxviz.features.compile_cost.repeats import Alike
 from jaxviz.features.compile_cost.stages import Measured, subject_of
 from jaxviz.ir.convert import read_jaxpr
@@ -319,6 +320,10 @@ def test_progress_is_told():
     assert {what for what, _, _ in told} == {"compiling", "lowering parts"}
     last = [of for of in told if of[0] == "lowering parts"][-1]
     assert last[1] == last[2]
+
+
+def test_a_sample_taken_outside_the_function_has_no_line():
+    assert line_of_stack(()) is None
 
 
 def test_a_program_without_blocks():
