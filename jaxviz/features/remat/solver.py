@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, TypeVar
 
 import numpy as np
+
+R = TypeVar("R")
 
 _EXACT = 3000
 """With at most this many unknowns the integer solver gets the whole problem, otherwise a reduced one: see `within`."""
 _SECONDS = 5.0, 1.0
 """The time limit of the solver for a small problem, and for the rest of a large one, in seconds."""
+_REMEMBERED = 200
+"""How many solutions are kept for a problem."""
 _DUST = 1e-7
 """Numbers below this share of the problem's largest one are zero to the solver, which would print a warning."""
 _STEPS = (0.1, 1.0, 10.0)
 """Factors by which the price of weight is raised and lowered until only one side of the limit is found: larger factors leave more to be
 solved exactly."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Relaxation:
+    """The solution of a problem without integrality constraints.
+
+    Args:
+      x: the choices.
+      cost: their cost.
+      price: by how much a higher limit would lower it, per unit of weight; 0 without a limit.
+    """
+
+    x: np.ndarray
+    cost: float
+    price: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +45,16 @@ class Problem:
 
     Each row of the matrix is a difference of two choices, or has an additional choice that occurs in no other row. The vertices of such a
     problem are integral, so without a limit no integrality constraints are needed: it is a minimum cut.
+
+    Args:
+      matrix, lower, upper: as above.
+      known: the solutions found so far, also within other bounds: a search asks three times out of four for one of them.
     """
 
     matrix: Any
     lower: np.ndarray
     upper: np.ndarray
+    known: dict[tuple[str, bytes], Any] = field(default_factory=dict)
 
     @staticmethod
     def of(rows: Sequence[tuple[int, tuple[int, ...]]], lower: np.ndarray, upper: np.ndarray) -> Problem:
@@ -98,7 +123,7 @@ class Problem:
         price = float(np.median(some)) if len(some) else 1.0  # numbers of about one: well above the solver's tolerance
         cost, weight, limit = cost / price, weight / unit, limit / unit
         relaxed = self._relaxed(cost, weight, limit)
-        least = float(relaxed.fun)
+        least = relaxed.cost
         if len(cost) <= _EXACT and np.abs(relaxed.x - np.round(relaxed.x)).max(initial=0.0) >= 1e-6:
             found = self._solved(cost, weight, limit, self.lower, self.upper, _SECONDS[0])
             least = max(least, found.mip_dual_bound) if found.mip_dual_bound is not None else least
@@ -117,7 +142,7 @@ class Problem:
                 return np.asarray(exact)
         # The relaxed solution mixes two integral ones, of slightly more and slightly less weight, that are optimal at the price of weight
         # here. Where they agree their choice is kept; the rest is solved exactly.
-        price = -relaxed.ineqlin.marginals[-1]
+        price = relaxed.price
         less, more = self.least(weight), cheapest
         for step in _STEPS:
             x = self.least(cost + price * (1 + step) * weight)
@@ -134,7 +159,11 @@ class Problem:
         found = self._whole(cost, weight, limit, lower, upper, _SECONDS[1])
         return np.asarray(less if found is None else found)
 
-    def _relaxed(self, cost: np.ndarray, weight: np.ndarray | None = None, limit: float = 0.0) -> Any:
+    def _relaxed(self, cost: np.ndarray, weight: np.ndarray | None = None, limit: float = 0.0) -> Relaxation:
+        numbers = (cost, self.lower, self.upper) if weight is None else (cost, self.lower, self.upper, weight, limit)
+        return self._remembered("relaxed", numbers, lambda: self._solved_relaxed(cost, weight, limit))
+
+    def _solved_relaxed(self, cost: np.ndarray, weight: np.ndarray | None, limit: float) -> Relaxation:
         from scipy.optimize import linprog
         from scipy.sparse import csr_array, vstack
 
@@ -145,7 +174,7 @@ class Problem:
         found = linprog(cost, A_ub=matrix, b_ub=limits, bounds=bounds, method="highs")
         if found.x is None:
             raise ValueError("no choice of saved values meets the limit")
-        return found
+        return Relaxation(found.x, float(found.fun), 0.0 if weight is None else -float(found.ineqlin.marginals[-1]))
 
     def _whole(
         self, cost: np.ndarray, weight: np.ndarray, limit: float, lower: np.ndarray, upper: np.ndarray, seconds: float
@@ -155,6 +184,24 @@ class Problem:
         return None if found.x is None else np.round(found.x)
 
     def _solved(
+        self, cost: np.ndarray, weight: np.ndarray, limit: float, lower: np.ndarray, upper: np.ndarray, seconds: float
+    ) -> Any:
+        numbers = (cost, lower, upper, weight, limit, seconds)
+        return self._remembered(
+            "whole", numbers, lambda: self._solved_whole(cost, weight, limit, lower, upper, seconds)
+        )
+
+    def _remembered(self, kind: str, numbers: Sequence[np.ndarray | float], solve: Callable[[], R]) -> R:
+        """The solution of a problem with some numbers, solved once."""
+        key = kind, blake2b(b"".join(np.asarray(n).tobytes() for n in numbers)).digest()
+        if key not in self.known:
+            if len(self.known) >= _REMEMBERED:
+                self.known.clear()
+            self.known[key] = solve()
+        found: R = self.known[key]
+        return found
+
+    def _solved_whole(
         self, cost: np.ndarray, weight: np.ndarray, limit: float, lower: np.ndarray, upper: np.ndarray, seconds: float
     ) -> Any:
         from scipy.optimize import Bounds, LinearConstraint, milp
