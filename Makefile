@@ -148,7 +148,7 @@ $(STAMPS)/install$(LATEST:.venv%=%): jaxviz/static/explorer.js pyproject.toml
 test-latest: $(STAMPS)/install$(LATEST:.venv%=%)
 	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow and not sweep and not browser and not packaging' tests \
 		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/binder \
-		--ignore=tests/test_libraries.py
+		--ignore-glob='tests/test_libraries*.py'
 
 $(STAMPS)/install-libraries: jaxviz/static/explorer.js pyproject.toml tests/libraries/requirements.txt
 	$(PYTHON) -m venv $(LIBRARIES)

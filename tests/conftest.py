@@ -65,10 +65,9 @@ def pytest_collection(session):
 
 def pytest_collection_finish(session):
     """Imported objects stay alive, so the garbage collector skips them, and runs less often."""
-    gc.enable()
-    gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)  # it took an eighth of the tests' time
+    gc.enable()
+    gc.set_threshold(10_000, 1_000)
 
 
 def pytest_runtest_teardown():
@@ -83,7 +82,10 @@ def pytest_runtest_teardown():
         watching.stop_all()
         watching.LOG.clear()
     _done += 1
-    if _done % 10 or not MEMORY.exists() or _resident() < _most:
+    if _done % 10:
+        return
+    gc.freeze()  # most of it is in caches, and the collector took a tenth of the tests' time
+    if not MEMORY.exists() or _resident() < _most:
         return
     _empty()
     _most = max(MOST_BYTES, _resident() + ROOM)
@@ -97,6 +99,7 @@ def _empty():
 
     jaxviz.clear_caches()
     jax.clear_caches()
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
@@ -106,8 +109,8 @@ def _empty():
 
 @pytest.fixture(scope="module")
 def little_to_collect():
-    """A small heap, for tests that collect garbage often: collecting what other tests have left takes seconds."""
-    _empty()
+    """A small heap, for tests that collect garbage often: looking at what other tests have left takes seconds."""
+    gc.freeze()
 
 
 def _resident():

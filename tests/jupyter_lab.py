@@ -111,12 +111,12 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @contextlib.contextmanager
-def running_browser() -> Iterator[Browser]:
-    """Headless Chromium."""
+def running_browser(*flags: str) -> Iterator[Browser]:
+    """Headless Chromium, with additional flags."""
     chromium = shutil.which("chromium")
     assert chromium, "this needs Debian's package 'chromium'; `make browser` installs it"
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS)
+        made = playwright.chromium.launch(executable_path=chromium, args=[*CHROMIUM_FLAGS, *flags])
         yield made
         made.close()
 

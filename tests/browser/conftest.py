@@ -36,9 +36,13 @@ def lab(tmp_path_factory):
         yield made
 
 
+# A page does not live long enough for optimized code to pay off.
+BRIEF = "--js-flags=--no-opt,--no-maglev,--single-threaded-gc"
+
+
 @pytest.fixture(scope="session")
 def browser():
-    with running_browser() as made:
+    with running_browser(BRIEF) as made:
         yield made
 
 
