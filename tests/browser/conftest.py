@@ -9,6 +9,8 @@ import jupytext
 import pytest
 from jupyter_lab import KERNEL_IDLE, Tab, ask_kernel, running_browser, running_lab
 
+import jaxviz
+from benchmarks.models import transformer
 from jaxviz.features.explorer.widget import Explorer
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +40,13 @@ def lab(tmp_path_factory):
 
 # A page does not live long enough for optimized code to pay off.
 BRIEF = "--js-flags=--no-opt,--no-maglev,--single-threaded-gc"
+
+
+@pytest.fixture(scope="session")
+def six_layers():
+    """An explorer whose advice, and whose checkpoints to switch, are computed once for all files that it is saved to."""
+    f, args = transformer(6)
+    return Explorer(jaxviz.derive(f, *args), overview=False)
 
 
 @pytest.fixture(scope="session")

@@ -108,9 +108,8 @@ def test_the_source_marks_the_expression_that_is_selected_and_the_one_that_is_po
     expect(chosen).to_have_count(0)
 
 
-def test_repeated_layers_are_one_heading_that_opens(tab, tmp_path):
-    f, args = transformer(6)
-    tab.page.goto(jaxviz.explore(f, *args).save_html(tmp_path / "layers.html").as_uri())
+def test_repeated_layers_are_one_heading_that_opens(tab, six_layers, tmp_path):
+    tab.page.goto(six_layers.save_html(tmp_path / "layers.html").as_uri())
     explorer = explorer_of(tab.page)
     for stage in ("primal", "forward", "backward"):
         explorer.get_by_test_id(f"stage-{stage}").click()

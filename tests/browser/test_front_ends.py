@@ -289,7 +289,7 @@ def test_nbconvert(executed, tab, tmp_path, of_page):
     tab.foreign.clear()
 
 
-@pytest.mark.parametrize("template", ["lab", "classic"])
+@pytest.mark.parametrize("template", short(["lab", "classic"], ["lab"]))
 def test_nbconvert_without_the_network(executed, tab, tmp_path, template):
     html, _ = HTMLExporter(template_name=template).from_notebook_node(executed)
     path = tmp_path / "converted.html"

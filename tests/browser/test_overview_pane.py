@@ -7,18 +7,17 @@ from playwright.sync_api import expect
 from test_accessibility import violations
 
 import jaxviz
-from benchmarks.models import transformer
 from jaxviz.report.tables import format_bytes
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory):
-    f, args = transformer(6)
-    explorer = jaxviz.explore(f, *args)
-    explorer.overview = True
-    return explorer, explorer.save_html(tmp_path_factory.mktemp("page") / "overview.html")
+def shown(six_layers, tmp_path_factory):
+    six_layers.overview = True
+    path = six_layers.save_html(tmp_path_factory.mktemp("page") / "overview.html")
+    six_layers.overview = False
+    return six_layers, path
 
 
 @pytest.fixture
@@ -79,7 +78,6 @@ def test_what_is_kept_leads_to_its_equations_and_back(tab, shown):
     expect(page.locator(".cm-line.is-selected").first).to_be_visible()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
 def test_the_gradient_is_seen_in_motion(tab, shown):
     _, path = shown
     tab.page.set_viewport_size({"width": 1280, "height": 800})

@@ -29,6 +29,8 @@ def page(same_tab, saved):
 
 
 PANES = ("code-left", "code-right", "source", "residuals", "inspector")
+IN_FULL = (560, "source"), (560, "inspector"), (1280, "code-left")
+"""What the short tests show in full screen."""
 
 
 def boxes(page):
@@ -66,7 +68,7 @@ def test_what_is_in_motion_stands_above_the_source_in_a_narrow_page(page):
 @pytest.mark.parametrize(
     ("width", "name"),
     [
-        pytest.param(width, name, marks=[pytest.mark.sweep] * (width == 720 or (width == 1280 and name != PANES[0])))
+        pytest.param(width, name, marks=[pytest.mark.sweep] * ((width, name) not in IN_FULL))
         for width in (560, 720, 1280)
         for name in PANES
     ],

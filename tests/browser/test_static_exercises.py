@@ -2,6 +2,7 @@
 
 import pytest
 from playwright.sync_api import expect
+from short_runs import short
 from static_exercises import EXERCISES
 from test_accessibility import violations
 
@@ -14,7 +15,7 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Exercises<
 <script>{script}</script></body></html>"""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
+@pytest.mark.parametrize("theme", short(["light", "dark"], ["dark"]), indirect=True)
 def test_forms_are_answered_with_the_keyboard(tab, tmp_path):
     page, keys = tab.page, tab.page.keyboard
     path = tmp_path / "page.html"

@@ -10,6 +10,7 @@ from jaxviz.features.explorer.whatif import Switches
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.residuals.residual import ResidualGroup
 from jaxviz.features.residuals.residual_set import ResidualSet
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.origin import Location
 from jaxviz.report.tables import format_bytes
 
@@ -25,6 +26,7 @@ _WORTH = 0.02
 _NO_MORE = "no more work"
 
 
+@collector_paused()
 def advice_of(residuals: ResidualSet, switches: Switches) -> Advice:
     """Each figure is measured, like those of the switches, by deriving the function with these checkpoints."""
     number = {id(r): i for i, r in enumerate(residuals)}

@@ -42,6 +42,7 @@ from jaxviz.features.remat.planning import best_of_all, repeated_effects
 from jaxviz.features.remat.regions import Region, Spot
 from jaxviz.features.remat.search import Search
 from jaxviz.ir import compat
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.expressions import source_shown
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Var
@@ -211,6 +212,7 @@ class Switches:
         program = checkpointed(self.search.flat, [self.regions[i] for i in setting.regions], names, offloaded=(_MOVED,))
         return derive_like(program, self.search.plain)
 
+    @collector_paused()
     def fill(self, keys: Iterable[str], seconds: float) -> None:
         """Computes the figures of some settings until a CPU time limit, and of at least one."""
         start = time.process_time()

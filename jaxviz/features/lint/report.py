@@ -10,6 +10,7 @@ from jaxviz.derivation import Argnums, derive
 from jaxviz.features.lint.checks import FIND, Advice, Subject
 from jaxviz.features.lint.rules import LINT_RULES
 from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import each
 from jaxviz.report.pictures import bars
@@ -117,6 +118,7 @@ class LintReport(Report, Sequence[Advice]):
 
 @api_boundary
 @deep_stack
+@collector_paused()
 def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None, **kwargs: Any) -> LintReport:
     """Gives advice on the gradient of a function: what it saves or computes without need, on which line, and what to write instead.
 

@@ -20,6 +20,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.features.memory.names import Names, what_makes
 from jaxviz.higher_order import bodies, of
 from jaxviz.ir import compat
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.report.tables import nbytes, type_text
@@ -156,6 +157,7 @@ class Model:
         self.writes: dict[Operation, bool] = {}
         """Whether an operation's result may take the memory of an operand: many equations share few operations."""
 
+    @collector_paused()
     def run(self) -> tuple[Step, ...]:
         """Walks both programs."""
         derivation = self.derivation
@@ -191,6 +193,7 @@ class Model:
                 buffer.name = f"the gradient in {name or 'an argument'}"
         return self.ended(forward, [*results, *gradients])
 
+    @collector_paused()
     def run_step(self, opened: OpenedStep) -> tuple[Step, ...]:
         """Walks a training step that takes the gradient."""
         self.opened, program, self.in_pass = opened, opened.program, False

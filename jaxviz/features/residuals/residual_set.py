@@ -30,6 +30,7 @@ from jaxviz.features.residuals.words import Words
 from jaxviz.higher_order import is_choice, is_loop, is_scan
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.pretty import variable_names
@@ -324,6 +325,7 @@ def residuals(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = False, *
 
 
 @deep_stack
+@collector_paused()
 def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet:
     """The residuals of a derivation. See `residuals`."""
     parts = derivation.linearized

@@ -133,7 +133,7 @@ def lowered(f, args):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", short(list(SMALLER), 2))
+@pytest.mark.parametrize("name", short(list(SMALLER), 3))
 def test_what_a_loop_leaves_out_is_what_writing_it_leaves_out(name):
     (unrolled, args), (scanned, stacked) = SMALLER[name]()
     _, whole, program, alike = lowered(unrolled, args)

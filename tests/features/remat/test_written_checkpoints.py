@@ -79,7 +79,7 @@ def holds(own, plan, args, module, folder):  # noqa: F811
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", short(list(PROGRAMS), 2))
+@pytest.mark.parametrize("name", short(list(PROGRAMS), 3))
 def test_a_checkpoint_gets_another_policy_at_its_place(module, name, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     source, line = PROGRAMS[name]
