@@ -23,7 +23,8 @@ _RUN = """async ([index, ...selectors]) => {
     const { content } = jupyterapp.shell.currentWidget;
     content.activeCellIndex = index;
     const started = performance.now();
-    jupyterapp.commands.execute("notebook:run-cell");
+    const done = jupyterapp.commands.execute("notebook:run-cell");
+    if (!selectors.length) await done;
     const times = [];
     for (const selector of selectors) {
         let found = null;

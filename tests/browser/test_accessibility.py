@@ -83,7 +83,7 @@ VIEWS = {
 
 
 IN_LIGHT = ("an equation selected", "two versions", "compiled", "two graphs", "keys")
-IN_DARK = ("as it opens", "compiled")
+IN_DARK = ("as it opens", "two stages", "compiled")
 """What the short tests look at; of views with the same panes, the one that has most."""
 
 

@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 import jaxviz
+from jaxviz.features.explorer.whatif import Switches
+from jaxviz.features.memory.model import Model
+from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.collector import collector_paused
 
 
@@ -123,6 +126,60 @@ def test_garbage_of_a_pause_goes_soon_after():
         assert gone() is not None
     kept += [[] for _ in range(10)]
     assert gone() is None
+
+
+def oldest(made):
+    return any(o is made for o in gc.get_objects(generation=2))
+
+
+@pytest.fixture
+def nothing_frozen():
+    gc.unfreeze()  # pytest's own hooks freeze what tests leave behind
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.large
+def test_many_objects_of_a_pause_become_the_oldest_without_a_scan(nothing_frozen):
+    def work():
+        with collector_paused():
+            kept.extend([] for _ in range(150_000))
+        assert oldest(kept[0])
+
+    kept = []
+    assert collections_in(work) <= 1
+    assert gc.get_freeze_count() == 0
+    with collector_paused():
+        few = [[] for _ in range(1000)]
+    assert not oldest(few[0])
+
+
+@pytest.mark.large
+def test_what_a_user_has_frozen_stays_frozen(nothing_frozen):
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with collector_paused():
+        kept = [[] for _ in range(150_000)]
+    assert gc.get_freeze_count() == frozen
+    assert not oldest(kept[0])
+
+
+def test_it_is_paused_while_a_program_is_analyzed(monkeypatch):
+    seen = []
+    analyzed = {Model: "walk", ResidualSet: "__init__", Switches: "trade"}
+    for owner, name in analyzed.items():
+        work = getattr(owner, name)
+
+        def noted(self, *args, _work=work, _of=owner.__name__, **kwargs):
+            seen.append((_of, gc.isenabled()))
+            return _work(self, *args, **kwargs)
+
+        monkeypatch.setattr(owner, name, noted)
+    derivation = jaxviz.derive(deep, 1.0)
+    jaxviz.memory(derivation)
+    _ = derivation.residuals
+    Switches(derivation).fill(["||"], 0.0)
+    assert set(seen) == {("Model", False), ("ResidualSet", False), ("Switches", False)}
 
 
 def test_it_is_paused_while_a_function_is_traced():

@@ -766,4 +766,25 @@ FAULTS: tuple[Fault, ...] = (
         "",
         "tests/features/explorer/test_explorer_widget.py",
     ),
+    Fault(
+        "a solution is reused within other bounds",
+        "jaxviz/features/remat/solver.py",
+        "numbers = (cost, lower, upper, weight, limit, seconds)",
+        "numbers = (cost, lower, weight, limit, seconds)",
+        "tests/features/remat/test_remat_solver.py",
+    ),
+    Fault(
+        "what a user has frozen is unfrozen after a pause of the collector",
+        "jaxviz/ir/collector.py",
+        "> _MANY and not gc.get_freeze_count():",
+        "> _MANY:",
+        "tests/ir/test_collector.py",
+    ),
+    Fault(
+        "a sample of no frames ends the report of compile costs",
+        "jaxviz/features/compile_cost/places.py",
+        'outward = [*whose[1:], "user"] if whose else []',
+        'outward = [*whose[1:], "user"]',
+        "tests/features/compile_cost/test_compile_cost.py -k sample",
+    ),
 )

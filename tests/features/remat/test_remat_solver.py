@@ -1,6 +1,7 @@
 """Least costs within limits, compared with all choices."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,6 +44,32 @@ def test_the_least_cost_within_a_limit(seed, exact, monkeypatch):
         assert (problem.matrix @ x <= 0).all()
         assert weight @ x <= limit
         assert cost @ x <= (1.001 * best if exact else (possible @ cost).max())
+
+
+def test_a_solution_is_reused_only_within_the_same_bounds_and_limit(monkeypatch):
+    problem, cost, weight = random_problem(39)  # relaxed, several of these have fractions
+    total = float(weight.sum())
+    settings = []
+    for bought in np.flatnonzero(weight):  # each may be forbidden, also those that the best solution buys
+        upper = problem.upper.copy()
+        upper[bought] = 0.0
+        settings += [(replace(problem, upper=upper), share * total) for share in (0.15, 0.3, 0.5)]
+    alone = [replace(p, known={}).within(cost, weight, limit) for p, limit in settings]
+    for _ in range(2):
+        together = [p.within(cost, weight, limit) for p, limit in settings]
+        np.testing.assert_array_equal(together, alone)
+        assert {"relaxed", "whole"} == {kind for kind, _ in problem.known}
+        # The second time, nothing is solved.
+        monkeypatch.setattr(Problem, "_solved_relaxed", None)
+        monkeypatch.setattr(Problem, "_solved_whole", None)
+
+
+def test_only_so_many_solutions_are_kept(monkeypatch):
+    monkeypatch.setattr(remat_solver, "_REMEMBERED", 3)
+    problem, cost, _ = random_problem(0)
+    for k in range(1, 8):
+        problem.least(cost * k)
+        assert len(problem.known) <= 3
 
 
 def test_choices_that_there_are_none_of():
