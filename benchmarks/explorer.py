@@ -314,7 +314,8 @@ def graph_frames(page: Page, name: str, seconds: float) -> dict[str, list[float]
     click = "id => document.querySelector(`[data-testid=${id}]`).click()"
     press = """key => document.querySelector("[data-testid=graph-tree]")
         .dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }))"""
-    page.evaluate(click, "view-derived")
+    page.evaluate(click, "view-kept")
+    page.wait_for_selector("[data-testid=as-graph-left]", state="attached")
     page.evaluate(click, "stage-forward")
     page.evaluate(click, "as-graph-left")
     page.wait_for_selector("[data-testid=graph-tree]", state="attached")
