@@ -365,6 +365,7 @@ def memory(
         function donates.
 
     Raises:
+      ValueError: there is no such argument to donate.
       EquationError: the function has no reverse mode.
       the errors of `derive`.
     """
@@ -376,12 +377,17 @@ def memory(
         return _timeline(derivation, donated_by(primal), step)
     places = {donate_argnums} if isinstance(donate_argnums, int) else set(donate_argnums)
     n = len(primal.invars)
+    n_places = len(args) or n
+    if outside := [i for i in places if not -n_places <= i < n_places]:
+        raise ValueError(
+            f"donate_argnums={min(outside)} is no argument of `{primal.name}`, which has {n_places}; the first is 0"
+        )
     if args and places:
         sizes = [len(jax.tree.leaves(a)) for a in args]
         flat = [i in places or i - len(args) in places for i, size in enumerate(sizes) for _ in range(size)]
         donated = tuple((flat + [False] * n)[:n])
     else:
-        donated = tuple(i in places for i in range(n))
+        donated = tuple(i in places or i - n in places for i in range(n))
     return _timeline(derivation, donated, step)
 
 

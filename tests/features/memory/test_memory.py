@@ -205,6 +205,21 @@ def test_donated_arguments_are_freed_after_their_last_use():
     assert given.donated == (False, True)
 
 
+@pytest.mark.parametrize("donated", [2, -3, (0, 5)])
+def test_an_argument_to_donate_that_there_is_not(donated):
+    f = lambda w, x: jnp.sum(w * x)
+    with pytest.raises(ValueError, match=r"donate_argnums=(2|-3|5) is no argument of `<lambda>`, which has 2"):
+        jaxviz.memory(f, X, X, donate_argnums=donated)
+    with pytest.raises(ValueError, match="which has 2"):
+        jaxviz.memory(jaxviz.trace(f)(X, X), donate_argnums=donated)
+
+
+def test_arguments_to_donate_may_be_counted_from_the_last():
+    f = lambda w, x: jnp.sum(w * x)
+    for given in (jaxviz.memory(f, X, X, donate_argnums=-1), jaxviz.memory(jaxviz.trace(f)(X, X), donate_argnums=-1)):
+        assert given.donated == (False, True)
+
+
 def test_what_a_jit_donates_is_donated_unless_said_otherwise():
     step = lambda w, x: jnp.sum(jnp.sin(x * 2.0) * w)
     f = jax.jit(step, donate_argnums=1)
