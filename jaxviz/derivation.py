@@ -130,6 +130,11 @@ class Derivation:
         """Inputs → results, residuals."""
         return self.linearized.forward
 
+    @cached_property
+    def forward_names(self) -> Mapping[Var, str]:
+        """The names of the forward program's variables in its listing, by which the other stages name the residuals."""
+        return variable_names(self.linearized.forward)
+
     @property
     @api_boundary
     def linear(self) -> Program:
@@ -145,7 +150,8 @@ class Derivation:
     @cached_property
     def differentiated(self) -> tuple[str, ...]:
         """The names of the differentiated arguments: `params`, or `params['w']` if only a part of `params` is differentiated."""
-        primal, names = self.primal, variable_names(self.primal)
+        primal = self.primal
+        names = variable_names(primal) if not all(primal.arg_names) else {}
         paths = [_KEY.findall(given or names[v]) for v, given in zip(primal.invars, primal.arg_names, strict=True)]
         inputs = list(zip(paths, self.nonzeros, map(_has_tangent, primal.in_avals), strict=True))
         heads = lambda path: ["".join(path[:k]) for k in range(1, len(path) + 1)]

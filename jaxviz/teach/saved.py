@@ -193,7 +193,7 @@ class _Case:
         by_variable = {v.atoms[0]: v for v in self.values if v.kind == "input"}
         self.kept, self.beside, self.shown = {}, [], {}
         parts = self.derivation.linearized
-        site = Site.of(self.derivation, variable_names(parts.forward))
+        site = Site.of(self.derivation, self.derivation.forward_names)
         self._match_forward()
         for residual, atom in zip(self.derivation.residuals, parts.residuals, strict=True):
             value: Value | None = None

@@ -807,21 +807,30 @@ function withHeader(changes: Record<string, unknown>): DataView {
 
 test("data omitted at first arrives without changing the selection", () => {
   layOut(800, 300);
-  const { model, find } = show({ payload: withHeader({ is_whole: false, check: null, notes: [] }) });
+  const first = { has_memory: false, is_whole: false, check: null, notes: [] };
+  const { model, find } = show({ payload: withHeader(first) });
   expect(model.sent).toContain("rest");
   expect(find("badge")).toHaveLength(0);
   expect(find("memory")[0]!.textContent).toContain("Computing");
   find("stage-backward")[0]!.click();
   const [code] = find("code-left");
   find("residual-row")[0]!.click();
-  // The rest contains only what is new: no strings, and here no columns.
+  // The other blocks contain only what is new: no strings, and here no columns.
   const again = show(model.values);
-  model.set("rest", withHeader({ strings: [], columns: {} }));
-  again.model.set("rest", model.values["rest"]);
+  const add = (name: string, changes: Record<string, unknown>) => {
+    model.set(name, withHeader({ strings: [], columns: {}, ...changes }));
+    again.model.set(name, model.values[name]);
+  };
+  add("memory", { ...first, has_memory: true });
+  expect(find("memory")[0]!.textContent).not.toContain("Computing");
+  expect(find("timeline")).toHaveLength(1);
+  const [drawn] = find("overview-memory");
+  expect(find("badge")).toHaveLength(0);
+  add("rest", {});
   expect(find("code-left")[0]).toBe(code);
   expect(find("badge")[0]!.textContent).toContain("residuals differ");
   expect(find("residuals")[0]!.textContent).toContain(json.notes[0]);
-  expect(find("memory")[0]!.textContent).not.toContain("Working out");
+  expect(find("overview-memory")[0]).toBe(drawn);
   expect(find("timeline")).toHaveLength(1);
   expect(model.values["selected"]).not.toBe("");
   expect(model.sent.filter((m) => m === "rest")).toHaveLength(1);
@@ -833,12 +842,14 @@ test("data omitted at first arrives without changing the selection", () => {
 
 test("the texts of residuals are replaced by the complete ones", () => {
   layOut(800, 300);
-  const shown = show({ payload: withHeader({ is_whole: false }) });
+  const shown = show({ payload: withHeader({ has_memory: false, is_whole: false }) });
   const { find } = shown;
   const labels = () => find("residual-row").map((row) => row.querySelector(".jv-col-name code")!.textContent);
   const before = labels();
   // Uses the rules as labels.
   const { residual_rule } = headerOf(bytes()).columns;
+  shown.model.set("memory", withHeader({ strings: [], columns: {}, is_whole: false }));
+  expect(labels()).toEqual(before);
   shown.model.set("rest", withHeader({ strings: [], columns: { residual_label: residual_rule } }));
   expect(labels()).not.toEqual(before);
   expect(labels().sort()).toEqual(
@@ -849,8 +860,26 @@ test("the texts of residuals are replaced by the complete ones", () => {
   layOut(0, 0);
 });
 
+test("the graph is laid out again once equal equations are known", async () => {
+  const { model, find } = show({ payload: withHeader({ has_memory: false, is_whole: false }) });
+  const graph = (): Promise<HTMLElement> =>
+    vi.waitFor(() => {
+      const [found] = find("graph-left");
+      expect(found).toBeDefined();
+      return found!;
+    });
+  find("stage-backward")[0]!.click();
+  find("as-graph-left")[0]!.click();
+  const before = await graph();
+  model.set("memory", withHeader({ strings: [], columns: {}, is_whole: false }));
+  const after = await graph();
+  expect(after).not.toBe(before);
+  model.set("rest", withHeader({ strings: [], columns: {} }));
+  expect(await graph()).toBe(after);
+});
+
 test("another program replaces one that is not complete yet", () => {
-  const { model, find } = show({ payload: withHeader({ is_whole: false, check: null }) });
+  const { model, find } = show({ payload: withHeader({ has_memory: false, is_whole: false, check: null }) });
   const [code] = find("code-left");
   model.set("payload", withHeader({ title: "another" }));
   expect(find("code-left")).toHaveLength(1);

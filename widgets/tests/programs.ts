@@ -139,6 +139,7 @@ export function modelOf(stages: [key: string, text: string][]): Model {
     no_memory: "",
     n_devices: 1,
     headline: { keeps: "", largest: "", peak: "" },
+    has_memory: true,
     is_whole: true,
     strings,
     columns: Object.fromEntries(Object.entries(columns).map(([k, v]) => [k, Int32Array.from(v)])) as Record<

@@ -141,7 +141,7 @@ class _Builder:
         if key not in ("linear", "backward") or not isinstance(self.subject, Derivation):
             return None
         parts = self.subject.linearized
-        forward = variable_names(parts.forward)
+        forward = self.subject.forward_names
         program: Program = getattr(self.subject, key)
         pairs = zip(parts.residuals, program.invars, strict=False)
         return {v: forward[a] for a, v in pairs if isinstance(a, Var) and a in forward}

@@ -62,8 +62,8 @@ def compared_with_jax(derivation: Derivation) -> CheckResult:
 
 
 class ViewMaker:
-    """Creates the view of a derivation, in one part or in two: what is visible first, then what takes longer. It does not include the
-    comparison with JAX.
+    """Creates the view of a derivation, at once or in three steps, each with more: what is visible first, then the memory, then the details.
+    It does not include the comparison with JAX.
 
     Args:
       derivation: its programs are derived here if necessary.
@@ -81,12 +81,11 @@ class ViewMaker:
         self.numbers = Numbers(self.columns, self.source)
         self.string = self.numbers.string
         self.rows = Rows(self.columns, self.numbers)
-        self.forward_names: dict[Var, str] = {}
 
     @cached_property
     def first(self) -> View:
-        """The view without what is needed later: the modelled memory, the notes, the relations of variables, and the texts about each
-        residual, which are those of the first equal residual until then."""
+        """The view without what is needed later: no memory, no notes, no relations of variables, and no equal equations; the texts about
+        a residual are those of the first equal one, and inputs that are residuals have no labels."""
         try:
             with collector_paused(), deep_stack:
                 return self._first()
@@ -96,21 +95,35 @@ class ViewMaker:
             raise
 
     @cached_property
-    def whole(self) -> View:
-        """Everything but the comparison with JAX. Rows, strings and all other numbers are those of `first`."""
+    def with_memory(self) -> View:
+        """`first` with the modelled memory over time, the scopes, and equal equations. Rows, strings and all other numbers are the same."""
         first = self.first
         with collector_paused(), deep_stack:
+            self.rows.add_repetitions()
             no_memory, n_devices, peak = self.add_memory()
-            self.rows.add_relations()
-            self.add_words(self._residuals)
             return replace(
                 first,
                 strings=tuple(self.string.number),
                 columns=self.arrays(),
-                notes=self.notes(),
                 no_memory=no_memory,
                 n_devices=n_devices,
                 headline=replace(first.headline, peak=peak),
+                has_memory=True,
+            )
+
+    @cached_property
+    def whole(self) -> View:
+        """Everything but the comparison with JAX. Rows, strings and all other numbers are the same."""
+        before = self.with_memory
+        with collector_paused(), deep_stack:
+            self.rows.add_relations()
+            self.add_words(self._residuals)
+            self.add_residual_labels()
+            return replace(
+                before,
+                strings=tuple(self.string.number),
+                columns=self.arrays(),
+                notes=self.notes(),
                 is_whole=True,
             )
 
@@ -134,6 +147,7 @@ class ViewMaker:
             devices=placement.devices,
             placement=str(placement),
             headline=headline,
+            has_memory=False,
             is_whole=False,
         )
 
@@ -161,21 +175,22 @@ class ViewMaker:
             program: Program = getattr(self.derivation, key)
         except Exception as error:
             return Stage(key, label, title, (programs, programs), (equations, equations), first_line(error))
-        names = variable_names(program, self.residual_names() if key in ("linear", "backward") else None)
         if key == "forward":
-            self.forward_names = names
+            names = self.derivation.forward_names
+        else:
+            names = variable_names(program, self.residual_names() if key in ("linear", "backward") else None)
         rows.add_stage(index, program, names, self.input_labels(key, program))
         n_programs, n_equations = len(rows.programs), len(rows.equations)
         return Stage(key, label, title, (programs, n_programs), (equations, n_equations), "", program.is_path)
 
     def residual_names(self) -> dict[Var, str]:
         """Names from the listing of the forward program, for the inputs of the linear one that are its residuals."""
-        parts, forward = self.derivation.linearized, self.forward_names
+        parts, forward = self.derivation.linearized, self.derivation.forward_names
         pairs = zip(parts.residuals, parts.linear.invars, strict=False)
         return {var: forward[a] for a, var in pairs if isinstance(a, Var) and a in forward}
 
     def input_labels(self, stage: str, program: Program) -> tuple[str, ...]:
-        """A description of each input of a stage: the path of an argument, how a residual is computed, or whose tangent or cotangent it is."""
+        """A description of each input of a stage: the path of an argument, or whose tangent or cotangent it is; residuals have none yet."""
         derivation = self.derivation
         if stage in ("primal", "forward"):
             return program.arg_names
@@ -190,7 +205,7 @@ class ViewMaker:
         if stage == "backward":
             nonzeros_out = derivation.linearized.nonzeros_out
             tangents = [f"cotangent of result {i}" for i, nonzero in enumerate(nonzeros_out) if nonzero]
-        return (*(f"residual {residual.expression}" for residual in derivation.residuals), *tangents)
+        return (*[""] * derivation.n_residuals, *tangents)
 
     # --- residuals and memory -----------------------------------------------------------------------------------------
 
@@ -238,6 +253,13 @@ class ViewMaker:
             residual_names=[0, *accumulate(len(names) for _, names in reasons)],
             reason_names=number(name for _, names in reasons for name in names),
         )
+
+    def add_residual_labels(self) -> None:
+        """How each residual is computed, as the description of the input of the linear and of the backward stage."""
+        texts = self.string.all(f"residual {residual.expression}" for residual in self._residuals)
+        for stage in map(self.first.stage, ("linear", "backward")):
+            if not stage.error:
+                self.rows.label_inputs(stage.programs[0], texts)
 
     def add_memory(self) -> tuple[str, int, str]:
         """The steps and the buffers of the modelled memory, with the scopes of the steps; or why there are none.

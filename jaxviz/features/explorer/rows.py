@@ -145,7 +145,6 @@ class Rows:
         self.holders = np.array(self.owners, np.int64)[self.program_of]
         first = np.fromiter(map(self.first.setdefault, equations, count()), np.int64, n)
         add["equation_twin"] = np.where(first == np.arange(n), -1, first)
-        add["equation_group"] = repetitions(equations, self.holders.tolist())
         sources = shared([e.source for e in equations])
         add["equation_location"] = self._locations(sources)
         add["equation_scope"] = self.numbers.paths_to(equations, sources)
@@ -156,6 +155,19 @@ class Rows:
         self._add_origins()
         self._add_operands()
         self._add_no_relations()
+        add["equation_group"] = np.arange(n)
+
+    def add_repetitions(self) -> None:
+        """Which equations are of one expression in repeated layers, calls and iterations: a tenth of the work."""
+        self.columns["equation_group"] = repetitions(self.equations, self.holders.tolist())
+
+    def label_inputs(self, program: int, labels: Sequence[int]) -> None:
+        """Describes the first inputs of a program, with strings."""
+        start = int(self.columns["program_binders"][program]) + len(self.programs[program].constvars)
+        variables = np.asarray(self.columns["binder_vars"])[start : start + len(labels)]
+        column = np.array(self.columns["variable_label"])
+        column[variables] = labels
+        self.columns["variable_label"] = column
 
     def _add_operands(self) -> None:
         """The operands that nested programs are called with."""

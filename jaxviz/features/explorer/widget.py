@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from jaxviz.features.explorer.whatif import Switches
 
 _AT_ONCE = 10_000
-"""Above this many equations, over all stages, the memory and the notes are sent after the rest is displayed."""
+"""Above this many equations, over all stages, the memory and then the details are sent after the rest is displayed."""
 
 _COMPARED_AT_ONCE = 1_000
 """Above this many, the comparison with JAX comes after everything is displayed, since JAX takes as long as everything else."""
@@ -83,6 +83,7 @@ class Explorer(Bundled):
     """
 
     payload = traitlets.Bytes(b"").tag(sync=True)
+    memory = traitlets.Bytes(b"").tag(sync=True)
     rest = traitlets.Bytes(b"").tag(sync=True)
     check = traitlets.Unicode("").tag(sync=True)
     failure = traitlets.Unicode("").tag(sync=True)
@@ -115,7 +116,8 @@ class Explorer(Bundled):
 
     def __init__(self, derivation: Derivation, comparison: Comparison | None = None, **traits: Any):
         self.derivation = derivation
-        self._partial: View | None = None
+        self._sent: View | None = None
+        """What was sent, if more follows."""
         self._comparison = comparison
         self._asked = 0
         super().__init__(**traits)
@@ -176,17 +178,18 @@ class Explorer(Bundled):
         comparison = Comparison(self.derivation, derivation)
         selected = follow(comparison, self.selected) if self.selected else ""
         maker = ViewMaker(derivation)
-        payload, partial = _first_payload(maker)
+        payload, sent = _first_payload(maker)
         self._fill()
         before = pack(encode(self.view)) if self.rest or self.check else self.payload
         self.derivation, self._comparison = derivation, comparison
         for made in ("view", "_whole", "_switches", "_one_block"):
             self.__dict__.pop(made, None)
         self._asked = 0
-        self._maker, self._partial = maker, partial
+        self._maker, self._sent = maker, sent
         # In one message, so that the page is rendered once.
         with self.hold_sync():
-            self.selected, self.compiled, self.lowered, self.failure, self.rest = selected, "", "", "", b""
+            self.selected, self.compiled, self.lowered, self.failure = selected, "", "", ""
+            self.memory = self.rest = b""
             self.check = self.line = self.advice = self.what_if = self.tried = self.drawn = self.written = (
                 self.switches
             ) = ""
@@ -332,7 +335,7 @@ class Explorer(Bundled):
             return
         # Meanwhile the browser draws the widget, and would request the rest next.
         self._work("rest", Explorer._fill_rest)
-        if self._partial is None:  # unless it was stopped
+        if self._sent is None:  # unless it was stopped
             self._show_still(is_new=True)
 
     def _show_still(self, is_new: bool) -> None:
@@ -357,7 +360,7 @@ class Explorer(Bundled):
             if made is not None:
                 self.payload = pack(encode(made))
             else:
-                self.payload, self._partial = _first_payload(self._maker)
+                self.payload, self._sent = _first_payload(self._maker)
         except Exception as error:
             self.failure = first_line(error)
             raise
@@ -376,9 +379,14 @@ class Explorer(Bundled):
 
     def _fill_rest(self) -> None:
         self._fill()
-        if self._partial is not None:
-            self.rest = pack(encode(self._whole, known=self._partial))
-            self._partial = None
+        if self._sent is None:
+            return
+        if not self._sent.has_memory:
+            shown = fit_to_show(self._maker.with_memory)
+            self.memory = pack(encode(shown, known=self._sent))
+            self._sent = shown
+        self.rest = pack(encode(self._whole, known=self._sent))
+        self._sent = None
 
     def _fill_check(self) -> None:
         """The comparison with JAX."""
@@ -568,7 +576,7 @@ _WORK: dict[str, Callable[[Explorer], None]] = {
 
 
 def _first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
-    """What is sent first, and the corresponding view if memory and notes follow."""
+    """What is sent first, and the corresponding view if more follows."""
     n = maker.first.n_equations
     shown = fit_to_show(maker.first if n > _AT_ONCE else maker.whole)
     if n <= _COMPARED_AT_ONCE:

@@ -39,7 +39,6 @@ from jaxviz.ir.errors import EquationError
 from jaxviz.ir.expressions import expression_at
 from jaxviz.ir.origin import Location, library_line, own_line
 from jaxviz.ir.own_code import is_own
-from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.report import attributes
 from jaxviz.report.tables import counted, format_bytes, listed, nbytes, repeated, short_location, wrapped
@@ -107,7 +106,7 @@ class Subject:
 
     @cached_property
     def site(self) -> Site:
-        return Site.of(self.derivation, variable_names(self.derivation.forward))
+        return Site.of(self.derivation, self.derivation.forward_names)
 
     @cached_property
     def upcasts(self) -> tuple[Finding, ...]:

@@ -33,7 +33,6 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors
-from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
@@ -69,8 +68,8 @@ class ResidualSet(Report, Sequence[Residual]):
       checkpoints: the checkpointed functions, with the decisions of their policies.
       mapped: how `vmap` changed the control flow, a sentence each.
       on_devices: whether the function runs on more than one device.
-      unopened: what jaxviz does not look into.
-      finders: for each of `duplicates`, `invariant` and `forced` the function that computes it, called when it is first read.
+      find_unopened: finds `unopened`, when it is first read.
+      finders: the same for `duplicates`, `invariant` and `forced`.
       why_none: a sentence that says why there are no residuals; empty if there are some.
     """
 
@@ -80,7 +79,7 @@ class ResidualSet(Report, Sequence[Residual]):
     checkpoints: tuple[CheckpointReport, ...] = ()
     mapped: tuple[str, ...] = ()
     on_devices: bool = False
-    unopened: tuple[Unopened, ...] = ()
+    find_unopened: Callable[[], tuple[Unopened, ...]] = tuple
     finders: Mapping[str, Callable[[], tuple[Finding, ...]]] = field(default_factory=dict)
     why_none: tuple[str, ...] = ()
 
@@ -144,6 +143,11 @@ class ResidualSet(Report, Sequence[Residual]):
         are part of the path.
         """
         return path_totals((g.residuals for g in self.groups), lambda r: r.module)
+
+    @cached_property
+    def unopened(self) -> tuple[Unopened, ...]:
+        """What jaxviz does not look into."""
+        return self.find_unopened()
 
     @cached_property
     def duplicates(self) -> tuple[Finding, ...]:
@@ -333,9 +337,8 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
     divided: Sequence[int | None] = [None] * len(parts.residuals)
     if on_devices:
         divided = compiled_parts(derivation) if compile else _propagated(derivation)
-    names = variable_names(parts.forward)
     arguments = dict(zip(derivation.primal.invars, derivation.primal.arg_names, strict=True))
-    site = Site.of(derivation, names)
+    site = Site.of(derivation, derivation.forward_names)
     linear_readers = find_readers(parts.linear, parts.linear.invars[: len(parts.residuals)])
     try:
         backward_readers = find_readers(derivation.backward, parts.linear.invars[: len(parts.residuals)])
@@ -353,7 +356,6 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
     }
     checkpoints, mapped = report_checkpoints(derivation), _mapped(derivation.primal)
     why_none = () if made else why_nothing_is_kept(derivation)
-    unopened = derivation.unopened
     return ResidualSet(
         derivation.primal.name,
         derivation.gradient,
@@ -361,7 +363,7 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
         checkpoints,
         mapped,
         on_devices,
-        unopened,
+        lambda: derivation.unopened,
         finders,
         why_none,
     )

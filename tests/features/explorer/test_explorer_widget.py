@@ -300,20 +300,29 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
     shown = shown[0] if isinstance(shown, tuple) else shown
     first = decode(explorer.payload)
     assert "equations" in shown["text/plain"]
-    assert (first.is_whole, first.check, len(first.columns["step_row"])) == (False, None, 0)
+    assert (first.has_memory, first.is_whole, first.check, len(first.columns["step_row"])) == (False, False, None, 0)
     explorer._handle_custom_msg("rest", [])
-    whole = decode(explorer.rest, first)
+    memory = decode(explorer.memory, first)
+    assert (memory.has_memory, memory.is_whole) == (True, False)
+    assert memory.headline.peak
+    whole = decode(explorer.rest, memory)
     assert whole.is_whole
     assert whole.check is None
     assert whole.columns["step_row"].size
     # What has been displayed so far remains valid: no row or string number has changed.
-    assert whole.strings[: len(first.strings)] == first.strings
-    later = [
+    assert memory.strings[: len(first.strings)] == first.strings
+    assert whole.strings[: len(memory.strings)] == memory.strings
+    with_memory = [
         n for n in COLUMNS if n.startswith(("buffer_", "step_", "scope_")) or n in ("residual_buffer", "row_of_scope")
     ]
-    # Until then each variable is by itself, and values that are alike have the texts of the first.
-    later += ["variable_value", "variable_kin", "variable_of", "others_value", "others_of", "others_kin"]
+    with_memory += ["equation_group"]
+    # Until then each equation and each variable is by itself, and values that are alike have the texts of the first.
+    later = ["variable_value", "variable_kin", "variable_of", "others_value", "others_of", "others_kin"]
     later += [f"residual_{name}" for name in ("label", "scope", "module", "reason", "names")] + ["reason_names"]
+    later += ["variable_label"]
+    for name in with_memory:
+        np.testing.assert_array_equal(whole.columns[name], memory.columns[name], err_msg=name)
+    np.testing.assert_array_equal(first.columns["equation_group"], np.arange(first.n_equations))
     np.testing.assert_array_equal(first.columns["variable_value"], np.arange(len(first.columns["variable_name"])))
     assert not first.columns["variable_kin"].any()
     of_first = {g: i for i, g in reversed(list(enumerate(whole.columns["residual_group"])))}
@@ -322,7 +331,7 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
             first.strings[first.columns["residual_label"][i]]
             == whole.strings[whole.columns["residual_label"][of_first[g]]]
         )
-    for name in set(COLUMNS) - set(later):
+    for name in set(COLUMNS) - set(later) - set(with_memory):
         np.testing.assert_array_equal(whole.columns[name], first.columns[name], err_msg=name)
     assert explorer.check == ""
     explorer._handle_custom_msg("check", [])
@@ -330,7 +339,8 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
     assert check["status"] == "agrees"
     assert to_json(whole) | {"check": check} == to_json(view_of(explorer.derivation))
     # What has been sent is not sent again.
-    assert len(gzip.decompress(explorer.rest)) < len(gzip.decompress(explorer.payload)) / 2
+    sizes = [len(gzip.decompress(block)) for block in (explorer.payload, explorer.memory, explorer.rest)]
+    assert sum(sizes[1:]) < sizes[0]
     before = explorer.rest
     explorer._handle_custom_msg("rest", [])
     assert explorer.rest is before
@@ -347,7 +357,7 @@ def test_the_rest_has_the_texts_of_each_residual_and_the_relations_between_varia
     explorer = jaxviz.explore(layers, [jnp.ones((3, 3))] * 3, jnp.ones((2, 3)))
     explorer.complete()
     first = decode(explorer.payload)
-    whole = decode(explorer.rest, first)
+    whole = decode(explorer.rest, decode(explorer.memory, first))
     labels = lambda view: [view.strings[i] for i in view.columns["residual_label"]]
     assert labels(whole) == [r.label for r in explorer.derivation.residuals]
     assert len(set(labels(first))) < len(set(labels(whole)))
@@ -361,7 +371,7 @@ def test_a_page_of_a_large_program_is_whole(explorer, monkeypatch, tmp_path):
     assert decode(packed(explorer.save_html(tmp_path / "loss.html"), "payload")).is_whole
     # It has been computed by now, so the browser receives it as well.
     explorer._handle_custom_msg("rest", [])
-    assert decode(explorer.rest, decode(explorer.payload)).is_whole
+    assert decode(explorer.rest, decode(explorer.memory, decode(explorer.payload))).is_whole
 
 
 def test_a_new_version_of_a_large_program_stands_beside_all_of_the_one_before(explorer, monkeypatch):
@@ -369,7 +379,7 @@ def test_a_new_version_of_a_large_program_stands_beside_all_of_the_one_before(ex
     explorer.complete()
     explorer.update(other, jnp.ones((3, 3)), jnp.ones((2, 3)))
     assert decode(explorer.before).is_whole
-    assert explorer.rest == b""
+    assert explorer.memory == explorer.rest == b""
 
 
 @pytest.fixture

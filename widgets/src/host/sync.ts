@@ -8,8 +8,9 @@ import { type Work, workOf } from "./work";
 
 export const payloadOf = (model: WidgetModel): DataView | null => blockOf(model.get("payload"));
 
-/** The data that arrives later for a large program; null if the payload is complete or before it arrives. */
-export const laterOf = (model: WidgetModel): DataView | null => blockOf(model.get("rest"));
+/** The data that arrives later for a large program, first the memory, then the details; empty if the payload is complete. */
+export const laterOf = (model: WidgetModel): DataView[] =>
+  ["memory", "rest"].map((name) => blockOf(model.get(name))).filter((block) => block !== null);
 
 /** The view of the previous version, with the differences; null if there is none. */
 export const beforeOf = (model: WidgetModel): DataView | null => blockOf(model.get("before"));
@@ -39,9 +40,10 @@ export function changesOf(model: WidgetModel): Changes | null {
 
 /** Calls back when Python sends a new view. */
 export function onPayload(model: WidgetModel, callback: () => void): () => void {
-  for (const name of ["payload", "rest", "failure"]) model.on(`change:${name}`, callback);
+  const names = ["payload", "memory", "rest", "failure"];
+  for (const name of names) model.on(`change:${name}`, callback);
   return () => {
-    for (const name of ["payload", "rest", "failure"]) model.off(`change:${name}`, callback);
+    for (const name of names) model.off(`change:${name}`, callback);
   };
 }
 

@@ -97,9 +97,11 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       const { stages } = shown;
       const isCompiled = shown.state === state && stages.includes(state.compiled);
       const isGraph = !isCompiled && !state.compared && state.form[side] === "graph";
+      // The graph folds equal equations, which are known with the memory.
+      const folds = state.model.view.has_memory ? "" : "unfolded ";
       const version = state.compared ? `${side} of two ` : "";
       const listed = isCompiled ? "compiled" : `${version}${stages.join()} ${state.fullParams}`;
-      const key = isGraph ? `graph ${stages.join()}` : listed;
+      const key = isGraph ? `${folds}graph ${stages.join()}` : listed;
       const before = code.get(side);
       if (before?.key === key) continue;
       const hadFocus = before?.pane.element.contains(focused(root));
@@ -214,7 +216,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       showCodes();
     }
     if (change === "whole" || change === "view") askRest();
-    if (change === "shown" || change === "params") showCodes();
+    if (change === "shown" || change === "params" || change === "memory") showCodes();
     const shown = [...code.values()].map((c) => c.pane);
     const others = diff ? [motion, diff] : [motion];
     for (const pane of [player, rail, overview, ...others, cards, ...shown, below, inspector, source])
@@ -450,7 +452,7 @@ function renderExplorer(host: Host): () => void {
   let shown: [DataView | null, DataView | null] = [null, null];
   const present = ([own, other]: Model[], payload: DataView, earlier: DataView | null) => {
     if (state && shown[0] === payload && shown[1] === earlier) {
-      if (own!.view.is_whole) state.complete();
+      state.complete();
       return;
     }
     clear();

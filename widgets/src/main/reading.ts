@@ -16,22 +16,21 @@ const underWay = new WeakMap<DataView, Promise<Model>>();
 const FEW = 500_000;
 
 /**
- * The model of a block and of the data that arrives later; a promise only if it has to be decompressed, as in a saved page, or is large.
+ * The model of a block and of those that arrived later; a promise only if they have to be decompressed, as in a saved page, or are large.
  */
-export function modelIn(block: DataView, later: DataView | null = null): Model | Promise<Model> {
+export function modelIn(block: DataView, later: readonly DataView[] = []): Model | Promise<Model> {
   const before = underWay.get(block);
   if (before) return before.then(() => modelIn(block, later));
   const made = models.get(block);
-  if (made && (later === null || made.view.is_whole)) return made;
-  const isQuick = (each: DataView | null) => each === null || (!isZipped(each) && each.byteLength <= FEW);
-  if (isQuick(block) && isQuick(later)) {
-    const model = atOnce(reading(block, later, made));
+  const unread = made ? later.slice(partsOf(made) - 1) : [block, ...later];
+  if (made && unread.length === 0) return made;
+  if (unread.every((each) => !isZipped(each) && each.byteLength <= FEW)) {
+    const model = atOnce(reading(unread, made));
     models.set(block, model);
     return model;
   }
   const read = async () => {
-    const [first, rest] = await Promise.all([made ? block : plain(block), later && plain(later)]);
-    const model = await inSlices(reading(first, rest, made));
+    const model = await inSlices(reading(await Promise.all(unread.map(plain)), made));
     models.set(block, model);
     return model;
   };
@@ -42,13 +41,18 @@ export function modelIn(block: DataView, later: DataView | null = null): Model |
 
 const plain = async (block: DataView) => (isZipped(block) ? new DataView(await unzipped(block)) : block);
 
-function* reading(block: DataView, later: DataView | null, made: Model | undefined): Sliced<Model> {
-  const model = made ?? new Model(yield* decoding(block));
-  if (later && !model.view.is_whole) {
-    const { hasHues } = model;
-    model.complete(yield* decoding(later, model.view));
-    if (hasHues) yield* model.colouring();
-  }
-  if (model.view.is_whole) yield* preparing(model);
-  return model;
+/** How many of the blocks are in a model: programs, memory, details. */
+const partsOf = ({ view }: Model) => (view.is_whole ? 3 : view.has_memory ? 2 : 1);
+
+function* reading(blocks: readonly DataView[], made: Model | undefined): Sliced<Model> {
+  let model = made;
+  for (const block of blocks)
+    if (model === undefined) model = new Model(yield* decoding(block));
+    else {
+      const { hasHues } = model;
+      model.complete(yield* decoding(block, model.view));
+      if (hasHues) yield* model.colouring();
+    }
+  if (model!.view.has_memory) yield* preparing(model!);
+  return model!;
 }

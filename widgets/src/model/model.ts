@@ -114,11 +114,11 @@ export class Model {
     return this.summed;
   }
 
-  /** Replaces the view by the complete one. */
+  /** Replaces the view by a more complete one. */
   complete(view: View): void {
+    if (view.has_memory !== this.shown.has_memory) this.modelled = null;
     this.shown = view;
-    this.modelled = null;
-    // The texts of the residuals and the relations between variables are complete, too.
+    // The buffers and texts of the residuals and the relations between variables may be new.
     this.kept = null;
     this.coloured = null;
   }

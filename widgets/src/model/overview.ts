@@ -121,18 +121,19 @@ export class Overview {
   }
 }
 
-const made = new WeakMap<object, Overview>();
+/** Overviews by their model's timeline, which is replaced when the memory and the scopes arrive. */
+const made = new WeakMap<Timeline, Overview>();
 
 /** The overview of a model; cached. */
 export function overviewOf(model: Model): Overview {
-  const known = made.get(model.view);
+  const known = made.get(model.timeline);
   if (known !== undefined) return known;
   const overview = new Overview(model);
-  made.set(model.view, overview);
+  made.set(model.timeline, overview);
   return overview;
 }
 
-/** Prepares in slices what is drawn of a complete model. */
+/** Prepares in slices what is drawn of a model with its memory. */
 export function* preparing(model: Model): Sliced<void> {
   const timeline = yield* model.timing();
   totalsOf(timeline);

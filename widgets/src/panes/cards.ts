@@ -16,7 +16,7 @@ export class CardsPane {
   }
 
   update(change: Change): void {
-    if (change === "whole" || change === "advice") this.fill();
+    if (change === "advice") this.fill();
   }
 
   private fill(): void {

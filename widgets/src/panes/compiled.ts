@@ -121,7 +121,7 @@ export class CompiledPane {
 
   update(change: Change): void {
     if (change === "side" || change === "shown") markSide(this.element, this.state, this.side);
-    if (change === "whole" && this.memory !== null) this.fillWith("memory");
+    if (change === "memory" && this.memory !== null) this.fillWith("memory");
     if (change !== "selection") return;
     this.memory?.light();
     this.light();

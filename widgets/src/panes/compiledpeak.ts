@@ -25,8 +25,7 @@ export class CompiledPeakView {
   ) {
     const totals = totalsOfCompiled(peak);
     const { model } = state;
-    // The modelled curve needs the complete view.
-    const modelled = model.view.is_whole && !model.view.no_memory ? totalsOf(model.timeline) : null;
+    const modelled = model.view.has_memory && !model.view.no_memory ? totalsOf(model.timeline) : null;
     const areas = svg("svg", { "aria-hidden": "true" });
     const plot = h("div", { class: "jv-plot" }, areas);
     this.element = h(

@@ -96,7 +96,7 @@ export class MemoryPane {
 
   /** Creates the chart's element, or says why there is none. */
   private fill(): void {
-    const { no_memory: reason, is_whole } = this.state.model.view;
+    const { no_memory: reason, has_memory } = this.state.model.view;
     while (this.element.children.length > 1) this.element.lastElementChild!.remove();
     this.waiting?.destroy();
     this.waiting = null;
@@ -105,7 +105,7 @@ export class MemoryPane {
       this.element.append(h("p", { class: "jv-message" }, text, ...marked(reason)));
       return;
     }
-    if (!is_whole) {
+    if (!has_memory) {
       this.waiting = new Waiting(this.state.rest, "Computing the memory over time…");
       this.element.append(this.waiting.element);
       return;
@@ -139,7 +139,7 @@ export class MemoryPane {
   }
 
   update(change: Change): void {
-    if (change === "whole") this.fill();
+    if (change === "memory") this.fill();
     if (change === "selection") this.light();
     if (change !== "switches" || this.shown === null) return;
     const { switches, model } = this.state;

@@ -101,7 +101,7 @@ export class MotionPane {
   }
 
   update(change: Change): void {
-    if (change === "whole") this.fill();
+    if (change === "memory") this.fill();
     if (change !== "view") return;
     if (this.state.view === "motion") this.show();
     else this.pause();
@@ -122,7 +122,7 @@ export class MotionPane {
     this.waiting?.destroy();
     this.waiting = null;
     const { view } = this.state.model;
-    if (!view.is_whole) {
+    if (!view.has_memory) {
       this.waiting = new Waiting(this.state.rest, "Computing the memory over time…");
       this.body.replaceChildren(this.waiting.element);
       return;

@@ -94,7 +94,7 @@ export class OverviewPane {
   }
 
   update(change: Change): void {
-    if (change === "whole") {
+    if (change === "memory") {
       this.overview = overviewOf(this.state.model);
       this.fill();
       this.draw();
@@ -113,7 +113,7 @@ export class OverviewPane {
     this.waiting?.destroy();
     this.waiting = null;
     this.say(null);
-    if (!view.is_whole) {
+    if (!view.has_memory) {
       this.waiting = new Waiting(this.state.rest, "Computing the work and the memory over time…");
       this.picture.replaceChildren(this.waiting.element, this.flame);
       return;

@@ -197,7 +197,7 @@ export class Rail {
   }
 
   update(change: Change): void {
-    if (change === "whole" || change === "advice") this.fillHeadline();
+    if (change === "memory" || change === "advice") this.fillHeadline();
     if (change === "view")
       VIEWS.forEach(([key], i) => {
         const isShown = this.state.view === key;

@@ -94,6 +94,7 @@ export type Change =
   | "filter"
   | "player"
   | "exchanges"
+  | "memory"
   | "whole";
 
 export class State {
@@ -134,6 +135,8 @@ export class State {
   /** What devices exchange, by row. */
   exchanges: ReadonlyMap<number, readonly string[]>;
   private readonly listeners = new Set<(change: Change) => void>();
+  /** What of the model the panes have been told of. */
+  private known: { hasMemory: boolean; isWhole: boolean };
 
   constructor(
     readonly model: Model,
@@ -147,6 +150,7 @@ export class State {
   ) {
     this.switches = new Switches(switches, () => this.tell("switches"));
     this.exchanges = ownExchanges(model);
+    this.known = { hasMemory: model.view.has_memory, isWhole: model.view.is_whole };
   }
 
   /** The number of the compiled stage, after those of the programs. */
@@ -164,9 +168,13 @@ export class State {
     return () => this.listeners.delete(listener);
   }
 
-  /** Called when the model has the data omitted at first. */
+  /** Called when the model may have more of the data omitted at first. */
   complete(): void {
-    this.tell("whole");
+    const { has_memory, is_whole } = this.model.view;
+    const { hasMemory, isWhole } = this.known;
+    this.known = { hasMemory: has_memory, isWhole: is_whole };
+    if (has_memory && !hasMemory) this.tell("memory");
+    if (is_whole && !isWhole) this.tell("whole");
   }
 
   selectRow(row: number): void {
