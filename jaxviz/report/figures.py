@@ -12,11 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.spines import Spine
 from matplotlib.text import Text
 
-INK = "#222222"
-"""The colour of text on coloured surfaces."""
-
-ON_ANY_PAGE = "#7b8189"
-"""An ink that is readable on white and on black."""
+from jaxviz.report.inks import ON_ANY_PAGE
 
 _INKED: tuple[tuple[Any, str], ...] = (
     (Text, "color"), (Spine, "edgecolor"), (Line2D, "color"), (Line2D, "markeredgecolor"), (Line2D, "markerfacecolor"),

@@ -124,7 +124,11 @@ def test_large_sizes_are_coded_too():
 def test_what_is_known_is_not_written_again():
     whole = from_json(FIXTURE["view"])
     first = dataclasses.replace(
-        whole, has_memory=False, is_whole=False, columns={**whole.columns, "step_row": np.array([])}, strings=whole.strings[:5]
+        whole,
+        has_memory=False,
+        is_whole=False,
+        columns={**whole.columns, "step_row": np.array([])},
+        strings=whole.strings[:5],
     )
     block = encode(whole, known=first)
     header = json.loads(block[16 : 16 + int.from_bytes(block[8:12], "little")])

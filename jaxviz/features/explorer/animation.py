@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from jaxviz.features.explorer.axis import STACKED, alive, kept_alive, memory_by_kind, n_forward
+from jaxviz.features.explorer.pen import ImagePen, font
 from jaxviz.features.explorer.picture import KIND_COLOURS, kept_rows, line_of
 from jaxviz.features.explorer.still import place
 from jaxviz.page.schema import MEMORY_KINDS, ROLES, View
@@ -107,8 +106,8 @@ class _Scene:
             if b.bytes[step] != b.bytes[before]:
                 pen.line((left - 3, _BINS + 48), (right + 3, _BINS + 48), colour=_MARK, width=2)
             nbytes = format_bytes(int(b.bytes[step])) if b.bytes[step] else "–"
-            pen.text((left + right) / 2, _BINS + 5, nbytes, right - left + 10, bold=True, middle=True)
-            pen.text(
+            pen.write((left + right) / 2, _BINS + 5, nbytes, right - left + 10, bold=True, middle=True)
+            pen.write(
                 (left + right) / 2, _BINS + 24, b.label, right - left, mono=b.is_code, colour=_DIM, middle=True, size=11
             )
         self.mark(pen, step)
@@ -130,12 +129,12 @@ class _Scene:
         kind = "cotangent" if is_backward else "temporary"
         pen.box(20, 14, _WIDTH - 20, 86, "#f4f6f8")
         pen.box(20, 14, 25, 86, _AGAIN if is_again else KIND_COLOURS[kind])
-        pen.text(36, 20, passing, 500, colour=_AGAIN if is_again else _DIM)
+        pen.write(36, 20, passing, 500, colour=_AGAIN if is_again else _DIM)
         at = int(columns["equation_location"][row]) if row >= 0 else -1
-        pen.text(36, 40, line_of(self.view, at), _WIDTH - 80, mono=True, bold=True, size=15)
+        pen.write(36, 40, line_of(self.view, at), _WIDTH - 80, mono=True, bold=True, size=15)
         name = strings[int(columns["equation_primitive"][row])] if row >= 0 else ""
         said = [name, place(self.view, at), f"step {step + 1:,} of {len(self.total):,}"]
-        pen.text(36, 64, " · ".join(filter(None, said)), _WIDTH - 80, colour=_DIM)
+        pen.write(36, 64, " · ".join(filter(None, said)), _WIDTH - 80, colour=_DIM)
 
     def x(self, step: float) -> float:
         return 20 + (_WIDTH - 40) * step / len(self.total)
@@ -163,7 +162,7 @@ class _Scene:
         x, bottom = self.x(step + 1), self.y(0)
         pen.cover(x, _GROUND, _WIDTH - 18, bottom + 1)
         for start, end, name in ((0, self.turn, "forward"), (self.turn, len(self.total), "backward")):
-            pen.text(
+            pen.write(
                 (self.x(start) + self.x(end)) / 2,
                 bottom + 4,
                 name,
@@ -175,11 +174,11 @@ class _Scene:
         pen.line((self.x(self.turn), _GROUND + 10), (self.x(self.turn), bottom), colour="#8a939d")
         pen.line((20, bottom), (_WIDTH - 20, bottom), colour="#8a939d")
         pen.line((x, _GROUND + 6), (x, bottom), colour=_INK, width=2)
-        pen.text(24, _GROUND, f"{format_bytes(int(self.total[step]))} in memory", 240, bold=True)
+        pen.write(24, _GROUND, f"{format_bytes(int(self.total[step]))} in memory", 240, bold=True)
         peak = int(self.total.argmax())
         if step >= peak:
             said, at = f"peak {format_bytes(int(self.total[peak]))}", self.x(peak + 0.5)
-            pen.text(min(_WIDTH - 90, max(330, at)), _GROUND, said, 160, bold=True, middle=True)
+            pen.write(min(_WIDTH - 90, max(330, at)), _GROUND, said, 160, bold=True, middle=True)
 
 
 def _bins(view: View) -> list[_Bin]:
@@ -200,7 +199,7 @@ def _bins(view: View) -> list[_Bin]:
     return [b for b in others if b.bytes.any()]
 
 
-class _Pen:
+class _Pen(ImagePen):
     """Draws on a picture, in CSS pixels.
 
     Args:
@@ -208,12 +207,7 @@ class _Pen:
     """
 
     def __init__(self, image: Image.Image):
-        self.image = image
-        self.draw = ImageDraw.Draw(image)
-
-    def box(self, left: float, top: float, right: float, bottom: float, colour: str) -> None:
-        if bottom > top and right > left:
-            self.draw.rectangle([_SHARP * v for v in (left, top, right, bottom)], fill=colour)
+        super().__init__(image, _SHARP)
 
     def cover(self, left: float, top: float, right: float, bottom: float) -> None:
         """Makes a rectangle paler."""
@@ -228,21 +222,14 @@ class _Pen:
     def shape(self, points: list[tuple[float, float]], colour: str) -> None:
         self.draw.polygon([(_SHARP * x, _SHARP * y) for x, y in points], fill=colour)
 
-    def text(
+    def write(
         self, x: float, y: float, text: str, room: float, *, size: int = 13, mono: bool = False, bold: bool = False,
         colour: str = _INK, middle: bool = False,
     ) -> None:  # fmt: skip
         """A text, cut to the available width."""
-        font = _font(mono, bold, size)
-        if font.getlength(text) > _SHARP * room:
-            while text and font.getlength(f"{text}…") > _SHARP * room:
+        width = font(mono, bold, size * _SHARP).getlength
+        if width(text) > _SHARP * room:
+            while text and width(f"{text}…") > _SHARP * room:
                 text = text[:-1]
             text = f"{text}…"
-        self.draw.text((_SHARP * x, _SHARP * y), text, fill=colour, font=font, anchor="ma" if middle else "la")
-
-
-@cache
-def _font(mono: bool, bold: bool, size: int) -> ImageFont.FreeTypeFont:
-    """A font that is included in matplotlib."""
-    name = f"DejaVuSans{'Mono' * mono}{'-Bold' * bold}.ttf"
-    return ImageFont.truetype(str(Path(mpl.get_data_path()) / "fonts" / "ttf" / name), round(size * _SHARP))
+        self.text(x, y + 0.17 * size, text, colour, size, mono=mono, bold=bold, at="middle" if middle else "left")

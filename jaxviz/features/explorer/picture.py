@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from io import BytesIO
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import PolyCollection
-from matplotlib.patches import Rectangle
 from PIL import Image
 
 from jaxviz.features.explorer.axis import (
@@ -24,17 +20,21 @@ from jaxviz.features.explorer.axis import (
     n_forward,
     steps_by_column,
 )
+from jaxviz.features.explorer.pen import At, ImagePen
 from jaxviz.features.explorer.still import headline, place
 from jaxviz.page.schema import SCOPES, View
-from jaxviz.report.figures import INK, ON_ANY_PAGE, Picture
+from jaxviz.report.inks import INK, ON_ANY_PAGE
 from jaxviz.report.pictures import fitted
 from jaxviz.report.tables import counted, format_bytes, format_count, repeated
+
+if TYPE_CHECKING:
+    from jaxviz.features.explorer.figure_pen import FigurePen
+    from jaxviz.report.figures import Picture
 
 WIDTH = 900
 """In CSS pixels; the file has `_SHARP` times as many."""
 
 _SHARP = 2
-_DPI = 100
 _LEFT, _RIGHT = 296, WIDTH - 8
 """The left and right end of the time axis; labels are to the left."""
 _TEXT, _SMALL = 12.5, 11.5
@@ -69,13 +69,15 @@ def overview_png(view: View) -> bytes:
     Args:
       view: a complete view with scopes.
     """
-    canvas = FigureCanvasAgg(overview_figure(view))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about characters that the font lacks
-        canvas.draw()
+    # Transparent in the colour of the text, so that the smooth edges of letters have no other.
+    empty = Image.new("RGBA", (1, 1), ON_ANY_PAGE)
+    empty.putalpha(0)
+    drawing = _Drawing(view)
+    image = empty.resize((_SHARP * WIDTH, round(_SHARP * drawing.height)))
+    drawing.draw(ImagePen(image, _SHARP))
     out = BytesIO()
     # A palette of 256 colours takes a third of the bytes, and the picture has about a dozen.
-    Image.fromarray(np.asarray(canvas.buffer_rgba())).quantize(256, Image.Quantize.FASTOCTREE).save(out, "PNG")
+    image.quantize(256, Image.Quantize.FASTOCTREE).save(out, "PNG")
     return out.getvalue()
 
 
@@ -85,18 +87,26 @@ def overview_figure(view: View) -> Picture:
     Raises:
       ValueError: there is no backward pass, so there is nothing to draw.
     """
+    # Imported here, since matplotlib takes a third of a second.
+    from jaxviz.features.explorer.figure_pen import FigurePen
+
     if not len(view.columns["scope_parent"]):
         why = view.no_memory or next((stage.error for stage in view.stages if stage.error), "")
         raise ValueError(f"the {view.title} has no overview{f': {why}' * bool(why)}")
-    return _Drawing(view).figure
+    drawing = _Drawing(view)
+    pen = FigurePen(WIDTH, drawing.height, _SHARP)
+    drawing.draw(pen)
+    return pen.figure
 
 
 class _Drawing:
-    """A figure with axes in CSS pixels, from the top.
+    """Draws in CSS pixels, from the top.
 
     Args:
       view: the view to draw.
     """
+
+    pen: ImagePen | FigurePen
 
     def __init__(self, view: View):
         self.view = view
@@ -108,26 +118,23 @@ class _Drawing:
         # Of several steps in a column, use the one with the most bytes in memory.
         self.largest = [steps.start + int(self.total[steps].argmax()) for steps in self.columns]
         self.turn = self.x(self.edges[n_forward(view)])
-        drawn = [b for b in boxes(view, self.measure) if b.depth < _DEPTHS and self.width(b) >= 2]
+        self.drawn = [b for b in boxes(view, self.measure) if b.depth < _DEPTHS and self.width(b) >= 2]
         self.kept = kept_rows(view)
-        depths = 1 + max(b.depth for b in drawn)
-        said = headline(view)
-        height = len(said) * _LINE + 50 + depths * _BOX + 24 + len(self.kept) * (_BAND + 12) + 34 + _MEMORY + 8
-        self.figure = Picture(figsize=(WIDTH / _DPI, height / _DPI), dpi=_DPI * _SHARP, facecolor="none")
-        self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
-        self.axes.set(xlim=(0, WIDTH), ylim=(height, 0))
-        self.axes.set_axis_off()
+        self.depths = 1 + max(b.depth for b in self.drawn)
+        self.said = headline(view)
+        self.below = 24 + len(self.kept) * (_BAND + 12) + 34 + _MEMORY
+        self.height = len(self.said) * _LINE + 50 + self.depths * _BOX + self.below + 8
+
+    def draw(self, pen: ImagePen | FigurePen) -> None:
+        self.pen = pen
         y = 8.0
-        for i, text in enumerate(said):
-            self.write(8, y, text.replace("`", ""), weight="bold" if i == 0 else "normal", size=_TEXT + (i == 0))
+        for i, text in enumerate(self.said):
+            self.write(8, y, text.replace("`", ""), bold=i == 0, size=_TEXT + (i == 0))
             y += _LINE
-        y = self.scopes(drawn, depths, y + 14)
-        top = y
+        y = self.scopes(y + 14)
+        pen.dashed(self.turn, y - self.depths * _BOX - 22, y + self.below, ON_ANY_PAGE)
         y = self.kept_bands(y + 24)
-        y = self.memory_areas(y + 34)
-        self.axes.plot(
-            [self.turn] * 2, [top - depths * _BOX - 22, y], color=ON_ANY_PAGE, lw=0.8, ls=(0, (4, 3)), zorder=0
-        )
+        self.memory_areas(y + 34)
 
     def x(self, share: float) -> float:
         return float(_LEFT + share * (_RIGHT - _LEFT))
@@ -136,19 +143,14 @@ class _Drawing:
         return self.x(box.end) - self.x(box.start)
 
     def write(
-        self, x: float, y: float, text: str, *, room: float = WIDTH - 16, size: float = _TEXT, weight: str = "normal",
-        mono: bool = False, at: str = "left", color: str = ON_ANY_PAGE,
+        self, x: float, y: float, text: str, *, room: float = WIDTH - 16, size: float = _TEXT, bold: bool = False,
+        mono: bool = False, at: At = "left", colour: str = ON_ANY_PAGE,
     ) -> None:  # fmt: skip
         """A text whose top left or top right is at a position, cut to the available width."""
-        letter = size * (0.605 if mono else 0.6 if weight == "bold" else 0.55)
-        cut = fitted(text, max(1, int(room / letter)))
-        family = "DejaVu Sans Mono" if mono else "DejaVu Sans"
-        self.axes.text(
-            x, y, cut, fontsize=size * 72 / _DPI, family=family, weight=weight, color=color, ha=at, va="top",
-            parse_math=False, usetex=False,
-        )  # fmt: skip
+        letter = size * (0.605 if mono else 0.6 if bold else 0.55)
+        self.pen.text(x, y, fitted(text, max(1, int(room / letter))), colour, size, mono=mono, bold=bold, at=at)
 
-    def scopes(self, drawn: list[Box], depths: int, y: float) -> float:
+    def scopes(self, y: float) -> float:
         """Draws what runs; returns the lower end."""
         unit = "FLOPs" if self.measure == "flops" else "equations"
         self.write(8, y, f"what runs, as wide as its {unit}", size=_SMALL)
@@ -163,19 +165,16 @@ class _Drawing:
             cost = _flops(float(amount)) if self.measure == "flops" else counted(int(amount), "equation")
             self.write(start + (5 if start > _LEFT else 1), y, f"{name}, {cost}", room=end - start - 8, size=_SMALL)
         y += 18
-        rectangles, colours = [], []
-        for box in drawn:
+        for box in self.drawn:
             left, above = self.x(box.start), y + box.depth * _BOX
-            right, below = max(left + 1, self.x(box.end) - 1), above + _BOX - 1
+            right, lower = max(left + 1, self.x(box.end) - 1), above + _BOX - 1
             is_line = columns["scope_kind"][box.scope] == SCOPES.index("line")
-            rectangles.append([(left, above), (right, above), (right, below), (left, below)])
-            colours.append(_PASSES[int(backward[box.scope])][2 if is_line else 1])
+            self.pen.box(left, above, right, lower, _PASSES[int(backward[box.scope])][2 if is_line else 1])
             room = right - left - 8
             if room > 14:
                 title = self.title(box.scope)
-                self.write(left + 4, above + 3, title, room=room, size=10.5, mono=bool(is_line), color=INK)
-        self.axes.add_collection(PolyCollection(rectangles, facecolors=colours, linewidths=0))
-        return y + depths * _BOX
+                self.write(left + 4, above + 3, title, room=room, size=10.5, mono=bool(is_line), colour=INK)
+        return y + self.depths * _BOX
 
     def title(self, scope: int) -> str:
         """The title of a box: its name, or the text of its line."""
@@ -198,7 +197,6 @@ class _Drawing:
         bytes = [kept_alive(self.view, which) for which, *_ in self.kept]
         alive = [np.array([b[steps].max() for steps in self.columns]) for b in bytes]
         most = max((float(a.max()) for a in alive), default=0.0) or 1.0
-        x = np.arange(_LEFT, _RIGHT + 1)
         for (_, label, about, is_code), nbytes in zip(self.kept, alive, strict=True):
             self.write(8, y, label, room=_LEFT - 20, mono=is_code, size=_SMALL)
             self.write(8, y + 16, about, room=_LEFT - 20, size=10.5)
@@ -206,39 +204,39 @@ class _Drawing:
             seen = np.flatnonzero(half)
             if 0 < len(seen) < _SEEN:  # very short lifetimes
                 half[max(0, seen[-1] + 1 - _SEEN) : seen[-1] + 1] = half.max()
-            half = np.append(half, half[-1])
             middle = y + 15
-            self.axes.fill_between(x, middle - half, middle + half, step="post", color=_KINDS["residual"][1], lw=0)
+            self.pen.area(_LEFT, middle + half, middle - half, _KINDS["residual"][1])
             y += _BAND + 12
         return y
 
-    def memory_areas(self, y: float) -> float:
-        """Draws the memory by kind, with its peak labelled; returns the lower end."""
+    def memory_areas(self, y: float) -> None:
+        """Draws the memory by kind, with its peak labelled."""
         bottom = y + _MEMORY
         peak = int(self.total.argmax()) if self.total.size else 0
         most = float(self.total[peak]) or 1.0
-        x = np.arange(_LEFT, _RIGHT + 1)
         level = np.zeros(len(self.columns))
         self.write(8, y, "memory at the peak", size=_SMALL)
-        self.write(_LEFT - 16, y, format_bytes(int(most)), size=_SMALL, weight="bold", at="right")
+        self.write(_LEFT - 16, y, format_bytes(int(most)), size=_SMALL, bold=True, at="right")
         present = [kind for kind, bytes in zip(STACKED, self.memory, strict=True) if bytes.any()]
         for kind, bytes in zip(STACKED, self.memory, strict=True):
             if kind not in present:
                 continue
             name, colour = _KINDS[kind]
             upper = level + bytes[self.largest]
-            below, above = (bottom - _MEMORY * np.append(v, v[-1]) / most for v in (level, upper))
-            self.axes.fill_between(x, below, above, step="post", color=colour, lw=0)
+            below, above = (bottom - _MEMORY * line / most for line in (level, upper))
+            self.pen.area(_LEFT, below, above, colour)
             level = upper
             line = y + 18 * (len(present) - present.index(kind))
-            self.axes.add_patch(Rectangle((9, line + 2), 9, 9, color=colour, lw=0))
+            self.pen.box(9, line + 2, 18, line + 11, colour)
             self.write(24, line, name, size=_SMALL)
             self.write(_LEFT - 16, line, format_bytes(int(bytes[peak])), size=_SMALL, at="right")
         at = self.x((self.edges[peak] + self.edges[peak + 1]) / 2)
-        self.axes.plot([at], [y], "o", ms=4.5, color=ON_ANY_PAGE, clip_on=False)
-        side, aside = ("right", -7) if at > (_LEFT + _RIGHT) / 2 else ("left", 7)
-        self.write(at + aside, y - 17, f"peak {format_bytes(int(most))}", weight="bold", size=_SMALL, at=side)
-        return bottom
+        self.pen.dot(at, y, ON_ANY_PAGE)
+        said = f"peak {format_bytes(int(most))}"
+        if at > (_LEFT + _RIGHT) / 2:
+            self.write(at - 7, y - 17, said, bold=True, size=_SMALL, at="right")
+        else:
+            self.write(at + 7, y - 17, said, bold=True, size=_SMALL)
 
 
 def kept_rows(view: View) -> list[tuple[list[int], str, str, bool]]:

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 _AT_ONCE = 10_000
 """Above this many equations, over all stages, the memory and then the details are sent after the rest is displayed."""
 
+_SOON = 2_000
+"""Above this many equations of the function itself, the explorer is displayed before its programs are derived."""
+
 _COMPARED_AT_ONCE = 1_000
 """Above this many, the comparison with JAX comes after everything is displayed, since JAX takes as long as everything else."""
 
@@ -328,15 +331,35 @@ class Explorer(Bundled):
     @collector_paused()
     def _ipython_display_(self, **kwargs: Any) -> None:
         """The widget, and then, if there is a notebook to save, the outputs that replace it without a kernel."""
-        shown = self._repr_mimebundle_(**kwargs)
+        has_kernel = getattr(get_ipython(), "kernel", None) is not None
+        # The page of a large program says meanwhile that it is being derived.
+        is_later = has_kernel and not self.payload and self._n_traced > _SOON
+        shown = self._without_data(**kwargs) if is_later else self._repr_mimebundle_(**kwargs)
         data, metadata = shown if isinstance(shown, tuple) else (shown, {})
         display(data, metadata=metadata, raw=True)
-        if getattr(get_ipython(), "kernel", None) is None:
+        if not has_kernel:
             return
+        if is_later:
+            self._work("fill", Explorer._fill)
+            if not self.payload:  # it was stopped
+                return
         # Meanwhile the browser draws the widget, and would request the rest next.
         self._work("rest", Explorer._fill_rest)
         if self._sent is None:  # unless it was stopped
             self._show_still(is_new=True)
+
+    @property
+    def _n_traced(self) -> int:
+        """The number of equations of the function itself."""
+        return sum(1 for _ in self.derivation.primal.walk())
+
+    def _without_data(self, **kwargs: Any) -> Any:
+        """The widget before anything is derived."""
+        shown = super()._repr_mimebundle_(**kwargs)
+        if shown is not None:
+            about = f"Explorer of the {self.derivation.gradient}, {self._n_traced:,} equations"
+            (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = printable(about, 200)
+        return shown
 
     def _show_still(self, is_new: bool) -> None:
         if self._still_ids is None:

@@ -122,7 +122,8 @@ def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle  # slow to import, and only needed for figures
 
-    from jaxviz.report.figures import INK, Picture
+    from jaxviz.report.figures import Picture
+    from jaxviz.report.inks import INK
 
     bars = drawn_bars(flame)
     rows = 1 + max(depth for _, _, depth in bars)

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from jaxviz.analysis.grouping import alike, grouped, without_repeats
-from jaxviz.report.figures import INK, Picture
+from jaxviz.report.figures import Picture
+from jaxviz.report.inks import INK
 from jaxviz.report.pictures import COLOURS, fitted
 from jaxviz.report.tables import format_bytes
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from explorer_programs import layers, layers_args
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba
 from PIL import Image
 
@@ -73,6 +74,36 @@ def test_the_outputs_of_a_large_program_have_all_of_it(explorer, shown, monkeypa
     explorer._ipython_display_()
     assert [next(iter(data)) for data, _ in shown[1:]] == ["image/png", "text/html"]
     assert explorer.rest
+
+
+def test_a_large_program_is_displayed_before_it_is_derived(shown, monkeypatch):
+    monkeypatch.setattr(module, "_SOON", 3)
+    explorer = jaxviz.explore(layers, *layers_args)
+    payloads = []
+    monkeypatch.setattr(module, "display", lambda data, **how: payloads.append((data, explorer.payload)))
+    explorer._ipython_display_()
+    (widget, before), *stills = payloads
+    assert before == b""
+    assert "application/vnd.jupyter.widget-view+json" in widget
+    n = sum(1 for _ in explorer.derivation.primal.walk())
+    assert widget["text/plain"] == f"Explorer of the gradient of `layers` in `params`, {n} equations"
+    assert [next(iter(data)) for data, _ in stills] == ["image/png", "text/html"]
+    assert explorer.view.is_whole
+
+
+def test_deriving_a_large_program_can_be_stopped_and_started_again(explorer, shown, monkeypatch):
+    monkeypatch.setattr(module, "_SOON", 3)
+    fill = module.Explorer._fill
+
+    def stops(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.Explorer, "_fill", stops)
+    explorer._ipython_display_()
+    assert len(shown) == 1
+    monkeypatch.setattr(module.Explorer, "_fill", fill)
+    explorer.complete()
+    assert explorer.payload
 
 
 def test_work_that_is_stopped_leaves_the_widget_alone(explorer, shown, monkeypatch):
@@ -242,6 +273,24 @@ def test_the_picture_has_the_headline_the_expressions_and_the_peak(explorer):
     for label in view.columns["kept_label"][:5]:
         assert view.strings[label] in texts
     assert any(text.startswith("block × 3") for text in texts)
+
+
+def test_the_image_is_that_of_the_figure(explorer):
+    canvas = FigureCanvasAgg(picture.overview_figure(explorer.view))
+    canvas.draw()
+    of_figure = np.asarray(canvas.buffer_rgba()).astype(int)
+    with Image.open(io.BytesIO(picture.overview_png(explorer.view))) as made:
+        image = np.asarray(made.convert("RGBA")).astype(int)
+    assert image.shape == of_figure.shape
+    # The sizes of the areas of each colour, and where they are.
+    for colour in (*picture.KIND_COLOURS.values(), "#a9c8ea", "#a6d8bb"):
+        red, green, blue, _ = (round(255 * part) for part in to_rgba(colour))
+        near = [(abs(a[..., :3] - (red, green, blue)).max(-1) < 8) & (a[..., 3] > 250) for a in (image, of_figure)]
+        both, either = (near[0] & near[1]).sum(), (near[0] | near[1]).sum()
+        assert both >= 0.8 * either, colour  # thin areas have edges of half a pixel
+    # Letters, lines and gaps.
+    opaque = [a[..., 3] > 128 for a in (image, of_figure)]
+    assert opaque[0].sum() == pytest.approx(opaque[1].sum(), rel=0.02)
 
 
 def test_what_is_kept_but_for_a_moment_has_a_band(explorer):
