@@ -1212,6 +1212,16 @@ test("after the overview of a larger function its switches are requested, before
   expect(model.sent.filter((m) => typeof m === "string")).toEqual(["what if", "check", "advice"]);
 });
 
+test("what takes longer is not requested while the user waits for the switches", async () => {
+  const { model, find } = show({ payload: withHeader({ check: null }), overview: true });
+  find("view-what-if")[0]!.click();
+  await new Promise((done) => setTimeout(done, 350));
+  expect(model.sent.filter((m) => typeof m === "string")).toEqual(["what if"]);
+  model.set("what_if", JSON.stringify({ error: "none" }));
+  await new Promise((done) => setTimeout(done, 350));
+  expect(model.sent).toContain("check");
+});
+
 test("the switches of a very large function are requested when there is advice, so that they are saved", async () => {
   const stages = json.stages.map((stage, i) => (i === 0 ? { ...stage, equations: [0, 3001] } : stage));
   const { model } = show({ payload: withHeader({ stages }) });

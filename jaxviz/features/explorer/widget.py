@@ -56,7 +56,7 @@ _ADVISED = 3_000
 """Up to this many equations, a saved page includes the advice on the peak, which a live one requests."""
 
 _FIRST, _AT_A_TIME, _SAVED = 0.3, 0.08, 2.0
-"""Seconds of CPU time for settings of the switches: those sent with them, those for each request of the page, and those of a saved page."""
+"""Seconds of CPU time for settings of the switches: those sent after them, those for each request of the page, and those of a saved page."""
 
 _SHOWN = (*STAGES, "compiled")
 """The possible values of `stage` and `beside`: the stages, and the compiled one."""
@@ -418,18 +418,17 @@ class Explorer(Bundled):
             self.check = as_json(asdict(self.view.check))
 
     def _fill_what_if(self) -> None:
-        """The switches, with their first figures: the effect of each checkpoint alone."""
+        """The switches, and then their first figures: the effect of each checkpoint alone."""
         if self.what_if:
             return
         try:
             table = as_json(self._switches.table())
+            with self.hold_sync():
+                self.tried, self.what_if = self._tried(), table
             self._switches.fill(self._switches.first_keys, _FIRST)
-            tried = self._tried()
+            self.tried = self._tried()
         except Exception as error:
             self.what_if = json.dumps({"error": first_line(error)})
-            return
-        with self.hold_sync():
-            self.tried, self.what_if = tried, table
 
     def _tried(self) -> str:
         self._asked += 1

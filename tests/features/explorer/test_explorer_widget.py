@@ -138,7 +138,7 @@ def test_a_setting_is_worked_out_when_it_is_asked_for(explorer):
     assert explorer.drawn == explorer.written == ""
     explorer._handle_custom_msg({"work": "try", "keys": [key, "nonsense"], "draw": key, "code": key}, [])
     tried, drawn, written = (json.loads(text) for text in (explorer.tried, explorer.drawn, explorer.written))
-    assert tried["asked"] == 2
+    assert tried["asked"] == 3
     assert "is not the key" in tried["failed"]["nonsense"]
     assert drawn["key"] == written["key"] == key
     assert "jax.checkpoint(loss" in written["text"]
@@ -151,7 +151,7 @@ def test_a_setting_is_worked_out_when_it_is_asked_for(explorer):
     memory = jaxviz.compiled_memory(explorer._switches.derived(key))
     assert max(line["total"]) == memory.peak_nbytes
     assert (line["turn"], len(line["total"])) == (memory.turn, len(memory.timeline))
-    assert asked == 3
+    assert asked == 4
     explorer._handle_custom_msg({"work": "try", "keys": [], "plan": True}, [])
     tried = json.loads(explorer.tried)
     assert tried["plan"] in tried["trades"]

@@ -215,7 +215,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       showView();
       showCodes();
     }
-    if (change === "whole" || change === "view") askRest();
+    const isRead = change === "switches" && state.checked === null && !isWaiting(state);
+    if (change === "whole" || change === "view" || isRead) askRest();
     if (change === "shown" || change === "params" || change === "memory") showCodes();
     const shown = [...code.values()].map((c) => c.pane);
     const others = diff ? [motion, diff] : [motion];
@@ -265,11 +266,15 @@ function askLater(widget: WidgetModel, state: State): void {
   const isAdvised = end - first <= ADVISED && state.view === "overview";
   const ask = (work: Work) => work.read() === "" && work.progress.state === "none" && work.ask();
   setTimeout(() => {
+    if (isWaiting(state)) return;
     if (isAdvised && switches.table === null && !switches.isUnderWay) switches.ask();
     if (state.checked === null) ask(check);
     if (isAdvised) ask(advice);
   }, 300);
 }
+
+/** Whether the user waits for the switches: a kernel may work on several requests at once, and then takes longer for each. */
+const isWaiting = ({ switches, tabled }: State) => switches.isWaitedFor && tabled === "what-if";
 
 /** What a side shows: stages of this version, or on the left the same stage of the previous version. */
 function shownAt(state: State, side: Side): { state: State; stages: readonly number[] } {

@@ -164,6 +164,11 @@ export class Switches {
     return this.from.isAlone || this.tries.progress.state === "gone";
   }
 
+  /** Whether somebody waits for the kernel to send the switches. */
+  get isWaitedFor(): boolean {
+    return this.isUnderWay && ["asked", "late", "working"].includes(this.source.progress.state);
+  }
+
   /** Whether the current setting is still to be evaluated. */
   get isPending(): boolean {
     return this.chosen !== null && !this.isKnown(this.key) && this.canAsk;
