@@ -92,9 +92,13 @@ def image(tmp_path_factory):
         shutil.which(f"python{version}"),
         *Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python{version}"),
     ]
-    if not any(pythons):
+    # A shim of pyenv is found but does not run if that version is not selected.
+    python = next(
+        (p for p in filter(None, pythons) if subprocess.run([p, "-c", ""], capture_output=True).returncode == 0), None
+    )
+    if python is None:
         pytest.skip(f"Binder's versions are for Python {version}, which is not here")
-    subprocess.run([str(next(filter(None, pythons))), "-m", "venv", str(root / "env")], check=True)
+    subprocess.run([str(python), "-m", "venv", str(root / "env")], check=True)
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     env |= {"PATH": f"{root / 'env' / 'bin'}:{env['PATH']}", "PIP_NO_CACHE_DIR": "0", "JAX_PLATFORMS": "cpu"}
     env |= {"JUPYTER_CONFIG_DIR": str(root / "config"), "JUPYTER_RUNTIME_DIR": str(root / "runtime")}
