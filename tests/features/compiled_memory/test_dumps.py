@@ -11,6 +11,8 @@ from compiled_programs import PROGRAMS, STACK, STEPS, X, accumulated, attention,
 import jaxviz
 from jaxviz.features.compiled_memory.report import CompiledMemory
 
+pytestmark = pytest.mark.values
+
 FORMS = {"proto": {"xla_dump_hlo_as_proto": True}, "text": {"xla_dump_hlo_as_text": True}}
 
 

@@ -275,6 +275,7 @@ def test_the_picture_has_the_headline_the_expressions_and_the_peak(explorer):
     assert any(text.startswith("block × 3") for text in texts)
 
 
+@pytest.mark.values
 def test_the_image_is_that_of_the_figure(explorer):
     canvas = FigureCanvasAgg(picture.overview_figure(explorer.view))
     canvas.draw()

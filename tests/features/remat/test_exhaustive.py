@@ -199,7 +199,7 @@ def test_outcomes_are_those_of_each_choice():
     ("name", "offload", "share", "n_values"),
     [
         pytest.param("random 6 10", None, 0.5, 18, marks=pytest.mark.sweep),
-        ("random 5 10", None, 0.3, 17),
+        pytest.param("random 5 10", None, 0.3, 17, marks=pytest.mark.sweep),
         pytest.param("random 6 1", None, 0.7, 17, marks=pytest.mark.sweep),
         pytest.param("random 4 4", "1GB/s, 0.005TFLOP/s", 0.3, 10, marks=pytest.mark.sweep),
         ("random 6 11", "1GB/s, 0.005TFLOP/s", 0.6, 10),
