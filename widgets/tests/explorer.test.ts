@@ -808,7 +808,7 @@ function withHeader(changes: Record<string, unknown>): DataView {
 test("data omitted at first arrives without changing the selection", () => {
   layOut(800, 300);
   const first = { has_memory: false, is_whole: false, check: null, notes: [] };
-  const { model, find } = show({ payload: withHeader(first) });
+  const { model, find, el } = show({ payload: withHeader(first) });
   expect(model.sent).toContain("rest");
   expect(find("badge")).toHaveLength(0);
   expect(find("memory")[0]!.textContent).toContain("Computing");
@@ -821,7 +821,10 @@ test("data omitted at first arrives without changing the selection", () => {
     model.set(name, withHeader({ strings: [], columns: {}, ...changes }));
     again.model.set(name, model.values[name]);
   };
+  const head = () => el.querySelector(".jv-headline")!.textContent;
+  expect(head()).toContain("computing the peak");
   add("memory", { ...first, has_memory: true });
+  expect(head()).toMatch(/peak [\d.]+ B/);
   expect(find("memory")[0]!.textContent).not.toContain("Computing");
   expect(find("timeline")).toHaveLength(1);
   const [drawn] = find("overview-memory");

@@ -53,7 +53,7 @@ _PASSES = (("forward", "#a9c8ea", "#d6e4f2"), ("backward", "#a6d8bb", "#d8ecdf")
 _KINDS = {
     "argument": ("arguments", "#98a4b1"),
     "constant": ("constants", "#ccd4dc"),
-    "residual": ("kept", "#de8531"),
+    "residual": ("saved", "#de8531"),
     "result": ("results", "#8c68cf"),
     "cotangent": ("cotangents", "#2ba48b"),
     "temporary": ("temporaries", "#6aa5f5"),

@@ -239,7 +239,8 @@ export class Rail {
 
   /** The headline: what the gradient saves, its peak, and what would lower it. */
   private fillHeadline(): void {
-    const { keeps, peak } = this.state.model.view.headline;
+    const { headline, has_memory } = this.state.model.view;
+    const { keeps, peak } = headline;
     const advised = this.state.advised;
     const said = (text: string, name: string) =>
       text !== "" &&
@@ -247,7 +248,8 @@ export class Rail {
     this.headline.replaceChildren(
       ...[
         said(keeps, "keeps"),
-        said(peak, "peak"),
+        // Until the peak arrives this takes about as much room, so that nothing moves then.
+        has_memory ? said(peak, "peak") : said("computing the peak…", "waits"),
         advised?.sentence && advised.setting === "" && said(advised.sentence, "advice"),
         advised?.sentence &&
           advised.setting !== "" &&
@@ -315,7 +317,7 @@ function badge(state: State): HTMLElement {
     const { progress } = waited;
     // A page saved before the answer arrived has no kernel to ask.
     const isAsked = waited === state.rest || progress.state !== "none";
-    return h("span", { class: "jv-dim" }, isAsked ? WAITING[progress.state] : "");
+    return h("span", { class: "jv-badge jv-badge-waits" }, isAsked ? WAITING[progress.state] : "");
   }
   const mark = { agrees: "✓", differs: "≠", unknown: "?" }[check.status];
   const compared = { agrees: "as in JAX", differs: "not as in JAX", unknown: "not compared" }[check.status];
