@@ -359,7 +359,7 @@ def decode(block: bytes, known: View | None = None) -> View:
     return _from_header(header, columns)
 
 
-_SAMPLE = 8192
+_SAMPLE = 4096
 """The number of items from which the best encoding of a column is determined."""
 
 
@@ -379,13 +379,24 @@ def _coded(name: str, column: np.ndarray) -> tuple[str, int, list[Any], list[byt
             size_of_it = _packed_size(delta[start : start + _SAMPLE])
             ways.append((size_of_it, ["delta", delta.dtype.str[1:]], [delta]))
     if plain.itemsize > 1 and len(np.unique(sample)) <= 256:
-        values, which = np.unique(plain, return_inverse=True)
+        values, which = _distinct(plain)
         if len(values) <= 256:
             index = which.astype("u1")
             size_of_it = _packed_size(index[start : start + _SAMPLE])
             ways.append((size_of_it, ["dictionary", len(values)], [values, index]))
     _, coding, blocks = min(ways, key=lambda way: way[0])
     return code, size, coding, [block.tobytes() for block in blocks]
+
+
+def _distinct(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct integers of a column in order, and the index of each item's; without sorting if their range is small."""
+    low, high = int(column.min()), int(column.max())
+    if high - low >= 1 << 16:
+        return np.unique(column, return_inverse=True)
+    place = column.astype(np.int64) - low
+    is_there = np.zeros(high - low + 1, np.int64)
+    is_there[place] = 1
+    return (np.flatnonzero(is_there) + low).astype(column.dtype), (np.cumsum(is_there) - 1)[place]
 
 
 def _packed_size(column: np.ndarray) -> int:
