@@ -787,4 +787,32 @@ FAULTS: tuple[Fault, ...] = (
         'outward = [*whose[1:], "user"]',
         "tests/features/compile_cost/test_compile_cost.py -k sample",
     ),
+    Fault(
+        "in the explorer inputs that are residuals have no labels",
+        "jaxviz/features/explorer/columns.py",
+        "            self.add_residual_labels()\n",
+        "",
+        "tests/features/explorer",
+    ),
+    Fault(
+        "of a large program the memory is left out",
+        "jaxviz/features/explorer/widget.py",
+        "if not self._sent.has_memory:",
+        "if self._sent.has_memory:",
+        "tests/features/explorer/test_explorer_widget.py",
+    ),
+    Fault(
+        "an area of the overview's image has the values of its first column",
+        "jaxviz/features/explorer/pen.py",
+        "*changes.tolist(), ",
+        "",
+        "tests/features/explorer/test_still.py",
+    ),
+    Fault(
+        "a column with negative values is sent with other values",
+        "jaxviz/page/schema.py",
+        "np.flatnonzero(is_there) + low)",
+        "np.flatnonzero(is_there))",
+        "tests/page/test_schema.py",
+    ),
 )

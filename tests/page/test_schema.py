@@ -100,6 +100,7 @@ def test_text_that_is_not_unicode_does_not_stop_the_rest():
     [
         (np.arange(1000) * 7, "delta"),
         (np.random.default_rng(0).integers(0, 5, 1000) * 100_003, "dictionary"),
+        (np.random.default_rng(0).choice([-300, 7, 1000], 1000), "dictionary"),
         (np.random.default_rng(0).integers(-(2**31), 2**31 - 1, 1000), ""),
         (np.array([0, 2**31 - 1, -(2**31)] * 100), "dictionary"),
         (np.zeros(1000), ""),
