@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from jaxviz.analysis.walk import location_of, own_location_of, primal_equation, programs_in, with_holders
 from jaxviz.derivation import Derivation
-from jaxviz.ir.expressions import assigned_at, expression_at, shortened_expression
+from jaxviz.ir.expressions import assigned_at, assignment, expression_at, shortened_expression
 from jaxviz.ir.origin import Instructions, Location, ancestors, own_line, written_by
 from jaxviz.ir.syntax import Atom, Equation, Program
 
@@ -171,8 +171,7 @@ def naming_of(derivation: Derivation) -> Naming:
 def written_at(location: Location | None, room: int = ROOM) -> str:
     """`h = jnp.tanh(x @ w)`: the expression at a location, with its assignment target; '' if there is none."""
     expression = shortened_expression(expression_at(location), room)
-    assigned = assigned_at(location) if expression else ""
-    return f"{assigned} = {expression}" if assigned else expression
+    return assignment(assigned_at(location), expression) if expression else ""
 
 
 def _is_of_rule(equation: Equation) -> bool:

@@ -6,6 +6,7 @@ import ast
 import io
 import itertools
 import linecache
+import re
 import tokenize
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -97,6 +98,15 @@ def assigned_at(location: Location | None) -> str:
     """`x`: what the value of the expression at a location is assigned to; '' if it is part of a larger expression."""
     found = span_at(location.file, *_key(location)) if location is not None and _SHOWN.get() else None
     return found.assigned if found is not None else ""
+
+
+def assignment(assigned: str, expression: str) -> str:
+    """`h = jnp.tanh(x @ w)`, or the expression alone: if it is not assigned, or an augmented assignment such as `h += x`."""
+    is_alone = not assigned or (expression.startswith(assigned) and _AUGMENTED.match(expression, len(assigned)))
+    return expression if is_alone else f"{assigned} = {expression}"
+
+
+_AUGMENTED = re.compile(r"\s*(\*\*|//|<<|>>|[-+*/%@&|^])=")
 
 
 def unpacked_name(function: Location, path: str) -> str:

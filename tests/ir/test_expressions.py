@@ -8,7 +8,7 @@ import pytest
 
 import jaxviz
 from jaxviz import trace
-from jaxviz.ir.expressions import assigned_at, expression_at, expressions_from, shortened_expression
+from jaxviz.ir.expressions import assigned_at, assignment, expression_at, expressions_from, shortened_expression
 from jaxviz.ir.origin import locate
 from jaxviz.report.places import source_line
 
@@ -36,6 +36,26 @@ def test_each_equation_has_the_expression_that_made_it():
 def test_what_a_value_is_assigned_to():
     names = [assigned_at(locate(e.source)) for e in trace(layer)(X, X, X).equations]
     assert names[:4] == ["", "", "x", ""]
+
+
+def test_an_augmented_assignment_has_its_target_once():
+    def f(x, y):
+        x *= jnp.cos(y)
+        x **= 2.0
+        y = x == y
+        return x * y
+
+    made = zip(trace(f)(X, X).equations, written(f, X, X), strict=True)
+    names = [assignment(assigned_at(locate(e.source)), text) for e, (_, text) in made]
+    assert names == ["jnp.cos(y)", "x *= jnp.cos(y)", "x **= 2.0", "y = x == y", "x * y", "x * y"]
+
+
+def test_a_residual_of_an_augmented_assignment_has_its_target_once():
+    def f(x):
+        x *= 2.0
+        return (x @ x).sum()
+
+    assert [r.label for r in jaxviz.residuals(f, X)] == ["2.0", "x *= 2.0"]
 
 
 def test_tuples_walrus_and_annotations():

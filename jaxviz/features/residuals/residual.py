@@ -11,6 +11,7 @@ from typing import Literal as OneOf
 from jaxviz.analysis.grouping import alike, most_alike
 from jaxviz.features.residuals.totals import per_device
 from jaxviz.features.residuals.words import Words
+from jaxviz.ir.expressions import assignment
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Equation, Origin, Var
 from jaxviz.report.report import Data
@@ -118,7 +119,7 @@ class Residual(Data):
     @property
     def label(self) -> str:
         """The name to show: `h = jnp.tanh(x @ w)`, the path of an argument, or the expression."""
-        return f"{self.assigned} = {self.expression}" if self.assigned else self.expression
+        return assignment(self.assigned, self.expression)
 
     @property
     def origin(self) -> Origin | None:
