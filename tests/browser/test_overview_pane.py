@@ -59,6 +59,8 @@ def test_what_is_kept_leads_to_its_equations_and_back(tab, shown):
     tab.page.set_viewport_size({"width": 1280, "height": 800})
     tab.page.goto(path.as_uri())
     page = tab.page.get_by_test_id("explorer")
+    # The source begins with the line for which most is saved.
+    expect(page.get_by_test_id("source-line").filter(has_text="jax.nn.gelu(")).to_be_in_viewport(ratio=1)
     row = page.get_by_test_id("kept-row").first
     row.hover()
     expect(page.get_by_test_id("source").locator("mark.jv-aimed")).to_contain_text("jax.nn.gelu(")

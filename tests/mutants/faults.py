@@ -815,4 +815,18 @@ FAULTS: tuple[Fault, ...] = (
         "np.flatnonzero(is_there))",
         "tests/page/test_schema.py",
     ),
+    Fault(
+        "the source begins with its first line, whatever is saved where",
+        "widgets/src/code/source.ts",
+        "this.source.show(state.model.lines.largest);",
+        'this.source.show("");',
+        "tests/browser/test_overview_pane.py",
+    ),
+    Fault(
+        "an augmented assignment is named with its target twice",
+        "jaxviz/ir/expressions.py",
+        "_AUGMENTED.match(expression, len(assigned))",
+        "None",
+        "tests/ir/test_expressions.py",
+    ),
 )

@@ -18,12 +18,13 @@ test("the figures of a line are Python's, and a column is shown if any line has 
   expect(lines.total).toEqual({ kept: 16, forward: 3, backward: 6, recomputed: 0 });
   expect(lines.most.kept).toBe(12);
   expect(lines.said(lines.of(0, 2))).toBe("12 B saved, 6 FLOP backward");
+  expect(lines.largest).toBe("0:2");
   expect(new LineFigures(model({ line_recomputed: [0, 2] })).there).toContain("recomputed");
 });
 
 test("the numbers of a column have units of one width", () => {
-  const bytes = [12, 2048, 3 << 20].map((n) => alignedFigure("kept", n));
-  expect(bytes).toEqual(["12 B  ", "2.0 KiB", "3.0 MiB"]);
+  const bytes = [12, 2048, 3 << 20, 1008 << 20].map((n) => alignedFigure("kept", n));
+  expect(bytes).toEqual(["12 B  ", "2.0 KiB", "3.0 MiB", "1008 MiB"]);
   const flops = [147, 2000, 3e6].map((n) => alignedFigure("backward", n));
   expect(flops).toEqual(["147  ", "2.0 k", "3.0 M"]);
 });

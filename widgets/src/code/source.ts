@@ -10,7 +10,7 @@ import {
   linesWithEquations,
 } from "../model/figures";
 import { type Change, litLines, pointedPlaces, type State, selectedPlaces } from "../state/state";
-import { h } from "../ui/dom";
+import { h, onResize } from "../ui/dom";
 import type { BranchPoint } from "../wire/schema";
 import { SourceView } from "./sourceview";
 import { UnderLine } from "./under";
@@ -37,6 +37,13 @@ export class SourcePane {
     });
     this.exchanged = this.describe();
     this.element = this.source.element;
+    // Begin with what matters most: the source of a model may have many files.
+    let isShown = false;
+    onResize(this.source.scroller, (_, height) => {
+      if (isShown || height <= 0) return;
+      isShown = true;
+      if (state.selection.rows.size === 0) this.source.show(state.model.lines.largest);
+    });
     this.element.dataset["figure"] = this.figures[0] ?? "";
     if (view.stages.some((s) => s.is_path))
       this.source.scroller.prepend(

@@ -2,7 +2,7 @@
 
 import { push } from "../model/groups";
 import type { Span } from "../model/records";
-import { h, onRowKey, reveal, section } from "../ui/dom";
+import { h, onResize, onRowKey, reveal, section } from "../ui/dom";
 import type { Excerpt } from "../wire/schema";
 import { coloured } from "./python";
 
@@ -59,7 +59,11 @@ export class SourceView {
       .map((file, i) => ({ file, i }))
       .filter(({ file }) => file.excerpts.length > 0);
     const isOne = files.length === 1;
-    if (options.heads && files.length > 0) this.scroller.append(options.heads);
+    const { heads } = options;
+    if (heads && files.length > 0) {
+      this.scroller.append(heads);
+      onResize(heads, () => this.scroller.style.setProperty("--jv-heads", `${heads.offsetHeight}px`));
+    }
     for (const { file, i } of files) {
       if (!isOne) this.scroller.append(h("div", { class: "jv-file", title: file.path }, file.label));
       file.excerpts.forEach(({ first, lines }, n) => {
@@ -87,9 +91,26 @@ export class SourceView {
     for (const name of inSight) {
       const first = this.scroller.querySelector<HTMLElement>(`.jv-src.${name}`);
       if (!first) continue;
-      reveal(this.scroller, first);
+      reveal(this.scroller, first, this.covered);
       return;
     }
+  }
+
+  /** The height of the headings and of the name of the file, which stay at the top. */
+  private get covered(): number {
+    const name = this.scroller.querySelector<HTMLElement>(".jv-file");
+    return (this.options.heads?.offsetHeight ?? 0) + (name?.offsetHeight ?? 0);
+  }
+
+  /** Scrolls to a line if it is out of sight, so that there is something to see before and after it. */
+  show(key: string): void {
+    const line = this.lines.get(key);
+    if (line === undefined) return;
+    const [{ top, bottom, height }, at] = [
+      this.scroller.getBoundingClientRect(),
+      line.getBoundingClientRect(),
+    ];
+    if (at.top < top || at.bottom > bottom) this.scroller.scrollTop += at.top - top - height / 3;
   }
 
   /** Highlights the line that is hovered elsewhere and scrolls to it. */
@@ -99,7 +120,7 @@ export class SourceView {
     this.aimed?.classList.remove("is-aimed");
     this.aimed = line;
     line?.classList.add("is-aimed");
-    if (line) reveal(this.scroller, line);
+    if (line) reveal(this.scroller, line, this.covered);
   }
 
   /** Expands or collapses a line; returns whether it has any content. */
@@ -124,9 +145,8 @@ export class SourceView {
   /** Scrolls as far as needed to show the content of a line, but keeps the line visible. */
   private showUnder(line: HTMLElement, under: HTMLElement): void {
     const { top, bottom } = this.scroller.getBoundingClientRect();
-    const heads = this.options.heads?.offsetHeight ?? 0;
     const below = under.getBoundingClientRect().bottom - bottom;
-    const above = line.getBoundingClientRect().top - top - heads;
+    const above = line.getBoundingClientRect().top - top - this.covered;
     if (below > 0) this.scroller.scrollTop += Math.max(0, Math.min(below, above));
   }
 

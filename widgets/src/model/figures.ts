@@ -30,9 +30,13 @@ export function formatFigure(figure: Figure, n: number): string {
   return figure === "kept" ? formatBytes(n) : formatFlops(n);
 }
 
+/** How long a number in a column may be; `1008.0` is longer. */
+const MOST_DIGITS = 5;
+
 /** The same for a column with FLOPs in its heading, with aligned units: `48.0 KiB`, `1.2 M`, `147  `. */
 export function alignedFigure(figure: Figure, n: number): string {
-  const [number, unit = ""] = formatFigure(figure, n).split(" ");
+  const [exact, unit = ""] = formatFigure(figure, n).split(" ");
+  const number = exact!.length > MOST_DIGITS ? exact!.replace(/\.\d+$/, "") : exact!;
   return figure === "kept"
     ? `${number} ${unit.padEnd(3)}`
     : `${number} ${unit.replace("FLOP", "").padEnd(1)}`;
@@ -42,6 +46,8 @@ export class LineFigures {
   /** The sum over all lines, and the maximum. */
   readonly total: Figures;
   readonly most: Figures;
+  /** The line for which most bytes are saved, as `file:line`; empty if there is none. */
+  readonly largest: string;
   /** The figures that are not zero on every line. */
   readonly there: readonly Figure[];
   private readonly ofLine = new Map<string, Figures>();
@@ -58,6 +64,8 @@ export class LineFigures {
     this.total = record((_, k) => columns[k]!.reduce((sum, n) => sum + n, 0));
     this.most = record((_, k) => columns[k]!.reduce((most, n) => Math.max(most, n), 0));
     this.there = FIGURES.filter((figure) => this.total[figure] > 0);
+    const isLargest = ([, { kept }]: [string, Figures]) => kept > 0 && kept === this.most.kept;
+    this.largest = [...this.ofLine].find(isLargest)?.[0] ?? "";
   }
 
   of(file: number, line: number): Figures {

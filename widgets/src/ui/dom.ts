@@ -97,12 +97,16 @@ export function whenThere(within: HTMLElement, selector: string, then: (found: H
   observer.observe(within, { childList: true, subtree: true });
 }
 
-/** Scrolls a child into view, without scrolling anything else on the page. */
-export function reveal(scroller: HTMLElement, child: HTMLElement): void {
+/**
+ * Scrolls a child into view, without scrolling anything else on the page.
+ * @param covered the height at the top that something else covers.
+ */
+export function reveal(scroller: HTMLElement, child: HTMLElement, covered = 0): void {
   const outer = scroller.getBoundingClientRect();
   const inner = child.getBoundingClientRect();
   const margin = Math.min(40, outer.height / 4);
-  if (inner.top < outer.top + margin) scroller.scrollTop -= outer.top + margin - inner.top;
+  const top = outer.top + Math.max(margin, covered);
+  if (inner.top < top) scroller.scrollTop -= top - inner.top;
   else if (inner.bottom > outer.bottom - margin) scroller.scrollTop += inner.bottom - outer.bottom + margin;
 }
 
