@@ -210,7 +210,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 @lru_cache(maxsize=4096)
 def shortened_expression(text: str, room: int) -> str:
-    """An expression in about this many characters, cut after a whole token, with open brackets closed.
+    """An expression in about this many characters, cut after a whole token, with open brackets closed; a long name after one of its words.
 
     >>> shortened_expression("jax.nn.softmax(scores * scale + mask, axis=-1)", 30)
     'jax.nn.softmax(scores *…)'
@@ -229,6 +229,9 @@ def shortened_expression(text: str, room: int) -> str:
         elif open_brackets and token == open_brackets[-1]:
             open_brackets.pop()
         if end + 1 + len(open_brackets) > room:
+            if len(shown) < room // 2 and token.isidentifier():
+                shown = text[: max(len(shown), text.rfind("_", 0, room - 1 - len(open_brackets)) + 1)]
+                closing = "".join(reversed(open_brackets))
             break
         if token != ",":
             shown, closing = text[:end], "".join(reversed(open_brackets))

@@ -38,6 +38,13 @@ def test_what_a_value_is_assigned_to():
     assert names[:4] == ["", "", "x", ""]
 
 
+def test_a_name_that_is_too_long_is_cut_after_a_word():
+    call = "optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()"
+    assert shortened_expression(call, 44) == "optax.softmax_cross_entropy_with_integer_…"
+    assert shortened_expression(f"f({call})", 20) == "f(optax.softmax_…)"
+    assert shortened_expression(call.replace("_", ""), 30) == "optax.…"
+
+
 def test_an_augmented_assignment_has_its_target_once():
     def f(x, y):
         x *= jnp.cos(y)

@@ -125,6 +125,7 @@ test("a low pane has fewer rows, the last for all the rest", () => {
     return [element.classList.contains("is-low"), found.length, found.at(-1)!.textContent];
   };
   expect(rows(700)).toEqual([false, 6, "3 other expressions3.0 KiB"]);
+  expect(rows(420)).toEqual([true, 6, "3 other expressions3.0 KiB"]);
   expect(rows(300)).toEqual([true, 4, "5 other expressions5.0 KiB"]);
 });
 

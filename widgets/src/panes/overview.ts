@@ -22,12 +22,16 @@ import { marked } from "../ui/marked";
 import { peakOf } from "./chart";
 import { areas, band, type Columns, columnsFor } from "./overviewdraw";
 
-/** Below this height everything is more compact, so that the memory stays visible; in pixels. */
-const LOW = 400;
-
-/** The number of rows for saved expressions, with the rest in one more; the levels of nested boxes; and the height of a row. */
-const [ROWS, DEPTHS, BAND] = [6, 4, 28];
-const [ROWS_IF_LOW, DEPTHS_IF_LOW, BAND_IF_LOW] = [4, 2, 18];
+/**
+ * From each height on: the number of rows for saved expressions, including one for the rest; the levels of nested boxes; and the height of
+ * a row. The lower, the more compact, so that the memory stays visible. In pixels.
+ */
+const SIZES = [
+  { from: 460, rows: 6, depths: 4, band: 28 },
+  { from: 370, rows: 6, depths: 4, band: 18 },
+  { from: 0, rows: 4, depths: 2, band: 18 },
+] as const;
+type Size = (typeof SIZES)[number];
 
 /** Boxes narrower than SEEN are not drawn, and those narrower than NAMED have no name; in pixels. */
 const SEEN = 2;
@@ -49,7 +53,7 @@ export class OverviewPane {
   readonly element: HTMLElement;
   private overview: Overview;
   private measure: Measure = "flops";
-  private isLow = false;
+  private size: Size = SIZES[0];
   private width = 0;
   /** The height of the memory curve, which fills the remaining space. */
   private height = 84;
@@ -81,7 +85,7 @@ export class OverviewPane {
       fullButton(),
     );
     this.stops.push(state.rest.listen(() => this.waiting?.update()));
-    this.stops.push(onResize(this.element, (_, height) => this.squeeze(height > 0 && height < LOW)));
+    this.stops.push(onResize(this.element, (_, height) => this.squeeze(height)));
     this.stops.push(onResize(this.flame, (width) => this.resize(Math.floor(width), this.height)));
     this.stops.push(onResize(this.memory, (_, height) => this.resize(this.width, Math.floor(height))));
     this.fill();
@@ -180,7 +184,7 @@ export class OverviewPane {
     const { kept } = this.overview;
     const timeline = this.timeline!;
     this.bands.length = 0;
-    const most = this.isLow ? ROWS_IF_LOW : ROWS;
+    const most = this.size.rows;
     const shown = kept.slice(0, kept.length > most ? most - 1 : most);
     const rows = shown.map((k) => this.keptRow(k, k.label, this.about(k), k.nbytes, aliveOf(k, timeline)));
     const rest = kept.slice(shown.length);
@@ -277,10 +281,11 @@ export class OverviewPane {
 
   // --- drawing ---
 
-  private squeeze(isLow: boolean): void {
-    if (isLow === this.isLow) return;
-    this.isLow = isLow;
-    this.element.classList.toggle("is-low", isLow);
+  private squeeze(height: number): void {
+    const size = SIZES.find(({ from }) => height >= from)!;
+    if (height === 0 || size === this.size) return;
+    this.size = size;
+    this.element.classList.toggle("is-low", size !== SIZES[0]);
     this.fill();
     this.draw();
   }
@@ -303,7 +308,7 @@ export class OverviewPane {
     this.columns = columnsFor(this.edges, this.width);
     this.drawScopes();
     const most = Math.max(1, ...this.bands.map(({ alive }) => greatest(alive)));
-    const high = this.isLow ? BAND_IF_LOW : BAND;
+    const high = this.size.band;
     for (const { plot, alive } of this.bands)
       plot.replaceChildren(this.drawing(high, band(alive, this.columns, high - 4, most)), this.turnLine());
     this.drawMemory();
@@ -326,10 +331,9 @@ export class OverviewPane {
   }
 
   private drawScopes(): void {
-    const depthsDrawn = this.isLow ? DEPTHS_IF_LOW : DEPTHS;
     const drawn = this.overview
       .boxes(this.measure)
-      .filter(({ from, to, depth }) => depth < depthsDrawn && (to - from) * this.width >= SEEN);
+      .filter(({ from, to, depth }) => depth < this.size.depths && (to - from) * this.width >= SEEN);
     const depths = 1 + Math.max(0, ...drawn.map(({ depth }) => depth));
     const hadFocus = this.flame.contains(this.flame.ownerDocument.activeElement);
     this.boxes = drawn.map((box, i) => ({ box, element: this.scopeBox(box, i === 0) }));
