@@ -28,8 +28,8 @@ import { areas, band, type Columns, columnsFor } from "./overviewdraw";
  */
 const SIZES = [
   { from: 460, rows: 6, depths: 4, band: 28 },
-  { from: 370, rows: 6, depths: 4, band: 18 },
-  { from: 0, rows: 4, depths: 2, band: 18 },
+  { from: 380, rows: 6, depths: 4, band: 22 },
+  { from: 0, rows: 4, depths: 2, band: 22 },
 ] as const;
 type Size = (typeof SIZES)[number];
 
