@@ -34,8 +34,8 @@ from .features.donation.report import donation as donation
 from .features.draw.drawing import Drawing as Drawing
 from .features.draw.drawing import draw as draw
 from .features.draw.drawing import to_dot as to_dot
+from .features.explorer.explore import explore as explore
 from .features.explorer.widget import Explorer as Explorer
-from .features.explorer.widget import explore as explore
 from .features.lint.checks import Advice as Advice
 from .features.lint.report import LintReport as LintReport
 from .features.lint.report import lint as lint

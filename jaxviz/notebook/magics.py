@@ -363,7 +363,7 @@ class JaxvizMagics(Magics):
         return show
 
     def _explored(self, what: Derivation | Comparison, stage: str = "", beside: str = "") -> None:
-        from jaxviz.features.explorer.widget import explore
+        from jaxviz.features.explorer.explore import explore
 
         explorer = explore(what)
         if stage:

@@ -27,6 +27,8 @@ _TOP, _BINS, _GROUND, _CHART = 104, 250, 316, 118
 _PALE, _INK, _DIM = "#ffffff", "#1d232b", "#5b6470"
 _MARK = "#1666aa"
 _AGAIN = "#a3691f"
+_ABOVE = 0.17
+"""The room above the letters of a line, in units of the text's size."""
 
 
 @dataclass(frozen=True)
@@ -232,4 +234,4 @@ class _Pen(ImagePen):
             while text and width(f"{text}…") > _SHARP * room:
                 text = text[:-1]
             text = f"{text}…"
-        self.text(x, y + 0.17 * size, text, colour, size, mono=mono, bold=bold, at="middle" if middle else "left")
+        self.text(x, y + _ABOVE * size, text, colour, size, mono=mono, bold=bold, at="middle" if middle else "left")

@@ -30,3 +30,27 @@ def without_memory(compiled: str) -> str:
     made = json.loads(compiled)
     notes = made.get("notes", [])[1 if made.get("isBlock") else 0 :]
     return as_json({**made, "memory": None, "exchanges": None, "block": "", "notes": notes})
+
+
+_SAVED = 2.0
+"""Seconds of CPU time for the settings of a saved page: those next to the current one, and then others."""
+
+
+def saved_switches(switches: Switches, key: str, source: bool) -> dict[str, str]:
+    """The switches for a page without a kernel; computes the figures of settings one or two switches away.
+
+    Args:
+      switches: the switches.
+      key: the current setting.
+      source: whether to include expressions and code of the user's source.
+    """
+    switches.trade(key)
+    if key:
+        switches.fill([switches.flipped(key, i) for i in range(len(switches.regions))], _SAVED)
+    switches.fill([*switches.first_keys, *switches.next_keys], _SAVED)
+    state = {"what_if": as_json(switches.table(source)), "switches": key}
+    if key:
+        state["drawn"] = as_json(switches.drawn(key, source))
+    if source:
+        state["written"] = as_json({"key": key, "text": code_of(switches, key)})
+    return state

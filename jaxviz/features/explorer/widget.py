@@ -20,10 +20,9 @@ from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
 from jaxviz.features.explorer.messages import Advice, SwitchRequest, TriedSettings
-from jaxviz.features.explorer.sent import as_json, code_of, without_memory
+from jaxviz.features.explorer.sent import as_json, code_of, saved_switches, without_memory
 from jaxviz.features.explorer.still import still_outputs
 from jaxviz.features.explorer.text import stage_text, summary
-from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.syntax import Equation
 from jaxviz.page.bundle import GRAPHVIZ, MAIN, STEPPER, Bundled, packed, part_names, script
@@ -55,8 +54,8 @@ _COMPARED_AT_ONCE = 1_000
 _ADVISED = 3_000
 """Up to this many equations, a saved page includes the advice on the peak, which a live one requests."""
 
-_FIRST, _AT_A_TIME, _SAVED = 0.3, 0.08, 2.0
-"""Seconds of CPU time for settings of the switches: those sent after them, those for each request of the page, and those of a saved page."""
+_FIRST, _AT_A_TIME = 0.3, 0.08
+"""Seconds of CPU time for settings of the switches: those sent after them, and those for each request of the page."""
 
 _SHOWN = (*STAGES, "compiled")
 """The possible values of `stage` and `beside`: the stages, and the compiled one."""
@@ -225,7 +224,10 @@ class Explorer(Bundled):
             name: getattr(self, name)
             for name in ("stage", "beside", "selected", "filter", "height", "compared", "overview", "motion")
         }
-        state |= self._what_if_state(source)
+        try:
+            state |= saved_switches(self._switches, self.switches, source) | {"tried": self._tried()}
+        except Exception as error:
+            state["what_if"] = json.dumps({"error": first_line(error)})
         first, end = view.stages[0].equations
         if end - first <= _ADVISED:
             self._fill_advice()
@@ -320,12 +322,8 @@ class Explorer(Bundled):
     @collector_paused()
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         self._fill()
-        shown = super()._repr_mimebundle_(**kwargs)
-        if shown is not None:
-            made = vars(self).get("view") or vars(self).get("_whole")
-            view = made or fit_to_show(replace(self._maker.first, strings=()))
-            (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = summary(view)
-        return shown
+        made = vars(self).get("view") or vars(self).get("_whole")
+        return self._with_text(summary(made or fit_to_show(replace(self._maker.first, strings=()))), **kwargs)
 
     # Otherwise the collector would visit everything created before the page has any of it.
     @collector_paused()
@@ -333,8 +331,10 @@ class Explorer(Bundled):
         """The widget, and then, if there is a notebook to save, the outputs that replace it without a kernel."""
         has_kernel = getattr(get_ipython(), "kernel", None) is not None
         # The page of a large program says meanwhile that it is being derived.
-        is_later = has_kernel and not self.payload and self._n_traced > _SOON
-        shown = self._without_data(**kwargs) if is_later else self._repr_mimebundle_(**kwargs)
+        n = sum(1 for _ in self.derivation.primal.walk())
+        is_later = has_kernel and not self.payload and n > _SOON
+        about = f"Explorer of the {self.derivation.gradient}, {n:,} equations"
+        shown = self._with_text(printable(about, 200), **kwargs) if is_later else self._repr_mimebundle_(**kwargs)
         data, metadata = shown if isinstance(shown, tuple) else (shown, {})
         display(data, metadata=metadata, raw=True)
         if not has_kernel:
@@ -348,17 +348,11 @@ class Explorer(Bundled):
         if self._sent is None:  # unless it was stopped
             self._show_still(is_new=True)
 
-    @property
-    def _n_traced(self) -> int:
-        """The number of equations of the function itself."""
-        return sum(1 for _ in self.derivation.primal.walk())
-
-    def _without_data(self, **kwargs: Any) -> Any:
-        """The widget before anything is derived."""
+    def _with_text(self, text: str, **kwargs: Any) -> Any:
+        """The output of the cell, which says this where there are no widgets."""
         shown = super()._repr_mimebundle_(**kwargs)
         if shown is not None:
-            about = f"Explorer of the {self.derivation.gradient}, {self._n_traced:,} equations"
-            (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = printable(about, 200)
+            (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = text
         return shown
 
     def _show_still(self, is_new: bool) -> None:
@@ -450,23 +444,6 @@ class Explorer(Bundled):
             if "code" in request:
                 self.written = as_json({"key": request["code"], "text": code_of(switches, request["code"])})
             self.tried = self._tried()
-
-    def _what_if_state(self, source: bool) -> dict[str, str]:
-        """The switches for a page without a kernel: the figures so far, and those of settings one or two switches away."""
-        try:
-            switches = self._switches
-            switches.trade(self.switches)
-            if self.switches:
-                switches.fill([switches.flipped(self.switches, i) for i in range(len(switches.regions))], _SAVED)
-            switches.fill([*switches.first_keys, *switches.next_keys], _SAVED)
-            state = {"what_if": as_json(switches.table(source)), "tried": self._tried(), "switches": self.switches}
-            if self.switches:
-                state["drawn"] = as_json(switches.drawn(self.switches, source))
-            if source:
-                state["written"] = as_json({"key": self.switches, "text": code_of(switches, self.switches)})
-        except Exception as error:
-            return {"what_if": json.dumps({"error": first_line(error)})}
-        return state
 
     def _fill_advice(self) -> None:
         """The advice on the peak."""
@@ -609,22 +586,3 @@ def _first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
 def _equations(derivation: Derivation, stage: str) -> list[Equation]:
     """The equations of a stage in the order of its listing, nested ones after the equation that contains them."""
     return [equation for _, equation in getattr(derivation, stage).walk()]
-
-
-@api_boundary
-def explore(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Explorer:
-    """Shows what JAX's transformations do with a function, as a widget.
-
-    >>> jaxviz.explore(loss, params, x)
-
-    Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args; or the result of `compare`, to show both side by side.
-      *args, **kwargs: its arguments, as for `derive`.
-      argnums: the positional argument or arguments to differentiate with respect to, as for `derive`.
-
-    Raises:
-      what `derive` raises; a stage that cannot be derived is shown with its error instead.
-    """
-    if isinstance(f, Comparison) and not args:
-        return Explorer(f.after, f, compared=True)
-    return Explorer(derive(f, *args, argnums=argnums, **kwargs))
