@@ -97,6 +97,8 @@ class Site:
 
     def place(self, source: Source) -> str:
         """`branch 1 of cond in scan`: the bodies in which a value is computed, innermost first."""
+        if not source.within:
+            return ""
         numbers = dict(source.branches)
         parts = []
         for holder in reversed(source.within):

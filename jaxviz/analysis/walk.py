@@ -17,18 +17,18 @@ from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.report.tables import short_location
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, like Equation
 class Reader:
-    """An equation, the equations that contain its program, outermost first, and which of its operands is read."""
+    """An equation, the equations that contain its program, outermost first, and which of its operands is read. It is immutable."""
 
     equation: Equation
     within: tuple[Equation, ...] = ()
     operand: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, like Equation
 class Source:
-    """The source of a value.
+    """The source of a value. It is immutable.
 
     Args:
       equation: the innermost equation that computes it; None for an input, a constant or a literal.
@@ -193,9 +193,17 @@ def _collect(
                 break
         else:
             continue
-        read = {i: stands_for[a] for i, a in enumerate(equation.invars) if a in stands_for}
         if only_passes_a_scalar(equation):
-            stands_for[equation.outvars[0]] = read[0]
+            stands_for[equation.outvars[0]] = stands_for[a]
+            continue
+        read = {i: stands_for[a] for i, a in enumerate(equation.invars) if a in stands_for}
+        if not equation.operation.programs:
+            for i, variables in read.items():
+                for v in variables:
+                    found = readers[v]
+                    # Only the first operand counts. The same equation is read elsewhere only inside other equations.
+                    if not found or found[-1].equation is not equation or found[-1].within is not within:
+                        found.append(Reader(equation, within, i))
             continue
         inside = bodies(equation)
         for body in inside:

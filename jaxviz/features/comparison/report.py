@@ -12,8 +12,6 @@ from jaxviz.analysis.naming import ROOM, Naming
 from jaxviz.analysis.walk import location_of, with_holders
 from jaxviz.derivation import STAGES, Argnums, Derivation, derive
 from jaxviz.features.comparison.alignment import Alignment, align
-from jaxviz.features.cost.report import cost, format_flops
-from jaxviz.features.memory.timeline import memory
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.expressions import expression_at, shortened_expression
@@ -176,6 +174,10 @@ class Comparison(Report):
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
         """Equations by stage, residuals, FLOPs and the modelled peak of both; without a reverse mode, only equations."""
+        # Imported here: the explorer imports this module before it shows anything.
+        from jaxviz.features.cost.report import cost
+        from jaxviz.features.memory.timeline import memory
+
         of = lambda name, unit, amount: Figure(name, amount(self.before), amount(self.after), unit)
         found = [
             of(_LABELS[s], "equations", lambda d, s=s: sum(1 for _ in getattr(d, s).walk())) for s in self.alignments
@@ -320,6 +322,8 @@ def _grouped(derivation: Derivation, stage: str, numbers: Sequence[int], is_adde
 
 
 def _amount(n: int, unit: str) -> str:
+    from jaxviz.features.cost.report import format_flops
+
     return format_bytes(n) if unit == "bytes" else format_flops(n) if unit == "FLOPs" else f"{n:,}"
 
 

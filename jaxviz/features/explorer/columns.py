@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from jaxviz.features.explorer.lines import add_lines
 from jaxviz.features.explorer.numbers import Numbers
 from jaxviz.features.explorer.overview import add_kept, add_scopes, said_of_peak
 from jaxviz.features.explorer.rows import Rows
-from jaxviz.features.memory.timeline import MemoryTimeline, memory
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.collector import collector_paused
@@ -28,6 +27,9 @@ from jaxviz.ir.syntax import Equation, Program, Var
 from jaxviz.page.schema import COLUMNS, KINDS, MEMORY_KINDS, BranchPoint, CheckResult, Headline, Stage, View
 from jaxviz.page.texts import first_line
 from jaxviz.transforms.unopened import unopened_note
+
+if TYPE_CHECKING:
+    from jaxviz.features.memory.timeline import MemoryTimeline
 
 _TITLES = {
     "primal": ("f", "the function itself"),
@@ -266,6 +268,9 @@ class ViewMaker:
 
         Also the number of devices for which it is modelled, and the peak in words.
         """
+        # Imported here, since the first view is sent before.
+        from jaxviz.features.memory.timeline import memory
+
         try:
             timeline = memory(self.derivation)
         except Exception as error:

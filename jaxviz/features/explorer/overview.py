@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
 from jaxviz.analysis.walk import location_of
 from jaxviz.features.explorer.numbers import Numbers
 from jaxviz.features.explorer.scopes import Item, Items, Scope, scopes_of
-from jaxviz.features.memory.timeline import MemoryTimeline
 from jaxviz.features.residuals.residual import ResidualGroup
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.syntax import Equation
 from jaxviz.page.schema import COLUMNS, SCOPES, Headline
 from jaxviz.report.tables import format_bytes, listed, short_location
+
+if TYPE_CHECKING:
+    from jaxviz.features.memory.timeline import MemoryTimeline
 
 
 def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) -> Headline:

@@ -371,7 +371,8 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
 
 def _mapped(program: Program) -> tuple[str, ...]:
     """How `jaxviz.vmap` changed conds and loops in a function that was derived from others."""
-    origins = (a.origin for _, e in program.walk() for a in (e, *ancestors(e)))
+    derived = (e for _, e in program.walk() if e.origin is not None)
+    origins = (a.origin for e in derived for a in (e, *ancestors(e)))
     found: dict[tuple[Equation, str], None] = {
         (o.equation, o.rule): None
         for o in origins

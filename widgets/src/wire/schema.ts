@@ -48,16 +48,23 @@ export function* decoding(block: DataView, known?: View): Sliced<View> {
 }
 
 function columnIn(data: ArrayBuffer, ...[code, size, offset, coding, how]: Entry): Column {
-  if (coding === undefined) return new ARRAYS[code](data, offset, size);
-  const column = new ARRAYS[code](size);
-  if (coding === "delta") {
-    const deltas = new ARRAYS[how as Code](data, offset, size);
-    for (let i = 0, sum = 0; i < size; i++) column[i] = sum += deltas[i]!;
-    return column;
-  }
-  const values = new ARRAYS[code](data, offset, how as number);
+  const As = ARRAYS[code];
+  if (coding === undefined) return new As(data, offset, size);
+  // The loops see one type of array each, so that they are compiled once; the arrays are converted by the browser.
+  if (coding === "delta") return new As(summed(new Int32Array(new ARRAYS[how as Code](data, offset, size))));
+  const values = new As(data, offset, how as number);
   const which = new Uint8Array(data, offset + Math.ceil(values.byteLength / 8) * 8, size);
-  for (let i = 0; i < size; i++) column[i] = values[which[i]!]!;
+  return new As(taken(new Float64Array(values), which));
+}
+
+function summed(deltas: Int32Array): Int32Array {
+  for (let i = 1; i < deltas.length; i++) deltas[i]! += deltas[i - 1]!;
+  return deltas;
+}
+
+function taken(values: Float64Array, which: Uint8Array): Float64Array {
+  const column = new Float64Array(which.length);
+  for (let i = 0; i < which.length; i++) column[i] = values[which[i]!]!;
   return column;
 }
 
