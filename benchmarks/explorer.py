@@ -90,7 +90,7 @@ def in_python(n_layers: int, repeats: int) -> list[Row]:
         complete.append(time.process_time() - start)
         explorer._fill_check()
         compared.append(time.process_time() - start - complete[-1])
-        n, sent = equations_of(explorer.view), (explorer.payload, explorer.memory, explorer.rest)
+        n, sent = equations_of(explorer.view), (explorer.payload, explorer.groups, explorer.memory, explorer.rest)
         # A widget, and everything that it shows, is kept alive until it is closed.
         explorer.close()
         del explorer, derivation

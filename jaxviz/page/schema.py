@@ -12,8 +12,8 @@ The block is little-endian::
 The header has each column's type, length, offset, and its encoding, if any: "delta" with the type of the differences between neighbours, or
 "dictionary" with the number of distinct values, which are followed by a byte per item.
 
-For a large program, two more blocks follow, with the memory and with the details. Each has the columns that differ from the previous block,
-and new strings.
+For a large program, three more blocks follow: with the groups of equations, with the memory, and with the details. Each has the columns that
+differ from the previous block, and new strings.
 
 The equations of all stages are in one table of columns, in reading order: the equations of a nested program follow the equation that
 contains it. Strings are stored once, and columns have their numbers. `COLUMNS` describes each column. Blocks are sent gzipped.
@@ -32,7 +32,7 @@ from typing import Any, Literal
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 19
+VERSION = 20
 _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
@@ -287,8 +287,10 @@ class View:
     n_devices: int = 1
     """The number of devices for which memory is modelled; with several, the buffers are those of one device."""
     headline: Headline = Headline()
+    has_groups: bool = True
+    """Whether it says which equations are of one expression in repeated layers; otherwise that follows."""
     has_memory: bool = True
-    """Whether the memory, the scopes and the groups of equations are included; otherwise they follow."""
+    """Whether the memory and the scopes are included; otherwise they follow."""
     is_whole: bool = True
     """Whether the notes and everything else but the comparison with JAX are included; otherwise they follow."""
 
@@ -445,6 +447,7 @@ def _header(view: View, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         "no_memory": view.no_memory,
         "n_devices": view.n_devices,
         "headline": asdict(view.headline),
+        "has_groups": view.has_groups,
         "has_memory": view.has_memory,
         "is_whole": view.is_whole,
         "strings": list(view.strings),
@@ -471,6 +474,7 @@ def _from_header(header: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -
         no_memory=header["no_memory"],
         n_devices=header["n_devices"],
         headline=Headline(**header["headline"]),
+        has_groups=header["has_groups"],
         has_memory=header["has_memory"],
         is_whole=header["is_whole"],
     )

@@ -795,6 +795,13 @@ FAULTS: tuple[Fault, ...] = (
         "tests/features/explorer",
     ),
     Fault(
+        "of a large program it is never said which layers repeat",
+        "jaxviz/features/explorer/widget.py",
+        "if not self._sent.has_groups:",
+        "if self._sent.has_groups:",
+        "tests/features/explorer/test_explorer_widget.py",
+    ),
+    Fault(
         "of a large program the memory is left out",
         "jaxviz/features/explorer/widget.py",
         "if not self._sent.has_memory:",

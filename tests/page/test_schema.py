@@ -126,6 +126,7 @@ def test_what_is_known_is_not_written_again():
     whole = from_json(FIXTURE["view"])
     first = dataclasses.replace(
         whole,
+        has_groups=False,
         has_memory=False,
         is_whole=False,
         columns={**whole.columns, "step_row": np.array([])},

@@ -807,13 +807,12 @@ function withHeader(changes: Record<string, unknown>): DataView {
 
 test("data omitted at first arrives without changing the selection", () => {
   layOut(800, 300);
-  const first = { has_memory: false, is_whole: false, check: null, notes: [] };
+  const first = { has_groups: false, has_memory: false, is_whole: false, check: null, notes: [] };
   const { model, find, el } = show({ payload: withHeader(first) });
   expect(model.sent).toContain("rest");
   expect(find("badge")).toHaveLength(0);
   expect(find("memory")[0]!.textContent).toContain("Computing");
   find("stage-backward")[0]!.click();
-  const [code] = find("code-left");
   find("residual-row")[0]!.click();
   // The other blocks contain only what is new: no strings, and here no columns.
   const again = show(model.values);
@@ -822,8 +821,10 @@ test("data omitted at first arrives without changing the selection", () => {
     again.model.set(name, model.values[name]);
   };
   const head = () => el.querySelector(".jv-headline")!.textContent;
+  add("groups", { ...first, has_groups: true });
   expect(head()).toContain("computing the peak");
-  add("memory", { ...first, has_memory: true });
+  const [code] = find("code-left");
+  add("memory", { ...first, has_groups: true, has_memory: true });
   expect(head()).toMatch(/peak [\d.]+ B/);
   expect(find("memory")[0]!.textContent).not.toContain("Computing");
   expect(find("timeline")).toHaveLength(1);
@@ -845,12 +846,13 @@ test("data omitted at first arrives without changing the selection", () => {
 
 test("the texts of residuals are replaced by the complete ones", () => {
   layOut(800, 300);
-  const shown = show({ payload: withHeader({ has_memory: false, is_whole: false }) });
+  const shown = show({ payload: withHeader({ has_groups: false, has_memory: false, is_whole: false }) });
   const { find } = shown;
   const labels = () => find("residual-row").map((row) => row.querySelector(".jv-col-name code")!.textContent);
   const before = labels();
   // Uses the rules as labels.
   const { residual_rule } = headerOf(bytes()).columns;
+  shown.model.set("groups", withHeader({ strings: [], columns: {}, has_memory: false, is_whole: false }));
   shown.model.set("memory", withHeader({ strings: [], columns: {}, is_whole: false }));
   expect(labels()).toEqual(before);
   shown.model.set("rest", withHeader({ strings: [], columns: { residual_label: residual_rule } }));
@@ -863,8 +865,9 @@ test("the texts of residuals are replaced by the complete ones", () => {
   layOut(0, 0);
 });
 
-test("the graph is laid out again once equal equations are known", async () => {
-  const { model, find } = show({ payload: withHeader({ has_memory: false, is_whole: false }) });
+test("the graph and the code fold repeated layers once these are known", async () => {
+  const first = { has_groups: false, has_memory: false, is_whole: false };
+  const { model, find } = show({ payload: withHeader(first) });
   const graph = (): Promise<HTMLElement> =>
     vi.waitFor(() => {
       const [found] = find("graph-left");
@@ -872,13 +875,29 @@ test("the graph is laid out again once equal equations are known", async () => {
       return found!;
     });
   find("stage-backward")[0]!.click();
+  const [code] = find("code-left");
+  expect(code).toBeDefined();
+  model.set("groups", withHeader({ ...first, strings: [], columns: {}, has_groups: true }));
+  expect(find("code-left")[0]).not.toBe(code);
   find("as-graph-left")[0]!.click();
   const before = await graph();
   model.set("memory", withHeader({ strings: [], columns: {}, is_whole: false }));
-  const after = await graph();
-  expect(after).not.toBe(before);
   model.set("rest", withHeader({ strings: [], columns: {} }));
-  expect(await graph()).toBe(after);
+  expect(await graph()).toBe(before);
+});
+
+test("a graph that was drawn before repeated layers are known is drawn again", async () => {
+  const first = { has_groups: false, has_memory: false, is_whole: false };
+  const { model, find } = show({ payload: withHeader(first) });
+  find("stage-backward")[0]!.click();
+  find("as-graph-left")[0]!.click();
+  const [before] = await vi.waitFor(() => {
+    expect(find("graph-left")).toHaveLength(1);
+    return find("graph-left");
+  });
+  model.set("groups", withHeader({ ...first, strings: [], columns: {}, has_groups: true }));
+  await vi.waitFor(() => expect(find("graph-left")[0]).toBeDefined());
+  expect(find("graph-left")[0]).not.toBe(before);
 });
 
 test("another program replaces one that is not complete yet", () => {

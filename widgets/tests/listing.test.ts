@@ -110,3 +110,14 @@ test("in a long stage, repeats have a heading, as do their copies and parts", ()
   for (const { foldTo } of headings) expect(lines[foldTo]!.kind).toBe("equation");
   expect(listing(modelOf({ primal: layers(2) }), [0]).some((line) => line.kind === "group")).toBe(false);
 });
+
+test("repeats have headings as soon as it is known which equations repeat", () => {
+  const m = modelOf({ primal: layers(12) });
+  const { view } = m;
+  const headings = () => listing(m, [0]).filter((line) => line.kind === "group");
+  const alone = Float64Array.from({ length: m.rows }, (_, row) => row);
+  m.complete({ ...view, has_groups: false, columns: { ...view.columns, equation_group: alone } });
+  expect(headings()).toHaveLength(0);
+  m.complete(view);
+  expect(headings()[0]!.text.trim()).toBe("layer × 12");
+});

@@ -139,6 +139,7 @@ export function modelOf(stages: [key: string, text: string][]): Model {
     no_memory: "",
     n_devices: 1,
     headline: { keeps: "", largest: "", peak: "" },
+    has_groups: true,
     has_memory: true,
     is_whole: true,
     strings,

@@ -64,8 +64,8 @@ def compared_with_jax(derivation: Derivation) -> CheckResult:
 
 
 class ViewMaker:
-    """Creates the view of a derivation, at once or in three steps, each with more: what is visible first, then the memory, then the details.
-    It does not include the comparison with JAX.
+    """Creates the view of a derivation, at once or in four steps, each with more: what is visible first, then the groups of equations, then
+    the memory, then the details. It does not include the comparison with JAX.
 
     Args:
       derivation: its programs are derived here if necessary.
@@ -97,19 +97,26 @@ class ViewMaker:
             raise
 
     @cached_property
-    def with_memory(self) -> View:
-        """`first` with the modelled memory over time, the scopes, and equal equations. Rows, strings and all other numbers are the same."""
+    def with_groups(self) -> View:
+        """`first` with the groups of equations, by which listings and graphs fold repeated layers."""
         first = self.first
-        with collector_paused(), deep_stack:
+        with collector_paused():
             self.rows.add_repetitions()
+            return replace(first, columns=self.arrays(), has_groups=True)
+
+    @cached_property
+    def with_memory(self) -> View:
+        """The same with the modelled memory over time and the scopes. Rows, strings and all other numbers are the same."""
+        before = self.with_groups
+        with collector_paused(), deep_stack:
             no_memory, n_devices, peak = self.add_memory()
             return replace(
-                first,
+                before,
                 strings=tuple(self.string.number),
                 columns=self.arrays(),
                 no_memory=no_memory,
                 n_devices=n_devices,
-                headline=replace(first.headline, peak=peak),
+                headline=replace(before.headline, peak=peak),
                 has_memory=True,
             )
 
@@ -149,6 +156,7 @@ class ViewMaker:
             devices=placement.devices,
             placement=str(placement),
             headline=headline,
+            has_groups=False,
             has_memory=False,
             is_whole=False,
         )

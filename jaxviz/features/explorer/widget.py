@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from jaxviz.features.explorer.whatif import Switches
 
 _AT_ONCE = 10_000
-"""Above this many equations, over all stages, the memory and then the details are sent after the rest is displayed."""
+"""Above this many equations, over all stages, their groups, the memory and the details are sent after the rest is displayed."""
 
 _SOON = 2_000
 """Above this many equations of the function itself, the explorer is displayed before its programs are derived."""
@@ -85,6 +85,7 @@ class Explorer(Bundled):
     """
 
     payload = traitlets.Bytes(b"").tag(sync=True)
+    groups = traitlets.Bytes(b"").tag(sync=True)
     memory = traitlets.Bytes(b"").tag(sync=True)
     rest = traitlets.Bytes(b"").tag(sync=True)
     check = traitlets.Unicode("").tag(sync=True)
@@ -191,7 +192,7 @@ class Explorer(Bundled):
         # In one message, so that the page is rendered once.
         with self.hold_sync():
             self.selected, self.compiled, self.lowered, self.failure = selected, "", "", ""
-            self.memory = self.rest = b""
+            self.groups = self.memory = self.rest = b""
             self.check = self.line = self.advice = self.what_if = self.tried = self.drawn = self.written = (
                 self.switches
             ) = ""
@@ -398,10 +399,10 @@ class Explorer(Bundled):
         self._fill()
         if self._sent is None:
             return
+        if not self._sent.has_groups:
+            self.groups, self._sent = _added(self._maker.with_groups, self._sent)
         if not self._sent.has_memory:
-            shown = fit_to_show(self._maker.with_memory)
-            self.memory = pack(encode(shown, known=self._sent))
-            self._sent = shown
+            self.memory, self._sent = _added(self._maker.with_memory, self._sent)
         self.rest = pack(encode(self._whole, known=self._sent))
         self._sent = None
 
@@ -581,6 +582,12 @@ def _first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
     if n <= _COMPARED_AT_ONCE:
         shown = replace(shown, check=fit(compared_with_jax(maker.derivation)))
     return pack(encode(shown)), None if shown.is_whole else shown
+
+
+def _added(view: View, sent: View) -> tuple[bytes, View]:
+    """What a view adds to the one that was sent, as a message, and that view."""
+    shown = fit_to_show(view)
+    return pack(encode(shown, known=sent)), shown
 
 
 def _equations(derivation: Derivation, stage: str) -> list[Equation]:

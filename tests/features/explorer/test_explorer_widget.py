@@ -1,6 +1,7 @@
 """The widget's Python side: its traits, when it derives, and what it saves."""
 
 import base64
+import functools
 import gc
 import gzip
 import json
@@ -300,10 +301,14 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
     shown = shown[0] if isinstance(shown, tuple) else shown
     first = decode(explorer.payload)
     assert "equations" in shown["text/plain"]
-    assert (first.has_memory, first.is_whole, first.check, len(first.columns["step_row"])) == (False, False, None, 0)
+    assert (first.has_groups, first.has_memory, first.is_whole, first.check) == (False, False, False, None)
+    assert len(first.columns["step_row"]) == 0
     explorer._handle_custom_msg("rest", [])
-    memory = decode(explorer.memory, first)
-    assert (memory.has_memory, memory.is_whole) == (True, False)
+    groups = decode(explorer.groups, first)
+    assert (groups.has_groups, groups.has_memory, groups.is_whole) == (True, False, False)
+    assert groups.strings == first.strings
+    memory = decode(explorer.memory, groups)
+    assert (memory.has_groups, memory.has_memory, memory.is_whole) == (True, True, False)
     assert memory.headline.peak
     whole = decode(explorer.rest, memory)
     assert whole.is_whole
@@ -315,13 +320,13 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
     with_memory = [
         n for n in COLUMNS if n.startswith(("buffer_", "step_", "scope_")) or n in ("residual_buffer", "row_of_scope")
     ]
-    with_memory += ["equation_group"]
     # Until then each equation and each variable is by itself, and values that are alike have the texts of the first.
     later = ["variable_value", "variable_kin", "variable_of", "others_value", "others_of", "others_kin"]
     later += [f"residual_{name}" for name in ("label", "scope", "module", "reason", "names")] + ["reason_names"]
     later += ["variable_label"]
     for name in with_memory:
         np.testing.assert_array_equal(whole.columns[name], memory.columns[name], err_msg=name)
+    np.testing.assert_array_equal(whole.columns["equation_group"], groups.columns["equation_group"])
     np.testing.assert_array_equal(first.columns["equation_group"], np.arange(first.n_equations))
     np.testing.assert_array_equal(first.columns["variable_value"], np.arange(len(first.columns["variable_name"])))
     assert not first.columns["variable_kin"].any()
@@ -331,7 +336,7 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
             first.strings[first.columns["residual_label"][i]]
             == whole.strings[whole.columns["residual_label"][of_first[g]]]
         )
-    for name in set(COLUMNS) - set(later) - set(with_memory):
+    for name in set(COLUMNS) - set(later) - set(with_memory) - {"equation_group"}:
         np.testing.assert_array_equal(whole.columns[name], first.columns[name], err_msg=name)
     assert explorer.check == ""
     explorer._handle_custom_msg("check", [])
@@ -339,7 +344,8 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
     assert check["status"] == "agrees"
     assert to_json(whole) | {"check": check} == to_json(view_of(explorer.derivation))
     # What has been sent is not sent again.
-    sizes = [len(gzip.decompress(block)) for block in (explorer.payload, explorer.memory, explorer.rest)]
+    blocks = (explorer.payload, explorer.groups, explorer.memory, explorer.rest)
+    sizes = [len(gzip.decompress(block)) for block in blocks]
     assert sum(sizes[1:]) < sizes[0]
     before = explorer.rest
     explorer._handle_custom_msg("rest", [])
@@ -357,7 +363,7 @@ def test_the_rest_has_the_texts_of_each_residual_and_the_relations_between_varia
     explorer = jaxviz.explore(layers, [jnp.ones((3, 3))] * 3, jnp.ones((2, 3)))
     explorer.complete()
     first = decode(explorer.payload)
-    whole = decode(explorer.rest, decode(explorer.memory, first))
+    whole = decode(explorer.rest, decode(explorer.memory, decode(explorer.groups, first)))
     labels = lambda view: [view.strings[i] for i in view.columns["residual_label"]]
     assert labels(whole) == [r.label for r in explorer.derivation.residuals]
     assert len(set(labels(first))) < len(set(labels(whole)))
@@ -371,7 +377,8 @@ def test_a_page_of_a_large_program_is_whole(explorer, monkeypatch, tmp_path):
     assert decode(packed(explorer.save_html(tmp_path / "loss.html"), "payload")).is_whole
     # It has been computed by now, so the browser receives it as well.
     explorer._handle_custom_msg("rest", [])
-    assert decode(explorer.rest, decode(explorer.memory, decode(explorer.payload))).is_whole
+    sent = (explorer.payload, explorer.groups, explorer.memory, explorer.rest)
+    assert functools.reduce(lambda known, block: decode(block, known), sent, None).is_whole
 
 
 def test_a_new_version_of_a_large_program_stands_beside_all_of_the_one_before(explorer, monkeypatch):
@@ -379,7 +386,7 @@ def test_a_new_version_of_a_large_program_stands_beside_all_of_the_one_before(ex
     explorer.complete()
     explorer.update(other, jnp.ones((3, 3)), jnp.ones((2, 3)))
     assert decode(explorer.before).is_whole
-    assert explorer.memory == explorer.rest == b""
+    assert explorer.groups == explorer.memory == explorer.rest == b""
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ export function* preparing(model: Model, stages: readonly number[], fullParams: 
 function* writing(model: Model, stages: readonly number[], fullParams: boolean): Sliced<readonly Line[]> {
   const made = listings.get(model) ?? new Map<string, readonly Line[]>();
   listings.set(model, made);
-  const key = `${stages.join()} ${fullParams}`;
+  const key = `${stages.join()} ${fullParams} ${model.view.has_groups}`;
   const lines = made.get(key) ?? (yield* written(model, stages, fullParams));
   made.delete(key);
   made.set(key, lines);

@@ -8,9 +8,9 @@ import { type Work, workOf } from "./work";
 
 export const payloadOf = (model: WidgetModel): DataView | null => blockOf(model.get("payload"));
 
-/** The data that arrives later for a large program, first the memory, then the details; empty if the payload is complete. */
+/** The data that arrives later for a large program, in order; empty if the payload is complete. */
 export const laterOf = (model: WidgetModel): DataView[] =>
-  ["memory", "rest"].map((name) => blockOf(model.get(name))).filter((block) => block !== null);
+  ["groups", "memory", "rest"].map((name) => blockOf(model.get(name))).filter((block) => block !== null);
 
 /** The view of the previous version, with the differences; null if there is none. */
 export const beforeOf = (model: WidgetModel): DataView | null => blockOf(model.get("before"));
@@ -40,7 +40,7 @@ export function changesOf(model: WidgetModel): Changes | null {
 
 /** Calls back when Python sends a new view. */
 export function onPayload(model: WidgetModel, callback: () => void): () => void {
-  const names = ["payload", "memory", "rest", "failure"];
+  const names = ["payload", "groups", "memory", "rest", "failure"];
   for (const name of names) model.on(`change:${name}`, callback);
   return () => {
     for (const name of names) model.off(`change:${name}`, callback);

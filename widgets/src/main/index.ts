@@ -97,10 +97,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       const { stages } = shown;
       const isCompiled = shown.state === state && stages.includes(state.compiled);
       const isGraph = !isCompiled && !state.compared && state.form[side] === "graph";
-      // The graph folds equal equations, which are known with the memory.
-      const folds = state.model.view.has_memory ? "" : "unfolded ";
+      // Both fold repeated layers, which are known a moment later.
+      const folds = shown.state.model.view.has_groups ? "" : "unfolded ";
       const version = state.compared ? `${side} of two ` : "";
-      const listed = isCompiled ? "compiled" : `${version}${stages.join()} ${state.fullParams}`;
+      const listed = isCompiled ? "compiled" : `${folds}${version}${stages.join()} ${state.fullParams}`;
       const key = isGraph ? `${folds}graph ${stages.join()}` : listed;
       const before = code.get(side);
       if (before?.key === key) continue;
@@ -217,7 +217,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     }
     const isRead = change === "switches" && state.checked === null && !isWaiting(state);
     if (change === "whole" || change === "view" || isRead) askRest();
-    if (change === "shown" || change === "params" || change === "memory") showCodes();
+    if (change === "shown" || change === "params" || change === "groups") showCodes();
     const shown = [...code.values()].map((c) => c.pane);
     const others = diff ? [motion, diff] : [motion];
     for (const pane of [player, rail, overview, ...others, cards, ...shown, below, inspector, source])

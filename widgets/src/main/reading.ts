@@ -41,8 +41,9 @@ export function modelIn(block: DataView, later: readonly DataView[] = []): Model
 
 const plain = async (block: DataView) => (isZipped(block) ? new DataView(await unzipped(block)) : block);
 
-/** How many of the blocks are in a model: programs, memory, details. */
-const partsOf = ({ view }: Model) => (view.is_whole ? 3 : view.has_memory ? 2 : 1);
+/** How many of the blocks are in a model: programs, groups, memory, details. */
+const partsOf = ({ view }: Model) =>
+  1 + [view.has_groups, view.has_memory, view.is_whole].filter(Boolean).length;
 
 function* reading(blocks: readonly DataView[], made: Model | undefined): Sliced<Model> {
   let model = made;

@@ -117,6 +117,7 @@ export class Model {
   /** Replaces the view by a more complete one. */
   complete(view: View): void {
     if (view.has_memory !== this.shown.has_memory) this.modelled = null;
+    if (view.has_groups !== this.shown.has_groups) this.summed = null;
     this.shown = view;
     // The buffers and texts of the residuals and the relations between variables may be new.
     this.kept = null;

@@ -94,6 +94,7 @@ export type Change =
   | "filter"
   | "player"
   | "exchanges"
+  | "groups"
   | "memory"
   | "whole";
 
@@ -136,7 +137,7 @@ export class State {
   exchanges: ReadonlyMap<number, readonly string[]>;
   private readonly listeners = new Set<(change: Change) => void>();
   /** What of the model the panes have been told of. */
-  private known: { hasMemory: boolean; isWhole: boolean };
+  private known: Model["view"];
 
   constructor(
     readonly model: Model,
@@ -150,7 +151,7 @@ export class State {
   ) {
     this.switches = new Switches(switches, () => this.tell("switches"));
     this.exchanges = ownExchanges(model);
-    this.known = { hasMemory: model.view.has_memory, isWhole: model.view.is_whole };
+    this.known = model.view;
   }
 
   /** The number of the compiled stage, after those of the programs. */
@@ -170,11 +171,11 @@ export class State {
 
   /** Called when the model may have more of the data omitted at first. */
   complete(): void {
-    const { has_memory, is_whole } = this.model.view;
-    const { hasMemory, isWhole } = this.known;
-    this.known = { hasMemory: has_memory, isWhole: is_whole };
-    if (has_memory && !hasMemory) this.tell("memory");
-    if (is_whole && !isWhole) this.tell("whole");
+    const [before, now] = [this.known, this.model.view];
+    this.known = now;
+    if (now.has_groups && !before.has_groups) this.tell("groups");
+    if (now.has_memory && !before.has_memory) this.tell("memory");
+    if (now.is_whole && !before.is_whole) this.tell("whole");
   }
 
   selectRow(row: number): void {

@@ -1,7 +1,7 @@
 /** Written by `python tests/page/wire_types.py` from `jaxviz/page/schema.py`, which says more: not to be edited. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 19;
+export const VERSION = 20;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
 
@@ -352,6 +352,7 @@ export interface View {
   no_memory: string;
   n_devices: number;
   headline: Headline;
+  has_groups: boolean;
   has_memory: boolean;
   is_whole: boolean;
 }

@@ -47,7 +47,7 @@ function* growing(model: Model, stages: readonly number[]): Sliced<Tree> {
 export function* keptTree(model: Model, stages: readonly number[]): Sliced<Tree> {
   const made = trees.get(model) ?? new Map<string, Tree>();
   trees.set(model, made);
-  const key = stages.join();
+  const key = `${stages.join()} ${model.view.has_groups}`;
   const tree = made.get(key) ?? (yield* growing(model, stages));
   made.delete(key);
   made.set(key, tree);
