@@ -13,6 +13,7 @@ import { pointedPlaces, residualLitAs, type Side, State } from "../src/state/sta
 import { breakable, h } from "../src/ui/dom";
 import { formatBytes, formatFlops } from "../src/ui/format";
 import { bytes, json, model } from "./fixture";
+import { modelOf as programs } from "./graphs";
 import { host as modelOf, zipped } from "./host";
 import { layOut, standIn } from "./layout";
 import { SIN_COS } from "./programs";
@@ -873,7 +874,7 @@ test("the graph and the code fold repeated layers once these are known", async (
       const [found] = find("graph-left");
       expect(found).toBeDefined();
       return found!;
-    });
+    }, 10_000);
   find("stage-backward")[0]!.click();
   const [code] = find("code-left");
   expect(code).toBeDefined();
@@ -894,9 +895,9 @@ test("a graph that was drawn before repeated layers are known is drawn again", a
   const [before] = await vi.waitFor(() => {
     expect(find("graph-left")).toHaveLength(1);
     return find("graph-left");
-  });
+  }, 10_000);
   model.set("groups", withHeader({ ...first, strings: [], columns: {}, has_groups: true }));
-  await vi.waitFor(() => expect(find("graph-left")[0]).toBeDefined());
+  await vi.waitFor(() => expect(find("graph-left")[0]).toBeDefined(), 10_000);
   expect(find("graph-left")[0]).not.toBe(before);
 });
 
@@ -1040,6 +1041,33 @@ test("G toggles the current pane between graph and code", async () => {
 
 const codeIn = (state: State, root: HTMLElement) => (stage: number, side: Side) =>
   new CodePane(state, [stage], side, root);
+
+test("inputs are described as soon as their descriptions are known, also in a listing that is open", () => {
+  const inputs = ["a", "b", "c", "d", "e", "f"];
+  const equations = [{ text: "y = concatenate a b c d e f" }];
+  const m = programs({ primal: { inputs, equations, results: ["y"] } });
+  const state = new State(m);
+  const root = document.createElement("div");
+  document.body.append(root);
+  const pane = codeIn(state, root)(0, "left");
+  root.append(pane.element);
+  const before = m.view;
+  const lines = () => pane.element.querySelector(".cm-content")!.textContent;
+  pane.element.querySelector<HTMLElement>("[data-testid=unfold-left]")!.click();
+  expect(lines()).not.toContain("a residual");
+  const strings = [...before.strings, "a residual"];
+  const labels = before.columns["variable_label"].map((_, v) =>
+    v === m.binders(0)[5] ? strings.length - 1 : 0,
+  );
+  m.complete({ ...before, strings, columns: { ...before.columns, variable_label: labels } });
+  pane.update("whole");
+  expect(lines()).toContain("f:f32[4]  a residual");
+  // Folded, it is hidden as before.
+  pane.element.querySelector<HTMLElement>("[data-testid=fold-left]")!.click();
+  expect(lines()).not.toContain("a residual");
+  pane.destroy();
+  root.remove();
+});
 
 test("the player opens at the selected equation, explains one step at a time, and closes", () => {
   const state = new State(SIN_COS());

@@ -1,5 +1,6 @@
 // @vitest-environment jsdom
 import { EditorState } from "@codemirror/state";
+import { EditorView } from "@codemirror/view";
 import { expect, test } from "vitest";
 import { Folding } from "../src/code/folding";
 
@@ -61,4 +62,16 @@ test("only foldable lines have an arrow", () => {
   const { folding, editor } = folded([[2], false]);
   const arrows = LINES.map((_, i) => folding.arrow(i, editor)?.make({} as never).textContent);
   expect(arrows).toEqual([undefined, "▾", "▸", undefined, undefined, undefined]);
+});
+
+test("folds hold when lines become longer, also the last one", () => {
+  const { folding, editor } = folded([[1], false]);
+  const insert = [1, 4].map((line) => ({ from: editor.doc.line(line + 1).to, insert: " and more" }));
+  const after = editor.update({ changes: insert }).state;
+  const [from, to] = [after.doc.line(2).to, after.doc.line(5).to];
+  const ranges: [number, number][] = [];
+  for (const set of after.facet(EditorView.decorations))
+    if (typeof set !== "function") set.between(0, after.doc.length, (a, b) => void ranges.push([a, b]));
+  expect(ranges).toEqual([[from, to]]);
+  expect(folding.isAway(4, after)).toBe(true);
 });

@@ -247,7 +247,7 @@ function lights(looks: TextOptions["looks"]): Extension {
       }
       update(update: ViewUpdate): void {
         const lit = update.transactions.some((t) => t.effects.length > 0);
-        if (lit || update.viewportChanged) this.decorations = build(update.view);
+        if (lit || update.docChanged || update.viewportChanged) this.decorations = build(update.view);
       }
     },
     { decorations: (plugin) => plugin.decorations },

@@ -1,6 +1,13 @@
 /** Folding: lines collapsed under a parent line, and the summary shown in their place. */
 
-import { type EditorState, type Extension, StateEffect, StateField, type Text } from "@codemirror/state";
+import {
+  type EditorState,
+  type Extension,
+  type Range,
+  StateEffect,
+  StateField,
+  type Text,
+} from "@codemirror/state";
 import { Decoration, type DecorationSet, EditorView, WidgetType } from "@codemirror/view";
 import { button, h } from "../ui/dom";
 import type { Piece } from "./editor";
@@ -33,8 +40,11 @@ export class Folding {
     });
     this.field = StateField.define<Folds>({
       create: () => ({ lines: new Set(), shown: Decoration.none }),
-      update: (folds, { effects, newDoc }) =>
-        effects.reduce((now, e) => (e.is(this.change) ? this.changed(now, e.value, newDoc) : now), folds),
+      update: (folds, { docChanged, effects, newDoc }) =>
+        effects.reduce(
+          (now, e) => (e.is(this.change) ? this.changed(now, e.value, newDoc) : now),
+          docChanged ? this.moved(folds, newDoc) : folds,
+        ),
       provide: (field) => EditorView.decorations.from(field, ({ shown }) => shown),
     });
     this.extension = this.field;
@@ -95,12 +105,21 @@ export class Folding {
         shown: shown.update({ filter: kept }),
       };
     }
-    const add = [...changed].map((line) => {
+    const add = this.ranges(changed, doc);
+    return { lines: new Set([...lines, ...changed]), shown: shown.update({ add, sort: true }) };
+  }
+
+  /** The same folds after lines have become longer. */
+  private moved({ lines }: Folds, doc: Text): Folds {
+    return { lines, shown: Decoration.set(this.ranges(lines, doc), true) };
+  }
+
+  private ranges(lines: ReadonlySet<number>, doc: Text): Range<Decoration>[] {
+    return [...lines].map((line) => {
       const widget = new Placeholder(this, line, this.say);
       const [from, to] = [doc.line(line + 1).to, doc.line(this.lines[line]!.foldTo + 1).to];
       return Decoration.replace({ widget, line }).range(from, to);
     });
-    return { lines: new Set([...lines, ...changed]), shown: shown.update({ add, sort: true }) };
   }
 }
 

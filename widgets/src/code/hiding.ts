@@ -10,7 +10,7 @@ const setHidden = StateEffect.define<DecorationSet>();
 
 export const hiddenLines = StateField.define<DecorationSet>({
   create: () => Decoration.none,
-  update: (shown, { effects }) => effects.find((e) => e.is(setHidden))?.value ?? shown,
+  update: (shown, { changes, effects }) => effects.find((e) => e.is(setHidden))?.value ?? shown.map(changes),
   provide: (field) => EditorView.decorations.from(field),
 });
 

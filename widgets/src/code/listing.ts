@@ -65,6 +65,7 @@ function* writing(model: Model, stages: readonly number[], fullParams: boolean):
   listings.set(model, made);
   const key = `${stages.join()} ${fullParams} ${model.view.has_groups}`;
   const lines = made.get(key) ?? (yield* written(model, stages, fullParams));
+  describeInputs(model, lines);
   made.delete(key);
   made.set(key, lines);
   if (made.size > KEPT) made.delete(made.keys().next().value!);
@@ -81,6 +82,19 @@ function* written(model: Model, stages: readonly number[], fullParams: boolean):
     if (programs[1] > programs[0]) yield* writer.program(programs[0], 0, -1, tree?.roots[0]);
   }
   return lines;
+}
+
+/** Adds the descriptions of inputs that were not known yet when the lines were written. */
+export function describeInputs(model: Model, lines: readonly Line[]): void {
+  for (const line of lines) {
+    const first = line.kind === "binders" ? line.tokens[0] : undefined;
+    if (first?.kind !== "variable" || line.tokens.at(-1)!.kind === "label") continue;
+    const { label } = model.variable(first.variable!);
+    if (label === "") continue;
+    const more = new LineText(line.text);
+    more.add(`  ${label}`, "label");
+    Object.assign(line, { text: more.text, tokens: [...line.tokens, ...more.tokens] });
+  }
 }
 
 /** One equation, without its nested programs. */

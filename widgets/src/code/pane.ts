@@ -12,7 +12,7 @@ import { Folding } from "./folding";
 import { RoleChips, toolButton } from "./head";
 import { hiddenLines, hide } from "./hiding";
 import { Lines } from "./lines";
-import { foldText } from "./listing";
+import { describeInputs, foldText } from "./listing";
 import { Looks } from "./look";
 import { Variables } from "./variables";
 
@@ -162,6 +162,7 @@ export class CodePane {
     if (change === "side") markSide(this.element, this.state, this.side);
     else if (change === "lower" || change === "switches") return;
     else this.text.relight();
+    if (change === "whole") this.describeInputs();
     this.chips.update(change);
     if (change === "roles" || (change === "player" && this.state.muted.size > 0)) this.hideRoles();
     if (change === "colours") this.markColours();
@@ -174,6 +175,21 @@ export class CodePane {
       const isHere = this.state.side === this.side;
       this.bringIntoSight(this.variables.stand((text) => isHere && this.tell(text, true)));
     }
+  }
+
+  /** Extends the lines of inputs whose descriptions have arrived. */
+  private describeInputs(): void {
+    const { all } = this.lines;
+    describeInputs(this.state.model, all);
+    const { doc } = this.view.state;
+    const changes = all.flatMap(({ kind, text }, i) => {
+      if (kind !== "binders") return [];
+      const { length, to } = doc.line(i + 1);
+      return text.length > length ? [{ from: to, insert: text.slice(length) }] : [];
+    });
+    if (changes.length === 0) return;
+    this.view.dispatch({ changes });
+    if (this.state.muted.size > 0) this.hideRoles();
   }
 
   private markColours(): void {
