@@ -199,6 +199,17 @@ class Attribution:
                 break
         return holder
 
+    def numbers_of(self, instruction: Instruction) -> tuple[int, ...]:
+        """The numbers of the equations that an instruction comes from, with those that are fused into it; for one of XLA's own, such as a
+        copy, those of the value that it copies, or else of what reads it."""
+        found = dict.fromkeys(n for i in self.module.inside(instruction) for n in self.places.numbers(i))
+        if not found:
+            value = instruction.id, ()
+            traced = self.traced(value)
+            served = traced if traced is not None and traced.numbers else self.serving(value)
+            found = dict.fromkeys(served.numbers if served is not None else ())
+        return tuple(found)
+
     # --- what a buffer contains ---------------------------------------------------------------------------------------
 
     def described_all(self, buffers: Iterable[Buffer]) -> dict[Buffer, Described]:

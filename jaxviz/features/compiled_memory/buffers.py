@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxviz.features.compiled_memory.module import Instruction, Module, Value
+from jaxviz.features.compiled_memory.module import HOST, Instruction, Module, Value
 
-Role = Literal["argument", "constant", "result", "temporary"]
+Role = Literal["argument", "constant", "result", "temporary", "host"]
+"""What memory is for; or that it is the host's, for whatever."""
 
 
 @dataclass(eq=False, slots=True)
@@ -75,6 +76,8 @@ def read_allocations(assignment: Any, module: Module) -> list[Allocation]:
         if a.is_thread_local:
             continue
         role: Role = "argument" if a.is_entry_computation_parameter else "constant" if a.is_constant else "temporary"
+        if a.color == HOST:
+            role = "host"
         allocation = Allocation(a.index, a.size, role, a.parameter_number, color=a.color)
         if role == "temporary" and a.maybe_live_out:
             allocation.role = "result"

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxviz.features.compiled_memory.compiled_program import DUMPED, CompiledProgram
 from jaxviz.features.compiled_memory.messages import DecodeError, message, new_message
 from jaxviz.features.compiled_memory.module import Module
 from jaxviz.features.compiled_memory.op_names import OpNames
-from jaxviz.features.compiled_memory.reading import WITHOUT_FUNCTION, CompiledProgram, function_of, memory_of
+from jaxviz.features.compiled_memory.reading import WITHOUT_FUNCTION, function_of, memory_of
 from jaxviz.features.compiled_memory.report import CompiledMemory, Compiler
 from jaxviz.ir import compat
 from jaxviz.report.tables import counted, listed
 
 _AFTER = "after_optimizations"
-_PROTO, _TEXT, _BUFFERS = f"{_AFTER}.hlo.pb", f"{_AFTER}.txt", f"{_AFTER}-buffer-assignment.txt"
+_PROTO, _TEXT, _BUFFERS = DUMPED, f"{_AFTER}.txt", f"{_AFTER}-buffer-assignment.txt"
 _COMPILED_FOR = rf"\.(?:(sm_[\d.]+[a-z]?|gfx\w+?)_)?(?:(\w+)_)?{_AFTER}"
 """`.cpu_after_optimizations`, `.sm_9.0_gpu_after_optimizations`: the device and the backend, if they are part of the name."""
 _HOW = (
@@ -152,6 +153,8 @@ def _from_text(path: Path) -> Any:
             found.is_constant = ", constant" in said
             found.is_thread_local = ", thread-local" in said
             found.maybe_live_out = ", maybe-live-out" in said
+            space = re.search(r", color (\d+)", said)
+            found.color = int(space[1]) if space else 0
         elif value and read.buffer_assignment.buffer_allocations:
             number, name, index, color, size, offset = value.groups()
             if name not in numbers:

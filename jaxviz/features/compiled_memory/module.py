@@ -22,8 +22,8 @@ _TYPES = {
 """XLA's numbers of element types → JAX's short names, and bits."""
 
 _LOOP, _CALLS = "while", ("while", "call", "conditional", "async-start")
-_HOST = 5
-"""XLA's number of the host's memory in layouts, for all backends."""
+HOST = 5
+"""XLA's number of the host's memory, in layouts and for allocations, for all backends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,18 @@ class Module:
         self.span[computation.id] = start, max(start, len(self.order) - 1)
 
     @cached_property
+    def by_name(self) -> dict[str, Instruction]:
+        """Its instructions by name, also those inside fusions."""
+        return {i.name: i for i in self.instructions.values()}
+
+    def inside(self, instruction: Instruction) -> Iterator[Instruction]:
+        """An instruction, and those of the computations that it calls, such as what is fused into it."""
+        yield instruction
+        for c in instruction.called:
+            for number in self.computations[c].order:
+                yield from self.inside(self.instructions[number])
+
+    @cached_property
     def users(self) -> dict[int, list[tuple[Instruction, int]]]:
         """For each instruction its readers, with the operand indices."""
         found: dict[int, list[tuple[Instruction, int]]] = {}
@@ -158,7 +170,7 @@ class Module:
         nbytes = -(-prod(shape.dimensions) * bits // 8) if bits else None
         text = f"{name}[{','.join(map(str, shape.dimensions))}]"
         return Shape(
-            text, nbytes, tuple(shape.layout.minor_to_major), shape.layout.memory_space == _HOST, prod(shape.dimensions)
+            text, nbytes, tuple(shape.layout.minor_to_major), shape.layout.memory_space == HOST, prod(shape.dimensions)
         )
 
     # --- the uses of a value ------------------------------------------------------------------------------------------

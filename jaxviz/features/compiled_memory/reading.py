@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from importlib.metadata import version
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -19,12 +17,17 @@ from jaxviz.analysis.training_step import TrainingStep, step_of
 from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.compiled_memory.attribution import KINDS, Attribution, Described
 from jaxviz.features.compiled_memory.buffers import Allocation, Buffer, read_allocations
+from jaxviz.features.compiled_memory.compiled_program import (
+    CompiledProgram,
+    program_of,
+    program_of_lowered,
+    reported,
+)
 from jaxviz.features.compiled_memory.explained import explained
-from jaxviz.features.compiled_memory.messages import message
 from jaxviz.features.compiled_memory.module import Module
 from jaxviz.features.compiled_memory.op_names import OpNames
 from jaxviz.features.compiled_memory.places import Makers, Places
-from jaxviz.features.compiled_memory.report import CompiledMemory, Compiler, Held, Moment, largest_first
+from jaxviz.features.compiled_memory.report import CompiledMemory, Held, Moment, largest_first
 from jaxviz.features.memory.timeline import MemoryTimeline, donated_by
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.ir.boundary import api_boundary
@@ -62,7 +65,8 @@ def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
       argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
 
     Raises:
-      ValueError: the backend does not report where the compiled program stores its values.
+      ValueError: the backend does not report where a program that is already compiled stores its values, as on GPUs; or XLA does not
+        write this to a file either.
       TypeError: a compiled program is given arguments.
       the errors of `derive` and of compiling.
     """
@@ -130,7 +134,9 @@ def _read_stage(stage: Any) -> CompiledMemory:
         lowered = stage
         # Names and source lines are read as well, and cached programs may have others.
         stage = compiled_alone(lambda: compiled_as_named(lowered))
-    program = _program(stage)
+        program = reported(stage) or program_of_lowered(lowered)[1]
+    else:
+        program = _reported(stage)
     name = function_of(program.module)
     shardings = jax.tree.leaves((stage.input_shardings, stage.output_shardings))
     numbered = jax.tree.unflatten(stage.out_tree, range(stage.out_tree.num_leaves))
@@ -139,6 +145,16 @@ def _read_stage(stage: Any) -> CompiledMemory:
         program, OpNames(program.module), name, f"program `{name}`", paths, max((s.num_devices for s in shardings), default=1),
         (WITHOUT_FUNCTION,),
     )  # fmt: skip
+
+
+def _reported(compiled: Any) -> CompiledProgram:
+    found = reported(compiled)
+    if found is None:
+        raise ValueError(
+            f"{jax.default_backend()} does not report where a compiled program stores its values; give jaxviz.compiled_memory the result "
+            "of jax.jit(f).lower(...) instead, which it compiles so that XLA writes this to a file"
+        )
+    return found
 
 
 WITHOUT_FUNCTION = (
@@ -167,34 +183,7 @@ def read_memory(
     derivation = lowering.derivation
     name = derivation.primal.name if places.opened is None else places.opened.program.name
     notes = *no_gradient_note(derivation), *unopened_note(derivation.unopened)
-    return memory_of(_program(lowering.compiled), places, name, about, results, n_devices, notes)
-
-
-@dataclass(frozen=True, eq=False)
-class CompiledProgram:
-    """A compiled program, and where it stores its values.
-
-    Args:
-      module: the program.
-      assignment: its `Assignment` message.
-      compiler: the compiler and its version.
-    """
-
-    module: Module
-    assignment: Any
-    compiler: Compiler
-
-
-def _program(compiled: Any) -> CompiledProgram:
-    stats = compiled.memory_analysis()
-    serialized = serialized_assignment(stats)
-    modules = compiled.runtime_executable().hlo_modules()
-    if not serialized or not modules:
-        raise ValueError(f"{jax.default_backend()} does not report the buffers of a compiled program")
-    return CompiledProgram(
-        Module(message("Module", modules[0].as_serialized_hlo_module_proto())), message("Assignment", serialized),
-        _compiler(compiled),
-    )  # fmt: skip
+    return memory_of(program_of(lowering), places, name, about, results, n_devices, notes)
 
 
 def memory_of(
@@ -215,7 +204,8 @@ def memory_of(
     module = program.module
     allocations = read_allocations(program.assignment, module)
     attribution = Attribution(module, makers, n_devices)
-    described = attribution.described_all(b for a in allocations if a.role == "temporary" for b in a.buffers)
+    buffers = lambda role: [b for a in allocations if a.role == role for b in a.buffers]
+    described = attribution.described_all(buffers("temporary"))
     timeline = _timeline(module, attribution, described)
     peak = int(np.argmax([sum(m.nbytes) for m in timeline])) if timeline else 0
     at_peak, where = _at_peak(module, attribution, allocations, described, peak, results), module.order[peak]
@@ -225,20 +215,8 @@ def memory_of(
         function, about, program.compiler,
         of_role("temporary"), of_role("argument"), of_role("result"), of_role("constant"), sum(a.nbytes for a in allocations if a.role == "argument" and a.results), timeline, at_peak,
         running.what if running is not None else module.instructions[where].opcode, running.location if running is not None else None,
-        n_devices, notes, _at_any_time(described), _without_memory(attribution),
+        n_devices, notes, _at_any_time(described), _without_memory(attribution), _at_any_time(attribution.described_all(buffers("host"))),
     )  # fmt: skip
-
-
-def serialized_assignment(stats: Any) -> bytes:
-    """XLA's buffer assignment; empty if the backend does not provide it."""
-    return bytes(getattr(stats, "serialized_buffer_assignment_proto", b"") or b"")
-
-
-def _compiler(compiled: Any) -> Compiler:
-    device = compiled.runtime_executable().local_devices()[0]
-    return Compiler(
-        version("jax"), version("jaxlib"), device.platform, device.device_kind, os.environ.get("XLA_FLAGS", "")
-    )
 
 
 def _timeline(module: Module, attribution: Attribution, described: dict[Buffer, Described]) -> tuple[Moment, ...]:
@@ -330,7 +308,7 @@ def _beside(
     rows: list[Held] = []
     for a in allocations:
         buffer = max(a.buffers, key=lambda b: b.nbytes, default=None)
-        if a.role == "temporary" or not a.nbytes:
+        if a.role in ("temporary", "host") or not a.nbytes:
             continue
         text = module.shape(buffer.values[-1]).text if buffer is not None else ""
         if a.role == "argument":

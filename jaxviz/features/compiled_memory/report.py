@@ -13,7 +13,7 @@ from jaxviz.features.compiled_memory.attribution import KINDS, OWN, Kind
 from jaxviz.ir.origin import Location
 from jaxviz.report import pictures
 from jaxviz.report.report import Data, Drawn, Part, Report, Table, attributes
-from jaxviz.report.tables import format_bytes, more_rows, repeated, short_location
+from jaxviz.report.tables import format_bytes, listed, more_rows, repeated, short_location
 
 if TYPE_CHECKING:
     import os
@@ -120,6 +120,7 @@ class CompiledMemory(Report):
       notes: remarks on the whole program.
       values: all temporaries that have memory at some time, those of each group when most of its bytes are alive.
       fused: values that XLA computes inside fusions, where they take no memory.
+      on_host: values in the memory of the host, which no other figure counts.
     """
 
     function: str
@@ -138,6 +139,7 @@ class CompiledMemory(Report):
     notes: tuple[str, ...] = ()
     values: tuple[Held, ...] = field(default=(), repr=False)
     fused: tuple[Held, ...] = field(default=(), repr=False)
+    on_host: tuple[Held, ...] = field(default=(), repr=False)
 
     @cached_property
     def peak(self) -> int:
@@ -158,6 +160,11 @@ class CompiledMemory(Report):
     def reserved_nbytes(self) -> int:
         """Bytes that a run needs: XLA allocates temporaries as a whole, gaps included."""
         return self.beside_nbytes + self.temp_nbytes
+
+    @property
+    def host_nbytes(self) -> int:
+        """Bytes in the memory of the host."""
+        return sum(h.nbytes for h in self.on_host)
 
     @property
     def attributed(self) -> float:
@@ -240,6 +247,9 @@ class CompiledMemory(Report):
             f"XLA allocates {format_bytes(self.temp_nbytes)} for temporaries, besides {format_bytes(self.argument_nbytes)} of arguments "
             f"and {format_bytes(self.result_nbytes)} of results; {self.attributed:.1%} of the temporaries have a line."
         )
+        if self.on_host:
+            values = listed(f"{repeated(h.count, h.type)} of {h.what} {_at(h.location)}".rstrip() for h in self.on_host)
+            yield f"Besides, {format_bytes(self.host_nbytes)} are in the memory of the host: {values}."
         yield from self.notes
 
     def _more(self, shown: int) -> str:
@@ -253,6 +263,7 @@ class CompiledMemory(Report):
                 (
                     "function", "about", "compiler", "temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes", "reused_nbytes",
                     "peak_nbytes", "reserved_nbytes", "attributed", "peak", "peak_at", "n_devices", "notes", "at_peak", "values", "fused",
+                    "on_host", "host_nbytes",
                 ),
             ),
             "location": attributes(self, ("location",)),

@@ -58,6 +58,7 @@ def _memory(read: Mapping[str, Any]) -> CompiledMemory:
         return Moment(of["instruction"], of["opcode"], of["is_backward"], tuple(sums))
 
     held: dict[str, Any] = {name: tuple(map(_held, read[name])) for name in ("at_peak", "values", "fused")}
+    held["on_host"] = tuple(map(_held, read.get("on_host", ())))  # files of earlier versions have none
     plain: dict[str, Any] = {
         name: read[name]
         for name in (

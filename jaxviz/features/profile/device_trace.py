@@ -20,8 +20,8 @@ class DeviceTrace:
     """A recording.
 
     Args:
-      instructions: seconds and number of runs of each instruction, by module and name, such as `('jit_step', 'dot.1')`; the seconds are the
-        median of one run, times the number of runs.
+      instructions: seconds and number of runs of each instruction, by module and name, such as `('jit_step', 'dot.1')`. The seconds are the
+        median of one run, times the number of runs; of an instruction that runs several kernels, such as a library call, those of all.
       seconds: the recorded duration of the run.
       busy: seconds of these during which an instruction ran.
       calls: seconds and number of calls of each jitted function, on the host.
@@ -61,7 +61,7 @@ def device_trace(run: Callable[[], Any]) -> DeviceTrace | None:
 
 
 def _read(file: Path, seconds: float) -> DeviceTrace:
-    instructions: dict[tuple[str, str], list[float]] = defaultdict(list)
+    kernels: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     calls: dict[str, list[float]] = defaultdict(list)
     spans: list[tuple[float, float]] = []
     for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
@@ -76,10 +76,16 @@ def _read(file: Path, seconds: float) -> DeviceTrace:
                     continue
                 stats = dict(event.stats)
                 if "hlo_op" in stats and not event.name.startswith("end: "):
-                    instructions[str(stats.get("hlo_module", "")), str(stats["hlo_op"])].append(event.duration_ns)
+                    kernels[str(stats.get("hlo_module", "")), str(stats["hlo_op"])][event.name].append(
+                        event.duration_ns
+                    )
                     spans.append((event.start_ns, event.start_ns + event.duration_ns))
-    of = lambda found: {key: (median(times) * len(times) * 1e-9, len(times)) for key, times in found.items()}
-    return DeviceTrace(of(instructions), seconds, _covered(spans) * 1e-9, of(calls))
+    typical = lambda times: median(times) * len(times) * 1e-9
+    instructions = {
+        key: (sum(map(typical, by_name.values())), max(map(len, by_name.values()))) for key, by_name in kernels.items()
+    }
+    of_calls = {key: (typical(times), len(times)) for key, times in calls.items()}
+    return DeviceTrace(instructions, seconds, _covered(spans) * 1e-9, of_calls)
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:

@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxviz.analysis.grouping import grouped
-from jaxviz.analysis.lowering import Tags
-from jaxviz.analysis.walk import location_of, with_holders
+from jaxviz.analysis.lowering import Lowering, Tags
+from jaxviz.analysis.walk import location_of
+from jaxviz.derivation import Derivation
+from jaxviz.features.compiled_memory.attribution import Attribution
+from jaxviz.features.compiled_memory.compiled_program import compiled_module
+from jaxviz.features.compiled_memory.places import Places
 from jaxviz.features.profile.device_trace import DeviceTrace, device_trace
 from jaxviz.features.profile.flame import COLOURS, KINDS, Flame, Path, drawn_bars, flame_of, plot_flame, speedscope
 from jaxviz.features.profile.python_loop import Loop, look_for_loop
@@ -28,7 +32,6 @@ from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_of_program, owner
-from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.report import pictures
 from jaxviz.report.report import Listed, Report, Table, attributes
@@ -282,7 +285,7 @@ def _profile_jitted(
     kernels: tuple[Kernel, ...] = ()
     if numbered is not None:
         kernels, notes = _kernels_of(numbered, leaves)
-        notes = (*unopened_note(find_unopened([numbered.program])), *notes)
+        notes = (*unopened_note(find_unopened(numbered.lowering.programs)), *notes)
 
     derivation = tracing * _share(stacks, "derivation")
     waiting = returned if busy is None else max(0.0, run - busy)
@@ -365,19 +368,17 @@ def _run_all(call: Callable[[Any], Any], given: Sequence[Any]) -> None:
 
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([^\s=]+) = .*?(?:^|\s)([a-z][a-z0-9-]*)\(")
-_COMPUTATION = re.compile(r"(?:ENTRY )?%?([^\s(]+) \(.*\{$")
-_PATH = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
-_HOLDS = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?%?([^\s,}]+)")
 _RUNS_OTHERS = ("while", "conditional", "call", "async-start", "async-done")
+_ONE_BY_ONE = {"xla_gpu_enable_command_buffer": ""}
+"""Options with which XLA launches each kernel by itself, instead of several as one graph, which profilers do not tell apart."""
+_RUNS = 10
 
 
 @dataclass(frozen=True)
 class _Numbered:
-    """A program compiled with each equation's number as its scope, so that instructions tell where they come from."""
+    """A program with each equation's number as its scope, so that instructions tell where they come from, lowered and compiled."""
 
-    program: Program
-    tags: Tags
+    lowering: Lowering
     compiled: Any
 
 
@@ -390,7 +391,8 @@ def _numbered(traced: Any, leaves: Sequence[Any]) -> tuple[_Numbered | None, flo
         compiled, seconds = _clocked(lowered.compile)
     except (JaxvizError, TypeError, ValueError, NotImplementedError) as error:
         return None, 0.0, (f"The device's time is not attributed to equations: {str(error).splitlines()[0]}",)
-    return _Numbered(program, tags, compiled), seconds, ()
+    lowering = Lowering(Derivation(program, (), Counter), ("primal",), "", lowered, tags, (program,))
+    return _Numbered(lowering, compiled), seconds, ()
 
 
 def _clocked(do: Callable[[], Any]) -> tuple[Any, float]:
@@ -401,47 +403,41 @@ def _clocked(do: Callable[[], Any]) -> tuple[Any, float]:
 
 def _kernels_of(numbered: _Numbered, leaves: Sequence[Any]) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
     """Runs the program with numbers, and reads how long each instruction took."""
-    call, runs = (lambda _: numbered.compiled(*leaves)), 10
-    _run_all(call, [None])
-    recorded = device_trace(lambda: _run_all(call, [None] * runs))
+    compiled = numbered.compiled
+    notes: tuple[str, ...] = ()
+    recorded = _recorded(compiled, leaves)
     unknown = "The device time is unknown: jax.profiler"
     if recorded is None:
         return (), (f"{unknown} is recording something else.",)
-    text = str(numbered.compiled.as_text() or "")
-    made_from, module = _equations(text, numbered.tags), text.partition("HloModule ")[2].partition(",")[0]
-    places = list(with_holders(numbered.program))
+    module = compiled_module(compiled)
+    if any(of == module.name and name not in module.by_name for of, name in recorded.instructions):
+        compiled = numbered.lowering.lowered.compile(compiler_options=_ONE_BY_ONE)
+        recorded, module = _recorded(compiled, leaves), compiled_module(compiled)
+        notes = (
+            "The kernels were recorded with each launched by itself; otherwise XLA launches several as one graph.",
+        )
+    assert recorded is not None
+    places = Places(numbered.lowering)
+    attribution = Attribution(module, places)
     kernels = []
     for (of, name), (seconds, times) in recorded.instructions.items():
-        opcode, numbers = made_from.get(name, ("", ()))
-        if opcode in _RUNS_OTHERS or of != module:
+        instruction = module.by_name.get(name)
+        if of != module.name or (instruction is not None and instruction.opcode in _RUNS_OTHERS):
             continue
-        equations = [places[n] for n in numbers]
-        counts = Counter(e.operation.primitive.name for e, _ in equations)
+        equations = [] if instruction is None else [places.found[n] for n in attribution.numbers_of(instruction)]
+        counts = Counter(place.operation for place in equations)
         primitives = ", ".join(f"{p} × {n}" if n > 1 else p for p, n in counts.most_common(5))
-        locations = [at for e, within in equations if (at := location_of(e, within)) is not None]
-        kernels.append(Kernel(name, seconds / runs, times / runs, primitives, tuple(dict.fromkeys(locations))))
+        locations = [at for place in equations if (at := location_of(place.equation, place.within)) is not None]
+        kernels.append(Kernel(name, seconds / _RUNS, times / _RUNS, primitives, tuple(dict.fromkeys(locations))))
     if not kernels:
         return (), (f"{unknown} recorded no instructions on {jax.default_backend()}.",)
-    return tuple(sorted(kernels, key=lambda k: -k.seconds)), ()
+    return tuple(sorted(kernels, key=lambda k: -k.seconds)), notes
 
 
-def _equations(text: str, tags: Tags) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """For each instruction its opcode and the numbers of its equations, including those fused into it."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    inside: dict[str, dict[int, None]] = {}
-    within = ""
-    for line in text.split("\n"):
-        if opening := _COMPUTATION.match(line):
-            within = opening[1]
-        elif instruction := _INSTRUCTION.match(line):
-            path = _PATH.search(line)
-            numbers = dict.fromkeys(tags.named(path[1]) if path else ())
-            if instruction[2] in ("fusion", "custom-call", "reduce", "sort", "scatter", "map", "reduce-window"):
-                for other in _HOLDS.findall(line):
-                    numbers.update(inside.get(other, {}))
-            inside.setdefault(within, {}).update(numbers)
-            found[instruction[1]] = instruction[2], tuple(numbers)
-    return found
+def _recorded(compiled: Any, leaves: Sequence[Any]) -> DeviceTrace | None:
+    call = lambda _: compiled(*leaves)
+    _run_all(call, [None])
+    return device_trace(lambda: _run_all(call, [None] * _RUNS))
 
 
 def _kernel_paths(kernels: Sequence[Kernel]) -> list[tuple[Path, float]]:

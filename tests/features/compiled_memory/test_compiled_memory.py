@@ -23,7 +23,7 @@ from compiled_programs import (
 )
 
 import jaxviz
-from jaxviz.features.compiled_memory import reading
+from jaxviz.features.compiled_memory import compiled_program
 from jaxviz.features.compiled_memory.attribution import KINDS, OWN
 from jaxviz.features.compiled_memory.messages import DecodeError, message
 from jaxviz.features.compiled_memory.places import Places
@@ -164,10 +164,31 @@ def test_what_is_not_known_is_not_guessed(monkeypatch):
     assert "not attributed" in report.summary
 
 
-def test_a_backend_that_does_not_say(monkeypatch):
-    monkeypatch.setattr(reading, "serialized_assignment", lambda stats: b"")
-    with pytest.raises(ValueError, match="cpu does not report the buffers of a compiled program"):
-        jaxviz.compiled_memory(unrolled, LAYERS, X)
+@pytest.mark.parametrize("program", [unrolled, training_step], ids=lambda f: f.__name__)
+def test_a_backend_that_does_not_say_dumps_it(program, monkeypatch):
+    """As on a GPU: the program is compiled with a dump, and what it says is the same."""
+    args = PROGRAMS[program]
+    expected = jaxviz.compiled_memory(program, *args)
+    monkeypatch.setattr(compiled_program, "serialized_assignment", lambda stats: b"")
+    monkeypatch.setattr(compiled_program, "_silent", set())
+    assert jaxviz.compiled_memory(program, *args).to_dict() == expected.to_dict()
+    assert compiled_program._silent == {"cpu"}
+    jaxviz.clear_caches()
+    assert jaxviz.compiled_memory(program, *args).to_dict() == expected.to_dict()  # compiled only once this time
+
+
+def test_a_compiled_program_of_a_backend_that_does_not_say(monkeypatch):
+    lowered = jax.jit(jax.grad(unrolled)).lower(LAYERS, X)
+    expected = jaxviz.compiled_memory(lowered)
+    monkeypatch.setattr(compiled_program, "serialized_assignment", lambda stats: b"")
+    monkeypatch.setattr(compiled_program, "_silent", set())
+    with pytest.raises(ValueError, match=r"cpu does not report where .*; give .* the result of jax\.jit\(f\)\.lower"):
+        jaxviz.compiled_memory(lowered.compile())
+    assert jaxviz.compiled_memory(lowered).to_dict() == expected.to_dict()
+    monkeypatch.setattr(compiled_program, "DUMPED", "nothing.pb")
+    jaxviz.clear_caches()
+    with pytest.raises(ValueError, match="cpu neither reports nor dumps where"):
+        jaxviz.compiled_memory(lowered)
 
 
 def test_messages_that_are_none():

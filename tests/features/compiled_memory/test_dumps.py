@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -194,3 +195,19 @@ def test_with_the_function_at_hand_residuals_have_its_reasons(dump, f):
     assert "Without the function, names and lines" not in str(found)
     with pytest.raises(TypeError):
         read.explain(f)
+
+
+def test_what_a_gpu_offloads_is_in_the_memory_of_the_host():
+    """A dump of an H200, on which JAX's `memory_analysis()` gave these figures. It is a scan of 16 iterations, whose checkpoint offloads the
+    two values that it names."""
+    memory = CompiledMemory.from_dump(Path(__file__).parents[2] / "fixtures" / "gpu_dump")
+    assert (memory.argument_nbytes, memory.temp_nbytes) == (402653184, 2885688376)
+    assert memory.reserved_nbytes == sum(h.nbytes for h in memory.at_peak) == 3556777048
+    assert memory.host_nbytes == 4294967296
+    assert [(h.kind, h.type, h.nbytes, h.location.line) for h in memory.on_host] == [
+        ("offloaded", "f32[16,16384,2048]", 2**31, 92),
+        ("offloaded", "f32[16,16384,2048]", 2**31, 93),
+    ]
+    assert "offloaded" not in memory.by_kind()
+    assert "Besides, 4.0 GiB are in the memory of the host: f32[16,16384,2048] of " in str(memory).replace("\n", " ")
+    assert memory.to_dict()["host_nbytes"] == 4294967296

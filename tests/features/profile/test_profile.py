@@ -5,6 +5,8 @@ import json
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ import pytest
 
 import jaxviz
 from jaxviz.features.profile import device_trace as traces
-from jaxviz.features.profile import sampling
+from jaxviz.features.profile import report, sampling
 from jaxviz.features.profile.flame import Flame, flame_of, speedscope
 from jaxviz.features.profile.python_loop import _body, _loops
 from jaxviz.features.profile.report import Kernel
@@ -121,6 +123,49 @@ def test_kernels_are_told_apart_by_equation_and_line(jitted):
     entry = text.partition("\nENTRY ")[2]
     assert len(jitted.kernels) == len({k.name for k in jitted.kernels})
     assert sum(f"%{k.name} " in entry for k in jitted.kernels) == len(jitted.kernels)
+
+
+def test_kernels_that_xla_launches_as_one_graph_are_recorded_one_by_one(jitted, monkeypatch):
+    """As on a GPU, where the profiler names only the graph; on a CPU there is none."""
+    compiled_with, record = [], report.device_trace
+    names = iter([None, "command_buffer_1", None])
+
+    def recorded(run):
+        found, graph = record(run), next(names)
+        module = next(iter(found.instructions))[0]
+        return found if graph is None else replace(found, instructions={(module, graph): (1e-3, 10)})
+
+    compile = jax.stages.Lowered.compile
+    options = lambda self, compiler_options=None: (
+        compiled_with.append(compiler_options) or compile(self, compiler_options)
+    )
+    monkeypatch.setattr(report, "device_trace", recorded)
+    monkeypatch.setattr(jax.stages.Lowered, "compile", options)
+    found = jaxviz.profile(gradient, P, X)
+    assert compiled_with == [None, {"xla_gpu_enable_command_buffer": ""}]
+    assert {k.name for k in found.kernels} == {k.name for k in jitted.kernels}
+    assert any("each launched by itself" in note for note in found.notes)
+
+
+def test_an_instruction_that_runs_several_kernels_has_the_time_of_all(monkeypatch):
+    """A call of a library on a GPU clears memory, and then multiplies; each is recorded under the name of the instruction."""
+
+    def event(name, op, at, duration):
+        stats = [("hlo_module", "jit_step"), ("hlo_op", op)]
+        return SimpleNamespace(name=name, start_ns=at, duration_ns=duration, stats=stats)
+
+    runs = [
+        e for t in (0, 100) for e in (event("Memset", "dot.1", t, 1), event("nvjet", "dot.1", t + 1, 40), event("tanh", "tanh", t + 50, 9))
+    ]  # fmt: skip
+    planes = [SimpleNamespace(lines=[SimpleNamespace(events=runs)])]
+    monkeypatch.setattr(
+        jax.profiler.ProfileData, "from_file", lambda path: SimpleNamespace(planes=planes), raising=False
+    )
+    read = traces._read(Path("x"), 200e-9)
+    assert read.instructions == {
+        ("jit_step", "dot.1"): (pytest.approx(82e-9), 2), ("jit_step", "tanh"): (pytest.approx(18e-9), 2),
+    }  # fmt: skip
+    assert read.busy == pytest.approx(100e-9)
 
 
 @pytest.mark.values

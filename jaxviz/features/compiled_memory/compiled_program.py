@@ -1,0 +1,103 @@
+"""A compiled program with its buffer assignment: from the backend, or from a dump where the backend does not report it, as on GPUs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxviz.analysis.lowering import Lowering
+from jaxviz.features.compiled_memory.messages import message
+from jaxviz.features.compiled_memory.module import Module
+from jaxviz.features.compiled_memory.report import Compiler
+from jaxviz.ir import compat
+from jaxviz.ir.stack import usual_stack
+from jaxviz.runtime.stoppable import compiled_once
+
+DUMPED = "after_optimizations.hlo.pb"
+"""The end of the name of the file to which XLA dumps a compiled program with its buffer assignment."""
+
+_silent: set[str] = set()
+"""The platforms that have not reported a buffer assignment: programs are compiled with a dump there."""
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledProgram:
+    """A compiled program, and where it stores its values.
+
+    Args:
+      module: the program.
+      assignment: its `Assignment` message.
+      compiler: the compiler and its version.
+    """
+
+    module: Module
+    assignment: Any
+    compiler: Compiler
+
+
+def program_of(lowering: Lowering) -> CompiledProgram:
+    """The compiled program of a lowered gradient or training step; compiles it, unless that has been done.
+
+    Raises:
+      ValueError: XLA neither reports nor dumps its buffer assignment.
+      the errors of compiling.
+    """
+    if jax.default_backend() not in _silent:
+        found = reported(lowering.compiled)
+        if found is not None:
+            return found
+    compiled, program = program_of_lowered(lowering.lowered)
+    lowering.take(compiled)
+    return program
+
+
+def reported(compiled: Any) -> CompiledProgram | None:
+    """The program of a `jax.stages.Compiled`; None if the backend does not report where it stores its values."""
+    serialized = serialized_assignment(compiled.memory_analysis())
+    if not serialized:
+        _silent.add(_compiler(compiled).backend)
+        return None
+    return CompiledProgram(compiled_module(compiled), message("Assignment", serialized), _compiler(compiled))
+
+
+def compiled_module(compiled: Any) -> Module:
+    """The instructions of a `jax.stages.Compiled`."""
+    return Module(message("Module", compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()))
+
+
+def serialized_assignment(stats: Any) -> bytes:
+    """XLA's buffer assignment; empty if the backend does not provide it."""
+    return bytes(getattr(stats, "serialized_buffer_assignment_proto", b"") or b"")
+
+
+@usual_stack
+def program_of_lowered(lowered: Any) -> tuple[Any, CompiledProgram]:
+    """Compiles a `jax.stages.Lowered` with a dump: the `jax.stages.Compiled`, and the program. Once for each program and flags."""
+    return compiled_once(lowered, "with its buffers dumped", lambda: _dumped(lowered))
+
+
+def _dumped(lowered: Any) -> tuple[Any, CompiledProgram]:
+    with tempfile.TemporaryDirectory(prefix="jaxviz-") as folder:
+        with compat.compiled_afresh():  # nothing is dumped for a program from JAX's own cache
+            compiled = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_proto": True})
+        files = sorted(Path(folder).glob(f"*{DUMPED}"), key=lambda file: file.stat().st_size)
+        read = message("Program", files[-1].read_bytes() if files else b"")
+    compiler = _compiler(compiled)
+    if not read.buffer_assignment.buffer_allocations:
+        raise ValueError(
+            f"XLA on {compiler.backend} neither reports nor dumps where a compiled program stores its values"
+        )
+    return compiled, CompiledProgram(Module(read.hlo_module), read.buffer_assignment, compiler)
+
+
+def _compiler(compiled: Any) -> Compiler:
+    device = compiled.runtime_executable().local_devices()[0]
+    return Compiler(
+        version("jax"), version("jaxlib"), device.platform, device.device_kind, os.environ.get("XLA_FLAGS", "")
+    )
