@@ -7,8 +7,9 @@
 # make docs   the site in docs/_build/html; runs its code, and keeps the output until the code or jaxviz changes; make docs-links: checks external links
 # make lock   the versions that Binder installs, in binder/lock.txt; needs Python 3.12
 # make bench  speed and memory compared with JAX's
+# make device   everything that depends on the device, checked on this machine's accelerator with the packages that it has; see benchmarks/device
 # make test-jax JAX_CHECKOUT=…   JAX's own tests, run with jaxviz, from a checkout of JAX at the tag of the installed version; test-jax-latest: the newest
-# make test-latest   the engine's tests with the newest JAX, which needs Python 3.12; make test-latest JAX=0.11: with the newest JAX 0.11
+# make test-latest   the engine's tests with the newest JAX, which needs Python 3.12; make test-latest JAX=0.11: with the newest JAX 0.11, and the check of a device
 # make test-libraries   real programs of other libraries, in a separate environment; make docs-libraries: also updates their table in the docs
 # Other interpreters: make test PYTHON=python3.12
 
@@ -37,7 +38,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # An editable install would run npm again, which rewrites package-lock.json, and so make Make start over.
 INSTALL := SKIP_JUPYTER_BUILDER=1 $(BIN)/python -m pip install --quiet --editable
 
-.PHONY: lock docs docs-links lab test test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
+.PHONY: lock docs docs-links lab test test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench device screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 # npm and pip install in parallel, and lint and the widgets' tests run in parallel with pytest, which often waits for browsers.
 MAKEFLAGS += --jobs=2
@@ -83,6 +84,10 @@ demo: $(STAMPS)/install jaxviz/static/explorer.js
 bench: $(STAMPS)/install-test jaxviz/static/explorer.js browser
 	$(BIN)/python -m benchmarks
 
+# Nothing is installed: a machine with an accelerator may have no network.
+device:
+	$(PYTHON) -m benchmarks.device $(DEVICE_FLAGS)
+
 browser:
 	@{ command -v chromium && command -v dot; } >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium graphviz >/dev/null; \
@@ -124,10 +129,10 @@ check-widgets: $(STAMPS)/node
 	cd widgets && npm run --silent check && npm run --silent test
 
 pytest-quick: $(STAMPS)/install-test jaxviz/static/explorer.js
-	$(PYTEST) -m 'not slow and not sweep and not browser and not packaging and not values and not process and not large'
+	$(PYTEST) -m 'not slow and not sweep and not browser and not packaging and not values and not process and not large and not device'
 
 pytest-short: $(STAMPS)/install-test jaxviz/static/explorer.js browser
-	$(PYTEST) -m 'not sweep'
+	$(PYTEST) -m 'not sweep and not device'
 
 pytest-all: $(STAMPS)/install-test jaxviz/static/explorer.js browser
 	JAXVIZ_TESTS_OPTIMIZED=1 $(PYTEST) --hypothesis-profile random
@@ -145,8 +150,11 @@ $(STAMPS)/install$(LATEST:.venv%=%): jaxviz/static/explorer.js pyproject.toml
 	SKIP_JUPYTER_BUILDER=1 $(LATEST)/bin/python -m pip install --quiet --editable '.[test-engine]' '$(if $(JAX),jax==$(JAX).*,jax>=0.12)'
 	@mkdir -p $(STAMPS) && touch $@
 
+# The version of JAX on which the check of a device is tried: what machines with accelerators are expected to have.
+DEVICE_JAX := 0.11
+TESTS ?= tests
 test-latest: $(STAMPS)/install$(LATEST:.venv%=%)
-	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow and not sweep and not browser and not packaging' tests \
+	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow and not sweep and not browser and not packaging$(if $(filter $(DEVICE_JAX)%,$(JAX)),, and not device)' $(TESTS) \
 		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/binder \
 		--ignore-glob='tests/test_libraries*.py'
 

@@ -204,10 +204,11 @@ class Attribution:
         copy, those of the value that it copies, or else of what reads it."""
         found = dict.fromkeys(n for i in self.module.inside(instruction) for n in self.places.numbers(i))
         if not found:
-            value = instruction.id, ()
-            traced = self.traced(value)
-            served = traced if traced is not None and traced.numbers else self.serving(value)
-            found = dict.fromkeys(served.numbers if served is not None else ())
+            parts = len(instruction.shape.tuple_shapes)
+            values: list[Value] = [(instruction.id, (k,)) for k in range(parts)] or [(instruction.id, ())]
+            known = [t for v in values if (t := self.traced(v)) is not None and t.numbers]
+            known = known or [t for v in values if (t := self.serving(v)) is not None]
+            found = dict.fromkeys(n for t in known for n in t.numbers)
         return tuple(found)
 
     # --- what a buffer contains ---------------------------------------------------------------------------------------

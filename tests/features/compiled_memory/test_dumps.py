@@ -10,10 +10,16 @@ import pytest
 from compiled_programs import PROGRAMS, STACK, STEPS, X, accumulated, attention, divided, scanned, training_step
 
 import jaxviz
+from jaxviz.features.compiled_memory.attribution import Attribution
+from jaxviz.features.compiled_memory.messages import message
+from jaxviz.features.compiled_memory.module import Module
+from jaxviz.features.compiled_memory.op_names import OpNames
 from jaxviz.features.compiled_memory.report import CompiledMemory
+from jaxviz.ir import compat
 
 pytestmark = pytest.mark.values
 
+GPU_DUMP = Path(__file__).parents[2] / "fixtures" / "gpu_dump"
 FORMS = {"proto": {"xla_dump_hlo_as_proto": True}, "text": {"xla_dump_hlo_as_text": True}}
 
 
@@ -200,7 +206,7 @@ def test_with_the_function_at_hand_residuals_have_its_reasons(dump, f):
 def test_what_a_gpu_offloads_is_in_the_memory_of_the_host():
     """A dump of an H200, on which JAX's `memory_analysis()` gave these figures. It is a scan of 16 iterations, whose checkpoint offloads the
     two values that it names."""
-    memory = CompiledMemory.from_dump(Path(__file__).parents[2] / "fixtures" / "gpu_dump")
+    memory = CompiledMemory.from_dump(GPU_DUMP)
     assert (memory.argument_nbytes, memory.temp_nbytes) == (402653184, 2885688376)
     assert memory.reserved_nbytes == sum(h.nbytes for h in memory.at_peak) == 3556777048
     assert memory.host_nbytes == 4294967296
@@ -211,3 +217,42 @@ def test_what_a_gpu_offloads_is_in_the_memory_of_the_host():
     assert "offloaded" not in memory.by_kind()
     assert "Besides, 4.0 GiB are in the memory of the host: f32[16,16384,2048] of " in str(memory).replace("\n", " ")
     assert memory.to_dict()["host_nbytes"] == 4294967296
+
+
+def lines_of_kernels(read):
+    """For each instruction that becomes a kernel the lines that it is led to."""
+    module = Module(read)
+    names = OpNames(module)
+    attribution = Attribution(module, names)
+    kernels = [i for n in module.order if (i := module.instructions[n]).opcode in ("fusion", "custom-call", "copy")]
+    return {i.name: {names.found[n].location.line for n in attribution.numbers_of(i)} for i in kernels}
+
+
+def test_each_kernel_of_a_gpu_comes_from_a_line():
+    """Also those without metadata: copies, calls of libraries, and a fusion that creates the zeros in which a scan stacks values."""
+    lines = lines_of_kernels(message("Program", next(GPU_DUMP.iterdir()).read_bytes()).hlo_module)
+    assert {"copy.30", "custom-call.4", "loop_broadcast_fusion"} < lines.keys()
+    assert all(lines.values())
+
+
+ZEROS = """HloModule jit_f, is_scheduled=true
+
+%zeros () -> (f32[4], f32[4]) {
+  %zero = f32[] constant(0)
+  %some = f32[4]{0} broadcast(%zero), dimensions={}
+  ROOT %both = (f32[4]{0}, f32[4]{0}) tuple(%some, %some)
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4]{0} parameter(0)
+  %fusion = (f32[4]{0}, f32[4]{0}) fusion(), kind=kLoop, calls=%zeros
+  %first = f32[4]{0} get-tuple-element(%fusion), index=0
+  %second = f32[4]{0} get-tuple-element(%fusion), index=1
+  %sum = f32[4]{0} add(%x, %first), metadata={op_name="jit(f)/add" source_file="model.py" source_line=7}
+  ROOT %difference = f32[4]{0} subtract(%sum, %second), metadata={op_name="jit(f)/sub" source_file="model.py" source_line=8}
+}
+"""
+
+
+def test_a_kernel_with_several_results_comes_from_the_lines_that_read_them():
+    assert lines_of_kernels(message("Module", compat.parsed_hlo(ZEROS))) == {"fusion": {7, 8}}

@@ -1,0 +1,189 @@
+"""Time by kernel and line, and what looking costs: `profile`, `find_nan`, `step`, probes, `compile_cost`."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import jaxviz
+from benchmarks import nan_programs, probes
+from benchmarks.device.device import (
+    alone,
+    distance,
+    median_seconds,
+    size,
+    text_of_seconds,
+    values,
+)
+from benchmarks.device.programs import subjects
+from benchmarks.device.raw import keep
+from benchmarks.device.rows import Row, guarded
+from benchmarks.models import transformer
+from benchmarks.nans import MOST_TIME
+
+WITH_A_LINE = 0.9
+"""The share of the kernels' time that should be led to lines."""
+PROFILED = ("scan", "attention by cuDNN", "convolutions", "donated step", "transformer, scanned")
+
+
+def kernels() -> Iterator[Row]:
+    for name in PROFILED[: size(2, None)]:
+        yield from guarded(name, "`profile`", partial(_profiled, name))
+
+
+def _profiled(name: str) -> Iterator[Row]:
+    subject = subjects()[name]
+    jitted = subject.jitted()
+    given = values(subject.args)
+    compiled = jitted.lower(*subject.args).compile()
+    with alone():
+        own = jax.tree.map(jnp.copy, given) if subject.step else given
+        plain = median_seconds(partial(compiled, *own), 5) if not subject.step else None
+        found = jaxviz.profile(jitted, *given)
+        _record(name, compiled, own)
+    keep(f"profile {name}.txt", str(found))
+    total = sum(k.seconds for k in found.kernels)
+    led = sum(k.seconds for k in found.kernels if k.locations)
+    if not found.kernels:
+        yield Row(name, "kernels' time with a line of the user's", f"at least {WITH_A_LINE:.0%}", "no kernels recorded", False)  # fmt: skip
+        return
+    without = sorted((k for k in found.kernels if not k.locations), key=lambda k: -k.seconds)[:3]
+    yield Row(
+        name, "kernels' time with a line of the user's", f"at least {WITH_A_LINE:.0%}", f"{led / total:.0%}" if led < total else "all",
+        led >= WITH_A_LINE * total, note=", ".join(f"{k.name} {k.seconds / total:.0%}" for k in without),
+        figures={"kernels": [k.to_dict() for k in found.kernels[:40]]}, is_timed=True,
+    )  # fmt: skip
+    # What overlaps counts twice in the sum, and recording takes time too.
+    yield Row(
+        name, "kernels' time, together", f"at most {text_of_seconds(found.run)}, a call", text_of_seconds(total),
+        0.5 * found.run <= total <= 1.1 * found.run if size(False, True) else None, True, figures={"run": found.run, "kernels": total, "plain": plain, "busy": found.busy},
+    )  # fmt: skip
+    if plain is not None:
+        yield Row(
+            name, "time of a call", text_of_seconds(plain), text_of_seconds(found.run), abs(found.run / plain - 1) < 0.25 if size(False, True) else None, True,
+        )  # fmt: skip
+
+
+def _record(name: str, compiled: Any, args: Any) -> None:
+    """Keeps what JAX's profiler writes for one call."""
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            jax.block_until_ready(compiled(*args))
+        for file in Path(folder).rglob("*.xplane.pb"):
+            keep(f"profile {name}.xplane.pb", file.read_bytes())
+
+
+def nans() -> Iterator[Row]:
+    jaxviz.find_nan(jnp.sum, jnp.ones(3))  # imports
+    names = list(nan_programs.PROGRAMS)[: size(2, 5)]
+    for name in names:
+        yield from guarded(name, "`find_nan`", partial(_find_nan, name))
+
+
+def _find_nan(name: str) -> Iterator[Row]:
+    f, finite, broken = nan_programs.PROGRAMS[name]()
+    with alone():
+        start = time.perf_counter()
+        value, grads = jax.block_until_ready(jax.jit(jax.value_and_grad(f))(*broken))
+        plain = time.perf_counter() - start
+        start = time.perf_counter()
+        found = jaxviz.find_nan(f, *broken)
+        ours = time.perf_counter() - start
+    is_finite = all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves((value, grads)))
+    where = "finite" if found is None else found.born.short if found.born else found.given[0]
+    yield Row(
+        name, "a NaN or an infinity in the value or the gradient", "no" if is_finite else "yes", "no" if found is None else "yes",
+        is_finite == (found is None), note=where,
+    )  # fmt: skip
+    healthy = jaxviz.find_nan(f, *finite)
+    grads = jax.block_until_ready(jax.jit(jax.value_and_grad(f))(*finite))
+    is_finite = all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(grads))
+    yield Row(
+        name, "the same with finite arguments", "no" if is_finite else "yes", "no" if healthy is None else "yes", is_finite == (healthy is None),
+        note="" if healthy is None else healthy.born.short if healthy.born else "",
+    )  # fmt: skip
+    yield Row(
+        name, f"time of finding it, at most {MOST_TIME:.0f} × compiling and running the gradient", text_of_seconds(plain),
+        text_of_seconds(ours), ours <= MOST_TIME * plain if size(False, True) else None, True, note=f"{ours / plain:.2f} ×", figures={"plain": plain, "ours": ours},
+    )  # fmt: skip
+
+
+def stepping() -> Iterator[Row]:
+    f, args = transformer(size(2, 4))
+    yield from guarded("transformer", "`step`", partial(_stepped, f, args))
+
+
+def _stepped(f: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Row]:
+    jax.block_until_ready(jax.grad(f)(*args))
+    jaxviz.step(f, *args).run()
+    with alone():
+        once = time.perf_counter()
+        expected = jax.block_until_ready(jax.grad(f)(*args))
+        plain = time.perf_counter() - once
+        start = time.perf_counter()
+        stepper = jaxviz.step(f, *args)
+        stepper.run()
+        ours = time.perf_counter() - start
+    got = stepper.gradient
+    far = distance(list(got), jax.tree.leaves(expected))
+    yield Row(
+        "transformer", "the gradient at the end of `step`, beside jax.grad op by op", "0", f"{far:.1e}", far < 1e-5,
+    )  # fmt: skip
+    where = {str(d) for x in got for d in x.devices()}
+    yield Row(
+        "transformer", "the device of its values", str(jax.devices()[0]), ", ".join(sorted(where)), where == {str(jax.devices()[0])}
+    )  # fmt: skip
+    yield Row("transformer", "time of stepping to the end", text_of_seconds(plain), text_of_seconds(ours), None, True, "beside jax.grad op by op")  # fmt: skip
+
+
+def probing() -> Iterator[Row]:
+    ways = probes.ways()
+    width, tokens = size((32, 16), (512, 1024))
+    params = probes.transformer_params(probes.N_LAYERS, width, 2 * width)
+    numbers = jnp.arange(tokens) % 50
+    probes.measured(ways, params, numbers, 0, 1)
+    with alone():
+        found = probes.measured(ways, params, numbers, size(1, 5), size(2, 10))
+    least = min(found["plain"][0])
+    for name, (taken, _) in found.items():
+        ratio = min(taken) / least
+        limit = 1.05 if name == "probes, nothing watched" else None
+        yield Row(
+            "transformer", f"time of a training step: {name}", text_of_seconds(least), text_of_seconds(min(taken)),
+            ratio <= limit if limit and size(False, True) else None, True, f"{ratio:.2f} of plain", figures={"ratio": ratio},
+        )  # fmt: skip
+
+
+def compiling() -> Iterator[Row]:
+    f, args = transformer(size(2, 6))
+    yield from guarded("transformer", "`compile_cost`", partial(_compile_cost, f, args))
+
+
+def _compile_cost(f: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Row]:
+    jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))
+    with alone():
+        start = time.perf_counter()
+        jax.jit(jax.value_and_grad(lambda *xs: f(*xs))).lower(*args).compile()
+        plain = time.perf_counter() - start
+        found = jaxviz.compile_cost(f, *args)
+    keep("compile_cost.txt", str(found))
+    phases = found.phases
+    total = sum(getattr(phases, name).wall for name in ("tracing", "lowering", "compiling"))
+    yield Row(
+        "transformer", "wall time of tracing, lowering and compiling", text_of_seconds(plain), text_of_seconds(total), None, True,
+        note=found.summary.split(". ")[0],
+    )  # fmt: skip
+    counted = found.counts.after
+    yield Row("transformer", "instructions of the compiled program are counted", "yes", "yes" if counted else "no", bool(counted))  # fmt: skip
+
+
+PARTS = {
+    "profile": kernels, "find_nan": nans, "step": stepping, "probes": probing, "compile_cost": compiling,
+}  # fmt: skip
