@@ -310,7 +310,7 @@ def derive(
         reference = lambda: _jax_residuals_of_program(program, nonzeros)
         return Derivation(program, nonzeros, reference, cond_residuals, (None,) * len(nonzeros))
     compat.check_callable(f)
-    return _derive_call(f, args, kwargs, positions(f, args, argnums), cond_residuals)
+    return derive_call(f, args, kwargs, positions(f, args, argnums), cond_residuals)
 
 
 def placed_at(x: Any) -> Any:
@@ -319,10 +319,12 @@ def placed_at(x: Any) -> Any:
     return x.sharding if not compat.is_tracer(x) and (is_type or getattr(x, "committed", False)) else None
 
 
-def _derive_call(
-    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: tuple[int, ...],
-    cond_residuals: CondResiduals,
+@deep_stack
+def derive_call(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int | str],
+    cond_residuals: CondResiduals = "jax",
 ) -> Derivation:  # fmt: skip
+    """The derivation of a call with respect to some of its arguments; see `flat_arguments`."""
     _, _, differentiated, is_input = flat_arguments(args, kwargs, wanted)
     call, inputs, info = with_fixed(f, args, kwargs, is_input)
     active = [d for d, given in zip(differentiated, is_input, strict=True) if given]
@@ -352,13 +354,17 @@ def _has_custom_rule(equation: Equation) -> bool:
 
 
 def flat_arguments(
-    args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int]
+    args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int | str]
 ) -> tuple[list[Any], Any, list[bool], list[bool]]:
-    """The flat arguments of a call with their tree; for each, whether it is differentiated and whether it is an input of the program."""
+    """The flat arguments of a call with their tree; for each, whether it is differentiated and whether it is an input of the program.
+
+    Args:
+      args, kwargs: the call.
+      wanted: the differentiated arguments, by position, and by name where they are passed by keyword.
+    """
     leaves, tree = jax.tree.flatten((args, kwargs))
-    n_leaves = [len(jax.tree.leaves(a)) for a in args]
-    differentiated = [i in wanted for i, n in enumerate(n_leaves) for _ in range(n)]
-    differentiated += [False] * (len(leaves) - len(differentiated))
+    arguments = (*enumerate(args), *sorted(kwargs.items()))
+    differentiated = [key in wanted for key, x in arguments for _ in jax.tree.leaves(x)]
     return leaves, tree, differentiated, [d or _is_array(x) for d, x in zip(differentiated, leaves, strict=True)]
 
 
@@ -371,11 +377,17 @@ def positions(f: Any, args: Sequence[Any], argnums: Argnums) -> tuple[int, ...]:
     if argnums is not None:
         return in_bounds(argnums, len(args))
     static, _ = compat.static_places(f)
-    return tuple(i for i, a in enumerate(args) if i not in static and not isinstance(a, int) and _all_arrays(a))
+    return tuple(i for i, a in enumerate(args) if i not in static and _all_arrays(a))
+
+
+def arrays_by_name(f: Any, kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The same for the arguments that are passed by keyword: those that are arrays or pytrees of them."""
+    _, static = compat.static_places(f)
+    return tuple(name for name, x in kwargs.items() if name not in static and _all_arrays(x))
 
 
 def _all_arrays(tree: Any) -> bool:
-    return all(
+    return not isinstance(tree, int) and all(
         isinstance(x, (int, float, complex, jax.ShapeDtypeStruct)) or hasattr(x, "dtype") for x in jax.tree.leaves(tree)
     )
 

@@ -61,7 +61,7 @@ def step(
     budget = _budget(memory)
     wanted = backward
     if backward is None:
-        wanted = cotangents is not None or _is_one_number(derivation.primal)
+        wanted = cotangents is not None or _is_one_number(derivation)
     note = "" if wanted else "Only the function runs: for a backward pass give `cotangents` of its result."
     if wanted:
         try:
@@ -87,18 +87,20 @@ def _derived(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Arg
     return derivation, [x for x, given in zip(leaves, is_input, strict=True) if given]
 
 
-def _is_one_number(program: Program) -> bool:
-    if len(program.outvars) != 1:
+def _is_one_number(derivation: Derivation) -> bool:
+    """Whether the differentiated result is a real number."""
+    results = derivation.primal.outvars[: derivation.n_results]
+    if len(results) != 1:
         return False
-    aval = program.outvars[0].aval
+    aval = results[0].aval
     return not aval.shape and bool(jnp.issubdtype(aval.dtype, jnp.floating))
 
 
 def _with_backward(derivation: Derivation, inputs: list[Any], cotangents: Any, budget: int) -> Stepper:
     primal = derivation.primal
-    avals = [compat.cotangent_type(a.aval) for a in primal.outvars]
+    avals = [compat.cotangent_type(a.aval) for a in primal.outvars[: derivation.n_results]]
     if cotangents is None:
-        if not _is_one_number(primal):
+        if not _is_one_number(derivation):
             raise SteppingError(
                 "A result that is not one floating-point number needs `cotangents` for a backward pass."
             )

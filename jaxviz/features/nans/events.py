@@ -165,10 +165,12 @@ def _own_operation(level: Level, e: Equation) -> tuple[str, str, bool]:
 
 def _phase(level: Level, e: Equation) -> str:
     around = (e, *(outer for outer, _ in level.path))
-    back = any(
-        (x.origin is not None and x.origin.transform == "transpose") or compat.is_transposed(x.source) for x in around
-    )
-    return "backward" if back else "forward"
+    return "backward" if any(map(is_backward, around)) else "forward"
+
+
+def is_backward(e: Equation) -> bool:
+    """Whether a transposition created an equation: jaxviz's, or JAX's in the traced function."""
+    return (e.origin is not None and e.origin.transform == "transpose") or compat.is_transposed(e.source)
 
 
 def _goes_into_where(level: Level, e: Equation, operation: str, is_derivative: bool) -> bool:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.naming import Naming
-from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, positions
+from jaxviz.derivation import Argnums, Derivation, arrays_by_name, derive_call, flat_arguments, positions
 from jaxviz.features.nans.capture import Kept, evaluate_equation, place_of_body
 from jaxviz.features.nans.causes import operand
 from jaxviz.features.nans.events import (
@@ -23,13 +23,14 @@ from jaxviz.features.nans.events import (
     events_of,
     first_bad,
     harmless_in,
+    is_backward,
     kinds_of,
     read_and_made,
     with_values,
 )
 from jaxviz.features.nans.names import Names
 from jaxviz.features.nans.report import NanReport, Passed, Ran, remembered
-from jaxviz.features.nans.run import Run, kinds_of_all, run_program, without_nans
+from jaxviz.features.nans.run import Run, is_inexact, kinds_of_all, run_program, without_nans
 from jaxviz.features.nans.search import Birth, Level, Search, Steps
 from jaxviz.higher_order import carried, is_call, is_choice, is_loop, of
 from jaxviz.higher_order.while_loop import with_one_predicate
@@ -38,6 +39,7 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import EquationError, NoArrayError, NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.page.texts import first_line
 from jaxviz.progress import counting
 from jaxviz.report.tables import type_text
 from jaxviz.transforms.dce import dce_program
@@ -61,8 +63,8 @@ class _Subject:
       function: the name of the function.
       title: the subject of a report; see `Derivation.gradient`.
       derivation: the derivation of the function.
-      has_gradient: whether its gradient is searched too.
-      note: what was left out.
+      n_values: how many of the results are the function's own; the others are gradients.
+      unsearched: what was not searched, and why.
     """
 
     traced: Program
@@ -72,8 +74,9 @@ class _Subject:
     function: str
     title: str
     derivation: Derivation
-    has_gradient: bool
-    note: str = ""
+    n_values: int
+    has_gradient: bool = False
+    unsearched: str = ""
 
     @cached_property
     def program(self) -> Program:
@@ -131,17 +134,18 @@ def find_nan(
     compat.check_callable(f)
     with compat.nan_checks_off():
         subject = _subject(f, args, kwargs, argnums, gradient)
+    with compat.nan_checks_off(), jax.disable_jit(False):
         bad = [k for k, (infinite, _) in enumerate(subject.run.kinds) if infinite]
         others = _harmless(subject, bad) if harmless else ()
         if bad:
             found = replace(_find(subject, bad), harmless=others)
-        elif others:
-            found = NanReport(subject.function, (), None, (), None, (), others, subject.note)
+        elif others or subject.unsearched:
+            found = NanReport(subject.function, (), None, (), None, (), others)
         else:
             return None
     ran = remembered(Ran(subject.derivation, subject.inputs, subject.has_gradient))
     notes = filter(None, [found.note, *unopened_note(find_unopened([subject.program]))])
-    return replace(found, title=subject.title, note=" ".join(notes), ran=ran)
+    return replace(found, title=subject.title, unsearched=subject.unsearched, note=" ".join(notes), ran=ran)
 
 
 def _find(subject: _Subject, bad: Sequence[int]) -> NanReport:
@@ -210,7 +214,7 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
         became = None
     given = () if first.equations else (_given(subject, first),)
     chain = with_values(way, [values[place][v] for place, (_, _, v) in zip(places, way, strict=True)])
-    return NanReport(subject.function, (), born, given, became, chain, note=subject.note)
+    return NanReport(subject.function, (), born, given, became, chain)
 
 
 def _argument_to_blame(subject: _Subject, search: Search, shown: Sequence[int], bad: Sequence[int]) -> Birth | None:
@@ -232,13 +236,17 @@ def _argument_to_blame(subject: _Subject, search: Search, shown: Sequence[int], 
 def _loss_explains(subject: _Subject, bad: Sequence[int]) -> bool:
     """Whether searching the forward pass is enough: the loss is as bad as its gradient."""
     kinds = subject.run.kinds
-    return subject.results[0] == _LOSS and bad[0] == 0 and (kinds[0][NAN] or not any(kinds[k][NAN] for k in bad))
+    return (
+        subject.n_values < len(subject.results)
+        and bad[0] == 0
+        and (kinds[0][NAN] or not any(kinds[k][NAN] for k in bad))
+    )
 
 
 def _may_hide(subject: _Subject, bad: Sequence[int]) -> bool:
     """Whether a non-finite value of the forward pass may affect only the gradient, such as one that a `where` does not select."""
-    if subject.results[0] == _LOSS:
-        return bad[0] != 0
+    if subject.has_gradient:
+        return bad[0] >= subject.n_values
     return any(e.origin is not None or compat.is_differentiated(e.source) for _, e in subject.traced.walk())
 
 
@@ -253,46 +261,75 @@ _LOSS = "the loss"
 def _subject(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums, gradient: bool | None
 ) -> _Subject:
-    by_default = argnums == 0 and not args and not gradient  # called with only keyword arguments, or none
-    wanted = () if by_default else positions(f, args, argnums)
+    wanted = _differentiated(f, args, kwargs, argnums)
+    refused = ""
     try:
-        d = derive(f, *args, argnums=wanted, **kwargs)
-    except NoArrayError:
-        return _subject(_arrays_of(f), args, kwargs, argnums, gradient)
-    except TypeError:
-        if gradient:
+        d = _derived(f, args, kwargs, wanted)
+    except TypeError as error:  # an argument that cannot be differentiated
+        if gradient or not wanted:
             raise
-        wanted = ()
-        try:
-            d = derive(f, *args, argnums=wanted, **kwargs)
-        except NoArrayError:
-            return _subject(_arrays_of(f), args, kwargs, argnums, gradient)
-    leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)
-    inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
+        wanted, refused = (), _reason(error)
+        d = _derived(f, args, kwargs, ())
     primal = d.primal
     _refuse_references(primal)
+    leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)
+    inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
     names = tuple(name or f"argument {k}" for k, name in enumerate(primal.arg_names))
-    is_loss = _is_real_number(primal) and any(d.nonzeros)
-    if gradient and not is_loss:
+    results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
+    alone = _Subject(
+        primal, inputs, names, results, primal.name, f"function `{primal.name}`", d, len(primal.outvars)
+    )  # fmt: skip
+    if gradient and not _is_loss(d):
         raise TypeError(
-            f"find_nan(gradient=True) needs a function that returns one real number; {primal.name} returns "
-            f"{', '.join(type_text(a) for a in primal.out_avals) or 'nothing'}"
+            "find_nan(gradient=True) needs a function that returns one real number, or a pair of one and auxiliary "
+            f"results; {primal.name} returns {', '.join(type_text(a) for a in primal.out_avals) or 'nothing'}"
         )
-    note = ""
-    if by_default and kwargs and _is_real_number(primal):
-        note = "Its gradient was not searched: pass the differentiated arguments by position."
-    if is_loss and (gradient or (gradient is None and not _is_derived(primal))):
+    if not gradient and (gradient is not None or argnums == () or not _is_loss(d) or _is_derived(primal)):
+        return alone
+    if not any(d.nonzeros) and not refused:
+        if not gradient and not any(compat.is_array_like(x) and is_inexact(x) for x in leaves):
+            return alone
+        refused = "The differentiated arguments have no floating-point numbers; choose others with `argnums`."
+    if gradient and refused:
+        raise TypeError(f"The gradient of {primal.name} cannot be searched: {refused}")
+    if not refused:
         try:
-            program = _with_gradient(d)
-        except (EquationError, NotImplementedError, TypeError, ValueError) as error:  # ours, and those of jax's rules
+            return _with_gradient(alone)
+        except Exception as error:  # ours, and those of anybody's rules
             if gradient:
                 raise
-            note = f"Its gradient was not searched: {error}"
-        else:
-            results = (_LOSS, *(f"the gradient in {name}" for name in select(d.reached, names)))
-            return _Subject(program, inputs, names, results, primal.name, d.gradient, d, True)
-    results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
-    return _Subject(primal, inputs, names, results, primal.name, f"function `{primal.name}`", d, False, note)
+            refused = _reason(error)
+    return replace(alone, unsearched=f"Its gradient was not searched: {refused}")
+
+
+def _reason(error: Exception) -> str:
+    """An error on one line, with the equation that it was raised for."""
+    raised_for = (note for note in getattr(error, "__notes__", ()) if note.startswith("Raised while"))
+    return " ".join((first_line(error), *raised_for))
+
+
+def _differentiated(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums
+) -> tuple[int | str, ...]:
+    """The arguments that `argnums` chooses: by position, or by name if they are passed by keyword, which `jax.grad` does not allow."""
+    indices = () if argnums is None else compat.index_or_indices(argnums)
+    chosen = (indices,) if isinstance(indices, int) else indices
+    parameters = compat.parameters(f, max(chosen, default=-1) + 1, {})[0]
+    names = [parameters[i] for i in chosen if i >= len(args) and parameters[i] in kwargs]
+    if argnums is None or (argnums == 0 and not args and not names):
+        return (*positions(f, args, None), *arrays_by_name(f, kwargs))
+    return (*positions(f, args, [i for i in chosen if i < len(args) or parameters[i] not in kwargs]), *names)
+
+
+def _derived(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int | str]
+) -> Derivation:
+    """The derivation of a call, without results that are not arrays; an auxiliary result is not differentiated."""
+    try:
+        d = derive_call(f, args, kwargs, wanted)
+    except NoArrayError:
+        d = derive_call(_arrays_of(f), args, kwargs, wanted)
+    return replace(d, n_results=1) if _has_auxiliary(d) else d
 
 
 def _is_plain_call(equation: Equation) -> bool:
@@ -325,36 +362,57 @@ def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
     return arrays
 
 
-def _is_real_number(program: Program) -> bool:
-    avals = program.out_avals
-    return len(avals) == 1 and avals[0].shape == () and jnp.issubdtype(avals[0].dtype, jnp.floating)
+def _is_loss(d: Derivation) -> bool:
+    """Whether a function returns a real number, or a pair of one and auxiliary results, as for `jax.grad` with `has_aux`."""
+    avals = d.primal.out_avals
+    is_number = bool(avals) and avals[0].shape == () and jnp.issubdtype(avals[0].dtype, jnp.floating)
+    return is_number and (len(avals) == 1 or _has_auxiliary(d))
+
+
+def _has_auxiliary(d: Derivation) -> bool:
+    """Whether a function returns a pair of one value and auxiliary results."""
+    parts = d.out_tree.children()
+    is_pair = len(parts) == 2 and issubclass(d.out_tree.node_data()[0], (tuple, list))
+    return is_pair and jax.tree_util.treedef_is_leaf(parts[0])
 
 
 def _is_derived(program: Program) -> bool:
+    """Whether a program has taken its gradient itself: its first result comes from differentiation, or only its other results are
+    computed from a backward pass, as in a training step."""
+    if _is_gradient(program):
+        return True
+    has_backward = lambda p: any(is_backward(e) for _, e in p.walk())
+    return len(program.outvars) > 1 and has_backward(program) and not has_backward(_loss_alone(program))
+
+
+def _is_gradient(program: Program) -> bool:
     """Whether the first result of a program comes from differentiation, and is not a loss that uses a gradient."""
     result = program.outvars[0]
     for e in program.equations:
         if result in e.outvars:
             if _is_plain_call(e):
-                return _is_derived(
-                    with_results(
-                        called_program(e.operation), [called_program(e.operation).outvars[e.outvars.index(result)]]
-                    )
-                )
+                called = called_program(e.operation)
+                return _is_gradient(with_results(called, [called.outvars[e.outvars.index(result)]]))
             return e.origin is not None or compat.is_differentiated(e.source)
     return False
 
 
-def _with_gradient(d: Derivation) -> Program:
-    """Maps inputs to the loss and its gradient with respect to the inputs that it depends on."""
-    builder = Builder()
+def _with_gradient(alone: _Subject) -> _Subject:
+    """Maps inputs also to the gradient of the first result with respect to the inputs that it depends on."""
+    d, builder = alone.derivation, Builder()
     invars = [Var(a) for a in d.forward.in_avals]
-    loss, *residuals = builder.inline(d.forward, invars)
-    if not d.linear.outvars:
-        return builder.program(invars, [loss], like=d.primal)
-    one = Literal(np.ones((), loss.aval.dtype), compat.cotangent_type(loss.aval))
-    gradient = builder.inline(d.backward, [*residuals, one])
-    return builder.program(invars, [loss, *gradient], like=d.primal)
+    values, residuals = partition(builder.inline(d.forward, invars), alone.n_values)
+    gradient: Sequence[Atom] = ()
+    if d.linear.outvars:
+        one = Literal(np.ones((), values[0].aval.dtype), compat.cotangent_type(values[0].aval))
+        gradient = builder.inline(d.backward, [*residuals, one])
+    results = (
+        _LOSS,
+        *(name.replace("the result[1]", "the auxiliary result", 1) for name in alone.results[1:]),
+        *(f"the gradient in {name}" for name in select(d.reached, alone.names)),
+    )
+    program = builder.program(invars, [*values, *gradient], like=d.primal)
+    return replace(alone, traced=program, results=results, title=d.gradient, has_gradient=True)
 
 
 def _result_paths(tree: Any, n: int) -> list[str]:

@@ -233,6 +233,7 @@ class NanReport(Report):
       chain: the lines from there to a result.
       harmless: infinities and NaNs that reach no result, if they were asked for.
       title: what was searched, such as "gradient of `loss` in `params`" or "function `f`".
+      unsearched: what was not searched, and why, such as the gradient of a function without reverse mode; '' if everything was.
       note: a remark, such as that the compiled program did not show what stepping showed.
       ran: the run that was searched, as long as it is kept; see `step`.
     """
@@ -245,11 +246,13 @@ class NanReport(Report):
     chain: tuple[Passed, ...]
     harmless: tuple[Passed, ...] = ()
     title: str = ""
+    unsearched: str = ""
     note: str = ""
     ran: weakref.ref[Ran] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.results)
+        """False only if everything was searched, and every result is finite."""
+        return bool(self.results or self.unsearched)
 
     def step(self) -> Any:
         """A `Stepper` of what was searched, stopped where the first infinity or NaN was born; at the start, if it came in from outside.
@@ -266,7 +269,8 @@ class NanReport(Report):
     def summary(self) -> str:
         """One sentence: which result is not finite, and where that was born."""
         if not self.results:
-            return f"{self.title}: every result is finite"
+            but = ", but its gradient was not searched" if self.unsearched else ""
+            return f"{self.title}: every result is finite{but}"
         few = listed(self.results)
         verb = "is" if len(self.results) == 1 else "are"
         if self.born is None:
@@ -287,8 +291,8 @@ class NanReport(Report):
             lines += [wrapped(_line(p), "  ") for p in self.chain]
         for title, found in self._harmless():
             lines += ["", f"{title}:", *(wrapped(_line(p), "  ") for p in found)]
-        if self.note:
-            lines += ["", wrapped(self.note)]
+        for text in filter(None, (self.unsearched, self.note)):
+            lines += ["", wrapped(text)]
         return "\n".join(lines)
 
     def _parts(self) -> Iterator[Part]:
@@ -302,6 +306,7 @@ class NanReport(Report):
             yield Table((*heads, "value"), ways, "<<<<<", "from there")
         for title, found in self._harmless():
             yield Table((*heads, "decides"), [(*_cells(p), p.decides) for p in found], "<<<<<", title)
+        yield self.unsearched
         yield self.note
 
     def _picture(self) -> str:
@@ -345,7 +350,7 @@ class NanReport(Report):
         if deciding:
             yield "Not finite, not part of any result, but a decision depends on it", deciding
 
-    _data = ("function", "title", "results", "given", "born", "became_nan", "chain", "harmless", "note")
+    _data = ("function", "title", "results", "given", "born", "became_nan", "chain", "harmless", "unsearched", "note")
 
 
 def _made_by(event: Event) -> str:

@@ -65,17 +65,17 @@ _SMALL = 1 << 20
 def kinds_of_all(values: Sequence[Any]) -> list[Kinds]:
     """For each array whether it contains non-finite elements, and a NaN."""
     on_cpu = jax.default_backend() == "cpu"
-    large = [k for k, x in enumerate(values) if _is_inexact(x) and not on_cpu and nbytes(compat.aval_of(x)) > _SMALL]
+    large = [k for k, x in enumerate(values) if is_inexact(x) and not on_cpu and nbytes(compat.aval_of(x)) > _SMALL]
     told = dict(zip(large, _kinds_on_device([values[k] for k in large]) if large else (), strict=True))
     return [(bool(told[k][0]), bool(told[k][1])) if k in told else _kinds_here(x) for k, x in enumerate(values)]
 
 
-def _is_inexact(x: Any) -> bool:
+def is_inexact(x: Any) -> bool:
     return bool(jnp.issubdtype(compat.aval_of(x).dtype, jnp.inexact))
 
 
 def _kinds_here(x: Any) -> Kinds:
-    if not _is_inexact(x):
+    if not is_inexact(x):
         return False, False
     host = np.asarray(x)
     if np.isfinite(host).all():

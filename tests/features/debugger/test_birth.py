@@ -29,6 +29,7 @@ def masked(x):
 CASES = {
     "in a scan": (scanned, (jnp.array([0.0, 0.5, 9.0]), jnp.ones(2)), "sqrt", "forward", (2,)),
     "behind a where": (masked, (jnp.array([0.0, 4.0]),), "div", "forward", ()),
+    "of a loss with an auxiliary result": (lambda x: (masked(x), x), (jnp.array([0.0, 4.0]),), "div", "forward", ()),
     "of a gradient": (jax.grad(masked), (jnp.array([0.0, 4.0]),), "div", "primal", ()),
     "in a condition": (
         lambda x: jax.lax.cond(x[0] > 0, lambda x: jnp.sum(jnp.log(x)), lambda x: x[0], x),

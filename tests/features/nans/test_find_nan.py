@@ -3,6 +3,8 @@
 import functools
 import inspect
 import json
+import re
+from collections import namedtuple
 
 import jax
 import jax.numpy as jnp
@@ -713,10 +715,17 @@ def test_a_loss_without_reverse_mode_is_searched_forward():
     def loss(x):
         return lax.while_loop(lambda c: c < 3.0, lambda c: c + 1.0, x)
 
-    assert jaxviz.find_nan(loss, 1.0) is None
+    report = jaxviz.find_nan(loss, 1.0)
+    assert report
+    assert report.summary == "function `loss`: every result is finite, but its gradient was not searched"
+    assert re.match(r"Its gradient was not searched: ReverseModeError: .*test_find_nan.py:\d+", report.unsearched)
+    assert report.unsearched in " ".join(str(report).split())
+    assert report.unsearched == report.to_dict()["unsearched"]
+    assert "ReverseModeError" in report._repr_html_()
+    assert jaxviz.find_nan(loss, 1.0, gradient=False) is None
     report = jaxviz.find_nan(lambda x: jnp.log(loss(x) - 3.0), 0.0)
     assert report.born.primitive == "log"
-    assert "Its gradient was not searched" in report.note
+    assert "Its gradient was not searched" in report.unsearched
 
 
 @pytest.mark.parametrize("missing", ["rule", "callback"])
@@ -728,25 +737,130 @@ def test_a_loss_that_jax_cannot_differentiate_is_searched_forward(missing):
 
     report = jaxviz.find_nan(loss, X)
     assert report.born.primitive == "log"
-    assert "Its gradient was not searched" in report.note
+    assert "Its gradient was not searched" in report.unsearched
+    report = jaxviz.find_nan(loss, X + 1)
+    assert (report.results, report.born) == ((), None)
+    assert "Its gradient was not searched" in report.unsearched
     with pytest.raises((NotImplementedError, ValueError)):
         jaxviz.find_nan(loss, X, gradient=True)
 
 
-def test_it_may_be_called_with_keywords_alone_or_with_nothing():
-    report = jaxviz.find_nan(lambda *, x: jnp.sum(jnp.log(x)), x=X)
-    assert (report.born.primitive, report.results) == ("log", ("the result",))
-    assert "by position" in report.note
+def flat_root(x):
+    return jnp.sqrt(jnp.sum(x * 0))
+
+
+def scaled_root(w, x):
+    return flat_root(w * x)
+
+
+Pair = namedtuple("Pair", "loss metrics")
+
+SEARCHED = {
+    "keyword": (flat_root, (), {"x": X}, ["x"]),
+    "keyword-only": (lambda *, x: flat_root(x), (), {"x": X}, ["x"]),
+    "any-keyword": (lambda **given: flat_root(given["b"]["c"]), (), {"b": {"c": X}, "n": 1, "s": "text"}, ["given['b']['c']"]),
+    "keywords-in-any-order": (scaled_root, (), {"x": X, "w": X}, ["w"]),
+    "second-by-keyword": (scaled_root, (X,), {"x": X, "argnums": 1}, ["x"]),
+    "both-by-keyword": (scaled_root, (), {"x": X, "w": X, "argnums": (0, 1)}, ["w", "x"]),
+    "all": (scaled_root, (X,), {"x": X, "argnums": None}, ["w", "x"]),
+    "partial": (functools.partial(scaled_root, x=X), (), {"w": X}, ["w"]),
+    "static": (jax.jit(lambda x, n: flat_root(x) * n, static_argnames="n"), (), {"x": X, "n": 2}, ["x"]),
+    "auxiliary": (lambda x: (flat_root(x), {"accuracy": x[0]}), (X,), {}, ["x"]),
+    "auxiliary-list": (lambda x: [flat_root(x), x], (X,), {}, ["x"]),
+    "auxiliary-named": (lambda x: Pair(flat_root(x), x), (X,), {}, ["x"]),
+    "auxiliary-text": (lambda x: (flat_root(x), "text"), (X,), {}, ["x"]),
+    "auxiliary-keyword": (lambda x: (flat_root(x), x), (), {"x": X}, ["x"]),
+    "auxiliary-with-a-gradient": (lambda x: (flat_root(x) + jnp.sum(jax.grad(jnp.sum)(x)), x), (X,), {}, ["x"]),
+}  # fmt: skip
+"""Calls whose gradient is NaN, with the arguments that it is NaN in."""
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_no_gradient_is_passed_over(name):
+    f, args, options, arguments = SEARCHED[name]
+    for gradient in None, True:
+        report = jaxviz.find_nan(f, *args, gradient=gradient, **options)
+        assert report.results == tuple(f"the gradient in {argument}" for argument in arguments)
+        assert report.born.primitive == "div"
+        assert not report.unsearched
+
+
+def test_auxiliary_results_are_searched_too():
+    report = jaxviz.find_nan(lambda x: (jnp.sum(x), {"logs": jnp.where(x > 0, jnp.log(x), jnp.log(x))}), X)
+    assert report.results == ("the auxiliary result['logs']",)
+    assert report.born.cause.id == "log-of-zero"
+
+
+def own_step(grad):
+    def step(w, x):
+        value, slope = grad(lambda w: jnp.sum((w * x) ** 2))(w)
+        return value, w - jnp.sqrt(slope * 0)
+
+    return step
+
+
+@pytest.mark.parametrize("grad", [jax.value_and_grad, jaxviz.value_and_grad], ids=["jax", "jaxviz"])
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jitted", "plain"])
+def test_a_step_that_takes_its_own_gradient_is_not_differentiated_again(grad, jit):
+    """The gradient of its first result in the weights is finite, and that of its second result is not."""
+    assert jaxviz.find_nan(jit(own_step(grad)), X, X) is None
+    assert jaxviz.find_nan(grad(lambda x: jnp.sum(x**2)), X) is None
+
+
+NOT_SEARCHED = {
+    "integers": (lambda n, x: flat_root(x) * jnp.sum(n), (jnp.arange(3), X), "choose others with `argnums`"),
+    "number": (lambda n, x: flat_root(x) * n, (2, X), "choose others with `argnums`"),
+    "text": (lambda kind, x: flat_root(x), ("mean", X), "is not a valid JAX type. It is the argument kind"),
+    "function": (lambda p, x: flat_root(p["w"] * x), ({"w": X, "act": jnp.tanh}, X), "It is the argument p['act']"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_SEARCHED)
+def test_arguments_that_have_no_gradient_are_said(name):
+    f, args, reason = NOT_SEARCHED[name]
+    report = jaxviz.find_nan(f, *args)
+    assert report.results == ()
+    assert reason in report.unsearched
+    with pytest.raises(TypeError, match=re.escape(reason)):
+        jaxviz.find_nan(f, *args, gradient=True)
+    assert jaxviz.find_nan(f, *args, argnums=()) is None
+    assert jaxviz.find_nan(f, *args, gradient=False) is None
+
+
+def test_a_rule_that_fails_is_named():
+    @jax.custom_vjp
+    def f(x):
+        return jnp.sum(x)
+
+    def backward(_, ct):
+        raise KeyError("gamma")
+
+    f.defvjp(lambda x: (f(x), None), backward)
+    report = jaxviz.find_nan(lambda x: f(x), X)
+    assert report.unsearched.startswith("Its gradient was not searched: KeyError: 'gamma'")
+
+
+@pytest.mark.parametrize("f", [log_of_zero, jax.grad(log_of_zero), recurrent_by_jax], ids=lambda f: f.__name__)
+def test_it_works_where_jit_is_disabled(f):
+    args = CASES["recurrent_by_jax"][1] if f is recurrent_by_jax else (X,)
+    compiled = jaxviz.find_nan(f, *args)
+    with jax.disable_jit():
+        report = jaxviz.find_nan(f, *args)
+        assert jaxviz.find_nan(jnp.sum, X) is None
+    what = lambda r: (r.results, r.born.location, r.born.primitive, r.born.phase)
+    assert what(report) == what(compiled)
+
+
+def test_it_may_be_called_with_nothing():
     assert jaxviz.find_nan(lambda: jnp.log(0.0) + jnp.zeros(2)).results == ("the result",)
-    with pytest.raises(TypeError, match="at least 1 positional argument"):
-        jaxviz.find_nan(lambda *, x: jnp.sum(x), x=X, gradient=True)
+    assert jaxviz.find_nan(lambda: jnp.exp(0.0)) is None
 
 
 def test_the_gradient_must_be_of_one_number():
     def f(x):
         return x
 
-    with pytest.raises(TypeError, match=r"needs a function that returns one real number; f returns f32\[3\]"):
+    with pytest.raises(TypeError, match=r"needs a function that returns one real number.*; f returns f32\[3\]"):
         jaxviz.find_nan(f, X, gradient=True)
 
 
