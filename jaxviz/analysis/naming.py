@@ -137,7 +137,7 @@ class Naming:
         return {}
 
     def _find_whole(self, equation: Equation, within: Sequence[Equation], place: int) -> bool:
-        if _is_of_users_rule(equation):
+        if is_of_users_rule(equation):
             return self._is_alone(equation)
         for depth in range(len(within), -1, -1):
             e = equation if depth == len(within) else within[depth]
@@ -179,10 +179,10 @@ def _is_of_rule(equation: Equation) -> bool:
     origin = equation.origin
     if origin is None or origin.equation is None or origin.role in ("primal", "recomputation", "dummy"):
         return False
-    return not _is_of_users_rule(equation)
+    return not is_of_users_rule(equation)
 
 
-def _is_of_users_rule(equation: Equation) -> bool:
+def is_of_users_rule(equation: Equation) -> bool:
     """Whether it was created in a custom rule of the user's, and has its own expression."""
     if equation.origin is None or equation.origin.equation is None or own_line(equation.source) is None:
         return False

@@ -26,6 +26,7 @@ class Operand:
       low, high: the range of the finite elements; None if there are none.
       value: the element that led to, or is, the non-finite result; None if elements do not correspond.
       name: the expression that computes it, or the path of the argument; '' if neither is known.
+      is_cotangent: whether it is a cotangent; its name is then the expression that is differentiated.
     """
 
     type: str
@@ -37,13 +38,17 @@ class Operand:
     high: float | None
     value: Any = None
     name: str = ""
+    is_cotangent: bool = False
 
     @property
     def is_finite(self) -> bool:
         return self.n_nan == 0 and self.n_inf == 0
 
     def __str__(self) -> str:
-        what = f"`{self.name}`: {self.type}" if self.name else self.type
+        name = f"`{self.name}`" if self.name else ""
+        if self.is_cotangent:
+            name = f"a cotangent from the derivative of {name}" if name else "a cotangent"
+        what = f"{name}: {self.type}" if name else self.type
         if self.value is not None and self.size == 1:
             return f"{what} = {_number(self.value)}"
         parts = [f"{_number(self.low)} to {_number(self.high)}"] if self.low is not None else []

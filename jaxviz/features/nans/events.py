@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.analysis.naming import ROOM_IN_SENTENCE
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE, is_of_users_rule
 from jaxviz.features.nans.causes import Case, Operand, cause_of, is_slope, operand
 from jaxviz.features.nans.names import Names
 from jaxviz.features.nans.report import Devices, Event, Iteration, Passed
@@ -83,8 +83,7 @@ def described(
     is_exact: bool = True,
 ) -> Event:
     index = next((i for x in outs if (i := first_bad(x, birth.kind)) is not None), ())
-    called = (_value_name(names, birth.level, a) for a in e.invars)
-    operands = tuple(operand(x, index, name) for x, name in zip(ins, called, strict=True))
+    operands = tuple(_operand(names, birth.level, a, x, index) for a, x in zip(e.invars, ins, strict=True))
     results = tuple(operand(x, index) for x in outs)
     operation, of, is_derivative = _own_operation(birth.level, e)
     dtype = next((a.dtype for a in e.operation.out_avals if jnp.issubdtype(a.dtype, jnp.inexact)), np.dtype(np.float32))
@@ -101,13 +100,23 @@ def described(
     )  # fmt: skip
 
 
-def _value_name(names: Names, level: Level, a: Atom) -> str:
-    """The expression that computes a value, or the path of an argument; '' if neither is known."""
+def _operand(names: Names, level: Level, a: Atom, x: Any, index: tuple[int, ...]) -> Operand:
+    """Describes what an equation reads, with the expression that computes it or the path of the argument, if known."""
     place = level.makers.get(a)
     if place is None:
-        return names.arguments.get(a, "")
+        return operand(x, index, names.arguments.get(a, ""))
     e = level.program.equations[place]
-    return names.equation(level, e, _own_operation(level, e)[2], list[Atom](e.outvars).index(a), ROOM_IN_SENTENCE)
+    operation, _, is_derivative = _own_operation(level, e)
+    is_written = operation == "custom_vjp_call" and is_of_users_rule(e)  # a value that the user's rule computes
+    if _is_cotangent(level, e) and not is_written:
+        return replace(operand(x, index, names.differentiated(level, e)), is_cotangent=True)
+    result = list[Atom](e.outvars).index(a)
+    return operand(x, index, names.equation(level, e, is_derivative, result, ROOM_IN_SENTENCE))
+
+
+def _is_cotangent(level: Level, e: Equation) -> bool:
+    """Whether an equation computes cotangents, and no value of the forward pass again."""
+    return _phase(level, e) == "backward" and not _is_residual(e)
 
 
 def _reads_zero_cotangent(level: Level, e: Equation, operands: Sequence[Operand]) -> bool:
@@ -116,7 +125,7 @@ def _reads_zero_cotangent(level: Level, e: Equation, operands: Sequence[Operand]
         return False
     for a, o in zip(e.invars, operands, strict=True):
         is_zero = o.value == 0 or (o.value is None and o.n_zero > 0)
-        if is_zero and any(_phase(at, m) == "backward" and not _is_residual(m) for at, m in made_by(level, a)):
+        if is_zero and any(_is_cotangent(at, m) for at, m in made_by(level, a)):
             return True
     return False
 

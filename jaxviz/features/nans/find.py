@@ -37,7 +37,7 @@ from jaxviz.higher_order.while_loop import with_one_predicate
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
-from jaxviz.ir.errors import EquationError, NoArrayError, NoRuleError
+from jaxviz.ir.errors import NoArrayError, NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.page.texts import first_line
 from jaxviz.progress import counting

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxviz.analysis.naming import ROOM, Naming
+from jaxviz.analysis.naming import ROOM, ROOM_IN_SENTENCE, Naming
 from jaxviz.features.nans.search import Level
 from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import locate
@@ -40,8 +40,16 @@ class Names:
         if not name or not is_derivative or of_derivative:
             return name
         # In JAX's own gradient, or a hand-written derivative of a jitted function, there is no rule to name.
-        text = shortened_expression(expression_at(locate(e.source)), room) or name
-        return f"{e.primitive.name}{_OF}{text}"
+        return f"{e.primitive.name}{_OF}{_expression(e, room) or name}"
+
+    def differentiated(self, level: Level, e: Equation) -> str:
+        """The expression whose derivative an equation of the backward pass belongs to; '' if none is found."""
+        within = [outer for outer, _ in level.path]
+        return _expression(e, ROOM_IN_SENTENCE) or self.naming.name(e, within, room=ROOM_IN_SENTENCE)
+
+
+def _expression(e: Equation, room: int) -> str:
+    return shortened_expression(expression_at(locate(e.source)), room)
 
 
 _OF = " in the derivative of "

@@ -71,3 +71,29 @@ def test_without_source_the_equation_is_left():
 def test_the_lines_on_the_way_have_their_source():
     report = jaxviz.find_nan(root, jnp.zeros(3))
     assert "`return jnp.sum(jnp.sqrt(x * 2.0))`: " in " ".join(str(report).split())
+
+
+def rectified(p, x):
+    h = jax.nn.relu((x @ p["down"]) @ p["up"]) * 64
+    return jnp.mean(jnp.sum(h * h, -1) ** 2)
+
+
+def updated(p, x):
+    return jax.tree.map(lambda w, slope: w - slope, p, jax.grad(rectified)(p, x))
+
+
+@pytest.mark.parametrize("f", [rectified, jax.grad(rectified), jaxviz.grad(rectified), updated])
+def test_an_infinite_cotangent_is_not_named_as_a_value(f):
+    down, up = jax.random.normal(jax.random.key(0), (2, 64, 64), jnp.float16)
+    x = jax.random.normal(jax.random.key(1), (4, 64), jnp.float16)
+    assert jnp.isfinite(jax.nn.relu((x @ down) @ up)).all()
+    report = jaxviz.find_nan(f, {"down": down, "up": up}, x)
+    events = [e for e in (report.born, report.became_nan) if e is not None]
+    infinite = [o for e in events if e.phase == "backward" for o in e.inputs if o.n_inf]
+    assert infinite
+    assert all(o.is_cotangent for o in infinite)
+    assert all(f"reads {_shown(o)}" in " ".join(str(report).split()) for o in infinite)
+
+
+def _shown(o):
+    return f"a cotangent from the derivative of `{o.name}`: {o.type}"
