@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.nans.advice import ALIASES, DOMAINS, REMEDIES, Domain, edge, epsilon, large
+from jaxviz.features.nans.advice import ALIASES, CALLS, DOMAINS, REMEDIES, Domain, chosen, large
 from jaxviz.ir import compat
 from jaxviz.report.tables import type_text
 
@@ -157,6 +157,16 @@ class Case:
         ends = [v for v in (x.low, x.high, 0.0 if x.n_zero else None) if v is not None]
         return any(test(v) for v in ends)
 
+    def reads_any(self, test: Callable[[float], bool]) -> bool:
+        """The same for any operand."""
+        return any(self.reads(k, test) for k in range(len(self.inputs)))
+
+    def is_of_user(self) -> bool:
+        """Whether the user called the operation, so that there is a line on which to write something else."""
+        return self.of in (self.operation, ALIASES.get(self.operation)) or self.primitive in (
+            self.operation, ALIASES.get(self.operation),
+        )  # fmt: skip
+
     @property
     def largest(self) -> float:
         """The largest magnitude among the finite operands; at least 1."""
@@ -166,6 +176,7 @@ class Case:
 
 is_zero = lambda v: v == 0
 is_negative = lambda v: v < 0
+is_pole = lambda v: v <= 0 and float(v).is_integer()
 
 
 def cause_of(case: Case) -> Cause:
@@ -189,17 +200,17 @@ def is_slope(operation: str, primitive: str) -> bool:
 
 def _of_domain(case: Case, domain: Domain, id: str, text: str) -> Cause:
     """An argument at or beyond the boundary of an operation's domain, with or without a `where` after it."""
-    if case.operation not in (case.of, case.primitive) and ALIASES.get(case.operation) not in (case.of, case.primitive):
-        return Cause(id, f"{text[0].upper()}{text[1:]}; it is in {case.operation}.")  # the user has no line for it
+    said = f"{text[0].upper()}{text[1:]}"
+    if not case.is_of_user():
+        return Cause(id, f"{said}; it is in {case.operation}.")
+    code = domain.repaired(CALLS.get(case.operation, domain.call), case.dtype)
     if case.behind_where:
         why = (
             f"`where` computes and differentiates both sides, and here {text}; the side that is not taken sends back a cotangent of "
             "0, and zero times infinity, or NaN, is NaN."
         )
-        inside, call = domain.inside, domain.of("x_safe")
-        return advised("unsafe-where", why, "safe before where", inside=inside, safe=domain.safe, call_safe=call)
-    kept = domain.kept.format(eps=epsilon(case.dtype), edge=edge(case.dtype))
-    return advised(id, f"{text[0].upper()}{text[1:]}.", "keep inside", call_kept=domain.of(kept))
+        return advised("unsafe-where", why, "safe before where", code=code) if code else Cause("unsafe-where", why)
+    return advised(id, f"{said}.", "call inside", code=code) if code else Cause(id, f"{said}.")
 
 
 def _of_derivative(case: Case) -> Cause | None:
@@ -213,22 +224,48 @@ def _of_derivative(case: Case) -> Cause | None:
             else ("jnp.std", "where all values are equal")
         )
         text = f"{what} is the root of a sum, and the slope of a root is infinite at 0, {when}."
-        advice = f"constant under the root of a {'norm' if name == 'norm' else 'deviation'}"
-        return advised(f"slope-of-{name}-at-zero", text, advice, eps=epsilon(case.dtype))
+        advice = "norm of what is not zero" if name == "norm" else "root of a variance that is not zero"
+        return advised(f"slope-of-{name}-at-zero", text, advice)
     if name in ("eigh", "svd"):
         values = "singular values" if name == "svd" else "eigenvalues"
         text = f"The slope of {name} divides by the differences of its {values}, and two of them are equal."
-        shift = 1e-3 * (1.0 if case.matrix is None else max(1.0, float(np.abs(on_host(case.matrix)).max())))
-        return advised(f"repeated-values-of-{name}", text, f"break the tie of {name}", shift=shift)
+        largest = 1.0 if case.matrix is None else max(1.0, float(np.abs(on_host(case.matrix)).max()))
+        n = 2 if case.matrix is None else min(case.matrix.shape[-2:])
+        shift = 1e-3 * largest
+        moved = shift * (n if name == "svd" else n - 1)
+        return advised(f"repeated-values-of-{name}", text, f"break the tie of {name}", shift=shift, moved=moved)
     known = next((n for n in (ALIASES.get(name, name), case.of) if n in DOMAINS), None)
     if known is None:
         return None
-    return _of_domain(case, DOMAINS[known], f"slope-of-{_NAMES.get(known, known)}", DOMAINS[known].edge)
+    id = f"slope-of-{_NAMES.get(known, known)}"
+    if known == "pow" and case.primitive in ("pow", "log") and case.reads(0, is_negative):
+        known = "pow in p" if case.primitive == "log" else "pow of negative"
+    domain = DOMAINS[known]
+    is_inside = not case.reads_any(is_pole if known in _WITH_POLES else is_zero)
+    if domain.steep and is_inside and not any(o.n_nan for o in case.outputs):
+        return _of_steep_slope(case, domain, _NAMES.get(known, known))
+    return _of_domain(case, domain, id, domain.edge)
+
+
+_WITH_POLES = ("lgamma", "digamma", "polygamma")
+
+
+def _of_steep_slope(case: Case, domain: Domain, name: str) -> Cause:
+    """A slope that is finite in exact numbers, and too large for the type."""
+    kind, id = jnp.dtype(case.dtype).name, f"overflow-of-slope-of-{name}"
+    if case.primitive == "mul" and case.of == "pow":
+        return Cause(id, f"A slope of x ** p, p * x ** (p - 1) or x ** p * log(x), is larger than {kind} holds.")
+    text = f"So close to where it is infinite, the slope of {name} is larger than {kind} holds"
+    if not case.is_of_user():
+        return Cause(id, f"{text}; it is in {case.operation}.")
+    code = domain.flattened(CALLS.get(case.operation, domain.call))
+    return advised(id, f"{text}.", "flat where it is steep", code=code)
 
 
 _NAMES = {
     "acos": "arccos", "asin": "arcsin", "acosh": "arccosh", "atanh": "arctanh", "atan2": "arctan2", "erf_inv": "erfinv",
-    "div": "division", "integer_pow": "power", "pow": "power",
+    "div": "division", "integer_pow": "power", "pow": "power", "igamma": "gammainc", "regularized_incomplete_beta": "betainc",
+    "lgamma": "gammaln",
 }  # fmt: skip
 
 
@@ -291,9 +328,11 @@ def _of_primitive(case: Case) -> Cause | None:
         return met("log1p-edge", "log1p is -inf at -1 and NaN below")
     if name == "pow":
         if reads(0, is_negative) and not reads(1, lambda v: float(v).is_integer()):
-            return met("power-of-negative", domain.outside)
+            negative = DOMAINS["pow of negative"]
+            return _of_domain(case, negative, "power-of-negative", negative.outside)
         if reads(0, is_zero) and reads(1, is_negative):
-            return met("negative-power-of-zero", "0 to a negative power is infinite")
+            zero = DOMAINS["pow of zero"]
+            return _of_domain(case, zero, "negative-power-of-zero", zero.outside)
     if name == "integer_pow" and case.params.get("y", 1) < 0 and reads(0, is_zero):
         return met("negative-power-of-zero", f"0 ** {case.params['y']} is infinite")
     if name in ("asin", "acos", "acosh"):
@@ -303,7 +342,12 @@ def _of_primitive(case: Case) -> Cause | None:
             "outside-of-domain",
             f"{_NAMES[name]} is not finite at -1 and 1, and beyond; rounding can bring its argument there",
         )
-    if name in ("lgamma", "digamma", "polygamma", "igamma", "regularized_incomplete_beta"):
+    last = len(case.inputs) - 1
+    if name in _WITH_POLES and reads(last, is_pole):
+        return met("outside-of-domain", domain.outside)
+    if name in ("igamma", "regularized_incomplete_beta"):
+        if any(reads(k, lambda v: v <= 0) for k in range(last)):
+            return Cause("outside-of-domain", f"{_NAMES[name]} is not finite for a parameter that is not positive.")
         return met("outside-of-domain", domain.outside)
     return None
 
@@ -321,21 +365,17 @@ def _of_overflow(case: Case) -> Cause | None:
     kind = jnp.dtype(case.dtype).name
     narrow = jnp.dtype(case.dtype).itemsize <= 2
     if case.primitive in _EXPONENTIALS:
-        last = float(np.log2(limit) if case.primitive == "exp2" else np.log(limit))
-        clip = "jnp.minimum(x, {})" if case.primitive in ("exp", "exp2", "expm1") else "jnp.clip(x, -{0}, {0})"
-        call = f"jnp.{case.primitive}({clip.format(np.floor(last / 2))})"
-        return advised(
-            "overflow-of-exp",
-            f"{case.primitive} overflows {kind} from {last:.4g} on.",
-            "clip before exp",
-            call_clipped=call,
-        )
+        return _of_exponential(case, case.of if case.of in _EXPONENTIALS else case.primitive, limit)
     if case.primitive == "convert_element_type":
-        text = f"The number is larger than {kind} holds ({limit:.3g})."
+        text = f"The number is larger than {kind} holds ({limit:.3g})"
         fits = narrow and case.largest < float(jnp.finfo(jnp.bfloat16).max)
-        if fits and kind != "bfloat16":
-            return advised("overflow-of-cast", text, "cast to bfloat16")
-        return advised("overflow-of-cast", text, "clip before a cast", large=large(case.dtype))
+        advice = "cast to bfloat16" if fits and kind != "bfloat16" else "replace what overflows"
+        safe = f"jnp.clip(x, -{large(case.dtype, 1):g}, {large(case.dtype, 1):g})"
+        return _of_overflowing_call(case, "overflow-of-cast", text, f"{{x}}.astype(jnp.{kind})", safe, advice)
+    if _divides(case):
+        text = f"The result is larger than {kind} holds ({limit:.3g}): it divides by a number so close to 0"
+        call = CALLS.get(case.operation, DOMAINS[case.primitive].call)
+        return _of_overflowing_call(case, "overflow-of-division", text, call, "1.0", "replace what overflows")
     what = {
         "reduce_sum": "The sum", "psum": "The sum over devices", "psum_invariant": "The sum over devices",
         "dot_general": "The product of matrices", "cumsum": "The running sum",
@@ -344,10 +384,15 @@ def _of_overflow(case: Case) -> Cause | None:
         return None
     text = f"{what} is larger than {kind} holds ({limit:.3g})."
     if narrow and kind != "bfloat16":
-        return advised(f"overflow-of-{kind}", text, "compute in float32")
-    if case.primitive == "div":
-        return advised("overflow", text, "divide by no less", eps=epsilon(case.dtype))
+        return advised(f"overflow-of-{kind}", text, "compute in float32", dtype=kind)
     text += " Numbers grow where a learning rate is too high or a loop diverges."
+    if case.primitive in _POWERS and not case.is_derivative:
+        n = max(
+            2, int(np.ceil(case.params.get("y", 0) if case.primitive == "integer_pow" else case.inputs[-1].high or 0))
+        )
+        safe = f"jnp.clip(x, -{large(case.dtype, n):g}, {large(case.dtype, n):g})"
+        call = CALLS.get(case.operation, _POWERS[case.primitive])
+        return _of_overflowing_call(case, "overflow", text.removesuffix("."), call, safe, "replace what overflows")
     if case.of in ("reduce_prod", "cumprod"):  # the number of factors is not known here
         return Cause("overflow", text)
     size = max(x.size for x in case.inputs)
@@ -356,6 +401,37 @@ def _of_overflow(case: Case) -> Cause | None:
     n_factors = int(np.ceil(max(factors.get(case.primitive, 1), factors.get(case.of, 1))))
     return advised("overflow", text, "clip before", large=large(case.dtype, n_factors, size))
 
+
+def _of_exponential(case: Case, name: str, limit: float) -> Cause:
+    """An exponential function, or its slope, of too large a number."""
+    last = float(np.log2(limit) if name == "exp2" else np.log(limit))
+    is_even = name in ("sinh", "cosh")
+    last += float(np.log(2)) if is_even else 0.0
+    text = f"{name} overflows {jnp.dtype(case.dtype).name} from {last:.4g} on"
+    if case.operation != name:
+        return Cause("overflow-of-exp", f"{text}; it is in {case.operation}.")
+    half = np.floor(last / 2)
+    call, safe = f"jnp.{name}({{x}})", f"jnp.clip(x, -{half}, {half})" if is_even else f"{half}"
+    advice = "replace what overflows exp" if name == "exp" else "replace what overflows"
+    code = chosen(f"jnp.isfinite({call.format(x='x')})", safe, call)
+    return advised("overflow-of-exp", f"{text}.", advice, code=code)
+
+
+def _of_overflowing_call(case: Case, id: str, text: str, call: str, safe: str, advice: str) -> Cause:
+    """A call whose result is too large for its type, to be made with other arguments there."""
+    if case.is_derivative:  # the user has not written it
+        return Cause(id, f"{text}.")
+    return advised(id, f"{text}.", advice, code=chosen(f"jnp.isfinite({call.format(x='x')})", safe, call))
+
+
+def _divides(case: Case) -> bool:
+    """Whether a result is large because the equation reads a small number."""
+    if case.primitive == "integer_pow":
+        return bool(case.params.get("y", 1) < 0)
+    return case.primitive in ("div", "rsqrt", "polygamma") or (case.primitive == "pow" and case.reads(1, is_negative))
+
+
+_POWERS = {"pow": "{x} ** p", "integer_pow": "{x} ** p", "square": "jnp.square({x})"}
 
 _GROWING = frozenset(
     "mul add add_any sub reduce_sum psum psum_invariant dot_general integer_pow square div pow cumsum cumprod reduce_prod "

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, is_of_users_rule
+from jaxviz.features.nans.advice import CALLS
 from jaxviz.features.nans.causes import Case, Operand, cause_of, is_slope, operand
 from jaxviz.features.nans.names import Names
 from jaxviz.features.nans.report import Devices, Event, Iteration, Passed
@@ -91,6 +92,7 @@ def described(
     meets_zero = zero or (later is not None and later.zero_cotangent)
     hides = meets_zero if is_derivative else hidden
     behind = hides and _goes_into_where(birth.level, e, operation, is_derivative)
+    operation = written if (written := names.function(e)) in CALLS else operation
     matrix = next((x for x in ins if getattr(x, "ndim", 0) >= 2), None)
     case = Case(e.primitive.name, e.params, operation, of, is_derivative, operands, results, dtype, behind, matrix)
     iterations, devices, branches = _steps(birth)

@@ -47,6 +47,11 @@ class Names:
         within = [outer for outer, _ in level.path]
         return _expression(e, ROOM_IN_SENTENCE) or self.naming.name(e, within, room=ROOM_IN_SENTENCE)
 
+    def function(self, e: Equation) -> str:
+        """The function that the user's expression calls, such as `log2`, whose equations JAX writes in its place; '' if it is no call."""
+        called, is_call, _ = expression_at(locate(e.source)).partition("(")
+        return called.rpartition(".")[2] if is_call else ""
+
 
 def _expression(e: Equation, room: int) -> str:
     return shortened_expression(expression_at(locate(e.source)), room)
