@@ -92,7 +92,7 @@ def described(
     meets_zero = zero or (later is not None and later.zero_cotangent)
     hides = meets_zero if is_derivative else hidden
     behind = hides and _goes_into_where(birth.level, e, operation, is_derivative)
-    operation = written if (written := names.function(e)) in CALLS else operation
+    operation = written if (written := names.function(e)) in _WRITTEN else operation
     matrix = next((x for x in ins if getattr(x, "ndim", 0) >= 2), None)
     case = Case(e.primitive.name, e.params, operation, of, is_derivative, operands, results, dtype, behind, matrix)
     iterations, devices, branches = _steps(birth)
@@ -100,6 +100,10 @@ def described(
         _text(e), e.primitive.name, _phase(birth.level, e), _line_of(birth.level, e), operation, is_derivative, iterations,
         branches, operands, results, index, cause_of(case), is_exact, zero, devices, names.equation(birth.level, e, is_derivative),
     )  # fmt: skip
+
+
+_WRITTEN = (*CALLS, "norm", "std")
+"""Functions that are recognised by the user's expression, where JAX records only what they call."""
 
 
 def _operand(names: Names, level: Level, a: Atom, x: Any, index: tuple[int, ...]) -> Operand:

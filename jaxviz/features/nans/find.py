@@ -120,15 +120,18 @@ def find_nan(
       f: a loss, whose forward pass and gradient are searched; or any other function, such as `jax.grad(loss)` or a
         jitted training step.
       *args, **kwargs: its arguments.
-      argnums: the arguments that a loss is differentiated with respect to.
-      gradient: whether `f` is a loss; by default it is one if it returns a single real number and is not a gradient itself.
+      argnums: the arguments that a loss is differentiated with respect to, by position in its signature, however they are passed; None
+        for all arrays.
+      gradient: whether `f` is a loss; by default it is one if it returns a real number, or a pair of one and auxiliary results, and takes no
+        gradient itself.
       harmless: whether to list also the values that are not finite but reach no result.
 
     Returns:
-      the report; None if every result is finite, and there is nothing harmless to list.
+      the report; None if everything was searched, every result is finite, and there is nothing harmless to list. If the gradient of a loss cannot
+      be searched, the report says why.
 
     Raises:
-      TypeError: an argument is not an array, or `gradient=True` is given and `f` does not return a real number.
+      TypeError: `gradient=True` is given, and `f` returns something else or is not differentiable in these arguments.
       NotImplementedError: the program reads or writes a mutable reference.
     """
     compat.check_callable(f)

@@ -48,7 +48,7 @@ class Names:
         return _expression(e, ROOM_IN_SENTENCE) or self.naming.name(e, within, room=ROOM_IN_SENTENCE)
 
     def function(self, e: Equation) -> str:
-        """The function that the user's expression calls, such as `log2`, whose equations JAX writes in its place; '' if it is no call."""
+        """The name of the function that the user's expression calls, such as `log2`; '' if it is no call."""
         called, is_call, _ = expression_at(locate(e.source)).partition("(")
         return called.rpartition(".")[2] if is_call else ""
 

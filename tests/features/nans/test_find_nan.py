@@ -147,7 +147,13 @@ def all_masked(x):
     return jax.scipy.special.logsumexp(jnp.where(x > 5, x, -jnp.inf))  # here
 
 
-@case(jnp.zeros((4, 4)), jnp.ones((30, 4)).at[17].set(0.0), primitive="div", cause="slope-of-sqrt", iterations=(17,))
+@case(
+    jnp.zeros((4, 4)),
+    jnp.ones((30, 4)).at[17].set(0.0),
+    primitive="div",
+    cause="slope-of-norm-at-zero",
+    iterations=(17,),
+)
 def recurrent_by_jax(w, xs):
     def loss(xs):
         def step(h, x):
