@@ -133,6 +133,8 @@ class Case:
       dtype: the dtype of its result.
       behind_where: whether the result of the user's operation is an operand of a `where`, which may not select it.
       matrix: its first operand, if that is a matrix.
+      written: what the user's expression calls, see `Names.written`; '' if that is unknown.
+      is_certain: whether the operation is known to be this one, and not another one that JAX derived from it.
     """
 
     primitive: str
@@ -145,6 +147,8 @@ class Case:
     dtype: Any
     behind_where: bool
     matrix: Any = None
+    written: str = ""
+    is_certain: bool = True
 
     def reads(self, k: int, test: Callable[[float], bool]) -> bool:
         """Whether an operand satisfies a condition at the relevant element, or if that is unknown, whether it may."""
@@ -161,11 +165,18 @@ class Case:
         """The same for any operand."""
         return any(self.reads(k, test) for k in range(len(self.inputs)))
 
-    def is_of_user(self) -> bool:
-        """Whether the user called the operation, so that there is a line on which to write something else."""
-        return self.of in (self.operation, ALIASES.get(self.operation)) or self.primitive in (
-            self.operation, ALIASES.get(self.operation),
-        )  # fmt: skip
+    def is_call(self, of: str) -> bool:
+        """Whether the user has written a call of this operation, so that something else can be written in its place."""
+        if not self.written:
+            return self.is_certain and of in (self.operation, ALIASES.get(self.operation))
+        powers = ("pow", "integer_pow", "square")
+        called = ALIASES.get(self.written, self.written)
+        return self.is_certain and (called == of or (called in powers and of in powers))
+
+    @property
+    def function(self) -> str:
+        """The user's function that the equation is in."""
+        return self.written or self.operation
 
     @property
     def largest(self) -> float:
@@ -195,15 +206,16 @@ def cause_of(case: Case) -> Cause:
 def is_slope(operation: str, primitive: str) -> bool:
     """Whether an equation on the line of an operation can only belong to its derivative, judged by its primitive."""
     own = ALIASES.get(operation, operation)
-    return (own in DOMAINS and primitive != own) or operation in ("norm", "std", "eigh", "svd")
+    knows = own in DOMAINS or own in _EXPONENTIALS
+    return (knows and primitive != own) or operation in ("norm", "std", "eigh", "svd")
 
 
-def _of_domain(case: Case, domain: Domain, id: str, text: str) -> Cause:
+def _of_domain(case: Case, of: str, domain: Domain, id: str, text: str) -> Cause:
     """An argument at or beyond the boundary of an operation's domain, with or without a `where` after it."""
     said = f"{text[0].upper()}{text[1:]}"
-    if not case.is_of_user():
-        return Cause(id, f"{said}; it is in {case.operation}.")
-    code = domain.repaired(CALLS.get(case.operation, domain.call), case.dtype)
+    if not case.is_call(of):
+        return Cause(id, f"{said}; it is in {case.function}.")
+    code = domain.repaired(CALLS.get(case.written, domain.call), case.dtype)
     if case.behind_where:
         why = (
             f"`where` computes and differentiates both sides, and here {text}; the side that is not taken sends back a cotangent of "
@@ -234,31 +246,32 @@ def _of_derivative(case: Case) -> Cause | None:
         shift = 1e-3 * largest
         moved = shift * (n if name == "svd" else n - 1)
         return advised(f"repeated-values-of-{name}", text, f"break the tie of {name}", shift=shift, moved=moved)
-    known = next((n for n in (ALIASES.get(name, name), case.of) if n in DOMAINS), None)
-    if known is None:
+    of = next((n for n in (ALIASES.get(name, name), case.of) if n in DOMAINS), None)
+    if of is None:
         return None
-    id = f"slope-of-{_NAMES.get(known, known)}"
+    known, id = of, f"slope-of-{_NAMES.get(of, of)}"
     if known == "pow" and case.primitive in ("pow", "log") and case.reads(0, is_negative):
         known = "pow in p" if case.primitive == "log" else "pow of negative"
     domain = DOMAINS[known]
     is_inside = not case.reads_any(is_pole if known in _WITH_POLES else is_zero)
     if domain.steep and is_inside and not any(o.n_nan for o in case.outputs):
-        return _of_steep_slope(case, domain, _NAMES.get(known, known))
-    return _of_domain(case, domain, id, domain.edge)
+        return _of_steep_slope(case, of, domain)
+    return _of_domain(case, of, domain, id, domain.edge)
 
 
 _WITH_POLES = ("lgamma", "digamma", "polygamma")
 
 
-def _of_steep_slope(case: Case, domain: Domain, name: str) -> Cause:
+def _of_steep_slope(case: Case, of: str, domain: Domain) -> Cause:
     """A slope that is finite in exact numbers, and too large for the type."""
+    name = _NAMES.get(of, of)
     kind, id = jnp.dtype(case.dtype).name, f"overflow-of-slope-of-{name}"
     if case.primitive == "mul" and case.of == "pow":
         return Cause(id, f"A slope of x ** p, p * x ** (p - 1) or x ** p * log(x), is larger than {kind} holds.")
     text = f"So close to where it is infinite, the slope of {name} is larger than {kind} holds"
-    if not case.is_of_user():
-        return Cause(id, f"{text}; it is in {case.operation}.")
-    code = domain.flattened(CALLS.get(case.operation, domain.call))
+    if not case.is_call(of):
+        return Cause(id, f"{text}; it is in {case.function}.")
+    code = domain.flattened(CALLS.get(case.written, domain.call))
     return advised(id, f"{text}.", "flat where it is steep", code=code)
 
 
@@ -311,7 +324,7 @@ def _of_primitive(case: Case) -> Cause | None:
     domain = DOMAINS.get(name)
     if domain is None:
         return None
-    met = partial(_of_domain, case, domain)
+    met = partial(_of_domain, case, name, domain)
     if name == "div" and reads(1, is_zero):
         return (
             met("zero-by-zero", "0 / 0 is NaN")
@@ -329,10 +342,10 @@ def _of_primitive(case: Case) -> Cause | None:
     if name == "pow":
         if reads(0, is_negative) and not reads(1, lambda v: float(v).is_integer()):
             negative = DOMAINS["pow of negative"]
-            return _of_domain(case, negative, "power-of-negative", negative.outside)
+            return _of_domain(case, name, negative, "power-of-negative", negative.outside)
         if reads(0, is_zero) and reads(1, is_negative):
             zero = DOMAINS["pow of zero"]
-            return _of_domain(case, zero, "negative-power-of-zero", zero.outside)
+            return _of_domain(case, name, zero, "negative-power-of-zero", zero.outside)
     if name == "integer_pow" and case.params.get("y", 1) < 0 and reads(0, is_zero):
         return met("negative-power-of-zero", f"0 ** {case.params['y']} is infinite")
     if name in ("asin", "acos", "acosh"):
@@ -355,6 +368,9 @@ def _of_primitive(case: Case) -> Cause | None:
 _SUMS = ("dot_general", "reduce_sum", "conv_general_dilated", "cumsum", "psum", "psum_invariant")
 _EXPONENTIALS = ("exp", "exp2", "expm1", "sinh", "cosh")
 
+SINGLE = frozenset((*DOMAINS, *_EXPONENTIALS)) - {"div", "pow", "integer_pow"}
+"""Functions that are a single operation: any other one in a call of these belongs to the derivative."""
+
 
 def _of_overflow(case: Case) -> Cause | None:
     """An infinity computed from finite numbers by overflow; or the NaN that infinities of both signs add up to."""
@@ -374,7 +390,7 @@ def _of_overflow(case: Case) -> Cause | None:
         return _of_overflowing_call(case, "overflow-of-cast", text, f"{{x}}.astype(jnp.{kind})", safe, advice)
     if _divides(case):
         text = f"The result is larger than {kind} holds ({limit:.3g}): it divides by a number so close to 0"
-        call = CALLS.get(case.operation, DOMAINS[case.primitive].call)
+        call = CALLS.get(case.written, DOMAINS[case.primitive].call)
         return _of_overflowing_call(case, "overflow-of-division", text, call, "1.0", "replace what overflows")
     what = {
         "reduce_sum": "The sum", "psum": "The sum over devices", "psum_invariant": "The sum over devices",
@@ -391,7 +407,7 @@ def _of_overflow(case: Case) -> Cause | None:
             2, int(np.ceil(case.params.get("y", 0) if case.primitive == "integer_pow" else case.inputs[-1].high or 0))
         )
         safe = f"jnp.clip(x, -{large(case.dtype, n):g}, {large(case.dtype, n):g})"
-        call = CALLS.get(case.operation, _POWERS[case.primitive])
+        call = _POWERS[case.primitive]
         return _of_overflowing_call(case, "overflow", text.removesuffix("."), call, safe, "replace what overflows")
     if case.of in ("reduce_prod", "cumprod"):  # the number of factors is not known here
         return Cause("overflow", text)
@@ -408,8 +424,8 @@ def _of_exponential(case: Case, name: str, limit: float) -> Cause:
     is_even = name in ("sinh", "cosh")
     last += float(np.log(2)) if is_even else 0.0
     text = f"{name} overflows {jnp.dtype(case.dtype).name} from {last:.4g} on"
-    if case.operation != name:
-        return Cause("overflow-of-exp", f"{text}; it is in {case.operation}.")
+    if not case.is_call(name):
+        return Cause("overflow-of-exp", f"{text}; it is in {case.function}.")
     half = np.floor(last / 2)
     call, safe = f"jnp.{name}({{x}})", f"jnp.clip(x, -{half}, {half})" if is_even else f"{half}"
     advice = "replace what overflows exp" if name == "exp" else "replace what overflows"
@@ -419,7 +435,7 @@ def _of_exponential(case: Case, name: str, limit: float) -> Cause:
 
 def _of_overflowing_call(case: Case, id: str, text: str, call: str, safe: str, advice: str) -> Cause:
     """A call whose result is too large for its type, to be made with other arguments there."""
-    if case.is_derivative:  # the user has not written it
+    if case.is_derivative or not (case.primitive == "convert_element_type" or case.is_call(case.primitive)):
         return Cause(id, f"{text}.")
     return advised(id, f"{text}.", advice, code=chosen(f"jnp.isfinite({call.format(x='x')})", safe, call))
 

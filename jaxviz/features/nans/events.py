@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, is_of_users_rule
-from jaxviz.features.nans.advice import CALLS
-from jaxviz.features.nans.causes import Case, Operand, cause_of, is_slope, operand
+from jaxviz.features.nans.advice import ALIASES
+from jaxviz.features.nans.causes import SINGLE, Case, Operand, cause_of, is_slope, operand
 from jaxviz.features.nans.names import Names
 from jaxviz.features.nans.report import Devices, Event, Iteration, Passed
 from jaxviz.features.nans.run import kinds_of_all
@@ -86,24 +86,23 @@ def described(
     index = next((i for x in outs if (i := first_bad(x, birth.kind)) is not None), ())
     operands = tuple(_operand(names, birth.level, a, x, index) for a, x in zip(e.invars, ins, strict=True))
     results = tuple(operand(x, index) for x in outs)
-    operation, of, is_derivative = _own_operation(birth.level, e)
+    written = names.written(e)
+    operation, of, is_derivative = _own_operation(birth.level, e, written)
     dtype = next((a.dtype for a in e.operation.out_avals if jnp.issubdtype(a.dtype, jnp.inexact)), np.dtype(np.float32))
     zero = _reads_zero_cotangent(birth.level, e, operands)
     meets_zero = zero or (later is not None and later.zero_cotangent)
     hides = meets_zero if is_derivative else hidden
     behind = hides and _goes_into_where(birth.level, e, operation, is_derivative)
-    operation = written if (written := names.function(e)) in _WRITTEN else operation
     matrix = next((x for x in ins if getattr(x, "ndim", 0) >= 2), None)
-    case = Case(e.primitive.name, e.params, operation, of, is_derivative, operands, results, dtype, behind, matrix)
+    is_certain = not _is_by_jax(birth.level, e) or (written != "" and (of != e.primitive.name or of not in _OWN_SLOPES))
+    case = Case(
+        e.primitive.name, e.params, operation, of, is_derivative, operands, results, dtype, behind, matrix, written, is_certain,
+    )  # fmt: skip
     iterations, devices, branches = _steps(birth)
     return Event(
         _text(e), e.primitive.name, _phase(birth.level, e), _line_of(birth.level, e), operation, is_derivative, iterations,
         branches, operands, results, index, cause_of(case), is_exact, zero, devices, names.equation(birth.level, e, is_derivative),
     )  # fmt: skip
-
-
-_WRITTEN = (*CALLS, "norm", "std")
-"""Functions that are recognised by the user's expression, where JAX records only what they call."""
 
 
 def _operand(names: Names, level: Level, a: Atom, x: Any, index: tuple[int, ...]) -> Operand:
@@ -112,7 +111,7 @@ def _operand(names: Names, level: Level, a: Atom, x: Any, index: tuple[int, ...]
     if place is None:
         return operand(x, index, names.arguments.get(a, ""))
     e = level.program.equations[place]
-    operation, _, is_derivative = _own_operation(level, e)
+    operation, _, is_derivative = _own_operation(level, e, names.written(e))
     is_written = operation == "custom_vjp_call" and is_of_users_rule(e)  # a value that the user's rule computes
     if _is_cotangent(level, e) and not is_written:
         return replace(operand(x, index, names.differentiated(level, e)), is_cotangent=True)
@@ -150,8 +149,22 @@ def first_bad(x: Any, kind: int) -> tuple[int, ...] | None:
     return tuple(int(i) for i in np.argwhere(bad)[0]) if bad.any() else None
 
 
-def _own_operation(level: Level, e: Equation) -> tuple[str, str, bool]:
-    """The user's call that an equation belongs to, its primitive, and whether the equation is part of its derivative."""
+_OWN_SLOPES = ("pow", "integer_pow", "polygamma")
+"""Operations whose slope has the same operation, so that JAX's own gradient does not tell which of the two an equation is."""
+
+
+def _is_by_jax(level: Level, e: Equation) -> bool:
+    """Whether an equation is part of a gradient that JAX took."""
+    around = (e, *(outer for outer, _ in level.path))
+    return e.origin is None and any(compat.is_differentiated(x.source) for x in around)
+
+
+def _own_operation(level: Level, e: Equation, written: str) -> tuple[str, str, bool]:
+    """The user's call that an equation belongs to, its primitive, and whether the equation is part of its derivative.
+
+    Args:
+      written: what the user's expression calls, see `Names.written`.
+    """
     if e.origin is not None:
         own = next(reversed([e, *ancestors(e)]))
         called = compat.library_call(e.source) or compat.library_call(own.source)
@@ -162,8 +175,11 @@ def _own_operation(level: Level, e: Equation) -> tuple[str, str, bool]:
         return "custom_vjp_call", e.primitive.name, False
     # In JAX's own gradient, an equation is known to come from differentiation, and sometimes from transposition, but not from which
     # equation: that is one on the same line with a common operand or result, and with a slope like this.
-    around = (e, *(outer for outer, _ in level.path))
-    if any(compat.is_differentiated(x.source) for x in around):
+    if _is_by_jax(level, e):
+        own = ALIASES.get(written, written)
+        is_root = written in ("norm", "std") and e.primitive.name == "div"
+        if is_root or (own in SINGLE and is_slope(own, e.primitive.name)):
+            return written, own, True
         line, read = locate(e.source), {a for a in e.invars if isinstance(a, Var)}
         for other in level.program.equations:
             near = read.intersection((*other.invars, *other.outvars))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,10 +48,19 @@ class Names:
         within = [outer for outer, _ in level.path]
         return _expression(e, ROOM_IN_SENTENCE) or self.naming.name(e, within, room=ROOM_IN_SENTENCE)
 
-    def function(self, e: Equation) -> str:
-        """The name of the function that the user's expression calls, such as `log2`; '' if it is no call."""
-        called, is_call, _ = expression_at(locate(e.source)).partition("(")
-        return called.rpartition(".")[2] if is_call else ""
+    def written(self, e: Equation) -> str:
+        """What the user's expression calls, such as 'log2', or 'div' and 'pow' for operators; '' for anything else."""
+        try:
+            match ast.parse(expression_at(locate(e.source)), mode="eval").body:
+                case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+                    return name
+                case ast.BinOp(op=ast.Div()):
+                    return "div"
+                case ast.BinOp(op=ast.Pow()):
+                    return "pow"
+        except SyntaxError:  # no source
+            pass
+        return ""
 
 
 def _expression(e: Equation, room: int) -> str:
