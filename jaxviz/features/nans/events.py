@@ -175,10 +175,11 @@ def _own_operation(level: Level, e: Equation, written: str) -> tuple[str, str, b
         return "custom_vjp_call", e.primitive.name, False
     # In JAX's own gradient, an equation is known to come from differentiation, and sometimes from transposition, but not from which
     # equation: that is one on the same line with a common operand or result, and with a slope like this.
+    own = ALIASES.get(written, written)
+    if own in SINGLE:
+        return written, own, is_slope(own, e.primitive.name)
     if _is_by_jax(level, e):
-        own = ALIASES.get(written, written)
-        is_root = written in ("norm", "std") and e.primitive.name == "div"
-        if is_root or (own in SINGLE and is_slope(own, e.primitive.name)):
+        if written in ("norm", "std") and e.primitive.name == "div":
             return written, own, True
         line, read = locate(e.source), {a for a in e.invars if isinstance(a, Var)}
         for other in level.program.equations:
