@@ -173,14 +173,14 @@ def _own_operation(level: Level, e: Equation, written: str) -> tuple[str, str, b
         return operation, own.primitive.name, is_derivative
     if compat.is_of_custom_rule(e.source):
         return "custom_vjp_call", e.primitive.name, False
+    single = ALIASES.get(written, written)
+    if single in SINGLE:
+        return written, single, is_slope(single, e.primitive.name)
     # In JAX's own gradient, an equation is known to come from differentiation, and sometimes from transposition, but not from which
     # equation: that is one on the same line with a common operand or result, and with a slope like this.
-    own = ALIASES.get(written, written)
-    if own in SINGLE:
-        return written, own, is_slope(own, e.primitive.name)
     if _is_by_jax(level, e):
         if written in ("norm", "std") and e.primitive.name == "div":
-            return written, own, True
+            return written, "sqrt", True
         line, read = locate(e.source), {a for a in e.invars if isinstance(a, Var)}
         for other in level.program.equations:
             near = read.intersection((*other.invars, *other.outvars))

@@ -275,6 +275,7 @@ def _subject(
         d = _derived(f, args, kwargs, ())
     primal = d.primal
     _refuse_references(primal)
+    _refuse_types((args, kwargs))
     leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)
     inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
     names = tuple(name or f"argument {k}" for k, name in enumerate(primal.arg_names))
@@ -338,6 +339,12 @@ def _derived(
 def _is_plain_call(equation: Equation) -> bool:
     """Whether it is a call that is inlined before the search; a checkpoint is searched as one."""
     return is_call(equation) and not of(equation).is_checkpoint
+
+
+def _refuse_types(arguments: Any) -> None:
+    """Raises an error if an argument is a type without a value."""
+    if any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(arguments)):
+        raise TypeError("find_nan runs the function, so it needs arrays; got a ShapeDtypeStruct, which has no value.")
 
 
 def _refuse_references(program: Program) -> None:

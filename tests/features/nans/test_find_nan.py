@@ -857,6 +857,12 @@ def test_it_works_where_jit_is_disabled(f):
     assert what(report) == what(compiled)
 
 
+@pytest.mark.parametrize("f", [jnp.sum, jnp.sin])
+def test_types_without_values_are_refused(f):
+    with pytest.raises(TypeError, match="it needs arrays; got a ShapeDtypeStruct"):
+        jaxviz.find_nan(f, jax.ShapeDtypeStruct((3,), jnp.float32))
+
+
 def test_it_may_be_called_with_nothing():
     assert jaxviz.find_nan(lambda: jnp.log(0.0) + jnp.zeros(2)).results == ("the result",)
     assert jaxviz.find_nan(lambda: jnp.exp(0.0)) is None

@@ -158,7 +158,9 @@ def test_advice_for_an_element_keeps_all_others(written, name, dtype, hidden, by
             after = computed(repaired, statement, arrays, fixed, seen)
             assert np.isfinite(after[first:, i]).all(), (element, cause, after[:, i])
             was_finite = np.isfinite(before) & np.isfinite(before[:1])
-            np.testing.assert_allclose(after[was_finite], before[was_finite], rtol=RTOL.get(name, 0), err_msg=cause.remedy)
+            np.testing.assert_allclose(
+                after[was_finite], before[was_finite], rtol=RTOL.get(name, 0), err_msg=cause.remedy
+            )
 
 
 NOT_FOR_ELEMENTS = "jax.nn.softmax(x)", "x.astype(jnp.bfloat16)", "x.astype(jnp.float32)"
