@@ -309,7 +309,7 @@ def _subject(
 def _reason(error: Exception) -> str:
     """An error on one line, with the equation that it was raised for."""
     raised_for = (note for note in getattr(error, "__notes__", ()) if note.startswith("Raised while"))
-    return " ".join((first_line(error), *raised_for))
+    return ". ".join((first_line(error).removesuffix("."), *raised_for)).removesuffix(".") + "."
 
 
 def _differentiated(

@@ -797,6 +797,13 @@ def test_auxiliary_results_are_searched_too():
     assert report.born.cause.id == "log-of-zero"
 
 
+def test_what_is_harmless_in_an_auxiliary_result_is_listed():
+    report = jaxviz.find_nan(lambda x: (jnp.sum(x), jnp.where(x > 0, jnp.log(x), 0.0)), X, harmless=True)
+    assert not report
+    assert [p.operations for p in report.harmless] == [("log",)]
+    assert report.summary == "gradient of `<lambda>` in `x`: every result is finite"
+
+
 def own_step(grad):
     def step(w, x):
         value, slope = grad(lambda w: jnp.sum((w * x) ** 2))(w)

@@ -10,7 +10,7 @@ import pytest
 from short_runs import short
 
 import jaxviz
-from jaxviz.features.nans.advice import REMEDIES
+from jaxviz.features.nans.advice import DOMAINS, REMEDIES
 
 X = jnp.array([-1.0, 0.0, 4.0])
 HALF = jnp.array([300.0, 1.0], jnp.float16)
@@ -106,6 +106,10 @@ def computed(code, before, arrays, fixed, seen=True):
 def kinds(values):
     """For each element, which of the values are NaN, infinite and finite, so that one of each kind is tried."""
     return [tuple(column) for column in np.where(np.isfinite(values), 0, values).T.astype(str)]
+
+
+def test_all_operations_with_a_boundary_are_called():
+    assert {domain.partition(" ")[0] for domain in DOMAINS} <= set(CALLS)
 
 
 @pytest.fixture(scope="module")
