@@ -18,6 +18,7 @@ from benchmarks.device.device import (
     alone,
     distance,
     median_seconds,
+    seconds,
     size,
     text_of_seconds,
     values,
@@ -27,6 +28,7 @@ from benchmarks.device.raw import keep
 from benchmarks.device.rows import Row, guarded
 from benchmarks.models import transformer
 from benchmarks.nans import MOST_TIME
+from jaxviz.ir.own_code import is_own
 
 WITH_A_LINE = 0.9
 """The share of the kernels' time that should be led to lines."""
@@ -69,6 +71,29 @@ def _profiled(name: str) -> Iterator[Row]:
         yield Row(
             name, "time of a call", text_of_seconds(plain), text_of_seconds(found.run), abs(found.run / plain - 1) < 0.25 if size(False, True) else None, True,
         )  # fmt: skip
+
+
+def lines() -> Iterator[Row]:
+    f, args = transformer(size(2, 6))
+    yield from guarded("transformer", "`cost(…).measure()`", partial(_by_line, f, args))
+
+
+def _by_line(f: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Row]:
+    cost = jaxviz.cost(f, *args)
+    with alone():
+        gradient = jax.jit(jax.value_and_grad(f))
+        fused = seconds(partial(gradient, *args))
+        found = cost.measure()
+    total = found.seconds
+    led = sum(t.seconds for t in found.rows if is_own(t.location.file))
+    yield Row(
+        "transformer", "time of single equations with a line of the user's", f"at least {WITH_A_LINE:.0%}", f"{led / total:.0%}",
+        led >= WITH_A_LINE * total,
+    )  # fmt: skip
+    yield Row(
+        "transformer", "time of single equations, together, beside the compiled gradient", text_of_seconds(fused), text_of_seconds(total),
+        None, True, note="each equation is a program of its own",
+    )  # fmt: skip
 
 
 def _record(name: str, compiled: Any, args: Any) -> None:
@@ -185,5 +210,5 @@ def _compile_cost(f: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Row]
 
 
 PARTS = {
-    "profile": kernels, "find_nan": nans, "step": stepping, "probes": probing, "compile_cost": compiling,
+    "profile": kernels, "time by line": lines, "find_nan": nans, "step": stepping, "probes": probing, "compile_cost": compiling,
 }  # fmt: skip
