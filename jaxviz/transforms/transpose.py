@@ -134,6 +134,11 @@ def _typed_as(operation: Operation, cts: Sequence[Atom | None]) -> Operation:
     For example, the cotangent of a weakly typed value is strong if a matrix product with a strong one reads it, and a user's backward rule
     may return a higher precision than the value's.
     """
+    for a, ct in zip(operation.out_avals, cts, strict=True):
+        if ct is not None and ct.aval is not a:
+            break
+    else:  # nearly always
+        return operation
     if operation.programs and operation.primitive not in typed_by_cotangents:
         return operation
     avals = [

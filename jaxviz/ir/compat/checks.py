@@ -150,9 +150,13 @@ def as_weak_as(aval: Any, other: Any) -> Any:
 
 def as_cotangent(aval: Any, ct: Any) -> Any:
     """The type of a value whose cotangents have the type `ct`, which may be weak, or of another precision; the same object if it matches."""
-    aval = as_weak_as(aval, ct)
-    dtype = getattr(ct, "dtype", None)
-    if dtype is None or dtype == getattr(cotangent_type(aval), "dtype", dtype):
+    if ct is aval:
+        return aval
+    weak, dtype = getattr(ct, "weak_type", None), getattr(ct, "dtype", None)
+    if weak is not None and weak != getattr(aval, "weak_type", weak):
+        aval = as_weak_as(aval, ct)
+    # Creating a type of cotangents takes long, and that of a float has its dtype.
+    if dtype is None or dtype == getattr(aval, "dtype", None) or dtype == getattr(cotangent_type(aval), "dtype", dtype):
         return aval
     return aval.update(dtype=dtype)
 
