@@ -101,7 +101,9 @@ def _run(options: Any) -> int:
     except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        for text in getattr(error, "__notes__", ()):
+            complain(text)
         return 130
     except Exception as error:
         if options.traceback:

@@ -13,8 +13,8 @@ from jaxviz.derivation import Derivation
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Atom, Program
-from jaxviz.progress import counting
 from jaxviz.report.tables import device_names, device_text
+from jaxviz.runtime.stoppable import compiled_by_jax
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,7 @@ def compiled_parts(derivation: Derivation) -> list[int | None]:
       the errors of compiling.
     """
     forward, inputs = derivation.forward, input_types(derivation)
-    with counting("compiling"):
-        compiled = jax.jit(as_function(forward), keep_unused=True).lower(*inputs).compile()
+    compiled = compiled_by_jax(jax.jit(as_function(forward), keep_unused=True).lower(*inputs))
     shardings: dict[Atom, Any] = dict(zip(forward.outvars, jax.tree.leaves(compiled.output_shardings), strict=True))
     shardings |= zip(forward.invars, jax.tree.leaves(compiled.input_shardings), strict=True)
     return [_parts(shardings[a], a.aval) for a in derivation.linearized.residuals]

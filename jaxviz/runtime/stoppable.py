@@ -1,14 +1,20 @@
-"""Interruptible compilation, once for each program and flags.
+"""Compiles the programs of reports: interruptibly, and once for each program and flags.
 
-XLA itself cannot be interrupted. It compiles in a separate thread; an interrupt ends the wait, XLA finishes, and the result is used when it
-is requested again.
+XLA cannot be interrupted, so a compilation has a thread of its own, and whoever requests it waits for that. It is requested, then running, then
+over, with a result or an error. An interrupt ends only the waiting: XLA finishes, and the result is used when it is requested again. If nobody waits
+any more when its turn comes, it does not begin.
+
+Compilations run beside each other, except for those that need the process for themselves, because they are timed or their log is read. Turns are in the
+order of the requests. Python waits at its end for what is running, since a thread that is still in XLA would abort the process; and a process that was
+forked from this one has no threads, so it begins without what was not over.
 """
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import hashlib
 import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,6 +26,7 @@ import jax
 from jaxviz.ir import compat
 from jaxviz.ir.sharing import on_clearing
 from jaxviz.progress import counting
+from jaxviz.runtime.compilations import unwatched
 
 T = TypeVar("T")
 
@@ -27,99 +34,175 @@ _KEPT = 8
 """How many compiled programs are kept."""
 _GLANCE = 0.05
 """How often to check whether the user wants to stop, in seconds."""
+_INTERRUPTED = 130
+
+GOES_ON = "XLA cannot be interrupted: it finishes in the background. The next request waits for it, and so does the end of Python."
 
 
-class _Work(Generic[T]):
-    """Work in a thread, started when it is first waited for, and its result."""
+class _Turns:
+    """The compilations that are requested or running, in the order of their requests."""
 
-    def __init__(self, work: Callable[[], T]):
-        self.made: list[T] = []
-        self.raised: BaseException | None = None
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.line: list[_Compilation[Any]] = []
+
+    def take(self, of: _Compilation[Any]) -> bool:
+        """Waits until a compilation may run; False if it need not, because another thread runs it, or because nobody waits for it."""
+        with self.changed:
+            if of in self.line or of.over.is_set():
+                return False
+            self.line.append(of)
+            self.changed.wait_for(lambda: self._may_run(of))
+            if of.waiting:
+                return True
+            self._remove(of)
+            return False
+
+    def end(self, of: _Compilation[Any]) -> None:
+        with self.changed:
+            of.over.set()
+            self._remove(of)
+
+    def _may_run(self, of: _Compilation[Any]) -> bool:
+        before = self.line[: self.line.index(of)]
+        return not before if of.is_alone else not any(c.is_alone for c in before)
+
+    def _remove(self, of: _Compilation[Any]) -> None:
+        self.line.remove(of)
+        self.changed.notify_all()
+
+
+_turns = _Turns()
+
+
+class _Compilation(Generic[T]):
+    """A compilation, which begins when it is first waited for.
+
+    Args:
+      work: compiles.
+      is_alone: whether nothing else may be compiled meanwhile.
+    """
+
+    def __init__(self, work: Callable[[], T], is_alone: bool):
+        self.is_alone = is_alone
+        self.over = threading.Event()
+        self.error: BaseException | None = None
+        self.waiting: set[object] = set()
+        """One entry for each call that waits; a number could be wrong after an interrupt."""
+        self._made: list[T] = []
         self._work: Callable[[], T] | None = work
-        self._thread = threading.Thread(target=self._run, name="jaxviz compiling", daemon=True)
 
-    def _run(self) -> None:
-        assert self._work is not None
-        try:
-            self.made.append(self._work())
-        except BaseException as error:
-            self.raised = error
-        finally:
-            self._work = None  # it may refer to large data
-
-    def wait(self) -> None:
-        if self._thread.ident is None:
-            with contextlib.suppress(RuntimeError):  # interrupted while it was starting
-                self._thread.start()
-        while self._thread.is_alive():
-            self._thread.join(_GLANCE)
-
-    @property
     def result(self) -> T:
-        """The result, once the work has been waited for.
+        """The result, which is waited for.
 
         Raises:
+          KeyboardInterrupt: the user interrupts the waiting.
           the error of the work.
         """
-        if self.raised is not None:
-            raise self.raised
-        return self.made[0]
+        waits = object()
+        try:
+            self.waiting.add(waits)
+            if not self.over.is_set():
+                # The thread itself finds out whether another one does the work: here, an interrupt may occur between any two steps.
+                threading.Thread(target=self._run, name="jaxviz compiling", daemon=False).start()
+            while not self.over.wait(_GLANCE):
+                pass
+        except KeyboardInterrupt as error:
+            if not self.over.is_set():
+                error.add_note(GOES_ON)
+            raise
+        finally:
+            self.waiting.discard(waits)
+        if self.error is not None:
+            raise self.error
+        return self._made[0]
+
+    def _run(self) -> None:
+        if not _turns.take(self):
+            return
+        try:
+            with unwatched():
+                self._made.append(self._work())  # type: ignore[misc]
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._work = None  # it may refer to large data
+            _turns.end(self)
 
 
-_kept: OrderedDict[str, _Work[Any]] = OrderedDict()
-_alone: list[_Work[Any]] = []
-"""Held by measurements, so that only one runs at a time."""
+_known: OrderedDict[str, _Compilation[Any]] = OrderedDict()
+"""The compilations by program, way and flags: all that are not over, and the latest with results."""
+_lock = threading.Lock()
 
 
 def forget_compiled() -> None:
     """Drops what was compiled."""
-    _kept.clear()
+    with _lock:
+        _known.clear()
 
 
 on_clearing(forget_compiled)
 
 
-def compiled_once(lowered: Any, how: str, work: Callable[[], T]) -> T:
+def compiled_once(lowered: Any, how: str, work: Callable[[], T], is_alone: bool = False) -> T:
     """The result of compiling a lowered program: a cached one with the same flags, or a new one.
 
     Args:
       lowered: the result of `jax.jit(f).lower(...)`.
       how: identifies the way in which it is compiled, if there are several.
       work: compiles it; it runs in another thread.
+      is_alone: whether nothing else may be compiled meanwhile, as when it reads XLA's log.
 
     Raises:
       KeyboardInterrupt: the user interrupts it. Requested again, a compilation that is under way is waited for instead of restarted.
       the errors of compiling.
     """
-    key = key_of(lowered, how)
-    of: _Work[T] | None = _kept.get(key)
-    if of is None:
-        of = _kept[key] = _Work(work)
-        while len(_kept) > _KEPT:
-            _kept.popitem(last=False)
-    _kept.move_to_end(key)
-    with counting("compiling"):
-        of.wait()
-    if of.raised is not None:
-        _kept.pop(key, None)
-    return of.result
+    return _result(key_of(lowered, how), work, is_alone, is_kept=True)
 
 
-def compiled_alone(work: Callable[[], T]) -> T:
-    """The result of work that is timed: it begins when interrupted work has finished.
+def compiled_by_jax(lowered: Any) -> Any:
+    """Compiles a lowered program as JAX does, and returns its `jax.stages.Compiled`.
+
+    Raises:
+      as for `compiled_once`.
+    """
+    return compiled_once(lowered, "as by JAX", lowered.compile)
+
+
+def compiled_alone(key: str, work: Callable[[], T]) -> T:
+    """The result of work that is timed: nothing else is compiled meanwhile, and the result is not kept.
+
+    Args:
+      key: identifies the work, which is done once for all who request it meanwhile.
+      work: compiles; it runs in another thread.
 
     Raises:
       KeyboardInterrupt: the user interrupts it.
       what the work raises.
     """
-    while _alone:
-        _alone[-1].wait()
-        _alone.pop()
-    of = _Work(work)
-    _alone.append(of)
-    of.wait()
-    _alone.remove(of)
-    return of.result
+    return _result(key, work, is_alone=True, is_kept=False)
+
+
+def _result(key: str, work: Callable[[], T], is_alone: bool, is_kept: bool) -> T:
+    with _lock:
+        of: _Compilation[T] = _known.setdefault(key, _Compilation(work, is_alone))
+        _known.move_to_end(key)
+        ended = [k for k, c in _known.items() if c.over.is_set() and k != key]
+        for k in ended[: len(_known) - _KEPT]:
+            del _known[k]
+    with counting("compiling"):
+        try:
+            made = of.result()
+        finally:
+            if of.over.is_set() and (of.error is not None or not is_kept):
+                _forget(key, of)
+    return made
+
+
+def _forget(key: str, of: _Compilation[Any]) -> None:
+    with _lock:
+        if _known.get(key) is of:
+            del _known[key]
 
 
 def key_of(lowered: Any, how: str = "") -> str:
@@ -129,3 +212,25 @@ def key_of(lowered: Any, how: str = "") -> str:
     settings = repr(sorted((k, v) for k, v in jax.config.values.items() if "compil" in k or "shardy" in k))
     told = "\n".join([compat.told_of(lowered), how, *flags, *backend, settings])
     return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _forked() -> None:
+    """In a forked process: the threads are gone, and a lock may have been held by one of them."""
+    global _lock, _turns
+    _lock, _turns = threading.Lock(), _Turns()
+    for key in [k for k, c in _known.items() if not c.over.is_set()]:
+        del _known[key]
+
+
+def _leave() -> None:
+    """At the end of Python, which has waited for all threads, unless the user has interrupted that too."""
+    if _turns.line:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(_INTERRUPTED)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forked)
+atexit.register(_leave)

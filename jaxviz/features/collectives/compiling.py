@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +21,8 @@ from jaxviz.runtime.stoppable import compiled_once
 
 _PASS = "shardy-xla"
 """The pass after which XLA knows the layout of each value; it partitions the program right after it."""
+_ROOM, _ROOM_FOR_EACH = 64 << 20, 64
+"""The free bytes that a folder needs, at least and for each character of the program."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +31,8 @@ class Partitioned:
 
     Args:
       module: the compiled program, as a serialized `HloModuleProto`.
-      before: the same before partitioning, with the layouts of all values; None if XLA did not expose it.
+      before: the same before partitioning, with the layouts of all values; None if it is not known.
+      unknown: why not, or ''.
       warned: the reshards that XLA warned about; None if its log could not be read.
       compiler: the compiler.
       compiled: JAX's object for the compiled program.
@@ -35,6 +40,7 @@ class Partitioned:
 
     module: bytes
     before: bytes | None
+    unknown: str
     warned: tuple[Warned, ...] | None
     compiler: Compiler
     compiled: Any = field(repr=False)
@@ -47,20 +53,39 @@ def partitioned(lowering: Lowering) -> Partitioned:
       KeyboardInterrupt: the user stops it.
       the errors of compiling.
     """
-    made = compiled_once(lowering.lowered, "shown as it is divided", lambda: _compile(lowering))
+    made = compiled_once(lowering.lowered, "shown as it is divided", lambda: _compile(lowering), is_alone=True)
     lowering.take(made.compiled)
     return made
 
 
 def _compile(lowering: Lowering) -> Partitioned:
-    with tempfile.TemporaryDirectory(prefix="jaxviz-") as folder, reading_log() as log:
+    with _folder(len(lowering.lowered.as_text())) as folder, reading_log() as log:
         with compat.compiled_afresh():  # a program from JAX's own cache has neither layouts nor a log
-            compiled = lowering.lowered.compile(compiler_options=_options(folder))
-        before = _before(Path(folder))
-    (module,) = compiled.runtime_executable().hlo_modules()[:1]
+            compiled = lowering.lowered.compile(compiler_options=_options(folder) if folder else None)
+        before = _before(Path(folder)) if folder else None
+    executable = compiled.runtime_executable()
+    compiler = _compiler(executable)
+    unknown = f"XLA on {compiler.backend} does not expose the program that it partitions" if folder else _NO_ROOM
+    (module,) = executable.hlo_modules()[:1]
     return Partitioned(
-        module.as_serialized_hlo_module_proto(), before, _warned(log), _compiler(compiled.runtime_executable()), compiled,
+        module.as_serialized_hlo_module_proto(), before, unknown if before is None else "", _warned(log), compiler, compiled,
     )  # fmt: skip
+
+
+_NO_ROOM = "No temporary folder has room for the program that XLA partitions (set the environment variable TMPDIR to one that has)"
+
+
+@contextlib.contextmanager
+def _folder(n: int) -> Iterator[str | None]:
+    """A temporary folder for what XLA writes of a program with that many characters; None if it may not have enough room: XLA ends the
+    process if the disk is full."""
+    with contextlib.ExitStack() as stack:
+        folder = None
+        with contextlib.suppress(OSError):
+            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxviz-", ignore_cleanup_errors=True))
+            if shutil.disk_usage(made).free >= max(_ROOM, _ROOM_FOR_EACH * n):
+                folder = made
+        yield folder
 
 
 def _options(folder: str) -> dict[str, Any]:

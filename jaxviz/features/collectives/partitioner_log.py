@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 _WARNING = re.compile(
@@ -37,7 +37,7 @@ class Warned:
     type: str
 
 
-@dataclass
+@dataclass(eq=False)
 class Log:
     """What was logged.
 
@@ -67,6 +67,105 @@ def read_warning(line: str) -> Warned | None:
     )  # fmt: skip
 
 
+class _Redirection:
+    """Of the process's standard error: there is one for all logs that are read at the same time.
+
+    The first log begins it and the last one ends it, in whatever order they are closed. Another process may have inherited the pipe, so its end cannot
+    be waited for: a mark in it says that all that was written before has been read, and the thread reads on as long as somebody can write.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.logs: tuple[Log, ...] = ()
+        self.usual = self.pipe = -1
+        self.is_read = threading.Event()
+
+    def open(self, log: Log) -> None:
+        """
+        Raises:
+          OSError: the process has no standard error.
+        """
+        with self.lock:
+            if not self.logs:
+                self._begin()
+            self.logs = (*self.logs, log)
+
+    def close(self, log: Log) -> None:
+        with self.lock:
+            if log not in self.logs:  # it was opened before this process was forked
+                return
+            if len(self.logs) == 1:
+                os.dup2(self.usual, 2)
+            os.write(self.pipe, _MARK)
+            self.is_read.wait()
+            self.is_read.clear()
+            self.logs = tuple(other for other in self.logs if other is not log)
+            if not self.logs:
+                self.restore()
+
+    def restore(self) -> None:
+        """Makes standard error what it was, and lets go of the pipe."""
+        os.dup2(self.usual, 2)
+        os.close(self.usual)
+        os.close(self.pipe)
+
+    def _begin(self) -> None:
+        self.usual = os.dup(2)
+        with contextlib.suppress(Exception):  # the stream of a notebook or a test may be closed
+            sys.stderr.flush()
+        reads, self.pipe = os.pipe()
+        threading.Thread(target=self._pass_on, args=(reads, os.dup(2)), name="jaxviz log", daemon=True).start()
+        os.dup2(self.pipe, 2)
+
+    def _pass_on(self, reads: int, usual: int) -> None:
+        rest = b""
+        while got := os.read(reads, 65536):
+            rest += got
+            while _MARK in rest:
+                before, _, rest = rest.partition(_MARK)
+                self._sort(before.splitlines(keepends=True), usual)
+                self.is_read.set()
+            *lines, rest = rest.split(b"\n")
+            self._sort([line + b"\n" for line in lines], usual)
+            # A progress bar does not end its line.
+            if rest and not rest[:1].isalnum() and _MARK[:1] not in rest:
+                _write(rest, usual)
+                rest = b""
+        self._sort([rest], usual)
+        os.close(reads)
+        os.close(usual)
+
+    def _sort(self, lines: Iterable[bytes], usual: int) -> None:
+        for line in lines:
+            text = line.decode(errors="replace")
+            logs = self.logs if read_warning(text) is not None else ()
+            for log in logs:
+                log.lines.append(text)
+            if not logs:
+                _write(line, usual)
+
+
+_MARK = b"\0jaxviz\0"
+_redirection = _Redirection()
+
+
+def _write(line: bytes, usual: int) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it, or the disk is full; XLA must not wait for us
+        os.write(usual, line)
+
+
+def _forked() -> None:
+    """In a forked process: no thread reads the pipe for it."""
+    global _redirection
+    if _redirection.logs:
+        _redirection.restore()
+    _redirection = _Redirection()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forked)
+
+
 @contextlib.contextmanager
 def reading_log() -> Iterator[Log]:
     """Within it, removes these warnings from the process's standard error; everything else is passed on.
@@ -75,46 +174,12 @@ def reading_log() -> Iterator[Log]:
     """
     log = Log()
     try:
-        kept = os.dup(2)
-    except OSError:  # a process without stderr
+        _redirection.open(log)
+    except OSError:
         log.is_read = False
         yield log
         return
-    with contextlib.suppress(Exception):  # the stream of a notebook or a test may be closed
-        sys.stderr.flush()
-    reads, writes = os.pipe()
-    os.dup2(writes, 2)
-    os.close(writes)
-    thread = threading.Thread(target=_pass_on, args=(reads, kept, log), name="jaxviz log", daemon=True)
-    thread.start()
     try:
         yield log
     finally:
-        os.dup2(kept, 2)  # closes the pipe's last writing end
-        thread.join()
-        os.close(reads)
-        os.close(kept)
-
-
-def _pass_on(reads: int, kept: int, log: Log) -> None:
-    rest = b""
-    while True:
-        got = os.read(reads, 65536)
-        if not got:
-            break
-        *lines, rest = (rest + got).split(b"\n")
-        for line in lines:
-            _sort(line + b"\n", kept, log)
-        if rest and not rest[:1].isalnum():  # a progress bar, which does not end the line
-            os.write(kept, rest)
-            rest = b""
-    if rest:
-        _sort(rest, kept, log)
-
-
-def _sort(line: bytes, kept: int, log: Log) -> None:
-    text = line.decode(errors="replace")
-    if read_warning(text) is not None:
-        log.lines.append(text)
-    else:
-        os.write(kept, line)
+        _redirection.close(log)

@@ -159,7 +159,7 @@ def _notes(made: Partitioned) -> Iterator[str]:
         )
     elif made.before is None:
         yield (
-            f"XLA on {made.compiler.backend} does not expose the program that it partitions: causes come from the layouts that Shardy assigns to "
+            f"{made.unknown}: causes come from the layouts that Shardy assigns to "
             "the program that JAX passes to XLA, and XLA's own layouts may differ."
         )  # fmt: skip
     if made.warned is None:

@@ -16,11 +16,11 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Program
-from jaxviz.progress import counting
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import device_names, device_text, format_bytes, more_rows, nbytes, repeated
 from jaxviz.runtime.cache import function_name
+from jaxviz.runtime.stoppable import compiled_by_jax
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,7 @@ def report_compiled(
     fun: Callable[..., Any], traced: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
 ) -> CompileReport:
     """The report of a call that `jax.jit` has traced; see `jaxviz.jit`."""
-    with counting("compiling"):
-        compiled = traced.lower().compile()
+    compiled = compiled_by_jax(traced.lower())
     program = read_jaxpr(traced.jaxpr)
     donated = [i.donated for i in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
     given, static = _arguments(fun, args, kwargs, options)

@@ -6,7 +6,6 @@ import hashlib
 import os
 import statistics
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from jaxviz.features.compile_cost.instructions import Instruction, after_xla, be
 from jaxviz.features.profile.sampling import Stack, sampled
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
-from jaxviz.ir.sharing import on_clearing
+from jaxviz.ir.sharing import SharedTable
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.trace import noting_arguments, with_fixed
 from jaxviz.report.report import Data
@@ -192,37 +191,28 @@ def _named(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
     return made
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class _Compiled:
-    """What is known of a compiled program: the seconds of each compilation, and its instructions."""
+    """One compilation of a program: its seconds, and the instructions if they were asked for and the backend exposes them."""
 
-    seconds: list[Seconds] = field(default_factory=list)
-    after: tuple[Instruction, ...] | None = None
-
-    def measure(self, lowered: Any) -> None:
-        """Compiles it again."""
-        with usual_stack, compat.compiled_afresh(), clocked(True) as compiling:
-            compiled = lowered.compile()
-        if not self.seconds:
-            self.after = after_xla(compiled)
-        self.seconds += compiling
+    seconds: Seconds
+    after: tuple[Instruction, ...] | None
 
 
-_REMEMBERED = 64
-_compiled: OrderedDict[str, _Compiled] = OrderedDict()
-"""The latest compiled programs by program, lines and flags: they are not compiled again when requested again, or after an interrupt."""
+_REMEMBERED = 128
+_compiled: SharedTable[_Compiled] = SharedTable(_REMEMBERED)
+"""The latest compilations by program, lines and flags, and by their number: they are not repeated when they are requested again."""
+forget_compiled = _compiled.clear
 
 
-def forget_compiled() -> None:
-    """Drops the cached compiled program."""
-    _compiled.clear()
+def _compile(lowered: Any, with_instructions: bool = False) -> _Compiled:
+    with usual_stack, compat.compiled_afresh(), clocked(True) as compiling:
+        compiled = lowered.compile()
+    return _Compiled(compiling[0], after_xla(compiled) if with_instructions else None)
 
 
-on_clearing(forget_compiled)
-
-
-def _known(lowered: Any) -> _Compiled:
-    """The entry for a program, to be filled in. Large constants count with their types only, as they do for XLA's time."""
+def _key_of(lowered: Any) -> str:
+    """A key for a program. Large constants count with their types only, as they do for XLA's time."""
     module = lowered.compiler_ir("stablehlo").operation
     lines = [(at.file, at.line) if (at := next(iter(i.lines), None)) else None for i in before_xla(lowered)]
     device = jax.devices()[0]
@@ -230,12 +220,7 @@ def _known(lowered: Any) -> _Compiled:
         module.get_asm(large_elements_limit=16, large_resource_limit=16), lines, os.environ.get("XLA_FLAGS", ""), version("jaxlib"),
         device.platform, device.device_kind,
     )  # fmt: skip
-    key = hashlib.sha256(repr(parts).encode()).hexdigest()
-    found = _compiled.setdefault(key, _Compiled())
-    _compiled.move_to_end(key)
-    while len(_compiled) > _REMEMBERED:
-        _compiled.popitem(last=False)
-    return found
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @dataclass
@@ -284,13 +269,16 @@ class Measured:
     def compile(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> None:
         """Traces, lowers and compiles again."""
         lowered = self.lower(fun, inputs)
-        known, n = _known(lowered), len(self.compiling)
-        if n == len(known.seconds):
-            compiled_alone(lambda: known.measure(lowered))
+        n = len(self.compiling)
+        key = f"{_key_of(lowered)}, compilation {n}"
+        found = _compiled.get(key)
+        if found is None:
+            found = _compiled.keep(key, compiled_alone(key, lambda: _compile(lowered, with_instructions=n == 0)))
         else:
             self.remembered += 1
-        self.compiling.append(known.seconds[n])
-        self.after = known.after
+        self.compiling.append(found.seconds)
+        if n == 0:
+            self.after = found.after
 
 
 def sampled_tracing(fun: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[Stack, float]]:
@@ -303,5 +291,6 @@ def sampled_tracing(fun: Callable[..., Any], inputs: Sequence[Any]) -> list[tupl
 
 def warmed_up() -> None:
     """Makes JAX do everything that it only does for the first program of a process."""
-    with compat.compiled_afresh():
-        jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((2,), jnp.float32)).compile()
+    compiled_alone(
+        "warming up", lambda: _compile(jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((2,), jnp.float32)))
+    )

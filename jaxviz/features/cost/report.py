@@ -45,6 +45,7 @@ from jaxviz.report.tables import (
     repeated,
     short_location,
 )
+from jaxviz.runtime.stoppable import compiled_by_jax
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
 _TOP = 12
@@ -210,8 +211,7 @@ class CostReport(CostOfRows, Report):
     @cached_property
     @usual_stack
     def _compiled(self) -> Any:
-        with counting("compiling"):
-            return self._lowered.compile()
+        return compiled_by_jax(self._lowered)
 
     @cached_property
     @usual_stack

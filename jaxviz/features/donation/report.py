@@ -22,6 +22,7 @@ from jaxviz.report.report import Listed, Report, Table, attributes
 from jaxviz.report.tables import format_bytes, listed, more_rows, nbytes, repeated
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import unwatched
+from jaxviz.runtime.stoppable import compiled_by_jax
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
     fun, info = jitted
     with unwatched(), noting_arguments(f, args, kwargs):
         traced = underneath.trace(*args, **kwargs)
-        compiled = traced.lower().compile()
+        compiled = compiled_by_jax(traced.lower())
     program = read_jaxpr(traced.jaxpr)
     given = [x.donated for x in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
     names = compat.argument_paths(fun, info, args, kwargs)

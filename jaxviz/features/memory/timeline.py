@@ -32,6 +32,7 @@ from jaxviz.progress import counting
 from jaxviz.report import pictures
 from jaxviz.report.report import Drawn, Part, Report, Table, attributes
 from jaxviz.report.tables import format_bytes, more_rows, repeated, short_location
+from jaxviz.runtime.stoppable import compiled_by_jax
 from jaxviz.transforms.inline import inlined
 from jaxviz.transforms.unopened import unopened_note
 
@@ -463,8 +464,7 @@ def xla_memory(derivation: Derivation, donated: Sequence[bool]) -> XlaMemory:
 def xla_figures(function: Callable[..., Any], types: Sequence[Any], donated: Sequence[bool]) -> XlaMemory:
     """XLA's figures for a function of arrays with these types, some of them donated."""
     jitted: Callable[..., Any] = jax.jit(function, donate_argnums=tuple(i for i, d in enumerate(donated) if d))
-    with counting("compiling"):
-        found = jitted.lower(*types).compile().memory_analysis()  # type: ignore[attr-defined]
+    found = compiled_by_jax(jitted.lower(*types)).memory_analysis()  # type: ignore[attr-defined]
     return XlaMemory(
         int(found.argument_size_in_bytes), int(found.output_size_in_bytes), int(found.temp_size_in_bytes),
         int(found.alias_size_in_bytes), jax.default_backend(),

@@ -21,10 +21,10 @@ from jaxviz.features.remat.forms import Trade
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Program
-from jaxviz.progress import counting
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table, attributes
 from jaxviz.report.tables import counted, format_bytes, repeated, short_location
+from jaxviz.runtime.stoppable import compiled_by_jax
 
 _UNDONE = 0.95
 """A plan counts as undone if XLA's temporaries do not fall below this share, although the model predicts it,"""
@@ -231,8 +231,7 @@ def compiled_gradient(derivation: Derivation, program: Program) -> Compiled:
 
 
 def _compiled(function: Callable[..., Any], types: Sequence[Any], donated: tuple[int, ...] = ()) -> Compiled:
-    with counting("compiling"):
-        made = jax.jit(function, donate_argnums=donated).lower(*types).compile()
+    made = compiled_by_jax(jax.jit(function, donate_argnums=donated).lower(*types))
     memory = made.memory_analysis()
     cost = made.cost_analysis() or {}
     taken = [memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes]
