@@ -111,7 +111,7 @@ def _is_shown() -> bool:
 def _notebook() -> Any:
     """IPython if it runs a notebook, as in `tqdm.auto`; it is already imported then, and nothing here imports it."""
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
+    shell = getattr(ipython, "get_ipython", lambda: None)()  # another thread may be importing it
     return ipython if shell is not None and "IPKernelApp" in shell.config else None
 
 

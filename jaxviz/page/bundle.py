@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anywidget
 import ipywidgets
@@ -33,7 +34,18 @@ MISSING_BUNDLE = (
 )
 
 
-class Bundle(ipywidgets.Widget):  # type: ignore[misc]
+class OneWay:
+    """Of a widget, a page sets only the traits that say what is shown; all others are Python's."""
+
+    from_page: ClassVar[frozenset[str]] = frozenset()
+    """The names of the traits that a page may set."""
+
+    def set_state(self, sync_data: Mapping[str, Any]) -> None:
+        """Takes what a page has set, as ipywidgets passes it on."""
+        super().set_state({name: value for name, value in sync_data.items() if name in self.from_page})  # type: ignore[misc]
+
+
+class Bundle(OneWay, ipywidgets.Widget):  # type: ignore[misc]
     """The code, as a widget without a view: other widgets refer to it, and it is saved with the notebook like them.
 
     Traits:
@@ -47,7 +59,7 @@ class Bundle(ipywidgets.Widget):  # type: ignore[misc]
     build = traitlets.Unicode("").tag(sync=True)
 
 
-class Bundled(anywidget.AnyWidget):  # type: ignore[misc]
+class Bundled(OneWay, anywidget.AnyWidget):  # type: ignore[misc]
     """A widget whose code is in the bundle; sends the parts that a page requests.
 
     Args:

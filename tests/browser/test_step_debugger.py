@@ -110,10 +110,12 @@ def test_two_views_an_error_and_a_kernel_that_goes(in_lab):
     second = page.get_by_test_id("stepper").last
     expect(next_equation(stepper)).to_contain_text("scan")
 
-    # A predicate that raises is reported by both, and breaks neither.
-    stepper.get_by_test_id("break-kind").select_option("predicate")
+    # A predicate that raises is reported by both, and breaks neither; the page's own conditions are no Python.
+    stepper.get_by_test_id("break-kind").select_option("condition")
     stepper.get_by_test_id("break-text").fill("lambda v: v.no_such_thing")
     stepper.get_by_test_id("break-add").click()
+    expect(stepper.get_by_test_id("break-failure")).to_contain_text("Write a comparison such as")
+    ask_kernel(page, "s.break_at(when=lambda v: v.no_such_thing)")
     expect(second.get_by_test_id("breakpoint")).to_have_count(1)
     second.get_by_test_id("move-continue").click()
     expect(stepper.get_by_test_id("step-failure")).to_contain_text("no_such_thing")
@@ -123,9 +125,7 @@ def test_two_views_an_error_and_a_kernel_that_goes(in_lab):
     expect(stepper.get_by_test_id("step-failure")).to_be_hidden()
 
     # Slow operations say so.
-    second.get_by_test_id("break-kind").select_option("predicate")
-    second.get_by_test_id("break-text").fill("lambda v: __import__('time').sleep(0.06)")
-    second.get_by_test_id("break-add").click()
+    ask_kernel(page, "s.break_at(when=lambda v: __import__('time').sleep(0.06))")
     expect(second.get_by_test_id("breakpoint")).to_have_count(1)
     second.get_by_test_id("move-continue").click()
     expect(second.get_by_test_id("busy")).to_have_text(re.compile(r"(waiting for the kernel|running) · \d+ s"))

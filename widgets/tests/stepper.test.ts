@@ -278,7 +278,7 @@ test("breakpoints are set and removed in the gutters", async () => {
 
 test.each([
   ["primitive", " tanh ", { primitive: "tanh" }],
-  ["when", "lambda v: v > 1", { when: "lambda v: v > 1" }],
+  ["when", "max > 1", { when: "max > 1" }],
   ["line", "41", { line: "41" }],
   ["non_finite", "", { non_finite: true }],
 ])("a breakpoint of the kind %s is added", async (kind, text, condition) => {

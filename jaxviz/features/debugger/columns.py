@@ -187,8 +187,15 @@ class StepperView:
                 self._lines.setdefault(self._sources.number(at), set()).add(at.line)
 
     def path_of(self, file: int) -> str:
-        """The path of a file by its number."""
-        return list(self._sources.numbers)[file]
+        """The path of a file by its number.
+
+        Raises:
+          SteppingError: there is no file with that number.
+        """
+        files = list(self._sources.numbers)
+        if not 0 <= file < len(files):
+            raise SteppingError(f"There is no file {file}: the run has {len(files)}, numbered from 0.")
+        return files[file]
 
     def equation(self, stage: str, path: StaticPath, index: int) -> Equation:
         """An equation by its position.

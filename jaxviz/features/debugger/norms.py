@@ -15,13 +15,10 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.features.debugger.kept import Frame
 from jaxviz.features.debugger.per_array import PerArray
 from jaxviz.features.debugger.stepper import Stepper
-from jaxviz.features.debugger.summaries import fingerprint
+from jaxviz.features.debugger.summaries import FEW, fingerprint
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
-
-_FEW = 65536
-"""The number of elements up to which NumPy is as fast as a compiled function, which would be compiled for each shape."""
 
 
 class Norm(NamedTuple):
@@ -167,7 +164,7 @@ def _measure(value: Any) -> Norm | None:
         return None
     if isinstance(value, jax.Array) and (value.is_deleted() or not value.is_fully_addressable):
         return None
-    if value.size > _FEW:
+    if value.size > FEW:
         bad, norm, _ = fingerprint(value)
         worst = "" if not bad else "NaN" if bool(jnp.isnan(value).any()) else "Inf"
         return Norm(float(norm), worst)

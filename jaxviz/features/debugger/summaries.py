@@ -21,6 +21,8 @@ _jit: Callable[[Any], Any] = jax.jit
 BINS = 40
 PICTURE = (64, 64)
 """The most rows and columns of a picture."""
+FEW = 65536
+"""The number of elements up to which NumPy is as fast as a compiled function, which would be compiled for each shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def summarize(x: Any) -> Summary:
         return Summary(kind, shape, size, note="zeros without a value: the tangents of integers")
     if size == 0:
         return Summary(kind, shape, 0, note="has no elements")
-    found: dict[str, Any] = jax.device_get(_measure(_plain(x)))
+    found: dict[str, Any] = jax.device_get(_measure(in_plain_type(x)))
     is_whole = aval.dtype == np.bool_ or jnp.issubdtype(aval.dtype, jnp.integer)
     number: Callable[[Any], Any] = int if is_whole else float
     finite, first = int(found["finite"]), int(found["first"])
@@ -174,7 +176,7 @@ def is_finite(x: Any) -> bool:
     dtype = getattr(compat.aval_of(x), "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jnp.inexact) or np.size(x) == 0:
         return True
-    return bool(_all_finite(_plain(x)))
+    return bool(_all_finite(in_plain_type(x)))
 
 
 @_jit
@@ -182,7 +184,7 @@ def _all_finite(x: Any) -> Any:
     return jnp.isfinite(_widened(x)).all()
 
 
-def _plain(x: Any) -> Any:
+def in_plain_type(x: Any) -> Any:
     """x as an array without sharding in its type; it stays on its devices."""
     x = x if isinstance(x, jax.Array) else jnp.asarray(x)
     sharding = x.sharding
@@ -317,7 +319,7 @@ def fingerprint(x: Any) -> np.ndarray:
     aval = compat.aval_of(x)
     if not hasattr(aval, "dtype") or compat.is_float0(aval) or aval.size == 0:
         return np.zeros(3)
-    x = _plain(x)
+    x = in_plain_type(x)
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     return np.asarray(_fingerprint(x), np.float64)

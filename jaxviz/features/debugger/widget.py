@@ -1,7 +1,8 @@
 """The stepper in a notebook: source, jaxpr and values side by side, controlled from the page or from Python.
 
-The page sends requests as messages, and only when a user does something: nothing saved in a notebook runs when it is opened. Everything
-displayed is in traits, so a page that is opened without a kernel shows the last stop.
+The page sends requests as messages, and only when a user does something: nothing saved in a notebook runs when it is opened. A message can move
+the run and set breakpoints, but it holds no Python (`conditions.py`). Everything displayed is in traits, so a page that is opened without a kernel shows
+the last stop.
 """
 
 from __future__ import annotations
@@ -17,13 +18,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import traitlets
 
 from jaxviz.features.debugger.birth import go_there, mark_of, stepper_of
 from jaxviz.features.debugger.columns import StepperView
+from jaxviz.features.debugger.conditions import Condition
 from jaxviz.features.debugger.positions import Level, Position, SteppingError
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.nans.report import Event, NanReport
@@ -201,7 +200,7 @@ class StepperWidget(Bundled):
         if asked.get("non_finite"):
             found["non_finite"] = True
         if asked.get("when"):
-            found["when"] = predicate(str(asked["when"]))
+            found["when"] = Condition(str(asked["when"]))
         if "index" in asked:
             path = tuple((int(i), str(body)) for i, body in asked["path"])
             found["equation"] = self._view.equation(str(asked["stage"]), path, int(asked["index"]))
@@ -263,32 +262,6 @@ def _told(error: Exception, doing: str) -> str:
     within = _RAISED.findall(str(error))
     lines = [short_message(error, doing), *within[-1:], *getattr(error, "__notes__", ())]
     return "\n".join(dict.fromkeys(lines))
-
-
-def predicate(text: str) -> Callable[[Any], Any]:
-    """A predicate that the user typed, such as `lambda v: abs(v).max() > 3`, in the notebook's own namespace; it prints as it was typed.
-
-    Raises:
-      SteppingError: it is not Python, or not a function.
-    """
-    from IPython.core.getipython import get_ipython
-
-    shell = get_ipython()
-    namespace = {"jax": jax, "jnp": jnp, "np": np, **(shell.user_ns if shell is not None else {})}
-    try:
-        found = eval(compile(text.strip(), "<predicate>", "eval"), namespace)
-    except SyntaxError as error:
-        raise SteppingError(f"Not valid Python: {error.msg}: {text.strip()}") from None
-    except Exception as error:
-        raise SteppingError(f"{text.strip()} raised {type(error).__name__}: {error}") from None
-    if not callable(found):
-        raise SteppingError(f"A predicate is a function such as `lambda v: abs(v).max() > 1e3`; got {text.strip()}")
-
-    def typed(value: Any) -> Any:
-        return found(value)
-
-    typed.__name__ = " ".join(text.split())
-    return typed
 
 
 def mimebundle(stepper: Stepper, **kwargs: Any) -> Any:

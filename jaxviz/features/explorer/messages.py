@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, NotRequired, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, TypeGuard
 
 
 class Progress(TypedDict):
@@ -126,6 +126,14 @@ class SwitchRequest(TypedDict):
     compile: NotRequired[str]
     code: NotRequired[str]
     plan: NotRequired[bool]
+
+
+def is_switch_request(content: Any) -> TypeGuard[SwitchRequest]:
+    """Whether a message of the page is such a request."""
+    if not isinstance(content, dict) or content.get("work") != "try" or not isinstance(content.get("keys"), list):
+        return False
+    texts = [*content["keys"], *(content[name] for name in ("draw", "compile", "code") if name in content)]
+    return all(isinstance(text, str) for text in texts)
 
 
 class DrawnBuffer(NamedTuple):

@@ -161,7 +161,7 @@ class Switches:
         try:
             regions, *chosen = ([int(n) for n in part.split(",") if n] for part in key.split("|"))
             held = {self.number[v] for v in self._held(regions)}
-            if len(chosen) not in (2, 4):
+            if len(chosen) not in (2, 4) or min(regions, default=0) < 0:
                 raise ValueError
             saved, moved = (
                 {i for i in held if self.group_of[i] in set(groups)} | held.intersection(values)
@@ -170,6 +170,13 @@ class Switches:
         except (ValueError, IndexError):
             raise ValueError(f"{key!r} is not the key of a setting") from None
         return Setting(tuple(regions), frozenset(saved), frozenset(saved & moved))
+
+    def has(self, key: str) -> bool:
+        """Whether a text is the key of a setting."""
+        try:
+            return not key or bool(self.setting(key))
+        except ValueError:
+            return False
 
     def _held(self, regions: Sequence[int]) -> frozenset[Var]:
         """What the checkpoints around some regions can save: the values of those regions that are in no other."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import traitlets
 from IPython import get_ipython
@@ -19,11 +19,12 @@ from jaxviz.derivation import STAGES, Argnums, Derivation, derive
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
-from jaxviz.features.explorer.messages import Advice, SwitchRequest, TriedSettings
+from jaxviz.features.explorer.messages import Advice, SwitchRequest, TriedSettings, is_switch_request
 from jaxviz.features.explorer.sent import as_json, code_of, saved_switches, without_memory
 from jaxviz.features.explorer.still import still_outputs
 from jaxviz.features.explorer.text import stage_text, summary
 from jaxviz.ir.collector import collector_paused
+from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Equation
 from jaxviz.page.bundle import GRAPHVIZ, MAIN, STEPPER, Bundled, packed, part_names, script
 from jaxviz.page.html import fit_to_show, page
@@ -109,6 +110,8 @@ class Explorer(Bundled):
     overview = traitlets.Bool(True).tag(sync=True)
     motion = traitlets.Bool(False).tag(sync=True)
     advice = traitlets.Unicode("").tag(sync=True)
+
+    from_page = frozenset(("stage", "beside", "selected", "filter", "overview", "motion", "compared", "switches"))
 
     _is_told = False
     """Whether the page is sending what it shows."""
@@ -432,13 +435,16 @@ class Explorer(Bundled):
 
     def _try(self, request: SwitchRequest) -> None:
         """Computes what the page requests: as many settings as there is time for before the page may request something else."""
-        switches = self._switches
+        try:
+            switches = self._switches
+        except (ValueError, EquationError):  # there are none, as the answer to "what if" says
+            return
         if request.get("plan"):
             switches.trade(switches.plan())
         switches.fill(request["keys"], _AT_A_TIME)
         line = as_json(switches.compiled(request["compile"])) if "compile" in request else ""
         with self.hold_sync():
-            if "draw" in request:
+            if "draw" in request and switches.has(request["draw"]):
                 self.drawn = as_json(switches.drawn(request["draw"]))
             if line:
                 self.line = line
@@ -494,8 +500,8 @@ class Explorer(Bundled):
         """Handles requests of the browser."""
         if isinstance(content, str) and content in _WORK:
             self._work(content, _WORK[content])
-        elif isinstance(content, dict) and content.get("work") == "try":
-            self._work("try", lambda explorer: explorer._try(cast(SwitchRequest, content)))
+        elif is_switch_request(content):
+            self._work("try", lambda explorer: explorer._try(content))
 
     def _work(self, asked: str, work: Callable[[Explorer], None]) -> None:
         """Does the requested work and reports its progress, since a busy kernel does not answer requests."""

@@ -22,7 +22,7 @@ import traitlets
 from jaxviz.features.probes.messages import LiveLine, Shown
 from jaxviz.features.probes.series import Series
 from jaxviz.features.probes.watching import Watch
-from jaxviz.page.bundle import MISSING_BUNDLE
+from jaxviz.page.bundle import MISSING_BUNDLE, OneWay
 from jaxviz.report.tables import printable
 
 _SCRIPT = Path(__file__).parents[2] / "static" / "live.js"
@@ -34,7 +34,7 @@ MOST_LINES = 16
 MOST_POINTS = 400
 
 
-class LivePlot(anywidget.AnyWidget):  # type: ignore[misc]
+class LivePlot(OneWay, anywidget.AnyWidget):  # type: ignore[misc]
     """Shows the series of a watch as lines, with their last values as text. Made by `Watch.live`.
 
     Traits:

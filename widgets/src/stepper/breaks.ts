@@ -8,7 +8,7 @@ const KINDS: readonly [kind: string, label: string, placeholder: string][] = [
   ["primitive", "primitive", "tanh"],
   ["line", "line", "41 or model.py:41"],
   ["name", "name", "h"],
-  ["when", "predicate", "lambda v: abs(v).max() > 1e3"],
+  ["when", "condition", "max_abs > 1e3 or nan > 0"],
   ["non_finite", "not finite", ""],
 ];
 

@@ -93,7 +93,7 @@ export const KEYS: readonly [string, string][] = [
   ["r", "back to the start"],
   ["g", "to an iteration of the loop"],
   ["p", "breakpoint at the line or equation, set or removed"],
-  ["a", "add a breakpoint: primitive, name, predicate, …"],
+  ["a", "add a breakpoint: primitive, name, condition, …"],
   ["/", "look at a value by name"],
   ["↑ ↓ Home End", "in the jaxpr and the source: to a line"],
   ["Enter", "in the jaxpr: run, or go back, to before that equation"],
