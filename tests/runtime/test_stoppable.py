@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxviz.runtime import stoppable
-from jaxviz.runtime.stoppable import compiled_alone, compiled_once
+from jaxviz.runtime.stoppable import compiled_alone, compiled_by_jax, compiled_once
 
 LONG = 30
 
@@ -188,6 +188,17 @@ def test_the_latest_results_are_kept_and_those_under_way():
     assert compiled_once(PROGRAM, "way 0", lambda: "again") == "again"
     gate.may_end.set()
     assert compiled_once(PROGRAM, "long", None) == "compiled"
+
+
+def test_programs_that_differ_only_in_how_they_are_called_are_compiled_separately():
+    x, y = jnp.ones(3), jnp.ones(3)
+    functions = [lambda x, y: x + 1, lambda x, y: y + 1, lambda x, y: {"a": x + 1}, lambda x, y: x + 1]
+    found = [compiled_by_jax(jax.jit(f).lower(x, y)) for f in functions]
+    found.append(compiled_by_jax(jax.jit(functions[0], donate_argnums=1).lower(x, y)))
+    assert len(set(map(id, found))) == len(found)
+    assert [c.input_shardings[0][0] is None for c in found[:2]] == [False, True]
+    assert set(found[2](x, y)) == {"a"}
+    assert compiled_by_jax(jax.jit(functions[1]).lower(x, y)) is found[1]
 
 
 def test_caches_can_be_cleared_while_something_is_compiled():

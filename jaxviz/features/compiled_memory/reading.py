@@ -33,7 +33,7 @@ from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import counting
-from jaxviz.runtime.stoppable import compiled_once
+from jaxviz.runtime.stoppable import as_called, compiled_once
 from jaxviz.transforms.unopened import unopened_note
 
 
@@ -132,10 +132,8 @@ def _read_stage(stage: Any) -> CompiledMemory:
     """The memory of a lowered or compiled program whose function is not available."""
     if isinstance(stage, jax.stages.Lowered):
         lowered = stage
-        # Source lines are read as well, and an equal program may have others.
-        written = lowered.as_text(debug_info=True)
-        stage = compiled_once(lowered, written, lambda: compiled_as_named(lowered))
-        program = reported(stage) or program_of_lowered(lowered, written)[1]
+        stage = compiled_once(lowered, f"as named, {as_called(lowered)}", lambda: compiled_as_named(lowered))
+        program = reported(stage) or program_of_lowered(lowered, as_called(lowered))[1]
     else:
         program = _reported(stage)
     name = function_of(program.module)
