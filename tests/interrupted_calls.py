@@ -3,6 +3,7 @@
 Prints a line for each call that did not answer afterwards as it does without an interrupt, and at the end how many were interrupted.
 """
 
+import functools
 import os
 import random
 import signal
@@ -10,7 +11,8 @@ import sys
 import threading
 import time
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+if __name__ == "__main__":
+    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +20,13 @@ import jax.numpy as jnp
 import jaxviz
 
 
-def loss(x):
-    for i in range(12):
-        x = jnp.tanh(x @ x * (1 + i * 0.001)) + jnp.sort(x)
-    return x.sum()
+def loss_of(layers):
+    def loss(x):
+        for i in range(layers):
+            x = jnp.tanh(x @ x * (1 + i * 0.001)) + jnp.sort(x)
+        return x.sum()
+
+    return loss
 
 
 X = jnp.ones((16, 16))
@@ -31,21 +36,22 @@ ON_EIGHT = jax.ShapeDtypeStruct(
 )
 
 CALLS = {
-    "compiled_memory": lambda: str(jaxviz.compiled_memory(loss, X)),
-    "compiled_memory of a lowered program": lambda: str(jaxviz.compiled_memory(jax.jit(jax.grad(loss)).lower(X))),
-    "collectives": lambda: str(jaxviz.collectives(loss, ON_EIGHT)),
-    "compile_cost": lambda: jaxviz.compile_cost(loss, X).counts,
-    "memory.compare": lambda: str(jaxviz.memory(loss, X).compare()),
-    "cost.xla": lambda: str(jaxviz.cost(loss, X).xla()),
-    "plan_remat": lambda: str(jaxviz.plan_remat(loss, X)),
-    "plan_remat.verify": lambda: str(jaxviz.plan_remat(loss, X).verify()),
-    "compare_policies": lambda: str(jaxviz.compare_policies(loss, X)),
-    "explore": lambda: shown(jaxviz.explore(loss, X)),
-    "find_nan": lambda: str(jaxviz.find_nan(loss, X)),
-    "step": lambda: str(jaxviz.step(loss, X).run()),
-    "lint": lambda: str(jaxviz.lint(loss, X)),
-    "report": lambda: str(jaxviz.jit(loss).report(X)),
-    "donation": lambda: str(jaxviz.donation(jax.jit(loss, donate_argnums=0), jnp.ones((16, 16)))),
+    # name: the report of a function, as text or in parts that do not depend on the time
+    "compiled_memory": lambda f: str(jaxviz.compiled_memory(f, X)),
+    "compiled_memory of a lowered program": lambda f: str(jaxviz.compiled_memory(jax.jit(jax.grad(f)).lower(X))),
+    "collectives": lambda f: str(jaxviz.collectives(f, ON_EIGHT)),
+    "compile_cost": lambda f: jaxviz.compile_cost(f, X).counts,
+    "memory.compare": lambda f: str(jaxviz.memory(f, X).compare()),
+    "cost.xla": lambda f: str(jaxviz.cost(f, X).xla()),
+    "plan_remat": lambda f: str(jaxviz.plan_remat(f, X)),
+    "plan_remat.verify": lambda f: str(jaxviz.plan_remat(f, X).verify()),
+    "compare_policies": lambda f: str(jaxviz.compare_policies(f, X)),
+    "explore": lambda f: shown(jaxviz.explore(f, X)),
+    "find_nan": lambda f: str(jaxviz.find_nan(f, X)),
+    "step": lambda f: str(jaxviz.step(f, X).run()),
+    "lint": lambda f: str(jaxviz.lint(f, X)),
+    "report": lambda f: str(jaxviz.jit(f).report(X)),
+    "donation": lambda f: str(jaxviz.donation(jax.jit(f, donate_argnums=0), jnp.ones((16, 16)))),
 }
 
 
@@ -95,7 +101,7 @@ def interrupted(call, seconds):
 
 def main(name, times):
     signal.signal(signal.SIGINT, stop)
-    call, moment = CALLS[name], random.Random(0)
+    call, moment = functools.partial(CALLS[name], loss_of(12)), random.Random(0)
     call()
     forget()
     start = time.perf_counter()
