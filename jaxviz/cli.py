@@ -27,6 +27,7 @@ from jaxviz.features.doctor import WORDS, print_doctor
 from jaxviz.ir.trace import trace
 from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
 from jaxviz.notebook.reports import Request
+from jaxviz.report.files import write_file
 from jaxviz.report.messages import short_message
 from jaxviz.report.places import noting_places
 from jaxviz.report.tables import PAGE
@@ -409,7 +410,7 @@ def _explore(request: Request) -> None:
             raise CallError(str(error)) from None
         for name, path in pictures.items():
             if name == "dot":
-                Path(path).write_text(picture.to_dot().source, encoding="utf-8")
+                write_file(path, picture.to_dot().source)
             else:
                 getattr(picture, f"save_{name}")(path)
             note(f"wrote {path}")

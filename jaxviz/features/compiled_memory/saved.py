@@ -12,6 +12,7 @@ from typing import Any
 from jaxviz.features.compiled_memory.attribution import KINDS
 from jaxviz.features.compiled_memory.report import CompiledMemory, Compiler, Held, Moment
 from jaxviz.ir.origin import Location
+from jaxviz.report.files import write_file
 
 _FORMAT, _VERSION = "compiled memory of jaxviz", 1
 """The header of a file; the version is that of its fields."""
@@ -21,8 +22,7 @@ def save(memory: CompiledMemory, path: str | os.PathLike[str]) -> Path:
     """See `CompiledMemory.save`."""
     head = {"format": _FORMAT, "version": _VERSION, "jaxviz": version("jaxviz-lab")}
     text = json.dumps({**head, "memory": memory.to_dict()}, indent=1)
-    Path(path).write_text(text, encoding="utf-8")
-    return Path(path)
+    return write_file(path, text)
 
 
 def load(path: str | os.PathLike[str]) -> CompiledMemory:

@@ -30,6 +30,7 @@ from jaxviz.ir.errors import JaxvizError
 from jaxviz.page.bundle import MAIN, STEPPER, Bundled, packed, script
 from jaxviz.page.html import page
 from jaxviz.page.texts import first_line
+from jaxviz.report.files import write_file
 from jaxviz.report.messages import short_message
 from jaxviz.report.tables import printable
 
@@ -130,9 +131,7 @@ class StepperWidget(Bundled):
         names = ("stop", "failure", "mark", "folded", "height", "_shows")
         state = {name: getattr(self, name) for name in names} | {"is_saved": True}
         title = f"{printable(self.stepper.derivation.primal.name, 200)} · jaxviz"
-        path = Path(path)
-        path.write_text(page(title, self.payload, script(MAIN), state, {STEPPER: packed(STEPPER)}), encoding="utf-8")
-        return path
+        return write_file(path, page(title, self.payload, script(MAIN), state, {STEPPER: packed(STEPPER)}))
 
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
         """Handles a request of the page."""

@@ -14,6 +14,7 @@ from graphviz.quoting import quote
 
 from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Graph, Line
 from jaxviz.features.draw.style import BORDERS, FILLS, FRAMES, INK, LINES, PALE, SIZES, line_width
+from jaxviz.report.files import write_file
 
 if TYPE_CHECKING:
     from jaxviz.features.draw.drawing import Drawing
@@ -66,7 +67,7 @@ class Dot(graphviz.Source):  # type: ignore[misc]
                 raise
             source = Path(directory or "") / fspath(filename or self.filename)
             path = Path(outfile) if outfile is not None else Path(f"{source}.{format or self.format}")
-            path.write_bytes(made)
+            write_file(path, made)
             if cleanup and outfile is None:
                 source.unlink(missing_ok=True)
             return str(path)

@@ -24,6 +24,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
 from jaxviz.progress import counting
+from jaxviz.report.files import write_file
 from jaxviz.report.pictures import in_page
 
 if TYPE_CHECKING:
@@ -66,9 +67,7 @@ class Drawing:
 
     def save_svg(self, path: str | Path) -> Path:
         """Writes the picture as SVG; returns the path."""
-        path = Path(path)
-        path.write_text(self.svg(), encoding="utf-8")
-        return path
+        return write_file(path, self.svg())
 
     def save_pdf(self, path: str | Path) -> Path:
         """Writes the picture as PDF, of vectors and text; returns the path."""
@@ -89,7 +88,7 @@ class Drawing:
         path = Path(path)
         made = self._by_dot("png", dpi) if len(self.graph.boxes) <= MOST_FOR_DOT else None
         if made is not None:
-            path.write_bytes(made)
+            write_file(path, made)
         else:
             figure = self.plot()
             inches = figure.get_size_inches()

@@ -32,6 +32,7 @@ from jaxviz.page.schema import View, encode, pack
 from jaxviz.page.stopping import stoppable
 from jaxviz.page.texts import first_line, fit
 from jaxviz.progress import report_progress_to
+from jaxviz.report.files import write_file
 from jaxviz.report.tables import printable
 
 # Imported on first use: all of it together takes longer than the first view of a small function.
@@ -247,9 +248,7 @@ class Explorer(Bundled):
         found = self.compiled if source or not self.compiled else without_memory(self.compiled)
         state["line"] = self.line
         state["compiled"] = found or json.dumps({"error": _NOT_IN_THE_PAGE})
-        path = Path(path)
-        path.write_text(page(f"{view.title} · jaxviz", encode(view), script(MAIN), state, parts), encoding="utf-8")
-        return path
+        return write_file(path, page(f"{view.title} · jaxviz", encode(view), script(MAIN), state, parts))
 
     def draw(self, stage: str = "", depth: int | None = None, source: bool = True) -> Drawing:
         """Draws a program, or several side by side; by default those that the explorer shows.

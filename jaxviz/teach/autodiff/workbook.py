@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxviz.report.files import write_file
+
 _SOURCE = Path(__file__).with_name("small_engine.py")
 _HEAD = "# Your answers, which the notebooks on building your own autodiff continue with. You may edit them.\n"
 
@@ -67,9 +69,7 @@ class Engine(types.ModuleType):
         kept = {n: s for n, s in self._own.items() if s}
         if kept:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(
-                _HEAD + "".join(f"\n# --- {n}\n{s.rstrip()}\n" for n, s in kept.items()), encoding="utf-8"
-            )
+            write_file(self._path, _HEAD + "".join(f"\n# --- {n}\n{s.rstrip()}\n" for n, s in kept.items()))
         if missing:
             return f"It reads {', '.join(missing)} from another cell, so only this notebook can use it: put that into the same cell."
         return f"From here on, `my.{name}` is yours." + (

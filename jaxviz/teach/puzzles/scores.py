@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jaxviz.report.files import write_file
+
 ANSWERS = "answers/my_puzzles.py"
 
 _HEAD = "# Your best answers to the puzzles. `teach.puzzles.card()` reads the lines that begin with `# ---`.\n"
@@ -48,7 +50,7 @@ def keep(name: str, best: Best, path: str | Path = ANSWERS) -> bool:
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     entries = (f"\n# --- {n}: {b.amount}, par {b.par}\n{b.source}\n" for n, b in found.items())
-    file.write_text(_HEAD + "".join(entries), encoding="utf-8")
+    write_file(file, _HEAD + "".join(entries))
     return True
 
 
