@@ -75,6 +75,19 @@ test("every pane is rendered, and program text is inserted as text", () => {
   expect(find("badge")[0]!.textContent).toContain("JAX holds 2, jaxviz derives 1");
 });
 
+test("fifty explorers in one page are independent, and leave nothing behind", () => {
+  const all = Array.from({ length: 50 }, () => show());
+  const lines = () => all.map(({ find }) => find("expression")[0]?.textContent ?? "");
+  const before = lines();
+  all[20]!.find("residual-row")[0]!.click();
+  expect(lines().map((text, i) => text !== before[i])).toEqual(all.map((_, i) => i === 20));
+  const ids = Array.from(document.querySelectorAll("[id]"), (element) => element.id);
+  expect(new Set(ids).size).toBe(ids.length);
+  expect(document.querySelectorAll("style").length).toBeLessThan(all.length);
+  for (const { stop } of all) stop();
+  expect(all.map(({ model }) => model.count())).toEqual(all.map(() => 0));
+});
+
 test("the top bar shows the device, and why", () => {
   const [devices] = show().find("devices");
   expect(devices!.textContent).toBe("2 × cpu");
