@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
+from collections import Counter
 from types import TracebackType
 
 FRAMES = 5_000
@@ -17,8 +19,8 @@ _ADVICE = (
 )
 
 _lock = threading.Lock()
-_inside = 0
-"""How many contexts of `deep_stack` are open. All threads share one limit, so the last context to exit restores it."""
+_inside: Counter[int] = Counter()
+"""How many contexts of `deep_stack` are open in each thread. All threads share one limit, so the last context to exit restores it."""
 _before = 0
 
 
@@ -27,31 +29,37 @@ def _set_limit(limit: int) -> None:
         sys.setrecursionlimit(limit)
 
 
+def _restore() -> None:
+    # Keep a limit that somebody else has set in the meantime.
+    if not _inside and _before and sys.getrecursionlimit() == FRAMES:
+        _set_limit(_before)
+
+
 class _DeepStack(contextlib.ContextDecorator):
     @property
     def is_entered(self) -> bool:
         """Whether the limit is raised now, for all threads."""
-        return _inside > 0 and sys.getrecursionlimit() >= FRAMES
+        return bool(_inside) and sys.getrecursionlimit() >= FRAMES
 
     def __enter__(self) -> None:
-        global _inside, _before
+        global _before
         with _lock:
             if sys.getrecursionlimit() < FRAMES:
                 _before = sys.getrecursionlimit()
                 _set_limit(FRAMES)
-            elif _inside == 0:
+            elif not _inside:
                 _before = 0
-            _inside += 1
+            _inside[threading.get_ident()] += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        global _inside
         with _lock:
-            _inside -= 1
-            # Keep a limit that somebody else has set in the meantime.
-            if _inside == 0 and _before and sys.getrecursionlimit() == FRAMES:
-                _set_limit(_before)
+            here = threading.get_ident()
+            _inside[here] -= 1
+            if not _inside[here]:
+                del _inside[here]
+            _restore()
         # JAX has its own error for a jitted function that calls itself.
         is_too_deep = isinstance(error, RecursionError) and str(error).startswith("maximum recursion depth")
         if error is not None and is_too_deep and _ADVICE not in getattr(error, "__notes__", ()):
@@ -82,3 +90,16 @@ A reentrant context manager for any thread, and a decorator.
 usual_stack = _UsualStack()
 """Restores the user's own recursion limit where XLA compiles or runs a program. It stops JAX before XLA, which has been seen to end the
 process on two hundred nested jits."""
+
+
+def _forked() -> None:
+    """In a forked process, which has only the thread that forked it."""
+    global _lock
+    _lock = threading.Lock()
+    for thread in _inside.keys() - {threading.get_ident()}:
+        del _inside[thread]
+    _restore()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forked)

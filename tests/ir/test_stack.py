@@ -1,5 +1,7 @@
 """Python's recursion limit: raised while deeply nested programs are processed, and restored."""
 
+import gc
+import os
 import sys
 import threading
 
@@ -8,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxviz
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.stack import FRAMES, deep_stack, usual_stack
 
 
@@ -95,3 +98,28 @@ def test_where_jax_says_that_a_function_calls_itself_there_is_no_more_to_say():
     with pytest.raises(RecursionError, match="Recursively calling") as caught:
         jaxviz.derive(endless, 1.0)
     assert not any("sys.setrecursionlimit" in note for note in getattr(caught.value, "__notes__", ()))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning", "ignore:This process:DeprecationWarning")
+def test_a_forked_process_keeps_neither_the_limit_nor_the_pause_of_another_thread(limit):
+    inside, go_on = threading.Event(), threading.Event()
+
+    def work():
+        with deep_stack, collector_paused():
+            inside.set()
+            go_on.wait(10)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert inside.wait(10)
+    child = os.fork()
+    if child == 0:
+        is_as_before = sys.getrecursionlimit() == limit and gc.isenabled()
+        with deep_stack, collector_paused():
+            is_as_before &= sys.getrecursionlimit() == FRAMES and not gc.isenabled()
+        os._exit(0 if is_as_before and gc.isenabled() and sys.getrecursionlimit() == limit else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sys.getrecursionlimit() == FRAMES
+    go_on.set()
+    thread.join()
