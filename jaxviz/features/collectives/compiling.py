@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 
 from jaxviz.analysis.lowering import Lowering
 from jaxviz.features.collectives.partitioner_log import Log, Warned, reading_log
+from jaxviz.features.compiled_memory.compiled_program import NO_ROOM, folder_for_dump
 from jaxviz.features.compiled_memory.messages import message
 from jaxviz.features.compiled_memory.report import Compiler
 from jaxviz.ir import compat
@@ -21,8 +19,6 @@ from jaxviz.runtime.stoppable import compiled_once
 
 _PASS = "shardy-xla"
 """The pass after which XLA knows the layout of each value; it partitions the program right after it."""
-_ROOM, _ROOM_FOR_EACH = 64 << 20, 64
-"""The free bytes that a folder needs, at least and for each character of the program."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,33 +55,17 @@ def partitioned(lowering: Lowering) -> Partitioned:
 
 
 def _compile(lowering: Lowering) -> Partitioned:
-    with _folder(len(lowering.lowered.as_text())) as folder, reading_log() as log:
+    with folder_for_dump(len(lowering.lowered.as_text())) as folder, reading_log() as log:
         with compat.compiled_afresh():  # a program from JAX's own cache has neither layouts nor a log
             compiled = lowering.lowered.compile(compiler_options=_options(folder) if folder else None)
         before = _before(Path(folder)) if folder else None
     executable = compiled.runtime_executable()
     compiler = _compiler(executable)
-    unknown = f"XLA on {compiler.backend} does not expose the program that it partitions" if folder else _NO_ROOM
+    unknown = f"XLA on {compiler.backend} does not expose the program that it partitions" if folder else NO_ROOM
     (module,) = executable.hlo_modules()[:1]
     return Partitioned(
         module.as_serialized_hlo_module_proto(), before, unknown if before is None else "", _warned(log), compiler, compiled,
     )  # fmt: skip
-
-
-_NO_ROOM = "No temporary folder has room for the program that XLA partitions (set the environment variable TMPDIR to one that has)"
-
-
-@contextlib.contextmanager
-def _folder(n: int) -> Iterator[str | None]:
-    """A temporary folder for what XLA writes of a program with that many characters; None if it may not have enough room: XLA ends the
-    process if the disk is full."""
-    with contextlib.ExitStack() as stack:
-        folder = None
-        with contextlib.suppress(OSError):
-            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxviz-", ignore_cleanup_errors=True))
-            if shutil.disk_usage(made).free >= max(_ROOM, _ROOM_FOR_EACH * n):
-                folder = made
-        yield folder
 
 
 def _options(folder: str) -> dict[str, Any]:

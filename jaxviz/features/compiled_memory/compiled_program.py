@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -77,13 +80,24 @@ def serialized_assignment(stats: Any) -> bytes:
 
 
 @usual_stack
-def program_of_lowered(lowered: Any) -> tuple[Any, CompiledProgram]:
-    """Compiles a `jax.stages.Lowered` with a dump: the `jax.stages.Compiled`, and the program. Once for each program and flags."""
-    return compiled_once(lowered, "with its buffers dumped", lambda: _dumped(lowered))
+def program_of_lowered(lowered: Any, how: str = "") -> tuple[Any, CompiledProgram]:
+    """Compiles a `jax.stages.Lowered` with a dump: the `jax.stages.Compiled`, and the program. Once for each program and flags.
+
+    Args:
+      lowered: the program.
+      how: what else distinguishes it from others with the same text; see `compiled_once`.
+
+    Raises:
+      ValueError: XLA dumps no buffer assignment, or no temporary folder has room for it.
+      the errors of compiling.
+    """
+    return compiled_once(lowered, f"with its buffers dumped, {how}", lambda: _dumped(lowered))
 
 
 def _dumped(lowered: Any) -> tuple[Any, CompiledProgram]:
-    with tempfile.TemporaryDirectory(prefix="jaxviz-") as folder:
+    with folder_for_dump(len(lowered.as_text())) as folder:
+        if folder is None:
+            raise ValueError(f"{NO_ROOM}, to learn where it stores its values")
         with compat.compiled_afresh():  # nothing is dumped for a program from JAX's own cache
             compiled = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_proto": True})
         files = sorted(Path(folder).glob(f"*{DUMPED}"), key=lambda file: file.stat().st_size)
@@ -94,6 +108,26 @@ def _dumped(lowered: Any) -> tuple[Any, CompiledProgram]:
             f"XLA on {compiler.backend} neither reports nor dumps where a compiled program stores its values"
         )
     return compiled, CompiledProgram(Module(read.hlo_module), read.buffer_assignment, compiler)
+
+
+NO_ROOM = (
+    "No temporary folder has room for the program that XLA writes (set the environment variable TMPDIR to one that has)"
+)
+_ROOM, _ROOM_FOR_EACH = 64 << 20, 64
+"""The free bytes that a folder needs, at least and for each character of the program."""
+
+
+@contextlib.contextmanager
+def folder_for_dump(n: int) -> Iterator[str | None]:
+    """A temporary folder for what XLA writes of a program with that many characters; None if it may not have enough room: XLA ends the
+    process if the disk is full."""
+    with contextlib.ExitStack() as stack:
+        folder = None
+        with contextlib.suppress(OSError):
+            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxviz-", ignore_cleanup_errors=True))
+            if shutil.disk_usage(made).free >= max(_ROOM, _ROOM_FOR_EACH * n):
+                folder = made
+        yield folder
 
 
 def _compiler(compiled: Any) -> Compiler:
