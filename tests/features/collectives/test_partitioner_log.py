@@ -1,8 +1,10 @@
 """Values that XLA replicates only to reshard them: the partitioner's log, mapped to source lines."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from types import SimpleNamespace
 
@@ -196,10 +198,10 @@ def test_without_room_for_what_xla_writes_it_is_not_asked_to(monkeypatch):
     for reason in ("full", "read-only"):
         jaxviz.clear_caches()
         if reason == "full":
-            monkeypatch.setattr(compiling.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+            monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
         else:
             monkeypatch.undo()
-            monkeypatch.setattr(compiling.tempfile, "tempdir", os.path.join(os.sep, "proc", "none"))
+            monkeypatch.setattr(tempfile, "tempdir", os.path.join(os.sep, "proc", "none"))
         asked = []
         monkeypatch.setattr(compiling, "_options", asked.append)
         report = jaxviz.collectives(divided, X, argnums=())

@@ -1,7 +1,9 @@
 """The memory of compiled programs: XLA's own figures, with every byte attributed to a value."""
 
 import json
+import shutil
 from collections import Counter
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -185,6 +187,12 @@ def test_a_compiled_program_of_a_backend_that_does_not_say(monkeypatch):
     with pytest.raises(ValueError, match=r"cpu does not report where .*; give .* the result of jax\.jit\(f\)\.lower"):
         jaxviz.compiled_memory(lowered.compile())
     assert jaxviz.compiled_memory(lowered).to_dict() == expected.to_dict()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    jaxviz.clear_caches()
+    with pytest.raises(ValueError, match="No temporary folder has room for the program that XLA writes"):
+        jaxviz.compiled_memory(lowered)
+    monkeypatch.undo()
+    monkeypatch.setattr(compiled_program, "serialized_assignment", lambda stats: b"")
     monkeypatch.setattr(compiled_program, "DUMPED", "nothing.pb")
     jaxviz.clear_caches()
     with pytest.raises(ValueError, match="cpu neither reports nor dumps where"):
