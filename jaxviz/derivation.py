@@ -22,6 +22,7 @@ from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.expressions import shows_source
+from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.sharing import clear_shared
@@ -440,7 +441,8 @@ def _jax_residuals_of_call(
     if on_values:
         hold(*inputs)
     else:
-        compat.jax_make_jaxpr(hold)(*inputs)
+        with without_leaks(call):
+            compat.jax_make_jaxpr(hold)(*inputs)
     return Counter(type_name(aval) for aval in found)
 
 

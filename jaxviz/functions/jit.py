@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxviz.displays import display
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.trace import note_arguments, noting_arguments
 from jaxviz.runtime.cache import compiled_of
 from jaxviz.runtime.donated import check_not_donated
@@ -38,7 +39,7 @@ class Jitted:
     @api_boundary
     def report(self, *args: Any, **kwargs: Any) -> CompileReport:
         """Compiles the function for these arguments, without running it, and reports how it was compiled: see `CompileReport`."""
-        with noting_arguments(self, args, kwargs):
+        with noting_arguments(self, args, kwargs), without_leaks(self._fun, args, kwargs):
             traced = self._compiled.jitted.trace(*args, **kwargs)
         report: CompileReport = display("report of a jitted function")(self._fun, traced, args, kwargs, self._options)
         return report

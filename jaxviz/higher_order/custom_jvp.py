@@ -8,6 +8,7 @@ from __future__ import annotations
 from jaxviz.higher_order.protocol import HigherOrder
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced, write_params
+from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.syntax import Operation, Program
 from jaxviz.transforms import linearize
 from jaxviz.transforms.dce import dce_program, roles_by_use
@@ -40,7 +41,8 @@ def _linearize_custom_jvp(operation: Operation, nonzeros: Mask, mode: Mode = VJP
 
 def _custom_jvp_rule(operation: Operation, nonzeros: Mask) -> tuple[Program, Mask, str]:
     params = write_params(operation)
-    traced, nonzeros_out = compat.trace_custom_jvp_rule(params, operation.in_avals, nonzeros, operation.context)
+    with without_leaks(params["jvp_jaxpr_fun"]):
+        traced, nonzeros_out = compat.trace_custom_jvp_rule(params, operation.in_avals, nonzeros, operation.context)
     return read_traced(traced), tuple(nonzeros_out), f"custom JVP rule of {operation.params['call_jaxpr'].name}"
 
 

@@ -14,6 +14,7 @@ from jaxviz.higher_order.protocol import HigherOrder
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import read_jaxpr, read_traced, write_params
+from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.transforms import linearize
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left, roles_by_use
@@ -41,9 +42,10 @@ def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tu
     n_consts = compat.n_closed_over(params)
     if any(nonzeros[: params["num_consts"]]):
         raise compat.closed_over_error()
-    traced, n_residuals, forwarded = compat.trace_forward_rule(
-        params, operation.in_avals[n_consts:], nonzeros[n_consts:], operation.context
-    )
+    with without_leaks(params["fwd_jaxpr_thunk"]):
+        traced, n_residuals, forwarded = compat.trace_forward_rule(
+            params, operation.in_avals[n_consts:], nonzeros[n_consts:], operation.context
+        )
     forward = read_traced(traced)
     operands = (*(Var(a) for a in operation.in_avals[:n_consts]), *forward.invars)
     n_made = n_residuals - sum(i is not None for i in forwarded)
@@ -98,7 +100,10 @@ def _transpose_custom_lin(
 ) -> TransposeRule:
     residual_avals = [a for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
     log = compat.Log(logs)
-    traced, nonzeros_out = compat.trace_backward_rule(dict(operation.params), residual_avals, nonzero_cts, log, values)
+    with without_leaks(operation.params["bwd"]):
+        traced, nonzeros_out = compat.trace_backward_rule(
+            dict(operation.params), residual_avals, nonzero_cts, log, values
+        )
     program = read_traced(traced)
     template = Template(program, ["cotangent"] * len(program.equations), keeps_lines=True)
     return TransposeRule(template, tuple(nonzeros_out), "custom backward rule", log.tree)

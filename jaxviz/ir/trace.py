@@ -14,6 +14,7 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import read_traced
 from jaxviz.ir.errors import NoArrayError
+from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.origin import definition, locate
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Branch, Program
@@ -163,8 +164,12 @@ def trace_call(
         seen["aux"] = aux
         return [*results, *(x for x in aux if compat.is_tracer(x))]
 
+    def to_jaxpr(**options: Any) -> compat.TracedJaxpr:
+        with without_leaks(fun, args, kwargs):
+            return compat.trace_to_jaxpr(flat, avals, info, closes_over=closes_over, **options)
+
     active = [True] * len(leaves) if active is None else active
-    program = _trace_flat(flat, avals, info, leaves, active, keeps_rules, on_values, closes_over)
+    program = _trace_flat(to_jaxpr, leaves, active, keeps_rules, on_values)
     _check_leaks(program, leaves)
 
     def rebuild_aux(values: Sequence[Any]) -> Any:
@@ -178,21 +183,23 @@ def trace_call(
 
 
 def _trace_flat(
-    flat: Callable[..., list[Any]], avals: list[Any], info: Any, leaves: list[Any], active: Sequence[bool],
-    keeps_rules: bool, on_values: bool, closes_over: bool,
-) -> Program:  # fmt: skip
+    to_jaxpr: Callable[..., compat.TracedJaxpr],
+    leaves: list[Any],
+    active: Sequence[bool],
+    keeps_rules: bool,
+    on_values: bool,
+) -> Program:
     values = [compat.concrete_value(x) for x in leaves]
-    rules = {"keeps_rules": keeps_rules, "closes_over": closes_over}
     if not on_values:
         try:
             with collector_paused():
-                return read_traced(_folded_if_need_be(flat, avals, info, **rules))
+                return read_traced(_folded_if_need_be(to_jaxpr, keeps_rules=keeps_rules))
         except compat.ConcretizationTypeErrors:
             if not are_concrete(values):
                 raise  # under an outer jit or vmap there are no values: raise JAX's error
     keeps = [a or compat.is_tracer(x) for a, x in zip(active, leaves, strict=True)]
     with usual_stack:  # each equation is evaluated
-        traced = _folded_if_need_be(flat, avals, info, values=values, active=keeps, closes_over=closes_over)
+        traced = _folded_if_need_be(to_jaxpr, values=values, active=keeps)
     branches = tuple(Branch(locate(source), kind, value) for source, kind, value in traced.looks)
     return read_traced(traced, branches, is_path=True)
 
@@ -202,15 +209,15 @@ def are_concrete(leaves: Sequence[Any]) -> bool:
     return not any(x is None or isinstance(x, jax.ShapeDtypeStruct) for x in map(compat.concrete_value, leaves))
 
 
-def _folded_if_need_be(*args: Any, **options: Any) -> compat.TracedJaxpr:
+def _folded_if_need_be(to_jaxpr: Callable[..., compat.TracedJaxpr], **options: Any) -> compat.TracedJaxpr:
     """Traces; if a custom rule closes over what would be a value of the trace, traces again with constants computed at once.
 
     Rules are used after the trace has ended. Outside `jit` such a value is an array for JAX, and so it is the second time.
     """
     try:
-        return compat.trace_to_jaxpr(*args, **options)
+        return to_jaxpr(**options)
     except compat.RuleHoldsTracer:
-        return compat.trace_to_jaxpr(*args, **{**options, "folds": True})
+        return to_jaxpr(**options, folds=True)
 
 
 def _check_leaks(program: Program, leaves: Sequence[Any]) -> None:

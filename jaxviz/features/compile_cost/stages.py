@@ -20,6 +20,7 @@ from jaxviz.features.compile_cost.instructions import Instruction, after_xla, be
 from jaxviz.features.profile.sampling import Stack, sampled
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.sharing import SharedTable
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.trace import noting_arguments, with_fixed
@@ -140,7 +141,7 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
     as_it_is = lambda about: Subject(name, about, call, None, inputs, placed, names, len(inputs))
     if not active:
         return as_it_is(f"function `{name}`")
-    with usual_stack, noting_arguments(f, args, kwargs):
+    with usual_stack, noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs):
         traced = jax.jit(call()).trace(*inputs)
     results = traced.jaxpr.out_avals
     is_loss = len(results) == 1 and results[0].shape == () and jnp.issubdtype(results[0].dtype, jnp.floating)
@@ -249,13 +250,13 @@ class Measured:
 
     def trace(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> None:
         """Traces again."""
-        with usual_stack, clocked(False) as tracing:
+        with usual_stack, without_leaks(fun), clocked(False) as tracing:
             self.traced = jax.jit(fun).trace(*inputs)
         self.tracing += tracing
 
     def lower(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> Any:
         """Traces and lowers once more, and returns the result."""
-        with usual_stack:
+        with usual_stack, without_leaks(fun):
             with clocked(False) as tracing:
                 traced = jax.jit(fun).trace(*inputs)
             with clocked(False) as lowering:
@@ -283,7 +284,7 @@ class Measured:
 
 def sampled_tracing(fun: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[Stack, float]]:
     """Traces once more while sampling Python: the stacks, each with its share of the time."""
-    with usual_stack, sampled() as seen:
+    with usual_stack, without_leaks(fun), sampled() as seen:
         jax.jit(fun).trace(*inputs)
     total = sum(seconds for _, seconds in seen.stacks)
     return [(stack, seconds / total) for stack, seconds in seen.stacks if total]

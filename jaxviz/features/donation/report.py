@@ -16,6 +16,7 @@ from jaxviz.features.compilations.compiled import aliases_of, as_compiled, resul
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Listed, Report, Table, attributes
@@ -167,7 +168,7 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
     if jitted is None:
         raise TypeError(f"{function_name(f)} is not jitted: pass jax.jit({function_name(f)}, donate_argnums=...)")
     fun, info = jitted
-    with unwatched(), noting_arguments(f, args, kwargs):
+    with unwatched(), noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs):
         traced = underneath.trace(*args, **kwargs)
         compiled = compiled_by_jax(traced.lower())
     program = read_jaxpr(traced.jaxpr)

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxviz.ir import compat
+from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.own_code import is_of_program
 from jaxviz.report.tables import format_seconds
 from jaxviz.runtime.cache import function_name
@@ -127,7 +128,8 @@ def _whole(
     given, jitted = [leaves[i] for i in at], jax.jit(whole)
     started = time.perf_counter()
     try:
-        n = len(jitted.trace(*given).jaxpr.eqns)
+        with without_leaks(f, args, kwargs):
+            n = len(jitted.trace(*given).jaxpr.eqns)
         if n > _MOST_EQUATIONS:
             reason = f"it has {n:,} equations, more than {_MOST_EQUATIONS:,}, since each iteration of a Python loop is traced."
             return None, 0.0, reason

@@ -30,6 +30,7 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import JaxvizError
+from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_of_program, owner
 from jaxviz.ir.trace import noting_arguments
@@ -256,7 +257,7 @@ def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **k
     """
     compat.check_callable(f)
     jitted = compat.jitted_function(jitted_of(f))
-    with noting_arguments(f, args, kwargs):
+    with noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs):
         return _profile_jitted(f, *jitted, args, kwargs, repeat) if jitted else _profile_python(f, args, kwargs, repeat)
 
 
@@ -267,7 +268,11 @@ def _profile_jitted(
     f: Any, fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any], repeat: int | None
 ) -> Profile:
     with compilations.unwatched():
-        anew = lambda: compat.jitted_anew(fun, info).trace(*args, **kwargs)
+
+        def anew() -> Any:
+            with without_leaks(fun, args, kwargs):
+                return compat.jitted_anew(fun, info).trace(*args, **kwargs)
+
         traced, tracing, stacks = _sampled_stage(anew)
         lowered, lowering, lower_stacks = _sampled_stage(lambda: anew().lower, call=True)
         _, positional, named = compat.static_arguments(fun, info, args, kwargs)

@@ -64,3 +64,8 @@ def leaked_error(x: Any) -> Exception:
     """JAX's error for a leaked tracer; it says where the tracer was created."""
     error: Exception = _core.escaped_tracer_error(x)
     return error
+
+
+def source_of(tracer: Any) -> Any:
+    """Where a tracer was created, in the form of an equation's `source`; None if that is unknown."""
+    return getattr(tracer, "_line_info", None)
