@@ -3,9 +3,11 @@ replaces."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
+from jaxviz.functions import transformations
 from jaxviz.functions.custom_rules import argument_names
+from jaxviz.functions.lost_derivatives import Lost, lost_in
 from jaxviz.higher_order import of
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -21,21 +25,24 @@ from jaxviz.ir.convert import map_programs
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Atom, Program
 from jaxviz.ir.trace import noting_arguments, trace
-from jaxviz.report.report import Report, Table
+from jaxviz.progress import each
+from jaxviz.report.report import Listed, Part, Report, Table
+from jaxviz.report.tables import short_location
 from jaxviz.runtime.cache import function_name
+from jaxviz.runtime.stoppable import compiled_once
 from jaxviz.transforms.driver import Builder
 
 
 @dataclass(frozen=True, slots=True)
 class LeafCheck:
-    """One leaf: the cotangent of an argument, or the tangent of a result.
+    """One leaf: the cotangent of an argument, the tangent of a result, or a result.
 
     Args:
       path: such as `x['w']`, or `output['y']`; in second order `the slope in x['w']`.
-      kind: 'cotangent' or 'tangent'.
+      kind: 'cotangent', 'tangent', or 'result' if the rule gives another result than the function.
       rule, numerical, replaced: the derivative where the error is largest, by the rule, by central differences, and by the function that
         the rule replaces (None if that cannot be differentiated): of the sum of the results along all ones, or, if only that shows the
-        error, with random weights and directions.
+        error, with random weights and directions. Of a result, `numerical` is that of the function.
       element: the element of the leaf, such as `[2]`; '' for the leaf as a whole.
       error, replaced_error: the largest absolute error of the rule in all directions tried, compared with each of the two.
       verdict: 'right', 'wrong', or 'not differentiable' at this point, as one-sided differences show.
@@ -67,6 +74,9 @@ class RuleCheck(Report):
       second: the same for the derivative that the rule gives, of the sum of the results: its derivatives are second derivatives. Empty if
         the rule is wrong in first order, or cannot be differentiated twice.
       no_second: why there is no second derivative, in reverse mode or at all; '' if there is one.
+      lost: the operations at which a derivative that is wrong was lost, such as a `max` of equal operands, or a `stop_gradient` in the rule;
+        in second order, operations of the derivative.
+      has_rule: whether the function itself has a custom rule, and does not only call functions that may have one.
     """
 
     function: str
@@ -74,6 +84,8 @@ class RuleCheck(Report):
     notes: tuple[str, ...] = ()
     second: tuple[LeafCheck, ...] = ()
     no_second: str = ""
+    lost: tuple[Lost, ...] = ()
+    has_rule: bool = True
 
     @property
     def agrees(self) -> bool:
@@ -84,7 +96,7 @@ class RuleCheck(Report):
     def __bool__(self) -> bool:
         return self.agrees
 
-    def _parts(self) -> Iterator[str | Table]:
+    def _parts(self) -> Iterator[Part]:
         heads = ("derivative", "rule", "differences", "replaced", "error", "to replaced", "verdict")
         rows = [
             (_cut(f"{x.kind} of {x.path}{x.element}", 36), *map(_number, (x.rule, x.numerical, x.replaced)),
@@ -92,6 +104,9 @@ class RuleCheck(Report):
             for x in (*self.leaves, *self.second)
         ]  # fmt: skip
         yield Table(heads, rows, "<>>>>><")
+        if self.lost:
+            yield f"{'This is where it is lost' if len(self.lost) == 1 else 'It is lost in these places'}:"
+            yield Listed(map(str, self.lost))
         yield from self.notes
         if self.no_second:
             yield self.no_second
@@ -99,15 +114,15 @@ class RuleCheck(Report):
     @property
     def summary(self) -> str:
         """`rule of f agrees with numerical differences`, or where it is wrong."""
+        about = f"{'rule' if self.has_rule else 'derivative'} of {self.function}"
         for x in (*self.leaves, *self.second):
             if x.verdict == "wrong":
-                return (
-                    f"rule of {self.function} is wrong in the {x.kind} of {x.path}{x.element}: {x.rule:.6g} where numerical "
-                    f"differences give {x.numerical:.6g}"
-                )
+                against = "the function gives" if x.kind == "result" else "numerical differences give"
+                where = f"; see {short_location(self.lost[0].location)}" if self.lost and self.lost[0].location else ""
+                return f"{about} is wrong in the {x.kind} of {x.path}{x.element}: {x.rule:.6g} where {against} {x.numerical:.6g}{where}"
         if all(x.verdict == "not differentiable" for x in self.leaves):
-            return f"rule of {self.function} could not be checked: the function is not differentiable here"
-        told = f"rule of {self.function} agrees with numerical differences"
+            return f"{about} could not be checked: the function is not differentiable here"
+        told = f"{about} agrees with numerical differences"
         return f"{told}, but not every second derivative could be computed" if self.no_second else told
 
 
@@ -134,7 +149,10 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
 
     The derivative is computed in 64 bits, along all ones and along random directions. A rule that differs on purpose, such as a
     straight-through estimator, is reported as wrong, because numerically it is. A right rule that cannot be differentiated again
-    in reverse mode agrees; `no_second` says why there is no second derivative.
+    in reverse mode agrees; `no_second` says why there is no second derivative. Where a derivative is wrong, `lost` has the operations at which it
+    was lost, with their lines.
+
+    Each derivative is compiled once, and an interrupt ends the wait for the compiler.
 
     Args:
       f: a function with a custom JVP or VJP rule, or one that calls such a function.
@@ -143,7 +161,8 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
         and 2e-2 if the function always computes in 32 bits.
 
     Raises:
-      TypeError: no argument has a floating-point leaf.
+      TypeError: no argument or no result has a floating-point leaf, or an argument is only a type.
+      ValueError: `tol` is not a positive number.
       the errors of the rule.
     """
     compat.check_callable(f)
@@ -153,6 +172,10 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
     fixed = _nondiff_arguments(f)
     is_fixed = [p[1].idx in fixed[0] if p[0].idx == 0 else p[1].key in fixed[1] for p in paths]
     active = [i for i, x in enumerate(values) if _is_float(x) and not is_fixed[i]]
+    if any(isinstance(x, jax.ShapeDtypeStruct) for x in values):
+        raise TypeError("check_rule computes derivatives at a point: pass arrays, and not only their types")
+    if tol is not None and not 0 < tol < np.inf:
+        raise ValueError(f"tol is the largest relative difference, a positive number such as 1e-4: got {tol}")
     if not active:
         raise TypeError(
             f"check_rule: no argument of {function_name(f)} has a floating-point type, so there is nothing to differentiate"
@@ -163,6 +186,10 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
         a, k = jax.tree.unflatten(tree, [given.get(i, x) for i, x in enumerate(values)])
         results = tree_flatten_with_path(f(*a, **k))[0]
         outputs[:] = [f"output{keystr(p)}" for p, y in results if _is_float(y)]
+        if not outputs:
+            raise TypeError(
+                f"check_rule: {function_name(f)} returns no floating-point value that could have a derivative"
+            )
         return [y for _, y in results if _is_float(y)]
 
     outputs: list[str] = []
@@ -171,19 +198,42 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
         for i in range(len(values))
         if i not in active and compat.is_array(values[i]) | is_fixed[i] | isinstance(values[i], (int, complex))
     ]
-    inputs = [names[i] for i in active]
+    check = partial(_checked, flat, inputs=[names[i] for i in active], outputs=outputs, tol=tol, has_rule=_has_rule(f))
     try:
         with jax.enable_x64(True):
-            point = tuple(jnp.asarray(values[i], jnp.float64) for i in active)
-            checked, more = _check_point(flat, point, inputs, outputs, tol)
-            second = _check_twice(flat, point, inputs, checked, tol)
+            found = check(tuple(jnp.asarray(values[i], jnp.float64) for i in active))
     except Exception as error:
         with noting_arguments(f, args, kwargs):
-            point = tuple(jnp.asarray(values[i]) for i in active)
-            checked, more = _check_point(flat, point, inputs, outputs, tol)
-            second = _check_twice(flat, point, inputs, checked, tol)
+            found = check(tuple(jnp.asarray(values[i]) for i in active))
         notes.append(f"Checked in the given types: in 64 bits it raises {type(error).__name__}.")
-    return RuleCheck(function_name(f), checked, (*notes, *more), *second)
+    return replace(found, function=function_name(f), notes=(*notes, *found.notes))
+
+
+def _checked(
+    fun: Callable[..., list[Any]], point: tuple[Any, ...], inputs: list[str], outputs: list[str], tol: float | None,
+    has_rule: bool,
+) -> RuleCheck:  # fmt: skip
+    """The report, without the name of the function."""
+    derivative = _derivative(
+        fun, point
+    )  # JAX's own would leave the rules of jitted functions in its cache, without their lines
+    first, notes = _check_point(fun, point, inputs, outputs, tol)
+    second, no_second = _check_twice(fun, point, inputs, first, tol)
+    lost: tuple[Lost, ...] = ()
+    with contextlib.suppress(Exception):  # operations without a forward mode
+        if not has_rule and any(x.verdict == "wrong" and x.kind != "result" for x in first):
+            lost = lost_in(trace(fun)(*point), point, _compiled)
+        elif derivative is not None and any(x.verdict == "wrong" for x in second):
+            lost = lost_in(derivative, point, _compiled)
+    return RuleCheck("", first, tuple(notes), second, no_second, lost, has_rule)
+
+
+def _derivative(fun: Callable[..., list[Any]], point: tuple[Any, ...]) -> Program | None:
+    """The program of a function's derivative, whose operations have their lines; in reverse mode if there is one."""
+    for in_reverse in (True, False):
+        with contextlib.suppress(Exception):  # raised again where it is checked
+            return trace(_slopes(transformations, fun, in_reverse))(*point)
+    return None
 
 
 def _is_float(x: Any) -> bool:
@@ -196,6 +246,12 @@ def _leaf_names(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], paths: li
         return [str(n) for n in names]
     name = argument_names(f)
     return [f"{name(p[1].idx) if p[0].idx == 0 else p[1].key}{keystr(p[2:])}" for p in paths]
+
+
+def _has_rule(f: Any) -> bool:
+    while isinstance(f, functools.partial):
+        f = f.func
+    return isinstance(f, (jax.custom_jvp, jax.custom_vjp))
 
 
 def _nondiff_arguments(f: Any) -> tuple[set[int], set[str]]:
@@ -227,13 +283,7 @@ def _check_twice(
     if not all(x.verdict == "right" for x in checked):
         return (), ""
     in_reverse = checked[0].kind == "cotangent"
-
-    def slopes(*at: Any) -> list[Any]:
-        if in_reverse:
-            results, pull = jax.vjp(fun, *at)
-            return list(pull([jnp.ones_like(y) for y in results]))
-        return list(jax.jvp(fun, at, tuple(map(jnp.ones_like, at)))[1])
-
+    slopes = _slopes(jax, fun, in_reverse)
     names = [f"the slope in {name}" for name in inputs] if in_reverse else ["the slope"] * len(checked)
     try:
         rows, notes = _check_point(slopes, point, inputs, names, tol, is_replaced=False)
@@ -241,6 +291,24 @@ def _check_twice(
         return (), f"The derivative cannot be differentiated: {_first_line(error)}"
     rows = tuple(replace(x, path=f"the slope in {x.path}") if x.kind == "cotangent" else x for x in rows)
     return rows, next((f"In second order: {note}" for note in notes if note.startswith(_NO_REVERSE)), "")
+
+
+def _slopes(transforms: Any, fun: Callable[..., list[Any]], in_reverse: bool) -> Callable[..., list[Any]]:
+    """The derivative of the sum of the results of a function.
+
+    Args:
+      transforms: a module with `vjp` and `jvp`, JAX's or ours.
+      fun: the function.
+      in_reverse: whether it is computed in reverse mode.
+    """
+
+    def slopes(*at: Any) -> list[Any]:
+        if in_reverse:
+            results, pull = transforms.vjp(fun, *at)
+            return list(pull([jnp.ones_like(y) for y in results]))
+        return list(transforms.jvp(fun, at, tuple(map(jnp.ones_like, at)))[1])
+
+    return slopes
 
 
 _NO_REVERSE = "There is no reverse mode"
@@ -255,30 +323,35 @@ def _check_point(
     is_replaced: bool = True,
 ) -> tuple[tuple[LeafCheck, ...], list[str]]:
     """Compares along all ones and two random directions: the cotangent of each input, the tangent of each output."""
-    results = fun(*point)
+    run = _compiled(fun, *point)
+    results = run(*point)
     notes = []
-    forward, reverse, problem = _modes(fun, point, results)
-    notes += [problem] if problem else []
+    modes = _modes(fun, point, results)
+    notes += [modes.problem] if modes.problem else []
     short = {x.dtype for x in (*point, *results)}
-    plain_forward: Forward | None = None
-    plain_reverse: Reverse | None = None
+    plain, problem = _Modes(), ""
     try:
         program = trace(fun)(*point)
         short |= {v.aval.dtype for _, e in program.walk() for v in e.outvars if _is_float(v.aval)}
-        problem = ""
         if is_replaced:
-            plain_forward, plain_reverse, problem = _modes(as_function(without_rules(program)), point, results)
+            plain = _modes(as_function(without_rules(program)), point, results)
+            problem = plain.problem
     except Exception as error:
         problem = _first_line(error)
     if problem:
         notes.append(f"The function that the rule replaces could not be differentiated in full: {problem}")
     eps = max(float(jnp.finfo(dtype).eps) for dtype in short)
-    differences = _Differences(fun, point, eps, tol)
-    rows: list[LeafCheck] = []
-    if reverse is not None:
-        rows += [differences.cotangent(i, inputs[i], reverse, plain_reverse) for i in range(len(point))]
-    if forward is not None:
-        rows += [differences.tangent(k, outputs[k], forward, plain_forward) for k in range(len(results))]
+    differences = _Differences(run, point, eps, tol)
+    leaves: list[Callable[[], LeafCheck]] = []
+    if modes.reverse is not None:
+        one = partial(differences.cotangent, reverse=modes.reverse, plain=plain.reverse)
+        leaves += [partial(one, i, path) for i, path in enumerate(inputs)]
+    if modes.forward is not None:
+        other = partial(differences.tangent, forward=modes.forward, plain=plain.forward)
+        leaves += [partial(other, k, outputs[k]) for k in range(len(results))]
+    rows = each(lambda leaf: leaf(), leaves, "derivatives" if is_replaced else "second derivatives")
+    of_rule = (differences.result(k, outputs[k], y) for k, y in enumerate(modes.results if is_replaced else ()))
+    rows = [*(x for x in of_rule if x.verdict == "wrong"), *rows]
     wrong = [x for x in rows if x.verdict == "wrong"]
     if wrong and all(x.numerical == 0 and x.rule != 0 for x in wrong):
         notes.append("The function is flat where the rule gives a slope, as intended in a straight-through estimator.")
@@ -289,24 +362,58 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _modes(
-    fun: Callable[..., list[Any]], point: tuple[Any, ...], results: list[Any]
-) -> tuple[Forward | None, Reverse | None, str]:
-    """The function's derivatives in forward and in reverse mode, None if there is none; and why there is no reverse mode."""
-    forward: Forward = lambda tangents: jax.jvp(fun, point, tangents)[1]
+@dataclass(frozen=True, slots=True)
+class _Modes:
+    """A function's derivatives in forward and in reverse mode; None if there is none.
+
+    Args:
+      problem: why there is no reverse mode.
+      results: what the rule gives as results.
+    """
+
+    forward: Forward | None = None
+    reverse: Reverse | None = None
+    problem: str = ""
+    results: Sequence[Any] = ()
+
+
+def _modes(fun: Callable[..., list[Any]], point: tuple[Any, ...], results: list[Any]) -> _Modes:
+    def push(point: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+        return jax.jvp(fun, point, tangents)
+
+    def pull(point: tuple[Any, ...], cotangents: list[Any]) -> Any:
+        results, pulled = jax.vjp(fun, *point)
+        return results, pulled(cotangents)
+
+    zeros = lambda xs: jax.tree.map(jnp.zeros_like, xs)
     try:
-        forward(tuple(map(jnp.zeros_like, point)))
+        pushed = partial(_compiled(push, point, zeros(point)), point)
     except (TypeError, NotImplementedError) as error:
         if "custom_vjp" not in str(error) and "custom_lin" not in str(error):
             raise
-        _, pull = jax.vjp(fun, *point)
-        return None, pull, ""
+        pulled = partial(_compiled(pull, point, zeros(results)), point)
+        return _Modes(None, lambda cts: pulled(cts)[1], "", pulled(zeros(results))[0])
+    forward: Forward = lambda tangents: pushed(tangents)[1]
+    of_rule = pushed(zeros(point))[0]
     try:
-        _, pull = jax.vjp(fun, *point)
-        pull([jnp.zeros_like(y) for y in results])
+        pulled = partial(_compiled(pull, point, zeros(results)), point)
     except Exception as error:
-        return forward, None, f"{_NO_REVERSE}: {_first_line(error)}"
-    return forward, pull, ""
+        return _Modes(forward, None, f"{_NO_REVERSE}: {_first_line(error)}", of_rule)
+    return _Modes(forward, lambda cts: pulled(cts)[1], "", of_rule)
+
+
+def _compiled(fun: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    """A function compiled for these arguments, in a way that an interrupt can end; as it is, if its Python looks at values."""
+    try:
+        lowered = jax.jit(fun).lower(*args)
+    except compat.ConcretizationTypeErrors:
+        fun(*args)  # raises what it raises now
+        return fun
+    options = compat.COMPILED_IN_LESS_TIME if jax.default_backend() == "cpu" else None
+    compiled: Callable[..., Any] = compiled_once(
+        lowered, "check_rule", lambda: lowered.compile(compiler_options=options)
+    )
+    return compiled
 
 
 @dataclass(frozen=True)
@@ -344,7 +451,9 @@ class _Differences:
     def __init__(self, fun: Callable[..., list[Any]], point: tuple[Any, ...], eps: float, tol: float | None):
         self.fun, self.point, self.eps = fun, point, eps
         self.tol = tol if tol is not None else 1e-4 if eps < 1e-12 else 2e-2 if eps < 1e-5 else 0.2
-        self.here = self._results(0, point[0])
+        results = fun(*point)
+        self.dtypes = [y.dtype for y in results]
+        self.here = [np.asarray(y, np.float64) for y in results]
         self.notes: list[str] = []
         random = np.random.default_rng(0)
         draws: list[Callable[..., Any]] = [np.ones, random.standard_normal, random.standard_normal]
@@ -379,7 +488,7 @@ class _Differences:
         x = self.point[i]
         tried = []
         for draw, weights in enumerate(self.weights):
-            cts = [jnp.asarray(w, y.dtype) for w, y in zip(weights, self.fun(*self.point), strict=True)]
+            cts = [jnp.asarray(w, dtype) for w, dtype in zip(weights, self.dtypes, strict=True)]
             pulled = [None if pull is None else np.asarray(pull(cts)[i], np.float64) for pull in (reverse, plain)]
 
             def along(direction: Any, central: Any, weights: Any = weights, pulled: Any = pulled) -> list[Any]:
@@ -412,6 +521,11 @@ class _Differences:
                 numerical, slack, jump = self.along(draw, i)[k]
                 tried.append(_Tried(rule, numerical, replaced, slack, jump))
         return self._leaf("tangent", path, tried)
+
+    def result(self, k: int, path: str, given: Any) -> LeafCheck:
+        """A result of the rule, compared with that of the function."""
+        noise = np.full_like(self.here[k], 8 * self.eps * np.max(np.abs(self.here[k]), initial=0.0))
+        return self._leaf("result", path, [_Tried(_array(given), self.here[k], None, noise, np.zeros_like(noise))])
 
     def _leaf(self, kind: str, path: str, tried: list[_Tried]) -> LeafCheck:
         """The first attempt with the verdict, which is the easiest to read, and its element with the largest error."""

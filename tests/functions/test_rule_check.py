@@ -1,6 +1,9 @@
 """`check_rule`: custom rules compared with numerical differences, and with the functions they replace."""
 
+import _thread
 import functools
+import threading
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -164,3 +167,155 @@ def test_the_second_derivative_of_a_custom_vjp():
     assert [x.verdict for x in jaxviz.check_rule(sine, 0.5).second] == ["right", "right"]
     loose = with_vjp(jnp.sin, lambda x: (jnp.sin(x), lax.stop_gradient(x)), lambda x, ct: (ct * jnp.cos(x),))
     assert not jaxviz.check_rule(loose, 0.5)
+
+
+def line_of(text):
+    return next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if text in line)
+
+
+def sites(found):
+    return [(lost.operation, lost.location.line) for lost in found.lost]
+
+
+@pytest.mark.values
+def test_a_tie_of_min_and_max_is_where_a_second_derivative_is_lost():
+    """The gradient at equal operands is right, and its derivative is not, since the weights of the two operands jump there."""
+
+    def tied(a, b):
+        low, high = jnp.minimum(a, b), jnp.maximum(a, b)  # tie
+        return low**2 + high**2 + low * high
+
+    found = jaxviz.check_rule(tied, 1.0, 1.0)
+    assert all(leaf.verdict == "right" for leaf in found.leaves)
+    assert not found
+    assert jax.hessian(tied)(1.0, 1.0) != pytest.approx(2.0)
+    assert sites(found) == [("min", line_of("# tie")), ("max", line_of("# tie"))]
+    assert all("where its operands are equal" in lost.why for lost in found.lost)
+    assert found.summary.startswith("derivative of tied is wrong in the cotangent of the slope in a: ")
+    assert found.summary.endswith(f"; see test_rule_check.py:{line_of('# tie')}")
+    assert jaxviz.check_rule(tied, 1.0, 2.0)
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_stop_gradient_in_a_rule_is_named_with_its_line(nested):
+    def root(a):
+        return lax.while_loop(lambda x: jnp.abs(x * x - a) > 1e-6, lambda x: 0.5 * (x + a / x), a)
+
+    def rule(primals, tangents):
+        y = lax.stop_gradient(root(*primals))  # stopped
+        return y, 0.5 * tangents[0] / y
+
+    f = with_jvp(root, rule)
+    found = jaxviz.check_rule(jax.jit(lambda a: jnp.sin(f(3.0 * a)) * a) if nested else f, 2.0)
+    assert not found
+    assert sites(found) == [("stop_gradient", line_of("# stopped"))]
+    assert "its derivative is zero" in str(found)
+
+
+@pytest.mark.values
+def test_a_stop_gradient_in_a_forward_rule_is_named_too():
+    loose = with_vjp(
+        jnp.sin,
+        lambda x: (jnp.sin(x), lax.stop_gradient(x)),  # loose
+        lambda x, ct: (ct * jnp.cos(x),),
+    )
+    assert sites(jaxviz.check_rule(loose, 0.5)) == [("stop_gradient", line_of("# loose"))]
+
+
+@pytest.mark.values
+def test_a_condition_that_is_met_exactly_is_where_a_derivative_is_lost():
+    found = jaxviz.check_rule(lambda a, b: jnp.where(a < b, a, b) + jnp.where(a > b, a, b), 1.0, 1.0)  # chosen
+    assert not found
+    assert sites(found) == [("select_n", line_of("# chosen"))]
+
+
+@pytest.mark.values
+def test_the_function_whose_rule_is_wrong_is_named_with_its_line():
+    wrong = with_jvp(lambda x: jnp.sin(x), lambda p, t: (jnp.sin(p[0]), t[0]))
+    right = with_jvp(lambda x: jnp.cos(x), lambda p, t: (jnp.cos(p[0]), -jnp.sin(p[0]) * t[0]))
+
+    def model(x):
+        h = right(x)
+        return jnp.sum(wrong(h) * h)  # wrong rule
+
+    found = jaxviz.check_rule(model, X)
+    assert sites(found) == [("custom_jvp_call", line_of("# wrong rule"))]
+    assert "derivative of model is wrong" in str(found)
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("mode", ["jvp", "vjp"])
+def test_a_rule_whose_result_is_not_that_of_its_function(mode):
+    """`jax.grad` is right, `jax.value_and_grad` is not, nor are derivatives that go through the result."""
+    near = lambda x: jnp.sin(x) + 0.01
+    if mode == "jvp":
+        f = with_jvp(jnp.sin, lambda p, t: (near(p[0]), jnp.cos(p[0]) * t[0]))
+    else:
+        f = with_vjp(jnp.sin, lambda x: (near(x), x), lambda x, ct: (ct * jnp.cos(x),))
+    assert jax.value_and_grad(f)(0.5)[0] != pytest.approx(f(0.5))
+    found = jaxviz.check_rule(f, 0.5)
+    assert not found
+    first = found.leaves[0]
+    assert (first.kind, first.path, first.verdict) == ("result", "output", "wrong")
+    assert (first.rule, first.numerical) == pytest.approx((float(near(0.5)), float(jnp.sin(0.5))), rel=1e-5)
+    assert "is wrong in the result of output" in found.summary
+    assert "where the function gives" in found.summary
+
+
+@pytest.mark.values
+def test_an_interrupt_ends_the_wait_for_the_compiler(monkeypatch, nothing_from_disk):
+    compile_, goes_on = jax.stages.Lowered.compile, threading.Event()
+
+    def compile_slowly(*args, **kwargs):
+        if not goes_on.is_set():
+            _thread.interrupt_main()
+            goes_on.wait()
+        return compile_(*args, **kwargs)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_slowly)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            jaxviz.check_rule(jnp.tanh, X)
+    finally:
+        goes_on.set()
+    assert jaxviz.check_rule(jnp.tanh, X)
+
+
+@pytest.mark.values
+def test_the_function_is_traced_and_compiled_once_for_all_its_differences(nothing_from_disk):
+    def calls(n):
+        count = 0
+
+        def f(x):
+            nonlocal count
+            count += 1
+            return jnp.sum(x * jnp.roll(x, 1))
+
+        wrong = with_jvp(f, lambda p, t: (f(p[0]), jnp.sum(t[0])))
+        assert not jaxviz.check_rule(wrong, jnp.arange(1.0, n + 1))
+        return count
+
+    assert calls(2) == calls(30)
+
+
+def test_a_function_that_looks_at_values_is_run_as_it_is():
+    f = lambda x: x**2 if x > 0 else -x
+    assert jaxviz.check_rule(f, 2.0).agrees
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", ()])
+def test_a_function_without_a_floating_point_result(value):
+    with pytest.raises(TypeError, match="check_rule: <lambda> returns no floating-point value"):
+        jaxviz.check_rule(lambda x: value, 1.0)
+
+
+def test_a_type_is_no_point():
+    with pytest.raises(TypeError, match="pass arrays, and not only their types"):
+        jaxviz.check_rule(jnp.sum, jax.ShapeDtypeStruct((3,), jnp.float32))
+
+
+@pytest.mark.parametrize("tol", [-1.0, 0.0, float("nan"), float("inf")])
+def test_a_tolerance_is_a_positive_number(tol):
+    with pytest.raises(ValueError, match="a positive number such as 1e-4: got"):
+        jaxviz.check_rule(jnp.sin, 1.0, tol=tol)

@@ -1,0 +1,186 @@
+"""Where a derivative is lost: the operations whose results change although JAX's derivative of them says otherwise.
+
+A program is run at some points of a line through its inputs. Where the operands of an operation change as their tangents say, and its result
+does not, the derivative of the program is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.higher_order import is_call, of
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.expressions import expression_at
+from jaxviz.ir.origin import Location, ancestors, locate
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program
+from jaxviz.report.tables import short_location
+from jaxviz.transforms.inline import inlined_where
+
+MOST_SHOWN = 3
+"""How many places are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An operation at which a derivative is lost.
+
+    Args:
+      operation: the name of its primitive: in a derivative, of the operation that it is the derivative of.
+      location: its line; None if unknown.
+      why: how its result changes, as the end of a sentence.
+    """
+
+    operation: str
+    location: Location | None
+    why: str
+
+    @property
+    def place(self) -> str:
+        """`betaln(a, b)`, model.py:12."""
+        expression = expression_at(self.location)
+        named = [f"`{expression}`"] if expression else []
+        return ", ".join([*named, *filter(None, [short_location(self.location)])]) or f"`{self.operation}`"
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.why}"
+
+
+def lost_in(program: Program, point: Sequence[Any], compiled: Callable[..., Callable[..., Any]]) -> tuple[Lost, ...]:
+    """The operations of a program at which its derivative at a point is lost, in its order, at most one for each line and operation.
+
+    Args:
+      program: from floating-point inputs.
+      point: the inputs.
+      compiled: compiles a function for some arguments.
+    """
+    program = inlined_where(program, lambda e: is_call(e) and not of(e).has_custom_rule)
+    observed = [v for e in program.equations for v in e.outvars if _is_float(v.aval)]
+    run = as_function(replace(program, outvars=tuple(observed)))
+    push = lambda point, direction: jax.jvp(run, point, direction)[1]
+    point = tuple(point)
+    pushed, compute = compiled(push, point, point), compiled(run, *point)
+    eps = max(float(jnp.finfo(v.aval.dtype).eps) for v in (*observed, *program.invars))
+    step = eps ** (1 / 3)
+
+    def moves(direction: tuple[Any, ...]) -> dict[Atom, _Move]:
+        at = lambda t: compute(*(x + jnp.asarray(t, x.dtype) * d for x, d in zip(point, direction, strict=True)))
+        values = pushed(point, direction), *map(at, (0, step, -step, step / 2, -step / 2))
+        arrays = [[np.asarray(x, np.float64) for x in group] for group in values]
+        return {v: _Move(step, eps, *at) for v, *at in zip(observed, *arrays, strict=True)}
+
+    inputs: dict[Atom, Any] = dict(zip(program.invars, point, strict=True))
+    found: dict[tuple[str, Location | None], Lost] = {}
+    for seed in range(2):  # in one direction, errors may cancel
+        random = np.random.default_rng(seed)
+        direction = tuple(jnp.asarray(random.standard_normal(x.shape), x.dtype) for x in point)
+        for lost in _lost_along(program, moves(direction), inputs):
+            found.setdefault((lost.operation, lost.location), lost)
+    return tuple(found.values())[:MOST_SHOWN]
+
+
+def _lost_along(program: Program, moves: Mapping[Atom, _Move], inputs: Mapping[Atom, Any]) -> Iterator[Lost]:
+    lost = {a for a, move in moves.items() if move.is_lost}
+    here = {**inputs, **{a: move.here for a, move in moves.items()}}
+    for e in program.equations:
+        first = next((v for v in e.outvars if v in lost), None)
+        if first is not None and lost.isdisjoint(e.invars):
+            yield _lost(e, moves[first], _operands(_differentiated(e), program, here))
+
+
+@dataclass(frozen=True)
+class _Move:
+    """How a value moves along a direction.
+
+    Args:
+      step: of the differences.
+      eps: the precision.
+      tangent: its derivative, by JAX.
+      here, up, down, near_up, near_down: the value at the point, a step up and down, and half a step.
+    """
+
+    step: float
+    eps: float
+    tangent: Any
+    here: Any
+    up: Any
+    down: Any
+    near_up: Any
+    near_down: Any
+
+    @property
+    def noise(self) -> Any:
+        return 16 * self.eps * np.maximum(np.abs(self.here), np.maximum(np.abs(self.up), np.abs(self.down)))
+
+    @property
+    def jumps(self) -> Any:
+        """For each element whether it jumps: half the step leaves the difference as large."""
+        wide, near = np.abs(self.up - self.down), np.abs(self.near_up - self.near_down)
+        return (near > 0.9 * wide) & (wide > 100 * self.noise + 1e-3 * self.step)
+
+    @property
+    def turns(self) -> Any:
+        """For each element whether its slopes on both sides differ: half the step halves the gap, instead of quartering it."""
+        wide, near = np.abs(self.up - 2 * self.here + self.down), np.abs(self.near_up - 2 * self.here + self.near_down)
+        return ~self.jumps & (near > 0.4 * wide) & (wide > 100 * self.noise + 1e-3 * self.step)
+
+    @property
+    def differs(self) -> Any:
+        """For each element whether it has another derivative than the tangent."""
+        wide, near = (self.up - self.down) / (2 * self.step), (self.near_up - self.near_down) / self.step
+        tol = max(1e-4, 10 * self.step) * np.maximum(np.abs(near), np.abs(self.tangent))
+        slack = 4 * np.abs(near - wide) + 2 * self.noise / self.step + tol
+        return np.isfinite(near) & ~self.jumps & ~(np.abs(near - self.tangent) <= slack)
+
+    @property
+    def is_lost(self) -> bool:
+        return bool(np.any(self.jumps | self.differs))
+
+
+def _is_float(aval: Any) -> bool:
+    return bool(jnp.issubdtype(aval.dtype, jnp.floating))
+
+
+def _differentiated(equation: Equation) -> Equation:
+    """The operation that an equation is part of the derivative of; an operation of a custom rule stands for itself."""
+    found = equation
+    for e in ancestors(equation):
+        if of(e).has_custom_rule:
+            break
+        found = e
+    return found
+
+
+def _operands(equation: Equation, program: Program, here: Mapping[Atom, Any]) -> list[Any]:
+    """The floating-point operands of an operation, where a program derived from it computes it."""
+    same = (e for e in program.equations if e.primitive is equation.primitive and _differentiated(e) is equation)
+    atoms = next((e.invars for e in same), ())
+    values = [a.val if isinstance(a, Literal) else here.get(a) for a in atoms if _is_float(a.aval)]
+    return [np.asarray(x, np.float64) for x in values if x is not None]
+
+
+def _lost(equation: Equation, move: _Move, operands: Sequence[Any]) -> Lost:
+    source = _differentiated(equation)
+    name, location = source.primitive.name, locate(equation.source)
+    if np.any(move.jumps):
+        k = np.unravel_index(np.argmax(move.jumps), np.shape(move.jumps))
+        down, up = (f"{float(x[k]):.6g}" for x in (move.down, move.up))
+        what = f"`{name}`" if source.primitive is equation.primitive else f"the derivative of `{name}`"
+        ties = len(operands) == 2 and bool(np.any(np.equal(*operands)))
+        since = ", where its operands are equal" if ties else ""
+        return Lost(
+            name, location, f"{what} jumps here from {down} to {up}{since}; JAX differentiates it as a constant."
+        )
+    if of(equation).has_custom_rule:
+        called = equation.params["call_jaxpr"].name
+        return Lost(name, location, f"the custom rule of `{called}` does not give the derivative of `{called}`.")
+    if np.any(move.turns & move.differs):
+        return Lost(name, location, f"`{name}` has two slopes here, one on each side.")
+    if not np.any(move.tangent):
+        return Lost(name, location, f"`{name}` changes with its input here, but its derivative is zero for JAX.")
+    return Lost(name, location, f"`{name}` has another derivative here than JAX computes.")
