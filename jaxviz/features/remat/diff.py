@@ -14,7 +14,8 @@ from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.code import Place, places_of_values, policy_text
 from jaxviz.features.remat.definition import way_at_callee, way_at_definition
-from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_in, edited, unified
+from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_in, edited
+from jaxviz.features.remat.files import encoding_note, unified
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.layers import Layers, layered
@@ -29,7 +30,7 @@ from jaxviz.features.remat.written_chunks import DEFINITION, SCAN_IN_CHUNKS, by_
 from jaxviz.ir.expressions import Span, span_at
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Var
-from jaxviz.report.tables import format_bytes, short_location
+from jaxviz.report.tables import format_bytes, printable, short_location
 
 _CHANGED = 1.02
 """How much higher the peak of the written code may be before the search continues."""
@@ -100,14 +101,14 @@ def write_plan(
         sets = search.sets_of([r for r in search.regions if ways[r]])
     if not sets:
         lines = [_comes_to(call.name, trial.trade, search), *notes]
-        return Written("\n".join(f"# {line}" for line in lines), None)
+        return Written(_comments(lines), None)
     places = places_of_values(search.flat)
     best = _writable(search, trial, sets, places, limits)
     layers = layered(search, best, trial, ways) if limits == Limits() and best.trade.work > trial.trade.work else None
     best = layers.trial if layers is not None else best
     if best.trade.peak_nbytes > search.written.peak_nbytes:
         lines = [_comes_to(call.name, trial.trade, search), _ONLY_APPLIED, *notes]
-        return Written("\n".join(f"# {line}" for line in lines), None)
+        return Written(_comments(lines), None)
     if not _is_as_good(best.trade, trial.trade, limits):
         notes.append(
             f"plan.apply can also save values that no name in your source refers to; it has a peak of "
@@ -305,11 +306,16 @@ def _write(
     notes += dict.fromkeys(way.note for way in used if way.note)
     if _BY_HAND in used:
         notes.append(_by_hand(call, policies.get(policy, ""), search.step is not None))
+    diffs = {file: diff for file, text in texts.items() if (diff := unified(file, text))}
+    notes += filter(None, (encoding_note(file, diff) for file, diff in diffs.items()))
     lines = [_comes_to(call.name, trade, search), *notes]
-    diffs = [diff for file, text in texts.items() if (diff := unified(file, text))]
     if is_plan and not diffs and _BY_HAND not in used and not is_by_hand:
         lines.append("The function stays as written: no change that can be written comes closer to the plan.")
-    return Written("\n".join([*(f"# {line}" for line in lines), *diffs]), trade, texts)
+    return Written("\n".join([_comments(lines), *diffs.values()]), trade, texts)
+
+
+def _comments(lines: Iterable[str]) -> str:
+    return "\n".join(f"# {printable(line)}" for line in lines)
 
 
 def _policy(taken: Names, names: Sequence[_Name], policies: dict[str, str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import linecache
 import os
 import sys
@@ -13,8 +12,10 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
+from jaxviz.features.remat.files import source_file
 from jaxviz.features.remat.source import globals_of, tree_of
 from jaxviz.ir.origin import file_label, is_cell
+from jaxviz.report.tables import printable
 
 _HEADS = [
     ("partial(", "partial", "from functools import partial"),
@@ -203,18 +204,15 @@ def _refuse_changed(file: str, code: Any) -> None:
     """Raises an error if the file no longer contains the code that was run."""
     if is_cell(file) or not os.path.exists(file):
         return
-    now = _text(file)
+    now = "".join(source_file(file).lines)
     # `linecache` adds a line break to the last line if the file lacks it.
     if now + "\n" * (not now.endswith("\n")) == "".join(linecache.getlines(file)) and (
         code is None or code in _codes(now, file)
     ):
         return
-    raise ChangedError(f"{file_label(file)} has changed since it was imported: import it again, and plan again.")
-
-
-def _text(file: str) -> str:
-    with open(file, encoding="utf-8") as f:
-        return f.read()
+    raise ChangedError(
+        f"{printable(file_label(file))} has changed since it was imported: import it again, and plan again."
+    )
 
 
 @lru_cache(maxsize=16)
@@ -230,16 +228,3 @@ def _codes(text: str, file: str) -> frozenset[Any]:
         found.add(code)
         pending += [c for c in code.co_consts if hasattr(c, "co_consts")]
     return frozenset(found)
-
-
-def unified(file: str, text: str) -> str:
-    """A diff from a file to a new text that `git apply` accepts, without the final newline."""
-    old = linecache.getlines(file)
-    if old and os.path.exists(file) and not _text(file).endswith("\n"):
-        old[-1], text = old[-1].removesuffix("\n"), text.removesuffix("\n")
-    shown = file_label(file) if is_cell(file) else os.path.relpath(file)
-    if shown.startswith(os.pardir):
-        shown = os.path.basename(file)
-    lines = difflib.unified_diff(old, text.splitlines(keepends=True), f"a/{shown}", f"b/{shown}")
-    whole = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-    return whole.rstrip("\n")

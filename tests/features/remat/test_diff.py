@@ -2,6 +2,8 @@
 
 import importlib.util
 import itertools
+import linecache
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from short_runs import short
@@ -22,6 +25,7 @@ from jaxviz.features.remat.search import Search
 _NUMBERS = itertools.count()
 HEAD = """
 import jax
+import jax.numpy as jnp
 import jax.numpy as jnp
 from jax import lax
 """
@@ -254,6 +258,7 @@ LIBRARIES = {
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import jax.numpy as jnp
 
 class Block(nn.Module):
     hidden: int
@@ -278,6 +283,7 @@ def loss(params, x):
     "nnx": """
 import jax
 import jax.numpy as jnp
+import jax.numpy as jnp
 from flax import nnx
 
 class Block(nnx.Module):
@@ -300,6 +306,7 @@ def loss(params, x):
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.numpy as jnp
 
 class Block(eqx.Module):
     up: eqx.nn.Linear
@@ -320,6 +327,7 @@ def loss(params, x):
     "haiku": """
 import haiku as hk
 import jax
+import jax.numpy as jnp
 import jax.numpy as jnp
 
 class Block(hk.Module):
@@ -368,6 +376,7 @@ LIBRARIES["linen_scan"] = (
 )
 _PENZAI = """
 import jax
+import jax.numpy as jnp
 import jax.numpy as jnp
 from penzai import pz
 
@@ -429,3 +438,84 @@ def test_modules_are_checkpointed_as_their_library_does_it(module, name, work, t
     got, want = jax.jit(jax.grad(edited.loss))(*args), jax.jit(jax.grad(own.loss))(*args)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+PLAIN = """import jax.numpy as jnp
+
+
+def loss(w, x):
+    for _ in range(4):
+        x = jnp.tanh(x @ w)
+    return jnp.sum(x**2)
+"""
+ACCENTED = f"# Modèle d'été\n\n{PLAIN}\n\n# Fin d'été\n"
+ODD_FILES = {
+    "crlf": ("model.py", PLAIN.replace("\n", "\r\n"), "utf-8"),
+    "cr": ("model.py", PLAIN.replace("\n", "\r"), "utf-8"),
+    "mixed line ends": ("model.py", PLAIN.replace("\n", "\r\n", 4), "utf-8"),
+    "byte order mark": ("model.py", PLAIN, "utf-8-sig"),
+    "byte order mark and crlf": ("model.py", PLAIN.replace("\n", "\r\n"), "utf-8-sig"),
+    "no line end": ("model.py", PLAIN.rstrip(), "utf-8"),
+    "no line end, crlf": ("model.py", PLAIN.rstrip().replace("\n", "\r\n"), "utf-8"),
+    "form feed": (
+        "model.py",
+        PLAIN.replace("def loss", "\f\ndef loss").replace("    return", "    # \x1c\x85\n    return"),
+        "utf-8",
+    ),
+    "utf-8": ("modèle.py", ACCENTED, "utf-8"),
+    "latin-1": ("model.py", f"# -*- coding: latin-1 -*-\n{ACCENTED}", "latin-1"),
+    "space": ("my model.py", PLAIN, "utf-8"),
+    "tab": ("my\tmodel.py", PLAIN, "utf-8"),
+    "line break": ("my\n+model.py", PLAIN, "utf-8"),
+    "quote": ('my"model\\.py', PLAIN, "utf-8"),
+    "not in utf-8": (os.fsdecode(b"mod\xe8le.py"), PLAIN, "utf-8"),
+}
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("case", ODD_FILES)
+def test_git_applies_the_diff_of_an_odd_file(case, tmp_path, monkeypatch):
+    name, text, encoding = ODD_FILES[case]
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / name
+    path.write_bytes(text.encode(encoding))
+    w, x = jnp.ones((8, 8)), jnp.ones((64, 8))
+
+    def imported():
+        spec = importlib.util.spec_from_file_location(f"odd_{next(_NUMBERS)}", path)
+        made = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made)
+        return made
+
+    plan = jaxviz.plan_remat(imported().loss, w, x, residuals="60%")
+    diff = f"{plan.code()}\n".encode()
+    assert all(line[:1] in (b"#", b"-", b"+", b" ", b"@", b"\\") for line in diff.split(b"\n")[:-1])
+    subprocess.run(["git", "apply", "--whitespace=nowarn", "-"], input=diff, cwd=tmp_path, check=True)
+    now = path.read_bytes().decode(encoding)
+    assert now != text
+    ends = lambda text: {found[0] for found in re.finditer(r"\r\n?|\n", text)}
+    assert ends(now) == ends(text)
+    assert "checkpoint" in now
+    linecache.clearcache()
+    assert held_by_jax(imported().loss, w, x) < held_by_jax(jax.jit(loss_as_written), w, x)
+
+
+def loss_as_written(w, x):
+    for _ in range(4):
+        x = jnp.tanh(x @ w)
+    return jnp.sum(x**2)
+
+
+def test_a_diff_that_cannot_be_in_ascii_says_how_to_write_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "model.py"
+    text = "# -*- coding: latin-1 -*-\n" + PLAIN.replace("x = jnp.tanh(x @ w)", "x = jnp.tanh(x @ w)  # été")
+    path.write_bytes(text.encode("latin-1"))
+    spec = importlib.util.spec_from_file_location("in_latin", path)
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    code = jaxviz.plan_remat(made.loss, jnp.ones((8, 8)), jnp.ones((64, 8)), residuals="60%").code()
+    assert "encoding='iso-8859-1', errors='replace', newline=''" in code
+    diff = f"{code}\n".encode("iso-8859-1", errors="replace")
+    subprocess.run(["git", "apply", "-"], input=diff, cwd=tmp_path, check=True)
+    assert "été" in path.read_bytes().decode("latin-1")
