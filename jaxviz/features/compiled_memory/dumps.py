@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -38,7 +39,8 @@ def read_dump(folder: str | os.PathLike[str], module: str = "") -> CompiledMemor
             f"The folder has {counted(len(others), 'other program')}: {names}; module='…' selects the largest whose name contains it."
         )
     makers = OpNames(program.module)
-    return memory_of(program, makers, name, f"program `{name}`", (), n_devices, (*notes, WITHOUT_FUNCTION))
+    with _naming(path):
+        return memory_of(program, makers, name, f"program `{name}`", (), n_devices, (*notes, WITHOUT_FUNCTION))
 
 
 # --- finding the file -------------------------------------------------------------------------------------------------
@@ -70,16 +72,32 @@ def _program_name(path: Path) -> str:
 
 
 def _program(path: Path) -> tuple[CompiledProgram, int]:
-    try:
+    with _naming(path):
         read = _from_proto(path) if path.name.endswith(_PROTO) else _from_text(path)
         module = Module(read.hlo_module)
         _check(read.buffer_assignment, module)
-    except (DecodeError, KeyError, IndexError, ValueError, RuntimeError) as error:
-        said = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ValueError(said if str(path.parent) in said else f"{path} is damaged: {said}") from None
     placed = read.hlo_module.device_assignment
     n_devices = max(1, placed.replica_count) * max(1, placed.computation_count)
     return CompiledProgram(module, read.buffer_assignment, _compiler(path)), n_devices
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Within the context, an error of reading says that the file is damaged."""
+    try:
+        yield
+    except (
+        DecodeError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        ValueError,
+        RuntimeError,
+    ) as error:
+        said = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ValueError(said if str(path.parent) in said else f"{path} is damaged: {said}") from None
 
 
 def _from_proto(path: Path) -> Any:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from jaxviz.features.compiled_memory.attribution import KINDS
 from jaxviz.features.compiled_memory.report import CompiledMemory, Compiler, Held, Moment
 from jaxviz.ir.origin import Location
 from jaxviz.report.files import write_file
+from jaxviz.report.tables import printable
 
 _FORMAT, _VERSION = "compiled memory of jaxviz", 1
 """The header of a file; the version is that of its fields."""
@@ -30,7 +34,7 @@ def load(path: str | os.PathLike[str]) -> CompiledMemory:
     name = os.fspath(path)
     try:
         read = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError:  # not text, or not JSON
+    except (ValueError, RecursionError):  # not text, or not JSON
         read = None
     if not isinstance(read, dict) or read.get("format") != _FORMAT:
         raise ValueError(
@@ -43,8 +47,10 @@ def load(path: str | os.PathLike[str]) -> CompiledMemory:
             f"{version('jaxviz-lab')}, reads version {_VERSION}"
         )
     try:
-        return _memory(read["memory"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        memory = _memory(read["memory"])
+        _check(memory, CompiledMemory, "it")
+        return memory
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{name} is damaged: {type(error).__name__}: {error}") from None
 
 
@@ -66,13 +72,39 @@ def _memory(read: Mapping[str, Any]) -> CompiledMemory:
             "peak_at", "n_devices",
         )
     }  # fmt: skip
-    for name in ("temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes", "reused_nbytes", "n_devices"):
-        if not isinstance(plain[name], int):
-            raise TypeError(f"{name} is {plain[name]!r}")
     return CompiledMemory(
         compiler=Compiler(**read["compiler"]), timeline=tuple(map(moment, read["timeline"])), location=_location(read["location"]),
         notes=tuple(read["notes"]), **plain, **held,
     )  # fmt: skip
+
+
+def _check(x: Any, wanted: Any, name: str) -> None:
+    """Checks a value against the type of its field, since JSON can hold anything else."""
+    kinds = get_args(wanted)
+    if isinstance(wanted, UnionType):
+        _check(x, next(kind for kind in kinds if (x is None) is (kind is NoneType)), name)
+        return
+    if get_origin(wanted) is Literal:
+        fits = x in kinds
+    elif get_origin(wanted) is tuple:
+        fits = type(x) is tuple
+        for i, element in enumerate(x if fits else ()):
+            _check(element, kinds[0], f"{name}[{i}]")
+    else:
+        fits = type(x) is wanted and (wanted is not int or 0 <= x < MOST)
+        for f in fields(x) if fits and is_dataclass(x) else ():
+            _check(getattr(x, f.name), _types(wanted)[f.name], f.name if name == "it" else f"{name}.{f.name}")
+    if not fits:
+        raise TypeError(f"{name} is {printable(repr(x), 60)}")
+
+
+MOST = 1 << 63
+"""Numbers of bytes, and lines, are smaller."""
+
+
+@cache
+def _types(of: type) -> dict[str, Any]:
+    return get_type_hints(of)
 
 
 def _held(read: Mapping[str, Any]) -> Held:

@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
-from compiled_programs import LAYERS, W, X, named, scanned, unrolled
+from compiled_programs import LAYERS, W, X, named, read_or_refused, scanned, unrolled
 from versions_of_programs import (
     BATCH,
     BATCHES,
@@ -189,7 +189,11 @@ def test_other_files_are_refused(tmp_path, content, message):
         (lambda d: d["memory"]["at_peak"][0].update(kind="ghost"), "is damaged: ValueError: there is no kind 'ghost'"),
         (lambda d: d["memory"]["timeline"][0].update(nbytes=[1]), "is damaged: ValueError"),
         (lambda d: d.update(memory=None), "is damaged: TypeError"),
-        (lambda d: d["memory"].update(temp_nbytes="much"), "is damaged: TypeError"),
+        (lambda d: d["memory"].update(temp_nbytes="much"), r"a\.json is damaged: TypeError: temp_nbytes is 'much'"),
+        (
+            lambda d: d["memory"]["at_peak"][0].update(what=[]),
+            r"a\.json is damaged: TypeError: at_peak\[0\].what is \[\]",
+        ),
     ],
 )
 def test_a_damaged_file_is_refused(memory, tmp_path, spoil, message):
@@ -198,6 +202,44 @@ def test_a_damaged_file_is_refused(memory, tmp_path, spoil, message):
     spoil(data)
     path.write_text(json.dumps(data))
     with pytest.raises(ValueError, match=message):
+        CompiledMemory.load(path)
+
+
+def places_in(data, path=()):
+    """The path of each value in JSON; of a list only that of the first element."""
+    yield path
+    for key, x in data.items() if isinstance(data, dict) else enumerate(data[:1]) if isinstance(data, list) else ():
+        yield from places_in(x, (*path, key))
+
+
+WRONG = [None, -1, 2.5, 10**400, "text", ["text"], {}]
+
+
+def test_whatever_a_field_holds_a_file_is_refused_by_name_or_can_be_shown(memory, tmp_path):
+    report = memory("unrolled")
+    text = report.save(tmp_path / "a.json").read_text()
+    path = tmp_path / "wrong.json"
+    refused = 0
+    for place in [p for p in places_in(json.loads(text)) if p]:
+        for wrong in WRONG:
+            data = json.loads(text)
+            holder = data
+            for key in place[:-1]:
+                holder = holder[key]
+            holder[place[-1]] = wrong
+            path.write_text(json.dumps(data))
+            loaded = read_or_refused(lambda: CompiledMemory.load(path), path)
+            refused += loaded is None
+            if loaded is not None:
+                str(loaded), loaded._repr_html_(), json.dumps(loaded.to_dict())
+                str(loaded.compare(report)), str(report.compare(loaded))
+    assert refused
+
+
+def test_json_that_is_nested_too_deeply_is_refused(tmp_path):
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(ValueError, match=r"deep\.json has no saved compiled memory"):
         CompiledMemory.load(path)
 
 

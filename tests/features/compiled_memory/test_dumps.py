@@ -1,5 +1,6 @@
 """Compiled programs that XLA dumped into a folder."""
 
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,18 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from compiled_programs import PROGRAMS, STACK, STEPS, X, accumulated, attention, divided, scanned, training_step
+from compiled_programs import (
+    PROGRAMS,
+    STACK,
+    STEPS,
+    X,
+    accumulated,
+    attention,
+    divided,
+    read_or_refused,
+    scanned,
+    training_step,
+)
 
 import jaxviz
 from jaxviz.features.compiled_memory.attribution import Attribution
@@ -121,6 +133,20 @@ def test_a_message_that_is_cut_off(dump, share):
     with pytest.raises(ValueError, match=r"is damaged: |has no program|has no buffer assignment") as error:
         CompiledMemory.from_dump(folder, "scanned")
     assert str(path) in str(error.value)
+
+
+def test_flipped_bytes_are_refused_by_name_or_can_be_shown(dump):
+    folder, _ = dump(scanned, "proto")
+    (path,) = folder.glob("*jit_scanned*after_optimizations.hlo.pb")
+    content = path.read_bytes()
+    draw = random.Random(0)
+    for _ in range(60):
+        spoiled = bytearray(content)
+        spoiled[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(spoiled)
+        report = read_or_refused(lambda: CompiledMemory.from_dump(folder, "scanned"), path)
+        if report is not None:
+            str(report), report._repr_html_()
 
 
 def test_messages_of_something_else(dump):
