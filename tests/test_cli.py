@@ -257,6 +257,16 @@ def test_a_failure_names_the_users_line(run, model):
     assert "NameError" in run("memory", "loops", "--args", "missing")[2]
 
 
+def test_a_failure_whose_text_fails_names_the_users_line(tmp_path, capsys):
+    path = tmp_path / "weird.py"
+    path.write_text(
+        "class Weird(Exception):\n    def __str__(self):\n        raise ValueError\n\n\ndef loss(x):\n    raise Weird\n"
+    )
+    assert main(["residuals", f"{path}:loss", "--args", "2.0"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"Weird while deriving {path}:loss: no message\n  at {path}:7: raise Weird")
+
+
 def test_names_do_not_command_the_terminal(run):
     for command in ("residuals", "memory", "jaxpr", "lint", "explore"):
         status, out, err = run(command, "evil", "--args", "hostile")

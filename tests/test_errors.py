@@ -202,6 +202,27 @@ def test_a_list_as_static_argument_is_named(name, how):
     assert f"power at {__file__}:{power.__code__.co_firstlineno}, whose static argument n is [3], a list" in text(error)
 
 
+class WithoutText:
+    def __str__(self):
+        raise ValueError("no text")
+
+
+@entry_points
+@pytest.mark.parametrize("base", [Exception, TypeError, ValueError, RecursionError])
+def test_an_error_whose_text_fails_is_raised_as_it_is(name, base):
+    kind = type("Weird", (WithoutText, base), {})
+
+    def f(x):
+        raise kind
+
+    def shown():
+        result = CALLS[name](f, X)
+        return result(X) if callable(result) else str(result)
+
+    with pytest.raises(kind):
+        shown()
+
+
 # --- leaked tracers ---------------------------------------------------------------------------------------------------
 
 LEFT_BEHIND = []

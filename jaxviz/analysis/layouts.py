@@ -19,6 +19,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.higher_order import bodies, is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
+from jaxviz.ir.errors import message_of
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
@@ -137,7 +138,7 @@ def _layouts(
         try:
             return _propagated(n_devices, len(program.invars), *lower())
         except Exception as error:  # an effect that this backend does not support, too deep a program, …
-            reason = str(error).split("\n")[0]
+            reason = message_of(error).split("\n")[0]
     unknown = f"XLA's layouts are unknown ({reason}), so each value counts as if one device held all of it."
     return Layouts(n_devices, (1,) * len(program.invars), (1,) * n_cotangents, {}, {}, unknown)
 

@@ -16,7 +16,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.convert import with_programs
 from jaxviz.ir.emit import as_function
-from jaxviz.ir.errors import EquationError
+from jaxviz.ir.errors import EquationError, message_of
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Operation, Program
 from jaxviz.runtime.stoppable import compiled_once
@@ -178,7 +178,7 @@ def lower_gradient(
         if not any(derivation.nonzeros):
             reason = "no argument is differentiated"
     except EquationError as error:
-        reason = str(error).split("\n")[0]
+        reason = message_of(error).split("\n")[0]
     if reason:
         stages, programs = ("primal",), (derivation.primal,)
     n = sum(1 for program in programs for _ in program.walk())

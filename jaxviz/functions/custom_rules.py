@@ -19,6 +19,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from jaxviz.ir import compat
+from jaxviz.ir.errors import message_of
 from jaxviz.ir.origin import Location
 from jaxviz.report.tables import counted, short_location
 from jaxviz.runtime.cache import function_name
@@ -144,7 +145,7 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
         try:
             return super().__call__(*args, **kwargs)
         except TypeError as error:
-            if type(error) is not TypeError or not str(error).endswith("to a custom_vjp function."):
+            if type(error) is not TypeError or not message_of(error).endswith("to a custom_vjp function."):
                 raise
             raise TypeError(
                 f"{error} The function is {where}; use jax.vjp or jax.grad, or give it its rule with jax.custom_jvp."
@@ -156,7 +157,7 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
             _explain_tracer(error, f"Raised in {where}.{held}")
             raise
         except Exception as error:
-            if "closed-over value" in str(error):  # JAX's CustomVJPException has no public name
+            if "closed-over value" in message_of(error):  # JAX's CustomVJPException has no public name
                 _explain_tracer(error, f"The function is {where}.")
             raise
 

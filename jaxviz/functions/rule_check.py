@@ -23,6 +23,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import map_programs
 from jaxviz.ir.emit import as_function
+from jaxviz.ir.errors import message_of
 from jaxviz.ir.syntax import Atom, Program
 from jaxviz.ir.trace import noting_arguments, trace
 from jaxviz.progress import each
@@ -359,7 +360,7 @@ def _check_point(
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return (message_of(error).splitlines() or [type(error).__name__])[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +390,7 @@ def _modes(fun: Callable[..., list[Any]], point: tuple[Any, ...], results: list[
     try:
         pushed = partial(_compiled(push, point, zeros(point)), point)
     except (TypeError, NotImplementedError) as error:
-        if "custom_vjp" not in str(error) and "custom_lin" not in str(error):
+        if "custom_vjp" not in message_of(error) and "custom_lin" not in message_of(error):
             raise
         pulled = partial(_compiled(pull, point, zeros(results)), point)
         return _Modes(None, lambda cts: pulled(cts)[1], "", pulled(zeros(results))[0])

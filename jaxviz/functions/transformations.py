@@ -14,6 +14,7 @@ from jaxviz.functions.vjp_function import vjp_function
 from jaxviz.higher_order.custom_vjp import is_backward_rule
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.errors import message_of
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import Traced, are_concrete, note_arguments, trace_call
 from jaxviz.runtime.cache import remember_step
@@ -92,7 +93,7 @@ def _run_forward(program: Program, inputs: Sequence[Any]) -> list[Any]:
         return evaluate(program, inputs)
     except (TypeError, NotImplementedError) as error:
         for _, equation in program.walk():
-            if is_backward_rule(equation) and ("custom_lin" in str(error) or "custom_vjp" in str(error)):
+            if is_backward_rule(equation) and ("custom_lin" in message_of(error) or "custom_vjp" in message_of(error)):
                 raise refused_forward(equation) from error
         raise
 

@@ -79,3 +79,11 @@ class ForwardModeError(EquationError, TypeError):
 
 class NoArrayError(TypeError):
     """A function that was traced gave something that is not an array."""
+
+
+def message_of(error: BaseException) -> str:
+    """The text of an error; '' if its class has none to give: a user's `__str__` may fail too."""
+    try:
+        return str(error)
+    except Exception:
+        return ""

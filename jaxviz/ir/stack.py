@@ -9,6 +9,8 @@ import threading
 from collections import Counter
 from types import TracebackType
 
+from jaxviz.ir.errors import message_of
+
 FRAMES = 5_000
 """Python's recursion limit while programs are processed, if it is lower. Two hundred nested checkpoints take JAX some 4,000 frames; at
 twice this limit JAX's own recursion, which goes through C++, takes half of the 8 MiB of a thread's stack."""
@@ -61,7 +63,7 @@ class _DeepStack(contextlib.ContextDecorator):
                 del _inside[here]
             _restore()
         # JAX has its own error for a jitted function that calls itself.
-        is_too_deep = isinstance(error, RecursionError) and str(error).startswith("maximum recursion depth")
+        is_too_deep = isinstance(error, RecursionError) and message_of(error).startswith("maximum recursion depth")
         if error is not None and is_too_deep and _ADVICE not in getattr(error, "__notes__", ()):
             error.add_note(_ADVICE)
 

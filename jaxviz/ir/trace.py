@@ -13,7 +13,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import read_traced
-from jaxviz.ir.errors import NoArrayError
+from jaxviz.ir.errors import NoArrayError, message_of
 from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.origin import definition, locate
 from jaxviz.ir.stack import deep_stack, usual_stack
@@ -270,7 +270,7 @@ def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, .
     if not leaves or len(names) != len(leaves):
         return
     named = list(zip(names, leaves, strict=True))
-    named.sort(key=lambda pair: str(getattr(pair[1], "shape", None)) not in str(error))  # mentioned ones first
+    named.sort(key=lambda pair: str(getattr(pair[1], "shape", None)) not in message_of(error))  # mentioned ones first
     listed = ", ".join(f"{path}: {_type_text(x)}" for path, x in named[:MOST_NOTED])
     rest = f" and {len(named) - MOST_NOTED} more" if len(named) > MOST_NOTED else ""
     error.add_note(f"{CALLED} {name}, called with {listed}{rest}.")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from jaxviz.ir.errors import message_of
+
 _FUNCTION = ("f", "fun", "g")
 """The parameter names under which public functions take functions."""
 
@@ -23,7 +25,9 @@ def say_what_to_write(
     That is, if it was given no function, a function without arguments, or a keyword that is similar to one of its own.
     """
     parameters = inspect.signature(public).parameters
-    unexpected = [k for k in kwargs if k not in parameters and f"unexpected keyword argument {k!r}" in str(error)]
+    unexpected = [
+        k for k in kwargs if k not in parameters and f"unexpected keyword argument {k!r}" in message_of(error)
+    ]
     if unexpected and (close := get_close_matches(unexpected[0], parameters, 1, 0.8)):
         _note(error, f"Did you mean {close[0]}?")
     places = [i for i, name in enumerate(parameters) if name in _FUNCTION]
@@ -40,7 +44,7 @@ def say_what_to_write(
     elif (
         len(args) == len(places)
         and callable(given[0])
-        and (kwargs.keys() <= parameters.keys() or _BY_POSITION in str(error))
+        and (kwargs.keys() <= parameters.keys() or _BY_POSITION in message_of(error))
     ):
         wanted = _required(given[0])
         if wanted and _takes_arguments(public):

@@ -6,6 +6,7 @@ import re
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from jaxviz.ir.errors import message_of
 from jaxviz.page.sources import without_folders
 from jaxviz.report.tables import printable
 
@@ -41,6 +42,6 @@ def first_line(error: BaseException) -> str:
     """`NoRuleError: ...`, the first paragraph of the message on one line, with file paths replaced by file names."""
     if isinstance(error, RecursionError):
         return "RecursionError: programs are nested too deep here for Python's recursion limit; sys.setrecursionlimit raises it"
-    message = str(error).strip().split("\n\n")[0].replace("\n", " ")
+    message = message_of(error).strip().split("\n\n")[0].replace("\n", " ")
     text: str = fit(f"{type(error).__name__}: {without_folders(message)}")
     return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 
+from jaxviz.ir.errors import message_of
 from jaxviz.ir.origin import file_label
 from jaxviz.ir.own_code import is_own
 from jaxviz.ir.trace import CALLED
@@ -23,7 +24,7 @@ def short_message(error: BaseException, what: str, more: str = "(`%tb` shows the
     Returns:
       the kind of error and the first paragraph of its message, the user's line where it was raised, and the arguments of their function.
     """
-    message = str(error).strip().split("\n\n")[0]
+    message = message_of(error).strip().split("\n\n")[0]
     head = [_CELL.sub(lambda found: file_label(found[0]), line) for line in message.splitlines()[:4]] or ["no message"]
     lines = [f"{type(error).__name__} while {what}: {head[0]}", *head[1:]]
     line = user_line(error)

@@ -17,6 +17,7 @@ from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_map
 from jaxviz.derivation import Argnums
 from jaxviz.features.residuals.residual_set import residuals
 from jaxviz.functions.rule_check import check_rule
+from jaxviz.ir.errors import message_of
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
 from jaxviz.report.tables import counted, format_bytes
@@ -81,7 +82,7 @@ def rule(
             try:
                 problem = c.fails(given)
             except Exception as error:
-                problem = f"It raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                problem = f"It raises {type(error).__name__}: {message_of(error).splitlines()[0] if message_of(error) else ''}"
             mark: Mark = "wrong" if problem else "right"
             points.append(Point(mark, c.says, problem))
             if problem:

@@ -37,6 +37,7 @@ from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.summaries import summarize
 from jaxviz.higher_order import is_choice, is_loop, of
 from jaxviz.ir import compat
+from jaxviz.ir.errors import message_of
 from jaxviz.ir.origin import Location, ancestors, call_stack, definition
 from jaxviz.ir.own_code import is_own
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
@@ -364,7 +365,7 @@ class StepperView:
             made["value"] = self._told(s._value(stage, plain, iterations), pictures)
         except SteppingError as error:
             # The user typed a name, not an index into `values`.
-            said = str(error).replace(f"['{name}', 0]", f"`{name}[0]`")
+            said = message_of(error).replace(f"['{name}', 0]", f"`{name}[0]`")
             return {**made, "error": printable(said, 600)}
         if stage == "forward" and s.stage == "backward":
             made["other"] = self._quietly(lambda: s._cotangent(plain, iterations), pictures)
@@ -375,7 +376,7 @@ class StepperView:
         try:
             return self._told(value(), pictures)
         except SteppingError as error:
-            return printable(str(error), 600)
+            return printable(message_of(error), 600)
 
     def _told(self, value: Any, pictures: _Countdown) -> Told:
         """A summary of an array, with a picture if it is too large to be written out."""

@@ -26,6 +26,7 @@ from jaxviz.higher_order.scan import with_row
 from jaxviz.higher_order.while_loop import WHILE
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
+from jaxviz.ir.errors import message_of
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.transforms.driver import call_of
@@ -407,7 +408,7 @@ class Machine:
         try:
             return jax.block_until_ready(run(*operands))
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error) or not self.kept.held:
+            if "RESOURCE_EXHAUSTED" not in message_of(error) or not self.kept.held:
                 error.add_note(f"Raised while running {describe_equation(equation)}.")
                 raise
         except Exception as error:

@@ -26,7 +26,7 @@ from jaxviz.features.debugger.conditions import Condition
 from jaxviz.features.debugger.positions import Level, Position, SteppingError
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.nans.report import Event, NanReport
-from jaxviz.ir.errors import JaxvizError
+from jaxviz.ir.errors import JaxvizError, message_of
 from jaxviz.page.bundle import MAIN, STEPPER, Bundled, packed, script
 from jaxviz.page.html import page
 from jaxviz.page.texts import first_line
@@ -258,7 +258,7 @@ _RAISED = re.compile(r"^\w+(?:Error|Exception|Interrupt): .*$", re.MULTILINE)
 
 def _told(error: Exception, doing: str) -> str:
     """An error in a few lines: for one raised in a callback, whose traceback XLA includes, also that line."""
-    within = _RAISED.findall(str(error))
+    within = _RAISED.findall(message_of(error))
     lines = [short_message(error, doing), *within[-1:], *getattr(error, "__notes__", ())]
     return "\n".join(dict.fromkeys(lines))
 

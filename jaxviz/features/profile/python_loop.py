@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxviz.ir import compat
+from jaxviz.ir.errors import message_of
 from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.own_code import is_of_program
 from jaxviz.report.tables import format_seconds
@@ -135,7 +136,7 @@ def _whole(
             return None, 0.0, reason
         jax.block_until_ready(jitted(*given))
     except Exception as error:  # anything in it that cannot be traced
-        text = str(error).strip()
+        text = message_of(error).strip()
         return None, 0.0, f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
     return (lambda: jitted(*given)), time.perf_counter() - started, ""
 

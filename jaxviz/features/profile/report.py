@@ -29,7 +29,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
-from jaxviz.ir.errors import JaxvizError
+from jaxviz.ir.errors import JaxvizError, message_of
 from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_of_program, owner
@@ -395,7 +395,8 @@ def _numbered(traced: Any, leaves: Sequence[Any]) -> tuple[_Numbered | None, flo
         lowered = jax.jit(as_function(tags.programs[0])).lower(*leaves)
         compiled, seconds = _clocked(lowered.compile)
     except (JaxvizError, TypeError, ValueError, NotImplementedError) as error:
-        return None, 0.0, (f"The device's time is not attributed to equations: {str(error).splitlines()[0]}",)
+        why = message_of(error).split("\n")[0]
+        return None, 0.0, (f"The device's time is not attributed to equations: {why}",)
     lowering = Lowering(Derivation(program, (), Counter), ("primal",), "", lowered, tags, (program,))
     return _Numbered(lowering, compiled), seconds, ()
 

@@ -14,6 +14,7 @@ import jaxlib
 
 from jaxviz.ir.compat.jaxprs import parameters
 from jaxviz.ir.compat.private import _api, _array, _config, _core, _tree_util, api_util, pjit
+from jaxviz.ir.errors import message_of
 
 
 class JitCall(NamedTuple):
@@ -84,7 +85,7 @@ def static_places(f: Any) -> tuple[frozenset[int], frozenset[str]]:
 
 def is_about_hashes(error: Exception) -> bool:
     """Whether an error is JAX's about a static argument that is not hashable."""
-    return str(error).startswith("Non-hashable static arguments")
+    return message_of(error).startswith("Non-hashable static arguments")
 
 
 def static_values(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.ir.errors import message_of
 from jaxviz.teach.autodiff.workbook import Engine
 from jaxviz.teach.exercise import Exercise, Point, Verdict
 from jaxviz.teach.rule import rule
@@ -70,7 +71,7 @@ def each(my: Engine, question: str, ops: Iterable[str], problem: Callable[[Any, 
             try:
                 why = problem(given, op)
             except Exception as error:
-                why = f"It raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                why = f"It raises {type(error).__name__}: {message_of(error).splitlines()[0] if message_of(error) else ''}"
             points.append(Point("right" if not why else "missed" if why == DOTS else "wrong", f"`{op}`", why))
         n_right = len([p for p in points if p.mark == "right"])
         return Verdict(n_right == len(points), f"{n_right} of {len(points)} rules.", tuple(points))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from jaxviz.ir.errors import message_of
 from jaxviz.report.report import Part, Report, Table
 from jaxviz.report.tables import counted
 from jaxviz.teach.exercise import BLANK, Exercise, Form, Point, Verdict
@@ -200,7 +201,7 @@ _COLOURS = {"as given": "#7f8894", "par": "#4a86d8", "yours": "#249b82"}
 
 
 def _raised(error: Exception) -> str:
-    lines = str(error).splitlines()
+    lines = message_of(error).splitlines()
     return f"It raises {type(error).__name__}{f': {lines[0]}' if lines else ''}"
 
 
