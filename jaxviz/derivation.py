@@ -297,6 +297,7 @@ def derive(
       EquationError: when you read a program that cannot be derived, because an equation has no rule or no reverse mode; the
         message names the equation and your line.
     """
+    mode_of(cond_residuals)  # raises an error for another one
     if isinstance(f, Derivation):
         return f
     if isinstance(f, (Program, ClosedJaxpr)):

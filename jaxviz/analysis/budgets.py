@@ -40,11 +40,17 @@ def read_size(size: Any, what: str = "a size", forms: str = _SIZES) -> float:
         found = _SIZE.fullmatch(size.strip())
         if found is None:
             raise ValueError(f"{what} must be {forms}{_sign(size)}; got {size!r}")
-        number, exponent, unit = found.groups()
-        return float(number + (exponent or "")) * _UNITS[(unit or "b").lower()]
+        digits, exponent, unit = found.groups()
+        number = float(digits + (exponent or "")) * _UNITS[(unit or "b").lower()]
+        if number == math.inf:
+            raise ValueError(f"{what} must be {forms}; {size!r} is too large")
+        return number
     if isinstance(size, bool) or not hasattr(size, "__float__") or getattr(size, "shape", ()) != ():
         raise TypeError(f"{what} must be {forms}; got {type(size).__name__}")
-    number = float(size)
+    try:
+        number = float(size)
+    except OverflowError:
+        number = math.inf
     if not 0 <= number < math.inf:
         raise ValueError(f"{what} must be {forms}, and at least 0; got {number:g}")
     return number
@@ -99,10 +105,10 @@ def read_share(share: Any, what: str) -> float:
     """
     forms = "a share, such as 0.1 or '10%'"
     if isinstance(share, str):
-        percent = _PERCENT.fullmatch(share.strip())
-        if percent is None:
+        if percent := _PERCENT.fullmatch(share.strip()):
+            return float(percent[1]) / 100
+        if share.strip()[-1:] in "bB":
             raise ValueError(f"{what} must be {forms}{_sign(share)}; got {share!r}")
-        return float(percent[1]) / 100
     number = read_size(share, what, forms)
     if number > 1:
         raise ValueError(f"{what} must be {forms}; got {number:g}: write '{number:g}%' or {number / 100:g}")

@@ -175,8 +175,8 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
     active = [i for i, x in enumerate(values) if _is_float(x) and not is_fixed[i]]
     if any(isinstance(x, jax.ShapeDtypeStruct) for x in values):
         raise TypeError("check_rule computes derivatives at a point: pass arrays, and not only their types")
-    if tol is not None and not 0 < tol < np.inf:
-        raise ValueError(f"tol is the largest relative difference, a positive number such as 1e-4: got {tol}")
+    if tol is not None and not (isinstance(tol, (int, float)) and 0 < tol < np.inf):
+        raise ValueError(f"tol is the largest relative difference, a positive number such as 1e-4: got {tol!r}")
     if not active:
         raise TypeError(
             f"check_rule: no argument of {function_name(f)} has a floating-point type, so there is nothing to differentiate"

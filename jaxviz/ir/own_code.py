@@ -46,6 +46,8 @@ def own_code(include: Iterable[str] = (), exclude: Iterable[str] = ()) -> None:
     for name, given in (("include", include), ("exclude", exclude)):
         if isinstance(given, str):
             raise TypeError(f"{name} must be a list of modules or paths: write {name}=[{given!r}]")
+        if not isinstance(given, Iterable):
+            raise TypeError(f"{name} must be a list of modules or paths, such as {name}=['my_lib']; got {given!r}")
     included, excluded = tuple(include), tuple(exclude)
     if not included and not excluded:
         included, excluded = _from_environment()

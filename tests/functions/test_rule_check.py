@@ -315,7 +315,7 @@ def test_a_type_is_no_point():
         jaxviz.check_rule(jnp.sum, jax.ShapeDtypeStruct((3,), jnp.float32))
 
 
-@pytest.mark.parametrize("tol", [-1.0, 0.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("tol", [-1.0, 0.0, float("nan"), float("inf"), "small"])
 def test_a_tolerance_is_a_positive_number(tol):
     with pytest.raises(ValueError, match="a positive number such as 1e-4: got"):
         jaxviz.check_rule(jnp.sin, 1.0, tol=tol)

@@ -418,7 +418,7 @@ def _at(location: Location | None) -> str:
 
 def _curve(memory: CompiledMemory, width: int = 72) -> str:
     """The timeline in one line of text."""
-    totals = np.asarray([sum(m.nbytes) for m in memory.timeline]) + memory.beside_nbytes
+    totals = np.asarray([sum(m.nbytes) for m in memory.timeline], np.float64) + memory.beside_nbytes
     highest = [max(part.tolist()) for part in np.array_split(totals, min(len(totals), width))]
     top = memory.peak_nbytes
     return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * n / (top + 1)))] for n in highest)

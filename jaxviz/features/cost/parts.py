@@ -52,6 +52,10 @@ def cost_of(equation: Equation) -> Cost:
     branch, and a while loop one iteration, because its trip count is unknown. An unknown primitive costs one FLOP for each element of its
     non-integer results.
     """
+    if not isinstance(equation, Equation):
+        raise TypeError(
+            f"cost_of takes an equation of a program, such as jaxviz.trace(f)(x).equations[0]; got {type(equation).__name__}"
+        )
     return total_of(part.cost for part in parts(equation))
 
 

@@ -20,6 +20,7 @@ from jaxviz.features.draw.svg import on_page, write_svg
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.expressions import source_shown
+from jaxviz.ir.options import whole_number
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
@@ -166,6 +167,9 @@ def draw(
       the errors of `derive`.
     """
     with counting("drawing"):
+        if not isinstance(stage, str):
+            raise TypeError(f"stage must be text, such as 'forward' or 'forward+backward'; got {stage!r}")
+        depth = None if depth is None else whole_number(depth, "depth")
         subject = _subject(f, args, kwargs, stage, argnums)
         with source_shown(source):
             graph = graph_of(subject, stage, depth, source)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
+from jaxviz.analysis.budgets import read_size
 from jaxviz.derivation import Argnums, derive
 from jaxviz.features.lint.checks import FIND, Advice, Subject
 from jaxviz.features.lint.rules import LINT_RULES
@@ -138,6 +139,7 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
     Raises:
       the errors of `derive`.
     """
+    min_nbytes = None if min_nbytes is None else int(read_size(min_nbytes, "min_nbytes"))
     derivation = derive(f, *args, argnums=argnums, **kwargs)
     subject = Subject(derivation)
     total = subject.found.nbytes

@@ -23,6 +23,7 @@ from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.higher_order import of
 from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.higher_order.jit import JIT
+from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.origin import Location
@@ -376,7 +377,8 @@ def memory(
         derivation, primal = step.gradient, step.traced
     if donate_argnums is None:
         return _timeline(derivation, donated_by(primal), step)
-    places = {donate_argnums} if isinstance(donate_argnums, int) else set(donate_argnums)
+    asked = compat.index_or_indices(donate_argnums)
+    places = {asked} if isinstance(asked, int) else set(asked)
     n = len(primal.invars)
     n_places = len(args) or n
     if outside := [i for i in places if not -n_places <= i < n_places]:

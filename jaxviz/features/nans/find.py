@@ -38,6 +38,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import NoArrayError, NoRuleError
+from jaxviz.ir.options import flag
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.page.texts import first_line
 from jaxviz.progress import counting
@@ -135,6 +136,8 @@ def find_nan(
       NotImplementedError: the program reads or writes a mutable reference.
     """
     compat.check_callable(f)
+    gradient = None if gradient is None else flag(gradient, "gradient")
+    harmless = flag(harmless, "harmless")
     with compat.nan_checks_off():
         subject = _subject(f, args, kwargs, argnums, gradient)
     with compat.nan_checks_off(), jax.disable_jit(False):

@@ -31,6 +31,7 @@ from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import JaxvizError, message_of
 from jaxviz.ir.leaks import without_leaks
+from jaxviz.ir.options import whole_number
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_of_program, owner
 from jaxviz.ir.trace import noting_arguments
@@ -256,6 +257,7 @@ def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **k
       the errors of f.
     """
     compat.check_callable(f)
+    repeat = None if repeat is None else whole_number(repeat, "repeat", least=1)
     jitted = compat.jitted_function(jitted_of(f))
     with noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs):
         return _profile_jitted(f, *jitted, args, kwargs, repeat) if jitted else _profile_python(f, args, kwargs, repeat)

@@ -434,7 +434,12 @@ def compare_policies(
       ValueError: no policy has this name; or JAX does not allow a checkpoint around the function; the message says why.
       the errors of `derive`.
     """
-    asked = [policies] if isinstance(policies, (str, type(None))) or callable(policies) else list(policies)
+    is_one = isinstance(policies, (str, type(None))) or callable(policies)
+    if not is_one and not isinstance(policies, Iterable):
+        raise TypeError(
+            f"policies must be policies or their names, such as policies=('dots_saveable',); got {policies!r}"
+        )
+    asked = [policies] if is_one else list(policies)
     if not asked:
         raise ValueError(
             "compare_policies takes one policy or more, such as policies=('dots_saveable', 'nothing_saveable')"
