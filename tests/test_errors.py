@@ -13,6 +13,7 @@ from jax import lax
 
 import jaxviz
 from jaxviz.ir.own_code import owner
+from jaxviz.report.report import Report
 
 PARAMS = {"w": jnp.ones(3)}
 X = jnp.ones((2, 4))
@@ -221,6 +222,47 @@ def test_an_error_whose_text_fails_is_raised_as_it_is(name, base):
 
     with pytest.raises(kind):
         shown()
+
+
+# --- what is of jaxviz stays out of it --------------------------------------------------------------------------------
+
+
+def multiplies(x):
+    return jnp.dot(x, jnp.ones(5))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: jaxviz.teach.saved(multiplies, X),
+        lambda: str(Failing()),
+        lambda: Failing()._repr_html_(),
+    ],
+    ids=["an exercise", "the text of a report", "the page of a report"],
+)
+def test_no_frame_of_jaxviz_is_shown(call):
+    error = raised_by(call)
+    assert "jaxviz" not in {owner(file) for file, _ in frames(error)}
+
+
+class Failing(Report):
+    """A report that computes its text late."""
+
+    @property
+    def summary(self):
+        return multiplies(X)
+
+
+def test_an_argument_that_is_no_array_is_one_of_the_users_function():
+    message = text(raised_by(lambda: jaxviz.jit(multiplies).report("abc")))
+    assert "Error interpreting argument to <function multiplies at " in message
+
+
+def test_a_traced_function_and_other_arguments():
+    traced = jax.jit(multiplies).trace(jnp.ones(5))
+    assert "traced for arguments of the structure PyTreeDef(((*,), {}))" in text(
+        raised_by(lambda: jaxviz.trace(traced)())
+    )
 
 
 # --- leaked tracers ---------------------------------------------------------------------------------------------------

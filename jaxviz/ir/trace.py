@@ -284,6 +284,13 @@ def noting_arguments(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     except (TypeError, ValueError) as error:
         note_arguments(error, fun, args, kwargs)
         raise
+    except AssertionError:  # JAX's, which has no text
+        fun, args, kwargs = getattr(fun, "stands_for", (fun, args, kwargs))
+        if isinstance(fun, jax.stages.Traced) and fun.in_tree != jax.tree.structure((args, kwargs)):
+            raise TypeError(
+                f"It was traced for arguments of the structure {fun.in_tree}; called with {jax.tree.structure((args, kwargs))}"
+            ) from None
+        raise
 
 
 def _has_hash(x: Any) -> bool:

@@ -128,6 +128,9 @@ class _Held:
     def __wrapped__(self) -> Any:
         return self.find()
 
+    def __repr__(self) -> str:
+        return repr(self.find())  # JAX's errors show it
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         types = ", ".join(_type(x) for x in jax.tree.leaves((args, kwargs)))
         self.programs.append(CachedProgram(self.__name__, self.names, f"({types})"))

@@ -16,6 +16,7 @@ from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.memory.model import is_made_where_read, is_view
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.higher_order import bodies, of
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
@@ -70,6 +71,7 @@ class Value:
         return _operation(self.equation) if self.equation is not None else ""
 
 
+@api_boundary
 def saved(
     f: Any, *args: Any, question: str = "", argnums: Argnums = 0, hints: Sequence[Text] = (), **kwargs: Any
 ) -> Exercise:
