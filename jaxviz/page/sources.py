@@ -6,6 +6,7 @@ import ast
 import linecache
 import os
 import re
+import sys
 
 from jaxviz.ir import origin
 from jaxviz.ir.expressions import span_at
@@ -102,11 +103,17 @@ def _range_around(line: int, functions: list[tuple[int, int]], n: int) -> tuple[
 
 
 def short_path(path: str) -> str:
-    """The path relative to the working or the home directory, if the file is below one of them."""
-    for base, prefix in ((os.getcwd(), ""), (os.path.expanduser("~"), "~/")):
-        if path.startswith(base + os.sep):
-            return prefix + path[len(base) + 1 :]
-    return path
+    """The path relative to the working directory, the home directory or a folder that Python imports from; of any other file only its
+    name, since folders may have names of people and projects, and pages are passed on."""
+    folders = (
+        (os.getcwd(), ""),
+        (os.path.expanduser("~"), "~/"),
+        *((os.path.abspath(folder), "") for folder in sys.path),
+    )
+    for folder, prefix in folders:
+        if path.startswith(folder.rstrip(os.sep) + os.sep) and os.path.dirname(folder) != folder:
+            return prefix + path[len(folder) + 1 :]
+    return os.path.basename(path) if os.path.isabs(path) else path
 
 
 _ROOT = re.compile(r"(?:^|(?<=[\s'\"`(\[=,]))~?/(?=[^\s/])")

@@ -1,7 +1,9 @@
 """Whose source is shown, and which lines."""
 
 import linecache
+import os
 import pathlib
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +51,16 @@ def test_libraries_are_not_the_users_own():
 def test_paths_are_shown_from_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert short_path(str(tmp_path / "a" / "b.py")) == "a/b.py"
-    assert short_path("/elsewhere/b.py") == "/elsewhere/b.py"
+    assert short_path("/elsewhere/b.py") == "b.py"
+    assert short_path("<stdin>") == "<stdin>"
+
+
+def test_other_folders_are_not_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir("/")
+    path = str(tmp_path / "package" / "model.py")
+    assert short_path(path) == "model.py"
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert short_path(path) == os.path.join("package", "model.py")
 
 
 def test_without_source_there_are_names_and_numbers_only():
