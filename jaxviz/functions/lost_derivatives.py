@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import jax
@@ -54,43 +55,79 @@ class Lost:
 def lost_in(program: Program, point: Sequence[Any], compiled: Callable[..., Callable[..., Any]]) -> tuple[Lost, ...]:
     """The operations of a program at which its derivative at a point is lost, in its order, at most one for each line and operation.
 
+    Of a loop or a branch at which it is lost, the operations inside are searched.
+
     Args:
-      program: from floating-point inputs.
+      program: the program; its floating-point inputs are differentiated.
       point: the inputs.
       compiled: compiles a function for some arguments.
     """
     program = inlined_where(program, lambda e: is_call(e) and not of(e).has_custom_rule)
     observed = [v for e in program.equations for v in e.outvars if _is_float(v.aval)]
     run = as_function(replace(program, outvars=tuple(observed)))
-    push = lambda point, direction: jax.jvp(run, point, direction)[1]
     point = tuple(point)
-    pushed, compute = compiled(push, point, point), compiled(run, *point)
-    eps = max(float(jnp.finfo(v.aval.dtype).eps) for v in (*observed, *program.invars))
+    directions = [_direction(point, seed) for seed in range(2)]  # along a single one, errors may cancel
+    push = lambda point, direction: jax.jvp(run, point, direction)[1]
+    pushed, compute = compiled(push, point, directions[0]), compiled(run, *point)
+    eps = max(float(jnp.finfo(a.dtype).eps) for a in (*program.in_avals, *(v.aval for v in observed)) if _is_float(a))
     step = eps ** (1 / 3)
 
     def moves(direction: tuple[Any, ...]) -> dict[Atom, _Move]:
-        at = lambda t: compute(*(x + jnp.asarray(t, x.dtype) * d for x, d in zip(point, direction, strict=True)))
+        at = lambda t: compute(*(_moved(x, t, d) for x, d in zip(point, direction, strict=True)))
         values = pushed(point, direction), *map(at, (0, step, -step, step / 2, -step / 2))
         arrays = [[np.asarray(x, np.float64) for x in group] for group in values]
         return {v: _Move(step, eps, *at) for v, *at in zip(observed, *arrays, strict=True)}
 
-    inputs: dict[Atom, Any] = dict(zip(program.invars, point, strict=True))
     found: dict[tuple[str, Location | None], Lost] = {}
-    for seed in range(2):  # in one direction, errors may cancel
-        random = np.random.default_rng(seed)
-        direction = tuple(jnp.asarray(random.standard_normal(x.shape), x.dtype) for x in point)
-        for lost in _lost_along(program, moves(direction), inputs):
-            found.setdefault((lost.operation, lost.location), lost)
+    for direction in directions:
+        moving = moves(direction)
+        here: dict[Atom, Any] = dict(zip(program.invars, point, strict=True))
+        here |= {v: move.here for v, move in moving.items()}
+        for e, move in _lost_equations(program, moving):
+            operands = lambda e=e: compiled(as_function(replace(program, outvars=e.invars)), *point)(*point)
+            inside = [lost for body, inputs in _bodies(e, operands) for lost in lost_in(body, inputs, compiled)]
+            for lost in inside or [_lost(e, move, _undifferentiated(e, program), here)]:
+                found.setdefault((lost.operation, lost.location), lost)
     return tuple(found.values())[:MOST_SHOWN]
 
 
-def _lost_along(program: Program, moves: Mapping[Atom, _Move], inputs: Mapping[Atom, Any]) -> Iterator[Lost]:
+def _direction(point: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
+    random = np.random.default_rng(seed)
+    is_float = [_is_float(jax.typeof(x)) for x in point]
+    return tuple(
+        jnp.asarray(random.standard_normal(x.shape), x.dtype) if moves else np.zeros(np.shape(x), jax.dtypes.float0)
+        for x, moves in zip(point, is_float, strict=True)
+    )
+
+
+def _moved(x: Any, t: float, direction: Any) -> Any:
+    return x if direction.dtype == jax.dtypes.float0 else x + jnp.asarray(t, x.dtype) * direction
+
+
+def _lost_equations(program: Program, moves: Mapping[Atom, _Move]) -> Iterator[tuple[Equation, _Move]]:
+    """The equations at which a derivative is lost, each with the movement of a result."""
     lost = {a for a, move in moves.items() if move.is_lost}
-    here = {**inputs, **{a: move.here for a, move in moves.items()}}
     for e in program.equations:
         first = next((v for v in e.outvars if v in lost), None)
         if first is not None and lost.isdisjoint(e.invars):
-            yield _lost(e, moves[first], _operands(_differentiated(e), program, here))
+            yield e, moves[first]
+
+
+MOST_STEPS = 4
+"""How many iterations of a loop are searched."""
+
+
+def _bodies(equation: Equation, operands: Callable[[], list[Any]]) -> Iterator[tuple[Program, list[Any]]]:
+    """The programs that an equation runs, with their inputs: of a loop the first iterations, of a cond the branch that is taken."""
+    kind, operation = of(equation), equation.operation
+    if kind.kind not in ("loop", "choice"):
+        return
+    values = operands()
+    for body in kind.bodies(operation):
+        if kind.kind == "loop" and body.has_results:
+            yield from ((body.program, inputs) for inputs, _ in islice(kind.steps(operation, values), MOST_STEPS))
+        elif kind.kind == "choice" and body.branch == int(values[0]):
+            yield body.program, [values[i] for i in body.operands]
 
 
 @dataclass(frozen=True)
@@ -156,23 +193,22 @@ def _differentiated(equation: Equation) -> Equation:
     return found
 
 
-def _operands(equation: Equation, program: Program, here: Mapping[Atom, Any]) -> list[Any]:
-    """The floating-point operands of an operation, where a program derived from it computes it."""
-    same = (e for e in program.equations if e.primitive is equation.primitive and _differentiated(e) is equation)
-    atoms = next((e.invars for e in same), ())
-    values = [a.val if isinstance(a, Literal) else here.get(a) for a in atoms if _is_float(a.aval)]
-    return [np.asarray(x, np.float64) for x in values if x is not None]
-
-
-def _lost(equation: Equation, move: _Move, operands: Sequence[Any]) -> Lost:
+def _undifferentiated(equation: Equation, program: Program) -> Equation | None:
+    """The equation of a program that computes the operation which another one is part of the derivative of; that itself, if it is none."""
     source = _differentiated(equation)
-    name, location = source.primitive.name, locate(equation.source)
+    same = (e for e in program.equations if e.primitive is source.primitive and _differentiated(e) is source)
+    return next(same, None)
+
+
+def _lost(equation: Equation, move: _Move, value: Equation | None, here: Mapping[Atom, Any]) -> Lost:
+    name, location = _differentiated(equation).primitive.name, locate(equation.source)
     if np.any(move.jumps):
         k = np.unravel_index(np.argmax(move.jumps), np.shape(move.jumps))
         down, up = (f"{float(x[k]):.6g}" for x in (move.down, move.up))
-        what = f"`{name}`" if source.primitive is equation.primitive else f"the derivative of `{name}`"
-        ties = len(operands) == 2 and bool(np.any(np.equal(*operands)))
-        since = ", where its operands are equal" if ties else ""
+        what = f"`{name}`" if value is equation else f"the derivative of `{name}`"
+        atoms = [a for a in value.invars if _is_float(a.aval)] if value is not None else []
+        values = [a.val if isinstance(a, Literal) else here.get(a, np.nan) for a in atoms]
+        since = ", where its operands are equal" if len(values) == 2 and np.any(np.equal(*values)) else ""
         return Lost(
             name, location, f"{what} jumps here from {down} to {up}{since}; JAX differentiates it as a constant."
         )

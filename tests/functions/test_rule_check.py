@@ -224,6 +224,22 @@ def test_a_stop_gradient_in_a_forward_rule_is_named_too():
 
 
 @pytest.mark.values
+@pytest.mark.parametrize("around", ["scan", "cond", "scan of cond"])
+def test_inside_a_loop_or_a_branch_the_line_is_found(around):
+    def rule(primals, tangents):
+        y = lax.stop_gradient(jnp.sin(*primals))  # inside
+        return y, tangents[0] * jnp.sqrt(1 - y * y)
+
+    f = with_jvp(jnp.sin, rule)
+    taken = lambda x: lax.cond(x > 0, f, jnp.cos, x)
+    looped = lambda f: lambda x: lax.scan(lambda c, k: (f(c) * k, None), x, jnp.arange(1.0, 4.0))[0]
+    model = {"scan": looped(f), "cond": taken, "scan of cond": looped(taken)}[around]
+    found = jaxviz.check_rule(model, 0.7)
+    assert not found
+    assert sites(found) == [("stop_gradient", line_of("# inside"))]
+
+
+@pytest.mark.values
 def test_a_condition_that_is_met_exactly_is_where_a_derivative_is_lost():
     found = jaxviz.check_rule(lambda a, b: jnp.where(a < b, a, b) + jnp.where(a > b, a, b), 1.0, 1.0)  # chosen
     assert not found
