@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
-from jaxviz.ir.boundary import api_boundary
 from jaxviz.report.places import noting_places
 from jaxviz.report.tables import code_html, folded, html_table, preformatted, text_table, wrapped
 
@@ -113,7 +112,6 @@ class Report(Data):
         """What a notebook shows above the summary: a drawing from `jaxviz.report.pictures`, or ''."""
         return ""
 
-    @api_boundary
     def __str__(self) -> str:
         blocks = [[wrapped(self.summary)]]
         ends_in_table = False
@@ -129,7 +127,6 @@ class Report(Data):
     def __repr__(self) -> str:
         return str(self)
 
-    @api_boundary
     def _repr_html_(self) -> str:
         with noting_places():
             # All parts are created before the first is written, because of the places in them.

@@ -119,6 +119,10 @@ class Comparison(Report):
         """The names of both functions."""
         return self.before.primal.name, self.after.primal.name
 
+    # Programs are derived when they are first needed, which may be here.
+    __str__ = api_boundary(Report.__str__)
+    _repr_html_ = api_boundary(Report._repr_html_)
+
     @cached_property
     def alignments(self) -> Mapping[str, Alignment]:
         """For each stage that both have, 'primal', 'jvp', 'forward', 'linear' and 'backward', which equations the two have in common."""
