@@ -31,6 +31,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 from jaxviz.ir.trace import Traced, trace_call, with_fixed
 from jaxviz.report.tables import nbytes
+from jaxviz.transforms.driver import with_constants_as_inputs
 
 pass_p: Any = Primitive("gradient_pass")
 """The forward or the backward pass of a gradient, while a step is traced."""
@@ -392,5 +393,4 @@ def _closed(program: Program) -> tuple[Program, tuple[Any, ...]]:
     """A program with its constants as additional first inputs, and their values."""
     names = (*("a value that it closes over" for _ in program.constvars), *program.arg_names)
     info = compat.derived_debug_info(program.debug_info, names, len(program.outvars))
-    invars = (*program.constvars, *program.invars)
-    return replace(program, constvars=(), consts=(), invars=invars, debug_info=info), program.consts
+    return with_constants_as_inputs(program, debug_info=info), program.consts

@@ -23,7 +23,7 @@ from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
-from jaxviz.transforms.driver import Builder, Mask, Template, select
+from jaxviz.transforms.driver import Builder, Mask, Template, select, with_constants_as_inputs
 from jaxviz.transforms.flags import FlagRule, covered_from, flag_program, flag_rules
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import linearize_from_jvp, linearize_rules
@@ -50,16 +50,7 @@ def apply_remat(like: Operation, body: Program, prevent_cse: Any, **changes: Any
     """
     n = len(body.constvars)
     info = compat.derived_debug_info(body.debug_info, [""] * n + list(body.arg_names), len(body.outvars))
-    effects = compat.moved_effects(body.effects, range(n, n + len(body.invars)))
-    inner = replace(
-        body,
-        constvars=(),
-        consts=(),
-        invars=(*body.constvars, *body.invars),
-        effects=effects,
-        debug_info=info,
-        closed=False,
-    )
+    inner = with_constants_as_inputs(body, debug_info=info, closed=False)
     if isinstance(prevent_cse, tuple):
         prevent_cse = ((True,) * n) + prevent_cse
     params = {**like.params, "jaxpr": inner, "prevent_cse": prevent_cse, **changes}

@@ -241,19 +241,20 @@ def _known_scan(
     fixed: dict[Atom, Any] = dict.fromkeys([*known.constvars, *consts])
     computed = [r for r in residuals if r not in fixed and r not in xs]
     loop = with_results(known, [*results, *computed])
+    refs = [v for v in consts if compat.is_ref(v.aval)]
     parts = split_program(
         loop,
-        [False] * n_consts + [True] * (len(carry) + len(xs)),
+        [v in refs for v in consts] + [True] * (len(carry) + len(xs)),
         ensure_unknown=[True] * len(results) + [False] * len(computed),
         later_role=None,
     )
     builder = Builder(known.constvars, known.consts)
     outer_carry = [Var(v.aval) for v in carry]
     outer_xs = [scan.outer(v, True) for v in xs]
-    invariant = builder.inline(parts.known, consts)
+    invariant = builder.inline(parts.known, [v for v in consts if v not in refs])
     n_hoisted = len(parts.known_results)
-    made = scan.like(parts.staged, len(parts.residuals), n_carry)
-    ins = [*invariant[n_hoisted:], *outer_carry, *outer_xs]
+    made = scan.like(parts.staged, len(parts.residuals) + len(refs), n_carry)
+    ins = [*invariant[n_hoisted:], *refs, *outer_carry, *outer_xs]
     outs = builder.apply(made, ins) if made.out_avals or made.effects else []
     hoisted, stacked = iter(invariant[:n_hoisted]), iter(outs[len(results) :])
     place: dict[Atom, Atom] = dict(zip(xs, outer_xs, strict=True))

@@ -24,7 +24,15 @@ from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Role, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
-from jaxviz.transforms.driver import Builder, Mask, Template, partition, select, with_results
+from jaxviz.transforms.driver import (
+    Builder,
+    Mask,
+    Template,
+    partition,
+    select,
+    with_constants_as_inputs,
+    with_results,
+)
 from jaxviz.transforms.flags import FlagRule, flag_program, flag_rules
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_program, linearize_rules, rule_of
@@ -87,15 +95,7 @@ def apply_shard_map(
     constants = [builder.constant(v, x) for v, x in zip(body.constvars, body.consts, strict=True)]
     n = len(constants)
     info = compat.derived_debug_info(body.debug_info, [""] * (n + len(body.invars)), len(body.outvars))
-    inner = replace(
-        body,
-        constvars=(),
-        consts=(),
-        invars=(*body.constvars, *body.invars),
-        effects=compat.moved_effects(body.effects, range(n, n + len(body.invars))),
-        debug_info=info,
-        closed=like.params["jaxpr"].closed,
-    )
+    inner = with_constants_as_inputs(body, debug_info=info, closed=like.params["jaxpr"].closed)
     params = {
         **like.params,
         "jaxpr": inner,

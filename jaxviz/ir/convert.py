@@ -38,7 +38,9 @@ def operation(
     context: Any,
 ) -> Operation:
     """The Operation for these, the same object each time; a new one if a param is not hashable."""
-    key = (primitive, exact_params(params), in_avals, out_avals, effects, context)
+    # Types of references are equal even if only one of them is of a kind that JAX neither differentiates nor reads again.
+    kinds = tuple(map(compat.kind_of_ref, in_avals)) if effects else ()
+    key = (primitive, exact_params(params), in_avals, out_avals, effects, context, kinds)
     try:
         found = _operations.get(key)
     except TypeError:

@@ -97,6 +97,8 @@ PRIVATE_NAMES: dict[str, Name] = {
     "hijax.call_hi_primitive_p": Name("an equation of a hi-primitive"),
     "interpreters.partial_eval.dce_rules": Name("what a hi-primitive becomes if not all of its results are used"),
     "config.log_checkpoint_residuals": Name("whether JAX logs what checkpoints save"),
+    "state.types.WriteEffect": Name("the effect of writing to a mutable reference"),
+    "state.types.AccumEffect": Name("the effect of adding to a mutable reference"),
     "state.types.RefEffect": Name("the effect that JAX refuses in a mapped cond", _MAPPED_COND),
     # source lines
     "source_info_util.NameStack": Name("the scopes of an equation without a line"),
@@ -201,7 +203,9 @@ PRIVATE_NAMES: dict[str, Name] = {
     "interpreters.partial_eval.SaveableType": Name("a policy's answer: saved", _POLICY),
     "interpreters.partial_eval.ensure_enum": Name("a policy's answer, in any form", _POLICY),
     "interpreters.partial_eval.dceable_effects": Name("the effects that keep no equation alive"),
-    "interpreters.partial_eval.partial_eval_jaxpr_custom_rules": Name("a probe under JAX's own checkpoint"),
+    "interpreters.partial_eval.partial_eval_jaxpr_custom_rules": Name(
+        "what a checkpoint repeats, for a probe and for references"
+    ),
     # vmap
     "interpreters.batching.AxisData": Name("an axis on one device", _VMAP),
     "interpreters.batching.BatchTrace": Name("batching rules are called by a trace", _VMAP),

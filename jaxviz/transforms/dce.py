@@ -15,7 +15,7 @@ from typing import Any
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Role, Var
-from jaxviz.transforms.driver import Builder, Mask, RuleTable, either, select
+from jaxviz.transforms.driver import Builder, Mask, RuleTable, either, program_effects, select
 
 DceRule = tuple[Mask, Mask, Operation | None]
 """Which operands are still read, which results remain (the used ones, and those that a loop needs), and the smaller operation; None if
@@ -100,6 +100,7 @@ def dce_program(
         invars=select(keep, program.invars),
         outvars=outvars,
         equations=equations,
+        effects=program_effects(equations, select(keep, program.invars)),
         debug_info=info,
     )
     return made, keep

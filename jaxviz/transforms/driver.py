@@ -261,17 +261,23 @@ class RuleTable(SharedTable[R]):
         self.generation = object()
 
 
-OWN_RULES = frozenset("xla_pmap pmap get swap addupdate".split())
-"""Primitives that do not have rules of their own yet: those that map over devices, and those that read and write mutable references.
-
-JAX's rules for them only work on its tracers."""
-
-
-NOT_YET = "jaxviz does not derive through it yet; jax's own transforms do."
+OWN_RULES = frozenset("xla_pmap pmap".split())
+"""Primitives that map over devices, which JAX's rules only handle on its own tracers."""
 
 
 def needs_own_rule(operation: Operation) -> bool:
-    return operation.primitive.name in OWN_RULES
+    """Whether JAX's rules for an operation only work on its tracers, and jaxviz has none yet, as for one on a mutable reference."""
+    return operation.primitive.name in OWN_RULES or compat.touches_ref(operation)
+
+
+def not_yet(operation: Operation) -> str:
+    """What to do about an operation that needs a rule of ours."""
+    if compat.touches_ref(operation):
+        return (
+            "jaxviz does not differentiate or map what passes through a mutable reference yet: return the value, and carry it in loops, "
+            "instead of writing it to a reference, or use jax's own transforms."
+        )
+    return "jaxviz does not derive through it yet; jax's own transforms do."
 
 
 def no_rule(operation: Operation, what: str, advice: str) -> NoRuleError:
@@ -282,7 +288,7 @@ def no_rule(operation: Operation, what: str, advice: str) -> NoRuleError:
 def check_differentiable(operation: Operation) -> None:
     """Raises the error for an operation that has no derivative rule, or that waits for one of ours."""
     if needs_own_rule(operation):
-        raise no_rule(operation, "Differentiation rule for", NOT_YET)
+        raise no_rule(operation, "Differentiation rule for", not_yet(operation))
     if not compat.has_linearize_rule(operation.primitive):
         raise no_rule(operation, "Differentiation rule for", "Define one with jax.interpreters.ad.primitive_jvps.")
 
@@ -378,6 +384,18 @@ def reordered(program: Program, order: Sequence[int]) -> Program:
     return replace(program, invars=tuple([program.invars[i] for i in order]), effects=effects, debug_info=info)
 
 
+def with_constants_as_inputs(program: Program, **changes: Any) -> Program:
+    """The program with its constants as additional first inputs.
+
+    Args:
+      program: the program.
+      **changes: other fields to change.
+    """
+    invars = (*program.constvars, *program.invars)
+    effects = program_effects(program.equations, invars)
+    return replace(program, constvars=(), consts=(), invars=invars, effects=effects, **changes)
+
+
 def with_results(program: Program, outvars: Sequence[Atom]) -> Program:
     """The program with other results."""
     info = compat.derived_debug_info(program.debug_info, program.arg_names, len(outvars))
@@ -387,7 +405,8 @@ def with_results(program: Program, outvars: Sequence[Atom]) -> Program:
 def reordered_inputs(program: Program, invars: Sequence[Var]) -> Program:
     """The program with its inputs replaced by these, which include all that it reads."""
     info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(program.outvars))
-    return replace(program, invars=tuple(invars), debug_info=info)
+    effects = program_effects(program.equations, invars)
+    return replace(program, invars=tuple(invars), effects=effects, debug_info=info)
 
 
 def partition(items: Sequence[Any], *sizes: int) -> list[Any]:

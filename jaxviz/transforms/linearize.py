@@ -33,6 +33,7 @@ from jaxviz.transforms.driver import (
     scopes_alone,
     select,
     values_of_tangents,
+    with_constants_as_inputs,
 )
 from jaxviz.transforms.jvp import jvp_rules
 from jaxviz.transforms.partial_eval import split_program
@@ -130,8 +131,7 @@ def jax_rule(
     )
     primal, linear = scopes_alone(read_jaxpr(primal)), scopes_alone(read_jaxpr(linear))
     n_out, n_res = len(operation.out_avals), len(linear.constvars)
-    linear = replace(linear, constvars=(), consts=(), invars=(*linear.constvars, *linear.invars))
-    linear, read = dce_program(linear, keep_inputs=[False] * n_res + [True] * sum(nonzeros))
+    linear, read = dce_program(with_constants_as_inputs(linear), keep_inputs=[False] * n_res + [True] * sum(nonzeros))
     residuals = select(read[:n_res], primal.outvars[n_out:])
     had = {*primal.invars, *primal.outvars[:n_out]}
     kept = (*primal.outvars[:n_out], *(a for a in dict.fromkeys(residuals) if a not in had))

@@ -20,8 +20,8 @@ from functools import cache, partial
 from typing import Any
 
 from jaxviz.ir import compat
+from jaxviz.ir.convert import one_equation, write_params
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import write_params
 from jaxviz.ir.syntax import (
     Atom,
     Checkpoint,
@@ -136,12 +136,31 @@ def split_program(
     """
     if policy is None or available is None:
         splitter = _Splitter(program, unknown, unknown, transform, is_rule, later_role)
+        if compat.makes_refs(program.effects):
+            splitter.unknown.update(_refs_made_later(program, splitter.unknown))
     else:
         splitter = _PolicySplitter(policy, program, unknown, available, transform, is_rule, later_role)
     for index, equation in enumerate(program.equations):
         splitter.split(equation, index)
     n = len(program.outvars)
     return splitter.finish(ensure_unknown or (False,) * n, ensure_available or (False,) * n)
+
+
+def _refs_made_later(program: Program, unknown: set[Atom]) -> set[Var]:
+    """The references that a program makes and that an equation uses whose other operands are unknown until later.
+
+    They are made later too, even from known values. JAX makes them now: in a loop then only once, with what earlier iterations wrote.
+    """
+    found: set[Var] = set()
+    while True:
+        later = {*unknown, *found}
+        for e in program.equations:
+            if not later.isdisjoint(e.invars):
+                later.update(e.outvars, (a for a in e.invars if compat.is_ref(a.aval)))
+        grown = {v for e in program.equations for v in e.outvars if v in later and compat.is_ref(v.aval)}
+        if grown == found:
+            return found
+        found = grown
 
 
 class _Splitter:
@@ -191,7 +210,7 @@ class _Splitter:
         return self.residuals.setdefault(atom, atom)
 
     def split(self, equation: Equation, index: int) -> None:
-        is_known = self.unknown.isdisjoint(equation.invars)
+        is_known = self.unknown.isdisjoint(equation.invars) and self.unknown.isdisjoint(equation.outvars)
         if self.has_rule(equation.operation.primitive, is_known):
             self.split_by_rule(equation, index)
         elif is_known:
@@ -316,7 +335,9 @@ class _PolicySplitter(_Splitter):
         operation = equation.operation
         verdict = compat.decide(self.policy, operation.primitive, operation.in_avals, write_params(operation))
         if any(compat.is_real_effect(e) for e in operation.effects):
-            verdict = "saved"  # effects are never repeated, whatever the policy says
+            verdict = "saved"  # effects are not repeated, whatever the policy says
+        if compat.touches_ref(operation) and compat.runs_again(one_equation(operation).eqns[0]):
+            verdict = "recomputed"  # except that JAX reads and writes a reference in both passes
         if verdict == "saved":
             self.decisions.append(Decision(here, "saved"))
         elif verdict == "recomputed":

@@ -27,7 +27,6 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program
 from jaxviz.transforms.cotangents import Cotangents
 from jaxviz.transforms.dce import live_equations, values_at
 from jaxviz.transforms.driver import (
-    NOT_YET,
     Builder,
     Mask,
     RuleTable,
@@ -35,6 +34,7 @@ from jaxviz.transforms.driver import (
     located,
     needs_own_rule,
     no_rule,
+    not_yet,
     scopes_alone,
     select,
 )
@@ -77,11 +77,7 @@ def _default_rule(
 ) -> TransposeRule:
     primitive = operation.primitive
     if needs_own_rule(operation):
-        raise no_rule(
-            operation,
-            "Transpose rule (for reverse-mode differentiation) for",
-            NOT_YET,
-        )
+        raise no_rule(operation, "Transpose rule (for reverse-mode differentiation) for", not_yet(operation))
     if not compat.has_transpose_rule(primitive):
         types = ", ".join(
             a.str_short(short_dtypes=True) for a, lin in zip(operation.in_avals, linear, strict=True) if lin

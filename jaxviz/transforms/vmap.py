@@ -5,7 +5,7 @@ Source: `BatchTrace` in JAX's `batching.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,16 @@ from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import shared, trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Aval, Equation, Operation, Origin, Program, Var
-from jaxviz.transforms.driver import Builder, RuleTable, Template, located, needs_own_rule, no_rule, written_out
+from jaxviz.transforms.driver import (
+    Builder,
+    RuleTable,
+    Template,
+    located,
+    needs_own_rule,
+    no_rule,
+    not_yet,
+    written_out,
+)
 
 Dim = int | None
 """Where the mapped dimension of a value is; None where the value is the same for every example."""
@@ -69,7 +78,9 @@ class Vmapped:
 
 def _default_rule(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
     primitive = operation.primitive
-    if needs_own_rule(operation) or not compat.has_batching_rule(primitive):
+    if needs_own_rule(operation):
+        raise no_rule(operation, "Batching rule for", not_yet(operation))
+    if not compat.has_batching_rule(primitive):
         raise no_rule(
             operation, "Batching rule for", "jaxviz takes it from jax.interpreters.batching.primitive_batchers."
         )
@@ -116,10 +127,13 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
         invars.append(Var(compat.mapped_type(v.aval, d, axis)))
         env[v], dim_of[v] = invars[-1], d
     notes: list[Note] = []
+    own_refs: set[Atom] = set()
     for index, equation in enumerate(program.equations):
         dims_in = tuple([dim_of.get(a) for a in equation.invars])
         ins = [env.get(a, a) for a in equation.invars]
-        if all(d is None for d in dims_in) and axis.name not in named_axes(equation.operation):
+        is_shared = all(d is None for d in dims_in) and axis.name not in named_axes(equation.operation)
+        if is_shared and not _writes_outside(equation, own_refs):
+            own_refs.update(v for v in equation.outvars if compat.is_ref(v.aval))
             origin = Origin(equation, "vmap", "not mapped: the same for every example", "primal")
             builder.equations.append(
                 Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin)
@@ -146,6 +160,12 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
         dims_out = wanted
     info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results))
     return Vmapped(builder.program(invars, results, info, like=program), dims_out, tuple(notes))
+
+
+def _writes_outside(equation: Equation, own: Collection[Atom]) -> bool:
+    """Whether an equation writes a reference that the mapped function did not make: once for each example, which JAX refuses."""
+    written = compat.written_refs(equation.effects)
+    return any(equation.invars[i] not in own for i in written)
 
 
 def move(builder: Builder, x: Atom, source: Dim, to: Dim, axis: compat.Axis, origin: Origin | None = None) -> Atom:

@@ -18,6 +18,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import read_jaxpr, with_programs
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
+from jaxviz.transforms.driver import with_constants_as_inputs
 
 
 @cache
@@ -229,7 +230,7 @@ class _Rewriting:
 
     def body(self, body: Program, spot: Spot) -> Program:
         """The body of a scan as one checkpoint; a scan keeps XLA from merging recomputed values with those computed before."""
-        inner = replace(body, constvars=(), consts=(), invars=(*body.constvars, *body.invars), closed=False)
+        inner = with_constants_as_inputs(body, closed=False)
         inner = self.entered(inner, spot, dict(zip(inputs_of(spot), inner.invars, strict=True)))
         invars = [Var(a) for a in body.in_avals]
         constvars = [Var(v.aval) for v in body.constvars]

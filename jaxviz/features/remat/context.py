@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 
 from jaxviz.analysis.grouping import grouped
@@ -23,6 +22,7 @@ from jaxviz.higher_order.scan import SCAN
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
+from jaxviz.transforms.driver import with_constants_as_inputs
 from jaxviz.transforms.inline import inlined, numbers_in_place
 
 Find = Callable[[Derivation], tuple[Layouts, Sequence[int]] | None]
@@ -118,7 +118,7 @@ class Context:
         if first.is_body:
             body: Program = first.scan.params["jaxpr"]
             times *= SCAN.trip_count(first.scan.operation)
-            body = replace(body, constvars=(), consts=(), invars=(*body.constvars, *body.invars), debug_info=None)
+            body = with_constants_as_inputs(body, debug_info=None)
         else:
             _, _, body = cut(first.program, first.start, first.end, first.equations, {})
         inputs = inputs_of(first)

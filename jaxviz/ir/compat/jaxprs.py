@@ -23,6 +23,7 @@ from jaxviz.ir.compat.private import (
     debugging,
     pjit,
 )
+from jaxviz.ir.syntax import Operation
 
 JAX: str = f"JAX {jax.__version__}"
 
@@ -166,6 +167,26 @@ def opened(primitive: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[str,
 def is_ref(aval: Any) -> bool:
     """Whether a type is that of a mutable reference."""
     return isinstance(aval, _state_types.AbstractRef)
+
+
+def makes_refs(effects: frozenset[Any]) -> bool:
+    """Whether a program with these effects makes mutable references."""
+    return any(isinstance(e, _core.InternalMutableArrayEffect) for e in effects)
+
+
+def written_refs(effects: frozenset[Any]) -> list[int]:
+    """The positions of the operands that an operation with these effects writes."""
+    return [e.input for e in effects if isinstance(e, (_state_types.WriteEffect, _state_types.AccumEffect))]
+
+
+def kind_of_ref(aval: Any) -> Any:
+    """What JAX's transforms may do with a reference, such as 'no_grad_no_remat'; None for anything, and for a value."""
+    return aval.kind if is_ref(aval) else None
+
+
+def touches_ref(operation: Operation) -> bool:
+    """Whether an operation takes or makes a mutable reference. One that it makes and uses inside is not visible outside."""
+    return any(map(is_ref, operation.in_avals)) or any(map(is_ref, operation.out_avals))
 
 
 def is_array(x: Any) -> bool:

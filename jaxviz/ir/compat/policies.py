@@ -20,6 +20,13 @@ def decide(policy: Any, primitive: Any, in_avals: Sequence[Any], params: Mapping
     return (case.src, case.dst) if isinstance(case, _pe.Offloadable) else "recomputed"
 
 
+def runs_again(eqn: Any) -> bool:
+    """Whether a checkpoint repeats an equation on a mutable reference in the backward pass, by JAX's rule for it, which asks no policy."""
+    rule = _pe.partial_eval_jaxpr_custom_rules.get(eqn.primitive)
+    n = len(eqn.invars)
+    return rule is not None and rule(None, [False] * n, [True] * n, eqn)[1] is not None
+
+
 def in_memory(aval: Any, kind: str) -> Any:
     """The type of a value moved to another kind of memory, such as 'pinned_host'."""
     return aval.update(memory_space=_core.mem_kind_to_space(kind))

@@ -46,7 +46,8 @@ def as_type(x: Any, aval: Any) -> Any:
 
 def as_array(x: Any, aval: Any) -> Any:
     """x as an array, if it is a plain number."""
-    return x if isinstance(x, jax.Array) or np.shape(x) else as_type(jax.numpy.asarray(x, aval.dtype), aval)
+    is_number = not isinstance(x, (jax.Array, jax.Ref)) and not np.shape(x)
+    return as_type(jax.numpy.asarray(x, aval.dtype), aval) if is_number else x
 
 
 def is_tracer(x: Any) -> bool:
