@@ -32,6 +32,7 @@ from jaxviz.ir.trace import are_concrete, trace_call, with_fixed
 from jaxviz.progress import counting
 from jaxviz.report.tables import counted, together
 from jaxviz.runtime.cache import clear_compiled
+from jaxviz.runtime.references import restored
 from jaxviz.transforms.jvp import Jvp, jvp_program
 from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, mode_of
 from jaxviz.transforms.transpose import Transposed, transpose_program
@@ -336,7 +337,7 @@ def derive_call(
         traced = trace_call(call, inputs, active=active, debug_info=info, on_values=on_values)
         program = traced.program
         nonzeros = tuple(a and _has_tangent(v.aval) for a, v in zip(active, program.invars, strict=True))
-        reference = lambda: _jax_residuals_of_call(call, inputs, active, program.is_path)
+        reference = lambda: _jax_residuals_of_call(call, inputs, active, program.is_path, program.consts)
         return Derivation(program, nonzeros, reference, cond_residuals, placed, traced.out_tree)
 
     made = derivation()
@@ -426,9 +427,14 @@ def _is_array(x: Any) -> bool:
 
 
 def _jax_residuals_of_call(
-    call: Callable[..., Any], inputs: tuple[Any, ...], active: Sequence[bool], on_values: bool
+    call: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    active: Sequence[bool],
+    on_values: bool,
+    consts: Sequence[Any] = (),
 ) -> Counter[str]:
-    """The types of what `jax.vjp` saves. A function that branches on values is run; any other is only traced."""
+    """The types of what `jax.vjp` saves. A function that branches on values is run, with references as they were afterwards; any other is
+    only traced."""
     found: list[Any] = []
 
     def hold(*given: Any) -> None:
@@ -440,7 +446,8 @@ def _jax_residuals_of_call(
         found.extend(jax.typeof(x) for x in jax.tree.leaves(pull_back))
 
     if on_values:
-        hold(*inputs)
+        with restored([*inputs, *consts]):
+            hold(*inputs)
     else:
         with without_leaks(call):
             compat.jax_make_jaxpr(hold)(*inputs)

@@ -30,6 +30,7 @@ from jaxviz.progress import each
 from jaxviz.report.report import Listed, Part, Report, Table
 from jaxviz.report.tables import short_location
 from jaxviz.runtime.cache import function_name
+from jaxviz.runtime.references import restored, values_of
 from jaxviz.runtime.stoppable import compiled_once
 from jaxviz.transforms.driver import Builder
 
@@ -193,7 +194,17 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
             )
         return [y for _, y in results if _is_float(y)]
 
+    def slopes(*moved: Any) -> Any:
+        results, pull = jax.vjp(flat, *moved)
+        return pull([jnp.ones_like(y) for y in results])
+
     outputs: list[str] = []
+    given = tuple(jnp.asarray(values[i]) for i in active)
+    used = [
+        *values,
+        *values_of(flat, given, {}),
+        *values_of(slopes, given, {}),
+    ]  # the rule may use others than the function
     notes = [
         f"{names[i]} was held fixed: it is {'in nondiff_argnums' if is_fixed[i] else 'not of a floating-point type'}."
         for i in range(len(values))
@@ -201,10 +212,10 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
     ]
     check = partial(_checked, flat, inputs=[names[i] for i in active], outputs=outputs, tol=tol, has_rule=_has_rule(f))
     try:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), restored(used):
             found = check(tuple(jnp.asarray(values[i], jnp.float64) for i in active))
     except Exception as error:
-        with noting_arguments(f, args, kwargs):
+        with noting_arguments(f, args, kwargs), restored(used):
             found = check(tuple(jnp.asarray(values[i]) for i in active))
         notes.append(f"Checked in the given types: in 64 bits it raises {type(error).__name__}.")
     return replace(found, function=function_name(f), notes=(*notes, *found.notes))

@@ -77,6 +77,10 @@ class ForwardModeError(EquationError, TypeError):
     """
 
 
+class RuleNeedsValuesError(JaxvizError, NotImplementedError):
+    """A custom rule can only be derived on values, and there are none."""
+
+
 class NoArrayError(TypeError):
     """A function that was traced gave something that is not an array."""
 

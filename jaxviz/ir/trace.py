@@ -13,7 +13,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import read_traced
-from jaxviz.ir.errors import NoArrayError, message_of
+from jaxviz.ir.errors import NoArrayError, RuleNeedsValuesError, message_of
 from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.origin import definition, locate
 from jaxviz.ir.stack import deep_stack, usual_stack
@@ -194,7 +194,7 @@ def _trace_flat(
         try:
             with collector_paused():
                 return read_traced(_folded_if_need_be(to_jaxpr, keeps_rules=keeps_rules))
-        except compat.ConcretizationTypeErrors:
+        except (*compat.ConcretizationTypeErrors, RuleNeedsValuesError):
             if not are_concrete(values):
                 raise  # under an outer jit or vmap there are no values: raise JAX's error
     keeps = [a or compat.is_tracer(x) for a, x in zip(active, leaves, strict=True)]
@@ -209,14 +209,25 @@ def are_concrete(leaves: Sequence[Any]) -> bool:
     return not any(x is None or isinstance(x, jax.ShapeDtypeStruct) for x in map(compat.concrete_value, leaves))
 
 
+_NEEDS_VALUES = (
+    "A custom rule closes over a value that is computed in a function which also uses a mutable reference. jaxviz then runs the function "
+    "on its arguments, which have no values here, as under jit. Pass that value to the function with the rule as an argument."
+)
+
+
 def _folded_if_need_be(to_jaxpr: Callable[..., compat.TracedJaxpr], **options: Any) -> compat.TracedJaxpr:
     """Traces; if a custom rule closes over what would be a value of the trace, traces again with constants computed at once.
 
     Rules are used after the trace has ended. Outside `jit` such a value is an array for JAX, and so it is the second time.
+
+    Raises:
+      RuleNeedsValuesError: it cannot be traced so, since what it does to mutable references would be done at once.
     """
     try:
         return to_jaxpr(**options)
-    except compat.RuleHoldsTracer:
+    except compat.RuleHoldsTracer as error:
+        if error.uses_references:
+            raise RuleNeedsValuesError(_NEEDS_VALUES) from None
         return to_jaxpr(**options, folds=True)
 
 

@@ -45,7 +45,7 @@ def live_equations(
       equations: in evaluation order.
       live: the needed values; what the live equations read is added.
       made_smaller: whether an equation that has a rule in `dce_rules` is replaced by the reduced one.
-      effects: whether one that has an effect is always live.
+      effects: whether one that has an effect is always live, and not only one that reads or writes a reference.
     """
     kept: list[Equation] = []
     with_rule = dce_rules.registered if made_smaller else ()
@@ -56,7 +56,9 @@ def live_equations(
             if smaller is None:
                 continue
             equation = smaller
-        elif live.isdisjoint(equation.outvars) and not (effects and compat.has_effects(operation.effects)):
+        elif live.isdisjoint(equation.outvars) and not (
+            compat.has_effects(operation.effects) and (effects or compat.touches_ref(operation))
+        ):
             continue
         live.update(equation.invars)
         kept.append(equation)
@@ -133,4 +135,7 @@ def values_at(builder: Builder, inputs: Sequence[Var], at: Sequence[Any], atoms:
     """
     program = builder.program(inputs, atoms)
     equations = live_equations(program.equations, set(atoms), effects=False)
-    return list(as_function(replace(program, equations=tuple(equations), effects=frozenset()))(*at))
+    copied = compat.Copies()
+    consts = tuple(map(copied, program.consts))
+    fun = as_function(replace(program, consts=consts, equations=tuple(equations), effects=frozenset()))
+    return list(fun(*map(copied, at)))

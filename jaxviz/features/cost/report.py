@@ -45,6 +45,7 @@ from jaxviz.report.tables import (
     repeated,
     short_location,
 )
+from jaxviz.runtime.references import on_copies
 from jaxviz.runtime.stoppable import compiled_by_jax
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
@@ -271,15 +272,12 @@ class CostReport(CostOfRows, Report):
         n = len(d.forward.equations) + (len(d.backward.equations) if self.has_backward else 0)
         with counting("equations", n) as done:
             stopwatch = Stopwatch(repeat, d, done)
-            outs = stopwatch.run(
-                "forward",
-                d.forward,
-                [jnp.asarray(x, v.aval.dtype) for x, v in zip(self.inputs, d.forward.invars, strict=True)],
-            )
+            inputs = [compat.as_array(x, v.aval) for x, v in zip(self.inputs, d.forward.invars, strict=True)]
+            outs = stopwatch.run("forward", *on_copies(d.forward, inputs))
             if self.has_backward:
                 residuals = outs[len(outs) - d.n_residuals :]
                 cotangents = [jnp.ones(v.aval.shape, v.aval.dtype) for v in d.backward.invars[d.n_residuals :]]
-                stopwatch.run("backward", d.backward, [*residuals, *cotangents])
+                stopwatch.run("backward", *on_copies(d.backward, [*residuals, *cotangents]))
         return Timings(self.function, tuple(stopwatch.rows))
 
 

@@ -50,6 +50,8 @@ class Machine:
         """What differed from expectations, such as a value that changed when it was recomputed."""
         self.position = Position(self.order[0])
         self._uses: dict[Program, Uses] = {}
+        self._copied = compat.Copies()
+        """The run reads and writes copies of the user's references."""
         self._functions: dict[Operation, Callable[..., Any]] = {}
 
     # --- position -----------------------------------------------------------------------------------------------------
@@ -341,8 +343,8 @@ class Machine:
                     if level.body != f"branches[{taken}]":
                         raise SteppingError(f"The cond takes branch {taken}, so {level.body} does not run.")
                     del inputs[0]
-        env: dict[Atom, Any] = dict(zip(program.constvars, program.consts, strict=True))
-        env.update(zip(program.invars, inputs, strict=True))
+        env: dict[Atom, Any] = dict(zip(program.constvars, map(self._copied, program.consts), strict=True))
+        env.update(zip(program.invars, map(self._copied, inputs), strict=True))
         made = Frame(program, self._uses_of(program), env, rows, *self.kept.left.pop(key, (0, {})))
         for x in rows:
             self.kept.hold(x)

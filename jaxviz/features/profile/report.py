@@ -3,6 +3,7 @@ Python loop."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import statistics
@@ -40,6 +41,7 @@ from jaxviz.report.report import Listed, Report, Table, attributes
 from jaxviz.report.tables import counted, format_seconds, listed, more_rows, repeated, short_location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
+from jaxviz.runtime.references import restored, values_of
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
 if TYPE_CHECKING:
@@ -259,15 +261,22 @@ def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **k
     compat.check_callable(f)
     repeat = None if repeat is None else whole_number(repeat, "repeat", least=1)
     jitted = compat.jitted_function(jitted_of(f))
-    with noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs):
-        return _profile_jitted(f, *jitted, args, kwargs, repeat) if jitted else _profile_python(f, args, kwargs, repeat)
+    with noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs), contextlib.ExitStack() as until_done:
+        keep = until_done.enter_context
+        if jitted is None:
+            return _profile_python(f, args, kwargs, repeat, keep)
+        return _profile_jitted(f, *jitted, args, kwargs, repeat, keep)
+
+
+Keep = Callable[[contextlib.AbstractContextManager[None]], None]
+"""Enters a context that lasts until everything has been measured."""
 
 
 # --- a jitted function ------------------------------------------------------------------------------------------------
 
 
 def _profile_jitted(
-    f: Any, fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any], repeat: int | None
+    f: Any, fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any], repeat: int | None, keep: Keep
 ) -> Profile:
     with compilations.unwatched():
 
@@ -279,6 +288,7 @@ def _profile_jitted(
         lowered, lowering, lower_stacks = _sampled_stage(lambda: anew().lower, call=True)
         _, positional, named = compat.static_arguments(fun, info, args, kwargs)
         leaves = jax.tree.leaves((tuple(positional.values()), named))
+        keep(restored([*leaves, *traced.jaxpr.consts]))
         numbered, compiling, notes = _numbered(traced, leaves)
         if numbered is None:
             _, compiling = _clocked(lowered.compile)
@@ -461,10 +471,11 @@ def _kernel_paths(kernels: Sequence[Kernel]) -> list[tuple[Path, float]]:
 
 
 def _profile_python(
-    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], repeat: int | None
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], repeat: int | None, keep: Keep
 ) -> Profile:
     call = lambda _: f(*args, **kwargs)
     with compilations.watched() as cold:
+        keep(restored(values_of(f, args, kwargs)))
         started = time.perf_counter()
         jax.block_until_ready(call(None))
         first = time.perf_counter() - started

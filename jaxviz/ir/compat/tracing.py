@@ -23,9 +23,9 @@ from jaxviz.ir.compat.custom_rules import (
     _with_unused_inputs,
     closed_over_by_jvp_rule_error,
 )
-from jaxviz.ir.compat.jaxprs import unknown_debug_info
+from jaxviz.ir.compat.jaxprs import is_ref, unknown_debug_info
 from jaxviz.ir.compat.private import _ad, _api, _config, _core, _lu, _pe, _source, _xla_client, dtypes
-from jaxviz.ir.compat.values import concrete_value
+from jaxviz.ir.compat.values import Copies, concrete_value
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 
 
@@ -319,13 +319,15 @@ class _PathTracer(_pe.DynamicJaxprTracer):
 class _PathTrace(_Trace):
     """Tracing that also evaluates each equation as it is written, so that Python can branch on values."""
 
-    __slots__ = ("active", "looks", "values")
+    __slots__ = ("active", "copies", "looks", "values")
 
     def __init__(self, debug_info: Any, parent: Any, keeps_rules: bool = True):
         super().__init__(debug_info, parent, keeps_rules)
         self.values: dict[Any, Any] = {}
         self.active: set[Any] = set()
         self.looks: list[tuple[Any, str, Any]] = []
+        self.copies: Copies = Copies(parent.copies if isinstance(parent, _PathTrace) else None)
+        """What is evaluated reads and writes copies of the user's references: the program itself has yet to run."""
 
     def note(self, kind: str, value: Any) -> Any:
         self.looks.append((_source.current(), kind, value))
@@ -342,7 +344,7 @@ class _PathTrace(_Trace):
         if isinstance(atom, _core.Literal):
             return atom.val
         if atom not in self.values and atom in self.frame.constvar_to_val:
-            self.values[atom] = concrete_value(self.frame.constvar_to_val[atom])
+            self.values[atom] = self.copies(concrete_value(self.frame.constvar_to_val[atom]))
         return self.values.get(atom)
 
     def var_to_tracer(self, var: Any, source_info: Any, parent: Any = None) -> Any:
@@ -378,9 +380,10 @@ class _PathTrace(_Trace):
             theirs = _core.trace_ctx.trace
             ours = _PathTrace(theirs.frame.debug_info, theirs.parent_trace, keeps_rules=False)
             ours.frame = theirs.frame
+            ours.copies = Copies(self.copies)  # the call as a whole is evaluated after its body
             for t, x in zip(inner, tracers, strict=True):
                 given = self.to_jaxpr_tracer(x, source_info=_source.current()).val
-                ours.values[t.val] = self.value_of(given)
+                ours.values[t.val] = ours.copies(self.value_of(given))
                 if self.carries_tangent(given):
                     ours.active.add(t.val)
             with _core.set_current_trace(ours):
@@ -416,8 +419,20 @@ def _type_with_state(var: Any) -> Any:
     return _core.AvalQDD(var.aval, var.initial_qdd) if getattr(var.aval, "has_qdd", False) else var.aval
 
 
+def _uses_reference(eqn: Any) -> bool:
+    return any(map(is_ref, (*(t.aval for t in eqn.in_tracers), *(v.aval for v in eqn.outvars))))
+
+
 class RuleHoldsTracer(Exception):
-    """A custom rule closes over a value of the trace."""
+    """A custom rule closes over a value of the trace.
+
+    Args:
+      uses_references: whether the function also uses mutable references, so that nothing of it may be computed while it is traced.
+    """
+
+    def __init__(self, uses_references: bool):
+        super().__init__()
+        self.uses_references = uses_references
 
 
 def trace_to_jaxpr(
@@ -458,7 +473,7 @@ def trace_to_jaxpr(
         source = _source.current()
         tracers = [trace.new_arg(aval, source_info=source) for aval in avals]
         if isinstance(trace, _PathTrace):
-            trace.values.update(zip((t.val for t in tracers), values or (), strict=True))
+            trace.values.update(zip((t.val for t in tracers), map(trace.copies, values or ()), strict=True))
             carries = active or [False] * len(tracers)
             trace.active.update(t.val for t, carried in zip(tracers, carries, strict=True) if carried)
         with (
@@ -468,7 +483,7 @@ def trace_to_jaxpr(
             results = fun(*tracers)
         refused = not closes_over and (trace.holds_tracers or trace.takes_tracers)
         if trace.keeps_rules and (refused or (trace.holds_tracers and not folds)):
-            raise RuleHoldsTracer
+            raise RuleHoldsTracer(uses_references=any(map(_uses_reference, trace.frame.tracing_eqns)))
         debug_info = debug_info._replace(result_paths=("",) * len(results))
         outs = [trace.to_jaxpr_tracer(dtypes.canonicalize_value(x), source_info=source) for x in results]
         jaxpr, consts = trace.to_jaxpr(outs, debug_info, source)

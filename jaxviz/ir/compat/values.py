@@ -50,6 +50,33 @@ def as_array(x: Any, aval: Any) -> Any:
     return as_type(jax.numpy.asarray(x, aval.dtype), aval) if is_number else x
 
 
+def is_live_ref(x: Any) -> bool:
+    """Whether x is a mutable reference that has a value, not one of a program that is being traced."""
+    return isinstance(x, jax.Ref) and not isinstance(x, _core.Tracer)
+
+
+class Copies:
+    """Copies the mutable references among some values, each once, and returns other values as they are.
+
+    Args:
+      outer: copies that are copied in turn, instead of the references that they were made from.
+    """
+
+    def __init__(self, outer: Copies | None = None):
+        self._outer = outer
+        self._made: dict[int, tuple[Any, Any]] = {}
+        """By the ids of references, which are kept so that the ids stay theirs."""
+
+    def __call__(self, x: Any) -> Any:
+        if not is_live_ref(x):
+            return x
+        if id(x) not in self._made:
+            source = x if self._outer is None else self._outer(x)
+            copy = jax.new_ref(source[...], kind=jax.typeof(source).kind)
+            self._made[id(x)], self._made[id(copy)] = (x, copy), (copy, copy)
+        return self._made[id(x)][1]
+
+
 def is_tracer(x: Any) -> bool:
     return isinstance(x, _core.Tracer)
 
