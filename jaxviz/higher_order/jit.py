@@ -5,7 +5,7 @@ Source: JAX's `pjit.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxviz.higher_order.observing import Observing, observed
@@ -21,6 +21,7 @@ from jaxviz.transforms.driver import (
     Template,
     call_of,
     select,
+    with_refs_as_inputs,
     with_results,
 )
 from jaxviz.transforms.jvp import JvpRule, jvp_rules
@@ -60,14 +61,27 @@ def jit_operation(
     return make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
 
 
+def _call(like: Operation, body: Program, inputs: Sequence[int | None], outputs: Sequence[int | None]) -> Program:
+    """The program that applies a jit with another body; see `jit_operation`."""
+    body, refs = with_refs_as_inputs(body)
+    return _with_constants_first(jit_operation(like, body, [*([None] * len(refs)), *inputs], outputs), refs)
+
+
+def _with_constants_first(operation: Operation, constants: Mapping[Var, Any]) -> Program:
+    """The program that applies an operation whose first operands are constants to its inputs."""
+    builder = Builder(tuple(constants), tuple(constants.values()))
+    invars = [Var(a) for a in operation.in_avals[len(constants) :]]
+    return builder.program(invars, builder.apply(operation, [*constants, *invars]))
+
+
 @jvp_rules.register(compat.jit_p)
 def _jvp_jit(operation: Operation, nonzeros: Mask) -> JvpRule:
     pushed = jvp.jvp_program(operation.params["jaxpr"], nonzeros)
     n_in, n_out = len(operation.in_avals), len(operation.out_avals)
     inputs = [*range(n_in), *(i for i, nz in enumerate(nonzeros) if nz)]
     outputs = [*range(n_out), *(i for i, nz in enumerate(pushed.nonzeros_out) if nz)]
-    made = jit_operation(operation, pushed.program, inputs, outputs)
-    return JvpRule(Template(call_of(made), ["primal"]), pushed.nonzeros_out, "jvp of a jitted function")
+    call = _call(operation, pushed.program, inputs, outputs)
+    return JvpRule(Template(call, ["primal"]), pushed.nonzeros_out, "jvp of a jitted function")
 
 
 @linearize_rules.register(compat.jit_p)
@@ -83,9 +97,11 @@ def _linearize_jit(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> Li
 
     returned = [i for i, a in enumerate(results) if a not in body.invars or not _may_bypass(operation, i)]
     own = {results[i] for i in returned}
-    computed = [a for a in parts.residuals if a not in outside and a not in own]
-    forward = with_results(parts.forward, [*(results[i] for i in returned), *computed])
-    made = jit_operation(operation, forward, [*range(n_in)], [*returned, *([None] * len(computed))])
+    computed = [a for a in parts.residuals if a not in outside and a not in own and not compat.is_ref(a.aval)]
+    forward, refs = with_refs_as_inputs(with_results(parts.forward, [*(results[i] for i in returned), *computed]))
+    outside.update(zip(refs, refs, strict=True))
+    inputs = [*([None] * len(refs)), *range(n_in)]
+    made = jit_operation(operation, forward, inputs, [*returned, *([None] * len(computed))])
     outs = tuple(Var(a) for a in made.out_avals)
     result_of = dict(zip(returned, outs, strict=False))
     outer_results = [result_of[i] if i in result_of else outside[a] for i, a in enumerate(results)]
@@ -93,15 +109,14 @@ def _linearize_jit(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> Li
         outside.setdefault(a, v)  # if an operand is also a result, JAX keeps the operand
     residuals = [outside[a] for a in parts.residuals]
 
-    call = Equation(made, operands, outs)
-    primal = Program(constants, operands, (*outer_results, *residuals), (call,), body.consts, made.effects)
+    call = Equation(made, (*refs, *operands), outs)
+    results_out = (*outer_results, *residuals)
+    primal = Program((*constants, *refs), operands, results_out, (call,), (*body.consts, *refs.values()))
     tangents_in = [i for i, nz in enumerate(nonzeros) if nz]
     tangents_out = [i for i, nz in enumerate(parts.nonzeros_out) if nz]
-    linear = jit_operation(operation, parts.linear, [*([None] * len(residuals)), *tangents_in], tangents_out)
+    linear = _call(operation, parts.linear, [*([None] * len(residuals)), *tangents_in], tangents_out)
     name = "linearize of a jitted function"
-    return linearize.rule_of(
-        primal, n_out, residuals, call_of(linear), parts.nonzeros_out, name, checkpoints=parts.checkpoints
-    )
+    return linearize.rule_of(primal, n_out, residuals, linear, parts.nonzeros_out, name, checkpoints=parts.checkpoints)
 
 
 def _may_bypass(operation: Operation, result: int) -> bool:
@@ -121,27 +136,37 @@ def _transpose_jit(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: 
     others = [i for i, lin in enumerate(linear) if not lin]
     cts_in = [i for i, nz in enumerate(nonzero_cts) if nz]
     cts_out = select(parts.nonzeros_out, [i for i, lin in enumerate(linear) if lin])
-    made = _transposed_jit(operation, parts.backward, others, cts_in, cts_out)
-    template = Template(call_of(made), ["cotangent"])
+    template = Template(_transposed_jit(operation, parts.backward, others, cts_in, cts_out), ["cotangent"])
     return TransposeRule(template, parts.nonzeros_out, "transpose of a jitted function", parts.logs)
 
 
 def _transposed_jit(
     like: Operation, body: Program, others: Sequence[int], cts_in: Sequence[int], cts_out: Sequence[int]
-) -> Operation:
-    """Cotangents have the shardings and layouts of the results and operands that they belong to; logs have none."""
+) -> Program:
+    """The program that applies the transposed jit. Cotangents have the shardings and layouts of the results and operands that they belong to; logs have none."""
     p = like.params
+    body, refs = with_refs_as_inputs(body)
     n_logged = len(body.outvars) - len(cts_out)
+    refs_shardings = [compat.UNSPECIFIED] * len(refs)
     params = {
         **p,
         "jaxpr": body,
-        "in_shardings": (*(p["in_shardings"][i] for i in others), *(p["out_shardings"][i] for i in cts_in)),
-        "in_layouts": (*(p["in_layouts"][i] for i in others), *(p["out_layouts"][i] for i in cts_in)),
+        "in_shardings": (
+            *refs_shardings,
+            *(p["in_shardings"][i] for i in others),
+            *(p["out_shardings"][i] for i in cts_in),
+        ),
+        "in_layouts": (
+            *([None] * len(refs)),
+            *(p["in_layouts"][i] for i in others),
+            *(p["out_layouts"][i] for i in cts_in),
+        ),
         "out_shardings": (*(p["in_shardings"][i] for i in cts_out), *([compat.UNSPECIFIED] * n_logged)),
         "out_layouts": (*(p["in_layouts"][i] for i in cts_out), *([None] * n_logged)),
         "donated_invars": (False,) * len(body.invars),
     }
-    return make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
+    made = make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
+    return _with_constants_first(made, refs)
 
 
 @dce_rules.register(compat.jit_p)
@@ -173,9 +198,11 @@ def _split_jit(operation: Operation, unknown: Mask, available: Mask | None, poli
     outside.update(zip(body.constvars, body.constvars, strict=True))
     results = dict.fromkeys(parts.known_results)
     computed = [r for r in parts.residuals if r not in outside and r not in results]
-    known = with_results(parts.known, [*parts.known_results, *computed])
-    made = jit_operation(operation, known, known_in, [*known_out, *([None] * len(computed))])
-    outs = builder.apply(made, [operands[i] for i in known_in])
+    known, refs = with_refs_as_inputs(with_results(parts.known, [*parts.known_results, *computed]))
+    inputs = [*([None] * len(refs)), *known_in]
+    made = jit_operation(operation, known, inputs, [*known_out, *([None] * len(computed))])
+    given = [builder.constant(v, x) for v, x in refs.items()]
+    outs = builder.apply(made, [*given, *(operands[i] for i in known_in)])
     n_results = len(parts.known_results)
     for inner, outer in zip([*computed, *parts.known_results], [*outs[n_results:], *outs[:n_results]], strict=True):
         outside.setdefault(inner, outer)
@@ -184,12 +211,12 @@ def _split_jit(operation: Operation, unknown: Mask, available: Mask | None, poli
 
     later_in = [i for i, there in enumerate(unknown if available is None else available) if there]
     later_out = [i for i, there in enumerate(parts.available_out) if there]
-    later = jit_operation(operation, parts.staged, [*([None] * len(residuals)), *later_in], later_out)
+    later = _call(operation, parts.staged, [*([None] * len(residuals)), *later_in], later_out)
     n_in = len(operands)
     places = [n_in + n_results + k for k in range(len(residuals))] + later_in
     return SplitRule(
         Template(now, ["primal"]),
-        Template(call_of(later), ["tangent"]),
+        Template(later, ["tangent"]),
         tuple(places),
         parts.unknown_out,
         parts.available_out,

@@ -396,6 +396,29 @@ def with_constants_as_inputs(program: Program, **changes: Any) -> Program:
     return replace(program, constvars=(), consts=(), invars=invars, effects=effects, **changes)
 
 
+def with_refs_as_inputs(program: Program) -> tuple[Program, dict[Var, Any]]:
+    """The program with the references that it closes over, as a custom rule may, as additional first inputs; and these, with their values.
+
+    Inside another program JAX would not compile a reference as a constant, or would lose what is written to it.
+    """
+    constants = dict(zip(program.constvars, program.consts, strict=True))
+    refs = {v: x for v, x in constants.items() if compat.is_ref(v.aval)}
+    if not refs:
+        return program, refs
+    others = {v: x for v, x in constants.items() if v not in refs}
+    invars = (*refs, *program.invars)
+    info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(program.outvars))
+    made = replace(
+        program,
+        constvars=tuple(others),
+        consts=tuple(others.values()),
+        invars=invars,
+        effects=program_effects(program.equations, invars),
+        debug_info=info,
+    )
+    return made, refs
+
+
 def with_results(program: Program, outvars: Sequence[Atom]) -> Program:
     """The program with other results."""
     info = compat.derived_debug_info(program.debug_info, program.arg_names, len(outvars))
