@@ -172,9 +172,9 @@ docs-libraries: test-libraries
 
 # JAX's tests of its transforms, with jaxviz's functions instead of JAX's; see tests/jax_suite.
 JAX_CHECKOUT ?=
-JAX_TESTS = $(addprefix $(JAX_CHECKOUT)/tests/,custom_api_test.py api_test.py lax_autodiff_test.py)
+JAX_TESTS = $(addprefix $(JAX_CHECKOUT)/tests/,custom_api_test.py api_test.py lax_autodiff_test.py mutable_array_test.py)
 ON_JAXVIZ = -p replaced_by_jaxviz -c $(JAX_CHECKOUT)/pyproject.toml --rootdir $(JAX_CHECKOUT) -p no:cacheprovider $(JAX_TESTS) \
-	-k "Remat or CustomJVP or CustomVJP or LinearizeTest or JaxprTest or CustomVmap or CustomApi or LaxAutodiff"
+	-k "Remat or CustomJVP or CustomVJP or LinearizeTest or JaxprTest or CustomVmap or CustomApi or LaxAutodiff or MutableArray"
 
 checkout:
 	@test -f "$(JAX_CHECKOUT)/tests/api_test.py" || { echo "set JAX_CHECKOUT to a checkout of JAX at the tag of the version installed"; exit 1; }

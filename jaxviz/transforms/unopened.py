@@ -28,12 +28,14 @@ class Unopened:
       location: the user's line.
       is_opaque: whether it contains code that cannot be seen, which may do anything, such as use a checkpoint.
       count: the number of equations.
+      on_reference: whether it reads or writes a mutable reference.
     """
 
     name: str
     location: Location | None
     is_opaque: bool
     count: int = 1
+    on_reference: bool = False
 
     def __str__(self) -> str:
         where = f" ({str(self.location).rsplit('/', 1)[-1]})" if self.location is not None else ""
@@ -52,7 +54,10 @@ def find_unopened(programs: Iterable[Program], opened: Collection[str] = ()) -> 
     most: Counter[Unopened] = Counter()
     for program in programs:
         most |= Counter(
-            Unopened(_name(e.operation), _location(e, holders), _is_opaque(e.operation))
+            Unopened(
+                _name(e.operation), _location(e, holders), _is_opaque(e.operation),
+                on_reference=compat.touches_ref(e.operation),
+            )  # fmt: skip
             for e, holders in _walk(program, (), opened, is_unopened)
         )
     return tuple(replace(found, count=n) for found, n in most.items())
@@ -95,7 +100,7 @@ def _is_unopened(operation: Operation) -> bool:
     name = operation.primitive.name
     if name in _OF_ELEMENTS or name.startswith("scatter"):
         return False
-    if any(map(compat.is_ref, (*operation.in_avals, *operation.out_avals))):
+    if compat.touches_ref(operation):
         return True
     return name in _FOREIGN or (bool(operation.out_avals) and (bool(operation.programs) or _is_opaque(operation)))
 

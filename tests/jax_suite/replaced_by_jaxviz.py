@@ -17,7 +17,7 @@ import jax
 import pytest
 from jax._src import api
 from jax._src.interpreters import ad
-from reasons import CANNOT
+from reasons import CANNOT, RAISES
 
 import jaxviz
 
@@ -64,4 +64,5 @@ for _name in FORBIDDEN:
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.name in CANNOT:
-            item.add_marker(pytest.mark.xfail(reason=CANNOT[item.name], strict=True))
+            reason = CANNOT[item.name]
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True, raises=RAISES.get(reason)))

@@ -19,6 +19,7 @@ from jaxviz.features.remat.lower_peak import improved
 from jaxviz.features.remat.names import saved_by
 from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.plan import RematPlan
+from jaxviz.features.remat.refused import refused_in_plan
 from jaxviz.features.remat.search import Search
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.ir import compat
@@ -378,14 +379,13 @@ def repeated_effects(program: Program) -> tuple[str, ...]:
     """A sentence on effects that run in both passes, such as a debug callback.
 
     Raises:
-      ValueError: an effect that JAX rejects in a checkpoint.
+      ValueError: something that must not be in a checkpoint; see `refused_in_plan`.
     """
+    why = refused_in_plan(program.equations)
+    if why:
+        raise ValueError(
+            f"{why}, so nothing around it can be planned; move it out of the function, or plan the parts before and after it."
+        )
     found = [(i, e) for i, e in enumerate(program.equations) if any(compat.is_real_effect(x) for x in e.effects)]
-    for i, e in found:
-        if compat.refused_in_remat(e.effects):
-            raise ValueError(
-                f"{describe_equation(e, i)} has an effect that JAX does not allow in a checkpoint, so nothing around "
-                "it can be planned; move it out of the function, or plan the parts before and after it."
-            )
     named = ", ".join(describe_equation(e, i) for i, e in found)
     return (f"In a checkpoint, JAX runs these in both passes: {named}.",) if found else ()

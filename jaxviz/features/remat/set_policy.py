@@ -12,12 +12,11 @@ import jax
 
 from jaxviz.analysis.checkpoints import policy_name
 from jaxviz.derivation import Derivation, derive
+from jaxviz.features.remat.refused import refused_in_checkpoint
 from jaxviz.higher_order import of
 from jaxviz.higher_order.checkpoint import CHECKPOINT, apply_remat
-from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import with_programs
-from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Operation, Program
 from jaxviz.ir.trace import trace
 from jaxviz.transforms.inline import inlined, numbers_in_place
@@ -150,12 +149,11 @@ def _checkpointed(program: Program, policy: Any) -> Program:
             f"{program.name} has no checkpoint, and JAX does not allow one around it, because Python reads a value{f' at {at}' if at else ''}. "
             "Put jax.checkpoint around the other parts."
         )
-    for i, e in enumerate(program.equations):
-        if compat.refused_in_remat(e.effects):
-            raise ValueError(
-                f"{program.name} has no checkpoint, and JAX does not allow one around it, because of an effect of "
-                f"{describe_equation(e, i)}. Put jax.checkpoint around the other parts."
-            )
+    why = refused_in_checkpoint(program.equations)
+    if why:
+        raise ValueError(
+            f"{program.name} has no checkpoint, and none can be put around it: {why}. Put jax.checkpoint around the other parts."
+        )
     like = _remat_of_nothing(policy).operation
     return replace(apply_remat(like, numbers_in_place(program), True), debug_info=program.debug_info)
 

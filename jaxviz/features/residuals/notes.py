@@ -37,7 +37,8 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
         )
     if found.stacked:
         note = f"{_bytes_of(found.stacked)} are stacked by scans, one value for each iteration: {listed(f.text for f in found.stacked)}."
-        if any(r.lengths and r.rule != "checkpoint" for r in found):
+        repeats = any(e.on_reference for e in found.unopened)  # which a checkpoint would do twice
+        if any(r.lengths and r.rule != "checkpoint" for r in found) and not repeats:
             note += " jax.checkpoint around the body saves only the inputs of each iteration instead."
         notes.append(note)
     if found.invariant:

@@ -179,6 +179,12 @@ def written_refs(effects: frozenset[Any]) -> list[int]:
     return [e.input for e in effects if isinstance(e, (_state_types.WriteEffect, _state_types.AccumEffect))]
 
 
+def check_no_aliased_refs(debug_info: Any, avals: Sequence[Any], args: Sequence[Any]) -> None:
+    """Raises JAX's error if one reference is passed as two arguments, which a program would take for two references."""
+    if any(map(is_ref, avals)):
+        api_util.check_no_aliased_ref_args(lambda: debug_info, list(avals), list(args))
+
+
 def kind_of_ref(aval: Any) -> Any:
     """What JAX's transforms may do with a reference, such as 'no_grad_no_remat'; None for anything, and for a value."""
     return aval.kind if is_ref(aval) else None

@@ -1,0 +1,54 @@
+"""What must not be in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jaxviz.ir import compat
+from jaxviz.ir.pretty import describe_equation
+from jaxviz.ir.syntax import Equation, Operation
+from jaxviz.transforms.jvp import jvp_rules
+
+
+def refused_in_checkpoint(equations: Sequence[Equation]) -> str:
+    """Why no checkpoint can be put around some equations, as a sentence without its end; '' if one can.
+
+    JAX rejects some effects, differentiates what is inside forward, and repeats what is done to a reference that is not made inside.
+    """
+    made = {v for e in equations for v in e.outvars}
+    for i, e in enumerate(equations):
+        if compat.refused_in_remat(e.effects):
+            return f"{describe_equation(e, i)} has an effect that JAX does not allow in a checkpoint"
+        if any(compat.is_ref(a.aval) and a not in made for a in e.invars):
+            return f"{describe_equation(e, i)} takes a mutable reference, which JAX would read and write in both passes"
+        for inner in (e, *_inside(e)):
+            if inner.primitive is compat.hi_primitive_p and (why := _no_forward_mode(inner.operation)):
+                return f"{describe_equation(inner)} has no forward mode, which JAX needs in a checkpoint ({why})"
+    return ""
+
+
+def refused_in_plan(equations: Sequence[Equation]) -> str:
+    """Why no plan can put a checkpoint around some equations; the same with those that make a reference for themselves.
+
+    A plan chooses values to save, and does not know that to read a reference again JAX also writes it again.
+    """
+    why = refused_in_checkpoint(equations)
+    if why:
+        return why
+    for i, e in enumerate(equations):
+        if any(compat.touches_ref(inner.operation) for inner in (e, *_inside(e))):
+            return f"{describe_equation(e, i)} makes a mutable reference, which a plan cannot recompute yet"
+    return ""
+
+
+def _inside(equation: Equation) -> Iterator[Equation]:
+    return (inner for _, program in equation.programs for _, inner in program.walk())
+
+
+def _no_forward_mode(operation: Operation) -> str:
+    """What JAX says if a hi-primitive has no JVP; '' if it has one."""
+    try:
+        jvp_rules(operation, tuple(not compat.is_float0(a.to_tangent_aval()) for a in operation.in_avals))
+    except NotImplementedError as error:
+        return str(error).splitlines()[0]
+    return ""
