@@ -55,7 +55,9 @@ def find_unopened(programs: Iterable[Program], opened: Collection[str] = ()) -> 
     for program in programs:
         most |= Counter(
             Unopened(
-                _name(e.operation), _location(e, holders), _is_opaque(e.operation),
+                _name(e.operation),
+                _location(e, holders),
+                _is_opaque(e.operation),
                 on_reference=compat.touches_ref(e.operation),
             )  # fmt: skip
             for e, holders in _walk(program, (), opened, is_unopened)

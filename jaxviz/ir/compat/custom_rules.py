@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -243,6 +244,14 @@ def _forward_of_rule(
 
 def _holds_tracers(trace: Any, root: Any, inside: bool = False) -> bool:
     """Whether a function closes over a tracer of a trace, or of one nested in it, directly or through other functions."""
+    for x in _closed_over(root):
+        if isinstance(x, _core.Tracer) and (_is_inside(x._trace, trace) if inside else x._trace is trace):
+            return True
+    return False
+
+
+def _closed_over(root: Any) -> Iterator[Any]:
+    """A function, and what it closes over, directly or through other functions, with the cells that hold it."""
     seen: set[int] = set()
     pending = [root]
     while pending:
@@ -250,9 +259,8 @@ def _holds_tracers(trace: Any, root: Any, inside: bool = False) -> bool:
         if id(x) in seen or len(seen) > 1000:
             continue
         seen.add(id(x))
+        yield x
         if isinstance(x, _core.Tracer):
-            if _is_inside(x._trace, trace) if inside else x._trace is trace:
-                return True
             pending += [getattr(x, name, None) for name in ("val", "primal", "tangent")]
         elif isinstance(x, _lu.WrappedFun):
             pending += [x.f, *(arg for _, args in x.transforms for arg in args)]
@@ -263,13 +271,79 @@ def _holds_tracers(trace: Any, root: Any, inside: bool = False) -> bool:
         elif isinstance(x, (jax.custom_jvp, jax.custom_vjp)):
             pending += [getattr(x, name, None) for name in ("fun", "jvp", "fwd", "bwd")]
         elif isinstance(x, types.FunctionType):
-            pending += [cell.cell_contents for cell in x.__closure__ or () if cell != types.CellType()]
+            pending += [cell for cell in x.__closure__ or () if cell != types.CellType()]
             pending += x.__defaults__ or ()
+        elif isinstance(x, types.CellType):
+            pending.append(x.cell_contents)
         elif isinstance(x, types.MethodType):
             pending += [x.__func__, x.__self__]
         elif isinstance(x, (tuple, list, dict)):
             pending += jax.tree.leaves(x)
-    return False
+
+
+Cells = Sequence[tuple[types.CellType, Any]]
+"""Variables that functions close over, each with a value."""
+
+
+def _variables_of(rule: Any) -> Cells:
+    """The variables that a rule closes over, with their values now, when JAX would call it.
+
+    A rule that is defined in a Python loop closes over the loop's variable, which has its last value when the rule is traced.
+    """
+    functions = (x for x in _closed_over(rule) if isinstance(x, types.FunctionType))
+    of_users = (f.__closure__ or () for f in functions if not f.__code__.co_filename.startswith(_JAX_FOLDER))
+    return [(cell, cell.cell_contents) for cells in of_users for cell in cells if cell != types.CellType()]
+
+
+_JAX_FOLDER = os.path.dirname(jax.__file__) + os.sep
+
+
+@contextlib.contextmanager
+def _having(variables: Cells) -> Iterator[None]:
+    """Gives variables the values that they had."""
+    changed = [(cell, cell.cell_contents, then) for cell, then in variables if cell.cell_contents is not then]
+    try:
+        for cell, _, then in changed:
+            cell.cell_contents = then
+        yield
+    finally:
+        for cell, now, _ in changed:
+            cell.cell_contents = now
+
+
+def _as_it_is_now(rule: Any) -> Any:
+    """A custom rule that is traced later, with the values that the variables which it closes over have now."""
+    variables = _variables_of(rule)
+
+    def called(call: Callable[..., Any], *args: Any) -> Any:
+        with _having(variables):
+            return call(*args)
+
+    return rule.wrap(called, (), None) if variables else rule
+
+
+_variables: weakref.WeakKeyDictionary[Any, Cells] = weakref.WeakKeyDictionary()
+"""The variables of the rules in a body, such as that of a scan, by the functions that trace the rules; as they were at the first call."""
+
+_seen_bodies: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _note_rules(params: Mapping[str, Any]) -> None:
+    """Notes the variables of the custom rules in the bodies of an equation that is being traced; JAX uses the rules at once."""
+    for jaxpr in _core.jaxprs_in_params(params):
+        if jaxpr in _seen_bodies:
+            continue
+        _seen_bodies.add(jaxpr)
+        for eqn in jaxpr.eqns:
+            thunk = eqn.params.get("jvp_jaxpr_fun") or eqn.params.get("fwd_jaxpr_thunk")
+            if thunk is not None:
+                _variables[thunk.f] = _variables_of(thunk)
+            _note_rules(eqn.params)
+
+
+def _rule_having_variables(thunk: Any) -> contextlib.AbstractContextManager[None]:
+    """Traces a rule in a body with the variables that it closed over when the body was called."""
+    return _having(_variables.get(thunk.f, ()))
 
 
 def _is_inside(trace: Any, outer: Any) -> bool:

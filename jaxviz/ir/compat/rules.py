@@ -19,6 +19,7 @@ from jaxviz.ir.compat.custom_rules import (
     _empty_stores,
     _forward_of_rule,
     _jvp_of_rule,
+    _rule_having_variables,
     _rules,
     _TakenRule,
     closed_over_by_jvp_rule_error,
@@ -140,7 +141,7 @@ def trace_custom_jvp_rule(
     first_tangent = len(in_avals) + sum(nonzeros[:skip])
 
     def whole(*args: Any) -> list[Any]:
-        with context.manager:
+        with context.manager, _rule_having_variables(params["jvp_jaxpr_fun"]):
             return push(*args[skip : len(in_avals)], *args[first_tangent:])
 
     tangent_avals = [a.to_tangent_aval() for a, nz in zip(in_avals, nonzeros, strict=True) if nz]
@@ -173,7 +174,8 @@ def trace_forward_rule(
     """
     rule = _rules.get(params["fwd_jaxpr_thunk"].f)
     if rule is None:
-        jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*nonzeros)
+        with _rule_having_variables(params["fwd_jaxpr_thunk"]):
+            jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*nonzeros)
         traced = TracedJaxpr(ClosedJaxpr(jaxpr, consts), [], [], {}, [])
     else:
         is_array: list[bool] = []

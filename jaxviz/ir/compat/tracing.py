@@ -14,10 +14,12 @@ from jax.extend.core import ClosedJaxpr
 from jaxviz.ir.compat.checks import is_float0
 from jaxviz.ir.compat.custom_rules import (
     TracedJaxpr,
+    _as_it_is_now,
     _forward_of_rule,
     _holds_tracers,
     _jvp_of_rule,
     _MappedAlike,
+    _note_rules,
     _rules,
     _TakenRule,
     _with_unused_inputs,
@@ -64,6 +66,8 @@ class _Trace(_pe.DynamicJaxprTrace):
         """An operation whose result is a literal was folded, or returned its operand: outside `jit` it is an array."""
         if _config.eager_constant_folding.value and self.keeps_rules and self._come_from_outside(tracers):
             return primitive.bind_with_trace(self.parent_trace, tracers, tuple(map(_core.typeof, tracers)), params)
+        if self.keeps_rules:
+            _note_rules(params)
         out = super().process_primitive(primitive, tracers, params)
         for tracer in out if primitive.multiple_results else [out]:
             self.hold(tracer)
@@ -112,7 +116,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         """Keeps the rule itself: outside `jit`, JAX saves its scalars like those of any other function."""
         tracers = self._unfolded(fun, tracers)
         alike = _MappedAlike()
-        jvp = alike.rule(jvp)
+        jvp = alike.rule(_as_it_is_now(jvp) if self.keeps_rules else jvp)
         function_of = partial(_jvp_of_rule, jvp, symbolic_zeros=params["symbolic_zeros"])
         taken = self._taken(jvp, tracers, function_of)
         fun = alike.function(fun, partial(self._taken, jvp, tracers, function_of, at_once=True))
@@ -125,7 +129,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         tracers = self._unfolded(fun, tracers)
         self.holds_tracers |= _holds_tracers(self, bwd)
         alike = _MappedAlike()
-        fwd = alike.rule(fwd)
+        fwd = alike.rule(_as_it_is_now(fwd) if self.keeps_rules else fwd)
         function_of = partial(_forward_of_rule, fwd)
         taken = self._taken(fwd, tracers, function_of, params["out_trees"])
         fun = alike.function(fun, partial(self._taken, fwd, tracers, function_of, params["out_trees"], at_once=True))
