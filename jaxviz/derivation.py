@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -31,6 +31,7 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.ir.trace import are_concrete, trace_call, with_fixed
 from jaxviz.progress import counting
 from jaxviz.report.tables import counted, together
+from jaxviz.runtime.as_jax import in_active, may_differ, wrong_values
 from jaxviz.runtime.cache import clear_compiled
 from jaxviz.runtime.references import restored
 from jaxviz.transforms.jvp import Jvp, jvp_program
@@ -54,10 +55,10 @@ class Check:
     (True, ())
 
     Args:
-      agrees: whether both have the same residuals, compared as a multiset of types.
+      agrees: whether both have the same residuals, compared as a multiset of types, and the same values, if these were compared.
       summary: one line, such as 'residuals as in JAX 0.10.2: 433 of 433', with what is not opened: equal residuals do not mean that
         jaxviz shows what is inside.
-      differences: one line for each type of which the two save a different number.
+      differences: one line for each type of which the two save a different number, and for each value that differs.
     """
 
     agrees: bool
@@ -98,6 +99,8 @@ class Derivation:
     placed: tuple[Any, ...] = ()
     out_tree: Any = None
     n_results: int | None = None
+    find_wrong_values: Callable[[Program], list[str]] | None = None
+    """Runs a forward program and `jax.vjp` on the arguments, and says which values differ; None without arguments that have values."""
 
     @cached_property
     def pushed(self) -> Jvp:
@@ -221,23 +224,30 @@ class Derivation:
     @api_boundary
     @counting("asking JAX")
     @deep_stack
-    def check(self) -> Check:
-        """Compares the residuals with those of `jax.vjp` on the same function.
+    def check(self, values: bool = True) -> Check:
+        """Compares the residuals with those of `jax.vjp` on the same function, and the values if they may differ.
 
-        JAX traces and differentiates the function again for this. Nothing is computed, unless the program is one recorded path.
+        JAX traces and differentiates the function again for this. It is only run if the program is one recorded path, or to compare values.
+
+        Args:
+          values: whether to run a function that has custom rules of its own or uses mutable references, on its arguments, and to compare
+            its results, and the references afterwards, with those of the forward program. Other programs compute the same by construction.
         """
         ours = Counter(type_name(a.aval) for a in self.linearized.residuals)
         theirs = self.reference()
         same = sum((ours & theirs).values())
         total = sum(theirs.values())
-        agrees = ours == theirs
-        what = "residuals as in" if agrees else "residuals differ from"
+        compares = values and self.find_wrong_values is not None and any(map(may_differ, self.primal.equations))
+        wrong = self.find_wrong_values(self.forward) if compares and self.find_wrong_values is not None else []
+        agrees = ours == theirs and not wrong
+        what = "residuals as in" if ours == theirs else "residuals differ from"
         aside = f"; {unopened_text(self.unopened, listed=2)}" if self.unopened else ""
         types = sorted(set(ours) | set(theirs))
         differences = tuple(
             f"{t}: JAX holds {theirs[t]}, jaxviz derives {ours[t]}" for t in types if ours[t] != theirs[t]
         )
-        return Check(agrees, f"{what} {compat.JAX}: {same} of {total}{aside}", differences)
+        but = "; its values differ" if wrong else ""
+        return Check(agrees, f"{what} {compat.JAX}: {same} of {total}{but}{aside}", (*differences, *wrong))
 
     def draw(self, stage: str = "primal", depth: int | None = None, source: bool = True) -> Any:
         """Draws one program, or several side by side, such as 'forward+backward'; see `jaxviz.draw`."""
@@ -338,7 +348,10 @@ def derive_call(
         program = traced.program
         nonzeros = tuple(a and _has_tangent(v.aval) for a, v in zip(active, program.invars, strict=True))
         reference = lambda: _jax_residuals_of_call(call, inputs, active, program.is_path, program.consts)
-        return Derivation(program, nonzeros, reference, cond_residuals, placed, traced.out_tree)
+        wrong = partial(wrong_values, call, inputs, active, program) if are_concrete(inputs) else None
+        return Derivation(
+            program, nonzeros, reference, cond_residuals, placed, traced.out_tree, find_wrong_values=wrong
+        )
 
     made = derivation()
     if made.primal.is_path or not are_concrete(inputs) or not any(map(_has_custom_rule, made.primal.equations)):
@@ -438,11 +451,7 @@ def _jax_residuals_of_call(
     found: list[Any] = []
 
     def hold(*given: Any) -> None:
-        def in_active(*xs: Any) -> Any:
-            it = iter(xs)
-            return call(*(next(it) if a else x for a, x in zip(active, given, strict=True)))
-
-        _, pull_back = compat.jax_vjp(in_active, *(x for a, x in zip(active, given, strict=True) if a))
+        _, pull_back = compat.jax_vjp(*in_active(call, given, active))
         found.extend(jax.typeof(x) for x in jax.tree.leaves(pull_back))
 
     if on_values:

@@ -59,7 +59,7 @@ def find_unopened(programs: Iterable[Program], opened: Collection[str] = ()) -> 
                 _location(e, holders),
                 _is_opaque(e.operation),
                 on_reference=compat.touches_ref(e.operation),
-            )  # fmt: skip
+            )
             for e, holders in _walk(program, (), opened, is_unopened)
         )
     return tuple(replace(found, count=n) for found, n in most.items())

@@ -335,6 +335,10 @@ class Stepper:
 
     def _look(self, stage: str, name: str, places: Sequence[Place], iterations: tuple[int, ...], what: str) -> Any:
         """The value at the passed place that is nearest to the position."""
+        if any(compat.is_ref(v.aval) for _, parts in places for v in parts):
+            raise NoValueError(
+                f"{what} is a mutable reference, with another value after each write; look at a value that is read from it."
+            )
         here: StaticPath = ()
         if self.position.stage == stage:
             here = tuple((level.index, level.body) for level in self.position.path)
