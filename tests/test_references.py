@@ -120,7 +120,7 @@ def test_forward_mode_reads_and_writes_as_often_as_jax(fun):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("holder", [h for h in HOLDERS if h is not in_checkpoint_of_all])  # which repeats an addition
 def test_adding_to_a_reference_is_like_writing_the_sum(holder):
     """JAX 0.10.2 passes its own rule for `addupdate` a symbolic zero, which it does not take."""
     same(run(jaxviz.value_and_grad, holder(adding)), run(jax.value_and_grad, holder(counting)))
@@ -424,7 +424,7 @@ def test_a_stepper_goes_back_to_what_was_read():
         assert read == [0.0, 1.0, 1.0, 2.0]
         same(stepper.result, loss(X, fresh()))
     stepper.restart()
-    name = stepper.derivation.forward_names[stepper.derivation.forward.invars[1]]
+    name = stepper.derivation.forward_names[stepper.derivation.forward.constvars[0]]
     with pytest.raises(jaxviz.SteppingError, match="is a mutable reference, with another value after each write"):
         stepper.summary(name)
     assert float(count[...]) == 0.0
