@@ -83,6 +83,7 @@ PROGRAMS = {
         for inner, outer in itertools.product((in_scan, closed_over_by_jit, in_checkpoint, in_checkpoint_of_all), repeat=2)
     },
     "stateful_dropout": in_scan(stateful_dropout),
+    "three-holders": in_checkpoint_of_all(in_scan(closed_over_by_jit(counting))),
 }  # fmt: skip
 programs = pytest.mark.parametrize("fun", PROGRAMS.values(), ids=list(PROGRAMS))
 
@@ -363,7 +364,15 @@ def straight(x, count):
 
 
 def stepped(f, *args):
-    stepper = jaxviz.step(f, *args)
+    stepped_through(jaxviz.step(f, *args))
+
+
+def program_stepped(f, *args):
+    """The references are inputs of a program, where they are constants of a function that is not differentiated in them."""
+    stepped_through(jaxviz.step(jaxviz.trace(f)(*args), *args))
+
+
+def stepped_through(stepper):
     stepper.run()
     stepper.back()
     stepper.next()
@@ -373,7 +382,7 @@ def stepped(f, *args):
 REPORTS = {
     "residuals": jaxviz.residuals, "memory": jaxviz.memory, "lint": jaxviz.lint, "draw": jaxviz.draw, "explore": jaxviz.explore,
     "compiled_memory": jaxviz.compiled_memory, "policies": jaxviz.policies, "plan_remat": jaxviz.plan_remat, "trace": lambda f, *args: jaxviz.trace(f)(*args),
-    "step": stepped, "check": lambda f, *args: jaxviz.derive(f, *args).check(), "profile": jaxviz.profile,
+    "step": stepped, "step of a program": program_stepped, "check": lambda f, *args: jaxviz.derive(f, *args).check(), "profile": jaxviz.profile,
     "measure": lambda f, *args: jaxviz.cost(f, *args).measure(repeat=2),
 }  # fmt: skip
 

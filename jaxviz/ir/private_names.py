@@ -135,6 +135,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "core.Var": Name("an input of a call with a custom rule, for what the rule closes over", _ON_VALUES),
     "api_util._ensure_index": Name("argnums, checked as JAX checks them"),
     "core.concrete_or_error": Name("argnums, checked as JAX checks them"),
+    "api_util.check_no_aliased_ref_args": Name("JAX's error for a reference that is passed twice"),
     "api_util.debug_info": Name("name, source and argument paths of a function"),
     "api_util.fun_signature": Name("the names of a function's parameters", _OPTIONS),
     "api_util.infer_argnums_and_argnames": Name("which arguments jit takes as static", _OPTIONS),

@@ -176,7 +176,7 @@ def test_where_jax_would_not_take_a_checkpoint():
         return jnp.sin(x)
 
     with pytest.raises(
-        ValueError, match=r"because of an effect of `io_callback` \(equation \d+, .*test_set_policy.py:\d+\)"
+        ValueError, match=r"none can be put around it: `io_callback` \(equation \d+, .*test_set_policy.py:\d+\)"
     ):
         derive_under(derive(tells, 1.0), setting("dots_saveable"))
     with pytest.raises(NotImplementedError, match="Effects not supported"):
