@@ -15,6 +15,7 @@ except ImportError:  # before 0.12
     from jax.experimental.hijax import VJPHiPrimitive as HiPrim
 
 import jaxviz
+from jaxviz.transforms.dce import dce_program
 
 X = jnp.linspace(0.5, 2.5, 4)
 GLOBAL = jax.new_ref(jnp.float32(0.0))
@@ -249,6 +250,14 @@ def test_a_reference_in_a_mapped_function_can_be_its_own():
         return x * ref[...]
 
     same(jaxviz.vmap(own)(X), jax.vmap(own)(X))
+
+
+def test_effects_follow_their_operands():
+    program = jaxviz.trace(lambda unused, x, r: counting(x, r))(X, X, fresh())
+    smaller, kept = dce_program(program, keep_inputs=[False] * 3)
+    assert kept == (False, True, True)
+    assert {e.input for e in program.effects} == {2}
+    assert {e.input for e in smaller.effects} == {1}
 
 
 # --- what is not supported --------------------------------------------------------------------------------------------

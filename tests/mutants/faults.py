@@ -225,7 +225,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/transforms/dce.py",
         "effects=program_effects(equations, select(keep, program.invars)),",
         "",
-        "tests/test_references.py -k three",
+        "tests/test_references.py -k effects",
     ),
     Fault(
         "what is done to one kind of reference is done to all",

@@ -72,7 +72,8 @@ class Copies:
             return x
         if id(x) not in self._made:
             source = x if self._outer is None else self._outer(x)
-            copy = jax.new_ref(source[...], kind=jax.typeof(source).kind)
+            with _core.set_current_trace(_core.eval_trace):  # not part of what is being traced
+                copy = jax.new_ref(source[...], kind=jax.typeof(source).kind)
             self._made[id(x)], self._made[id(copy)] = (x, copy), (copy, copy)
         return self._made[id(x)][1]
 
