@@ -397,7 +397,7 @@ def _explore(request: Request) -> None:
     from jaxviz.features.explorer.text import summary
 
     options, source = request.options, not request.options.no_source
-    derivation = request.derivation
+    derivation = request.subject
     if options.html:
         from jaxviz.features.explorer.widget import Explorer  # it imports anywidget and IPython
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,6 +90,7 @@ class Derivation:
       placed: for each input the sharding of the array that it was derived for; None if there was no array, or an uncommitted one.
       out_tree: the structure of the function's results; None if it was given as a program.
       n_results: how many of its results are differentiated; None for all. The other results are an auxiliary output.
+      step: the training step that takes this gradient, a `TrainingStep`; None for a function that is not differentiated by another one.
     """
 
     primal: Program
@@ -101,6 +103,7 @@ class Derivation:
     n_results: int | None = None
     find_wrong_values: Callable[[Program], list[str]] | None = None
     """Runs a forward program and `jax.vjp` on the arguments, and says which values differ; None without arguments that have values."""
+    step: Any = None
 
     @cached_property
     def pushed(self) -> Jvp:
@@ -166,8 +169,27 @@ class Derivation:
 
     @property
     def gradient(self) -> str:
-        """What a report is about: "gradient of `loss` in `params`", or "function `loss`" if nothing is differentiated."""
+        """ "gradient of `loss` in `params`", or "function `loss`" if nothing is differentiated."""
         return gradient_text(self.primal.name, self.differentiated)
+
+    @property
+    def about(self) -> str:
+        """What a report is about: the gradient, and the step that takes it: "training step `train_step`, which takes the gradient of
+        `loss` in `params`"."""
+        return (
+            self.gradient if self.step is None else f"training step `{self.step.name}`, which takes the {self.gradient}"
+        )
+
+    @property
+    def title(self) -> str:
+        """The same where nothing else of the step is shown: "gradient of `loss` in `params`, which `train_step` takes"."""
+        return self.gradient if self.step is None else f"{self.gradient}, which `{self.step.name}` takes"
+
+    def taken_by(self, step: Any) -> Derivation:
+        """This derivation, with what has been derived so far, as the gradient that a training step takes; None for the gradient alone."""
+        made = copy.copy(self)
+        object.__setattr__(made, "step", step)
+        return made
 
     @property
     def derivable(self) -> Iterator[Program]:

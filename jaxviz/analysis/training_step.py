@@ -11,7 +11,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import jax
@@ -99,13 +99,21 @@ class TrainingStep:
     out_tree: Any
 
     @property
+    def name(self) -> str:
+        return self.traced.name
+
+    @cached_property
     def gradient(self) -> Derivation:
-        return self.gradients[self.mark]
+        return self.gradients[self.mark].taken_by(self)
+
+    def taking(self, gradient: Derivation) -> TrainingStep:
+        """The step, if it takes another gradient of the same inputs."""
+        return replace(self, gradients=(*self.gradients[: self.mark], gradient, *self.gradients[self.mark + 1 :]))
 
     @property
     def about(self) -> str:
         """ "training step `train_step`, which takes the gradient of `loss` in `params`"."""
-        return f"training step `{self.traced.name}`, which takes the {self.gradient.gradient}"
+        return self.gradient.about
 
     @property
     def types(self) -> list[jax.ShapeDtypeStruct]:
@@ -209,16 +217,33 @@ def step_of(
 ) -> TrainingStep | None:
     """A function as a training step, if it is one: it takes a gradient, and its result is not a single real number.
 
-    A loss whose result is a scalar may take gradients as well, for example in a gradient penalty; it is differentiated itself.
+    A loss whose result is a scalar may take gradients as well, for example in a gradient penalty; it is differentiated itself. So is a
+    function that is given as a program.
 
     Args:
       f, args, kwargs: the call.
       derivation: the derivation of the function.
-      argnums: the arguments with respect to which this is differentiated.
+      argnums: the arguments with respect to which this is differentiated; `()` for none, and then a step is a function like any other.
     """
-    if is_loss(derivation.primal) or not callable(f) or derivation.primal.is_path:
+    is_program = isinstance(f, Program) or not callable(f)
+    if is_program or argnums == () or is_loss(derivation.primal) or derivation.primal.is_path:
         return None
     return trace_training_step(f, args, kwargs, positions(f, args, argnums))
+
+
+def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Derivation:
+    """The gradient that a report is about: that of a function; or if the function is a training step, the one that it takes.
+
+    Args:
+      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
+      args, kwargs, argnums: as for `step_of`.
+
+    Raises:
+      the errors of `derive`.
+    """
+    derivation = derive(f, *args, argnums=argnums, **kwargs)
+    step = step_of(f, args, kwargs, derivation, argnums)
+    return derivation if step is None else step.gradient
 
 
 def is_loss(program: Program) -> bool:
@@ -337,9 +362,9 @@ class _Call:
         fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, options: Mapping[str, Any]
     ) -> _Call | None:
         """None for a call that is left to JAX: of a function whose Python branches on values, or that prints, or with its own options."""
-        info = compat.differentiated_debug_info(fun, primals)
+        info, names = compat.differentiated_debug_info(fun, primals)
         traced = trace_call(fun, primals, has_aux=has_aux, debug_info=info)
-        program, consts = _closed(traced.program)
+        program, consts = _closed(traced.program, names)
         if program.is_path or any(map(compat.is_real_effect, program.effects)) or any(options.values()):
             return None
         return _Call(traced, program, consts)
@@ -389,8 +414,13 @@ def _types(atoms: Sequence[Atom]) -> tuple[Any, ...]:
     return tuple(a.aval for a in atoms)
 
 
-def _closed(program: Program) -> tuple[Program, tuple[Any, ...]]:
-    """A program with its constants as additional first inputs, and their values."""
-    names = (*("a value that it closes over" for _ in program.constvars), *program.arg_names)
-    info = compat.derived_debug_info(program.debug_info, names, len(program.outvars))
+def _closed(program: Program, names: Mapping[int, str]) -> tuple[Program, tuple[Any, ...]]:
+    """A program with its constants as additional first inputs, and their values.
+
+    Args:
+      program: the program.
+      names: of its constants that have one, by identity.
+    """
+    all_names = (*(names.get(id(x), "a value that it closes over") for x in program.consts), *program.arg_names)
+    info = compat.derived_debug_info(program.debug_info, all_names, len(program.outvars))
     return with_constants_as_inputs(program, debug_info=info), program.consts

@@ -350,7 +350,7 @@ class JaxvizMagics(Magics):
         return run_profile(call.fun, *call.args, repeat=request.options.repeat, **call.kwargs)
 
     def _compare(self, first: Request, second: Request) -> Any:
-        comparison = compare(first.derivation, second.derivation)
+        comparison = compare(first.subject, second.subject)
         return self._explored(comparison) if first.options.explore else comparison
 
     def _stages(self, *names: str) -> Callable[[Request], Any]:

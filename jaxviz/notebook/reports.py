@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.budgets import read_budget, read_share, read_size
+from jaxviz.analysis.training_step import subject_of
 from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.collectives.reading import collectives
 from jaxviz.features.collectives.report import Collectives
@@ -60,7 +61,12 @@ class Request:
     @property
     def derivation(self) -> Derivation:
         """The call's derivation."""
-        return self.derived(self.call.fun)
+        return derive(self.call.fun, *self.call.args, argnums=self.argnums, **self.call.kwargs)
+
+    @property
+    def subject(self) -> Derivation:
+        """The gradient that reports on the call are about: its own, or the one that it takes as a training step."""
+        return self.subject_of(self.call.fun)
 
     def residuals(self) -> ResidualSet | PolicyComparison:
         """The residuals of its gradient."""
@@ -150,21 +156,21 @@ class Request:
 
     def planned(self, plan: RematPlan) -> Derivation:
         """The derivation of the function with a plan applied."""
-        return self.derived(plan.apply(self.call.fun))
+        return self.subject_of(plan.apply(self.call.fun))
 
     def lint(self) -> LintReport:
         """Advice; prints the explanations of the rules before if requested."""
-        report = lint(self.derivation)
+        report = lint(self.subject)
         if self.options.explain and report:
             self.say(report.explain())
         return report
 
-    def derived(self, fun: Callable[..., Any]) -> Derivation:
-        return derive(fun, *self.call.args, argnums=self.argnums, **self.call.kwargs)
+    def subject_of(self, fun: Callable[..., Any]) -> Derivation:
+        return subject_of(fun, self.call.args, self.call.kwargs, self.argnums)
 
     def under_policy(self) -> Derivation:
         """The call's derivation, under the policy that was asked for."""
-        derivation = self.derivation
+        derivation = self.subject
         if self.options.policy is None:
             return derivation
         to = self.setting(self.options.policy)

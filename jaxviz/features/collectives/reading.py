@@ -10,9 +10,9 @@ import jax
 from jaxviz.analysis.devices import axes_named, is_abstract, mesh_size
 from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
 from jaxviz.analysis.lowering import Lowering, lower_gradient, lower_step
-from jaxviz.analysis.training_step import TrainingStep, step_of
+from jaxviz.analysis.training_step import TrainingStep, subject_of
 from jaxviz.analysis.walk import primal_equation
-from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.derivation import Argnums, Derivation
 from jaxviz.features.collectives.advice import Advisor, Caused
 from jaxviz.features.collectives.causes import Causes, is_collective
 from jaxviz.features.collectives.compiling import Partitioned, partitioned
@@ -74,9 +74,8 @@ def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Coll
         raise TypeError(
             f"a jax.stages.{type(f).__name__} does not have XLA's layouts of the values: call jaxviz.collectives(f, *args) with the function"
         )
-    derivation = f if isinstance(f, Derivation) else derive(f, *args, argnums=argnums, **kwargs)
-    step = step_of(f, args, kwargs, derivation, argnums) if any(derivation.nonzeros) else None
-    return _of_gradient(derivation) if step is None else _of_step(step)
+    derivation = subject_of(f, args, kwargs, argnums)
+    return _of_gradient(derivation) if derivation.step is None else _of_step(derivation)
 
 
 def _of_gradient(derivation: Derivation) -> Collectives:
@@ -93,7 +92,8 @@ def collectives_of(lowering: Lowering) -> Collectives:
     )
 
 
-def _of_step(step: TrainingStep) -> Collectives:
+def _of_step(gradient: Derivation) -> Collectives:
+    step: TrainingStep = gradient.step.taking(gradient)
     _check_devices(step.traced.arg_names, step.placed)
     opened = step.opened()
     lowering = lower_step(step, opened, donated_by(step.traced))

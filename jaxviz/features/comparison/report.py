@@ -9,8 +9,9 @@ from typing import Any
 
 from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.analysis.naming import ROOM, Naming
+from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import location_of, with_holders
-from jaxviz.derivation import STAGES, Argnums, Derivation, derive
+from jaxviz.derivation import STAGES, Argnums, Derivation
 from jaxviz.features.comparison.alignment import Alignment, align
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import JaxvizError
@@ -203,17 +204,18 @@ class Comparison(Report):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What jaxviz does not look into in either version, and so does not compare."""
+        """What is not compared: of training steps everything but their gradients, and what jaxviz does not look into."""
         found = dict.fromkeys((*self.before.unopened, *self.after.unopened))
-        return unopened_note(tuple(found))
+        is_step = any(d.step is not None for d in (self.before, self.after))
+        return (*[_ONLY_GRADIENTS] * is_step, *unopened_note(tuple(found)))
 
     @property
     def summary(self) -> str:
         """gradient of `loss` in `w` and that of `loss2`: 3 equations only in the first, 5 only in the second; …."""
         first, second = self.before, self.after
         same_name, same = first.primal.name == second.primal.name, first.differentiated == second.differentiated
-        other = f"that of `{second.primal.name}`" if same and first.differentiated else second.gradient
-        names = f"two versions of the {first.gradient}" if same and same_name else f"{first.gradient} and {other}"
+        other = f"that of `{second.primal.name}`" if same and first.differentiated else second.title
+        names = f"two versions of the {first.title}" if same and same_name else f"{first.title} and {other}"
         if self.is_same:
             return f"{names} are the same program"
         a = self.alignments["primal"]
@@ -289,6 +291,8 @@ class Comparison(Report):
         }
 
 
+_ONLY_GRADIENTS = "Only gradients are compared, not what a training step does besides, such as its update."
+
 _LABELS = {"primal": "f", "jvp": "jvp", "forward": "forward", "linear": "linear", "backward": "backward"}
 
 
@@ -299,6 +303,9 @@ def compare(f: Any, g: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
 
     >>> print(jaxviz.compare(loss, faster_loss, params, x))
 
+    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
+    `derive(step, ...)` in its place is about that of the step.
+
     Args:
       f, g: functions; or Derivations, Programs or ClosedJaxprs, without further arguments.
       *args, **kwargs: the arguments of both, as for `derive`.
@@ -307,7 +314,7 @@ def compare(f: Any, g: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
     Raises:
       the errors of `derive`, for either of them.
     """
-    sides = [h if isinstance(h, Derivation) else derive(h, *args, argnums=argnums, **kwargs) for h in (f, g)]
+    sides = [subject_of(h, args, kwargs, argnums) for h in (f, g)]
     return Comparison(*sides)
 
 

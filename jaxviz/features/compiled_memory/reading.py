@@ -13,8 +13,8 @@ import numpy as np
 from jaxviz.analysis.devices import mesh_size
 from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
 from jaxviz.analysis.lowering import Lowering, compiled_as_named, lower_gradient, lower_step
-from jaxviz.analysis.training_step import TrainingStep, step_of
-from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.analysis.training_step import TrainingStep, subject_of
+from jaxviz.derivation import Argnums, Derivation
 from jaxviz.features.compiled_memory.attribution import KINDS, Attribution, Described
 from jaxviz.features.compiled_memory.buffers import Allocation, Buffer, read_allocations
 from jaxviz.features.compiled_memory.compiled_program import (
@@ -77,9 +77,8 @@ def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
                 f"a jax.stages.{what} already has its arguments: call jaxviz.compiled_memory({what.lower()})"
             )
         return _read_stage(f)
-    derivation = f if isinstance(f, Derivation) else derive(f, *args, argnums=argnums, **kwargs)
-    step = step_of(f, args, kwargs, derivation, argnums) if any(derivation.nonzeros) else None
-    return _of_gradient(derivation, donated_by(derivation.primal)) if step is None else _of_step(step)
+    derivation = subject_of(f, args, kwargs, argnums)
+    return _of_gradient(derivation, donated_by(derivation.primal)) if derivation.step is None else _of_step(derivation)
 
 
 @api_boundary
@@ -88,18 +87,15 @@ def explained_by(
     memory: CompiledMemory, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums
 ) -> CompiledMemory:
     """See `CompiledMemory.explain`."""
-    derivation = f if isinstance(f, Derivation) else derive(f, *args, argnums=argnums, **kwargs)
-    step = step_of(f, args, kwargs, derivation, argnums) if any(derivation.nonzeros) else None
-    return explained(memory, [derivation] if step is None else step.gradients, WITHOUT_FUNCTION)
+    derivation = subject_of(f, args, kwargs, argnums)
+    gradients = [derivation] if derivation.step is None else derivation.step.gradients
+    return explained(memory, gradients, WITHOUT_FUNCTION)
 
 
 def compiled_like(timeline: MemoryTimeline) -> CompiledMemory:
     """The memory of the compiled program of a modelled gradient, or training step."""
-    step, derivation = timeline.step, timeline.derivation
-    if step is None:
-        return _of_gradient(derivation, timeline.donated)
-    gradients = (*step.gradients[: step.mark], derivation, *step.gradients[step.mark + 1 :])
-    return _of_step(replace(step, gradients=gradients))
+    derivation = timeline.derivation
+    return _of_gradient(derivation, timeline.donated) if timeline.step is None else _of_step(derivation)
 
 
 def _of_gradient(derivation: Derivation, donated: Sequence[bool]) -> CompiledMemory:
@@ -113,7 +109,8 @@ def memory_of_gradient(lowering: Lowering) -> CompiledMemory:
     return read_memory(lowering, Places(lowering), derivation.gradient, names_of_results(derivation), n_devices)
 
 
-def _of_step(step: TrainingStep) -> CompiledMemory:
+def _of_step(gradient: Derivation) -> CompiledMemory:
+    step: TrainingStep = gradient.step.taking(gradient)
     opened = step.opened()
     lowering = lower_step(step, opened, donated_by(step.traced))
     names = [f"result {i}" for i in range(len(step.traced.outvars))]

@@ -147,7 +147,7 @@ class ViewMaker:
         )
         placement = placement_of(self.derivation)
         return View(
-            title=self.derivation.gradient,
+            title=self.derivation.title,
             stages=stages,
             strings=tuple(self.string.number),
             columns=self.arrays(),
@@ -280,7 +280,7 @@ class ViewMaker:
         from jaxviz.features.memory.timeline import memory
 
         try:
-            timeline = memory(self.derivation)
+            timeline = memory(self.derivation.taken_by(None))
         except Exception as error:
             return first_line(error), 1, ""
         steps, values, number = self.step_rows(timeline), timeline.values, self.string.all

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxviz.derivation import Argnums, derive
+from jaxviz.analysis.training_step import subject_of
+from jaxviz.derivation import Argnums
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.explorer.widget import Explorer
 from jaxviz.ir.boundary import api_boundary
@@ -16,6 +17,9 @@ def explore(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Explorer
 
     >>> jaxviz.explore(loss, params, x)
 
+    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
+    `derive(step, ...)` in its place is about that of the step.
+
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, and then no args; or the result of `compare`, to show both side by side.
       *args, **kwargs: its arguments, as for `derive`.
@@ -26,4 +30,4 @@ def explore(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Explorer
     """
     if isinstance(f, Comparison) and not args:
         return Explorer(f.after, f, compared=True)
-    return Explorer(derive(f, *args, argnums=argnums, **kwargs))
+    return Explorer(subject_of(f, args, kwargs, argnums))

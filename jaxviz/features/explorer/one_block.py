@@ -83,4 +83,8 @@ def one_block_of(derivation: Derivation) -> OneBlock | None:
         return None
     first = groups[0]
     written = f" `{first.place.text}` ({short_location(first.place.location)})" if first.place is not None else ""
-    return OneBlock(derive_like(cut, derivation), derivation, f"{first.count:,} identical blocks,{written}".rstrip(","))
+    return OneBlock(
+        derive_like(cut, derivation.taken_by(None)),
+        derivation,
+        f"{first.count:,} identical blocks,{written}".rstrip(","),
+    )

@@ -86,7 +86,7 @@ class Switches:
             raise ValueError(
                 f"the switches support up to {LARGEST:,} equations, and this program has {n:,}; use jaxviz.plan_remat"
             )
-        self.derivation = derivation
+        self.derivation = derivation = derivation.taken_by(None)
         self.search = Search(derivation, False)
         repeated_effects(self.search.flat)
         self.tried: dict[str, Tried] = {"": self.search.written, "||": self.search.opened}

@@ -15,7 +15,8 @@ import traitlets
 from IPython import get_ipython
 from IPython.display import display
 
-from jaxviz.derivation import STAGES, Argnums, Derivation, derive
+from jaxviz.analysis.training_step import subject_of
+from jaxviz.derivation import STAGES, Argnums, Derivation
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
@@ -181,7 +182,7 @@ class Explorer(Bundled):
         Raises:
           the errors of `explore`; the previous version is then kept.
         """
-        derivation = derive(f, *args, argnums=argnums, **kwargs)
+        derivation = subject_of(f, args, kwargs, argnums)
         comparison = Comparison(self.derivation, derivation)
         selected = follow(comparison, self.selected) if self.selected else ""
         maker = ViewMaker(derivation)
@@ -336,7 +337,7 @@ class Explorer(Bundled):
         # The page of a large program says meanwhile that it is being derived.
         n = sum(1 for _ in self.derivation.primal.walk())
         is_later = has_kernel and not self.payload and n > _SOON
-        about = f"Explorer of the {self.derivation.gradient}, {n:,} equations"
+        about = f"Explorer of the {self.derivation.title}, {n:,} equations"
         shown = self._with_text(printable(about, 200), **kwargs) if is_later else self._repr_mimebundle_(**kwargs)
         data, metadata = shown if isinstance(shown, tuple) else (shown, {})
         display(data, metadata=metadata, raw=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from jaxviz.analysis.budgets import read_size
-from jaxviz.derivation import Argnums, derive
+from jaxviz.analysis.training_step import subject_of
+from jaxviz.derivation import Argnums
 from jaxviz.features.lint.checks import FIND, Advice, Subject
 from jaxviz.features.lint.rules import LINT_RULES
 from jaxviz.ir.boundary import api_boundary
@@ -129,6 +130,9 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
     lint of the gradient of `loss` in `params`: 2 suggestions; it saves 463 residuals, 1.1 MiB
     ...
 
+    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
+    `derive(step, ...)` in its place is about that of the step.
+
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: the arguments to call it with, as for `derive`.
@@ -140,7 +144,7 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
       the errors of `derive`.
     """
     min_nbytes = None if min_nbytes is None else int(read_size(min_nbytes, "min_nbytes"))
-    derivation = derive(f, *args, argnums=argnums, **kwargs)
+    derivation = subject_of(f, args, kwargs, argnums)
     subject = Subject(derivation)
     total = subject.found.nbytes
     least = max(1024, total // 100) if min_nbytes is None else min_nbytes
@@ -158,7 +162,7 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
     few = sum(0 < a.nbytes < least for a in made if a.rule not in (*_OF_NO_BYTES, "captured-constant"))
     return LintReport(
         derivation.primal.name,
-        derivation.gradient,
+        derivation.about,
         tuple(shown),
         len(subject.found),
         total,

@@ -14,7 +14,7 @@ import numpy as np
 from jaxviz.analysis.devices import input_types
 from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
-from jaxviz.analysis.training_step import Passes, TrainingStep, step_function, step_of
+from jaxviz.analysis.training_step import Passes, TrainingStep, step_function, subject_of
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.displays import display
@@ -211,7 +211,7 @@ class MemoryTimeline(Report):
     @property
     def about(self) -> str:
         """What the report is about:  "gradient of `loss` in `params`", or "training step `train`, which takes the gradient …"."""
-        return self.derivation.gradient if self.step is None else self.step.about
+        return self.derivation.about
 
     @property
     def summary(self) -> str:
@@ -371,12 +371,10 @@ def memory(
       EquationError: the function has no reverse mode.
       the errors of `derive`.
     """
-    derivation = f if isinstance(f, Derivation) else derive(f, *args, argnums=argnums, **kwargs)
-    step, primal = step_of(f, args, kwargs, derivation, argnums), derivation.primal
-    if step is not None:
-        derivation, primal = step.gradient, step.traced
+    derivation = subject_of(f, args, kwargs, argnums)
+    primal = derivation.primal if derivation.step is None else derivation.step.traced
     if donate_argnums is None:
-        return _timeline(derivation, donated_by(primal), step)
+        return _timeline(derivation, donated_by(primal))
     asked = compat.index_or_indices(donate_argnums)
     places = {asked} if isinstance(asked, int) else set(asked)
     n = len(primal.invars)
@@ -391,13 +389,18 @@ def memory(
         donated = tuple((flat + [False] * n)[:n])
     else:
         donated = tuple(i in places or i - n in places for i in range(n))
-    return _timeline(derivation, donated, step)
+    return _timeline(derivation, donated)
 
 
 def peak_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
-    """The modelled peak alone, in a third of the time."""
-    model = Model(derivation, donated_by(derivation.primal), named=False, layouts=layouts)
-    return max((s.total for s in model.run()), default=0)
+    """The modelled peak alone, in a third of the time; that of the whole step, if one takes the gradient."""
+    step: TrainingStep | None = derivation.step
+    primal = derivation.primal if step is None else step.traced
+    model = Model(derivation, donated_by(primal), named=False, layouts=layouts)
+    steps = (
+        model.run() if step is None else model.run_step(step.opened(Passes(derivation.forward, derivation.backward)))
+    )
+    return max((s.total for s in steps), default=0)
 
 
 def floor_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
@@ -407,19 +410,8 @@ def floor_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
     return max((sum(compress(s.nbytes, stays)) for s in model.run()), default=0)
 
 
-def peak_of_step(step: TrainingStep, gradient: Derivation | None = None, layouts: Layouts | None = None) -> int:
-    """The peak of a training step, if it takes this gradient."""
-    passes = Passes(gradient.forward, gradient.backward) if gradient is not None else None
-    model = Model(gradient or step.gradient, donated_by(step.traced), named=False, layouts=layouts)
-    return max((s.total for s in model.run_step(step.opened(passes))), default=0)
-
-
-def memory_of_step(step: TrainingStep, gradient: Derivation) -> MemoryTimeline:
-    """The memory of a training step, if it takes this gradient."""
-    return _timeline(gradient, donated_by(step.traced), step)
-
-
-def _timeline(derivation: Derivation, donated: tuple[bool, ...], step: TrainingStep | None) -> MemoryTimeline:
+def _timeline(derivation: Derivation, donated: tuple[bool, ...]) -> MemoryTimeline:
+    step: TrainingStep | None = derivation.step
     if step is None:
         model = Model(derivation, donated, layouts=find_layouts(derivation))
         return MemoryTimeline(derivation.primal.name, model.run(), model, derivation, donated)

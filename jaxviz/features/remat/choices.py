@@ -463,7 +463,7 @@ class Part:
             layouts = self.sizes.layouts
             if layouts is not None:  # its inputs have the same bytes for each choice
                 layouts = replace(layouts, arguments=(1,) * len(made.invars), cotangents=())
-            self._peaks[choice] = peak_of(derive_like(made, self.graph.plain), layouts)
+            self._peaks[choice] = peak_of(derive_like(made, self.graph.plain.taken_by(None)), layouts)
         return self._peaks[choice]
 
     def inputs_moved(self, choice: Choice) -> list[int]:

@@ -527,7 +527,7 @@ def _exchanges(equation: Equation) -> bool:
 def derive_like(program: Program, other: Derivation) -> Derivation:
     """A program derived with respect to the same inputs as another derivation."""
     made = derive(program, argnums=tuple(i for i, nonzero in enumerate(other.nonzeros) if nonzero))
-    return replace(made, placed=other.placed, n_results=other.n_results)
+    return replace(made, placed=other.placed, n_results=other.n_results, step=other.step)
 
 
 def distinct(atoms: Sequence[Atom]) -> list[Atom]:

@@ -105,7 +105,7 @@ def plan_remat(
         step = step_of(f, args, kwargs, derivation, argnums) if not has_aux else None
         if step is not None:
             call, derivation = replace(call, name=step.gradient.primal.name, out_tree=step.out_tree), step.gradient
-        planning = Planning(Search(derivation, recompute_collectives, transfers, step), call)
+        planning = Planning(Search(derivation, recompute_collectives, transfers), call)
         if memory is not None:
             free = lambda: free_memory([*call.arrays, *derivation.primal.consts])
             return planning.within_memory(free() if room is None else room)

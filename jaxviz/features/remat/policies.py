@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from jaxviz.analysis.checkpoints import FATES, CheckpointReport, report_checkpoints
-from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.analysis.training_step import subject_of
+from jaxviz.derivation import Argnums, Derivation
 from jaxviz.features.remat.set_policy import has_checkpoints
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
@@ -126,6 +127,9 @@ def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyR
     >>> print(jaxviz.policies(loss, params, x))
     policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 values recomputed 8.1 MiB, it saves ...
 
+    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
+    `derive(step, ...)` in its place is about that of the step.
+
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments, as for `derive`.
@@ -134,7 +138,7 @@ def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyR
     Raises:
       the errors of `derive`.
     """
-    derivation = derive(f, *args, argnums=argnums, **kwargs)
+    derivation = subject_of(f, args, kwargs, argnums)
     checkpoints = report_checkpoints(derivation)
     notes = dict.fromkeys(note for c in checkpoints for note in c.notes)
     return PolicyReport(

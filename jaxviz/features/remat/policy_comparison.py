@@ -21,8 +21,9 @@ from jaxviz.analysis.checkpoints import (
     times,
 )
 from jaxviz.analysis.naming import Naming
+from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import Tracer, defined_at, location_of
-from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.derivation import Argnums, Derivation
 from jaxviz.features.cost.report import cost, format_flops
 from jaxviz.features.memory.timeline import MemoryTimeline, XlaMemory, memory, xla_memory
 from jaxviz.features.remat.drawing import draw_peaks
@@ -283,7 +284,7 @@ class PolicyComparison(Report):
         463 values, …."""
         w = self.without
         return (
-            f"policies of the {w.derivation.gradient} on {self.checkpoints}; without checkpoints: {format_bytes(w.nbytes)} "
+            f"policies of the {w.derivation.about} on {self.checkpoints}; without checkpoints: {format_bytes(w.nbytes)} "
             f"saved in {counted(len(w.residuals), 'value')}, {format_bytes(w.nbytes_without_arguments)} of it not arguments, "
             f"{format_flops(w.all_flops)}, modelled peak {format_bytes(w.peak_nbytes)}"
         )
@@ -422,6 +423,9 @@ def compare_policies(
 
     >>> print(jaxviz.compare_policies(loss, params, x, policies=["as it is", "everything", "dots_saveable"]))
 
+    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
+    `derive(step, ...)` in its place is about that of the step.
+
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments, as for `derive`.
@@ -445,7 +449,7 @@ def compare_policies(
             "compare_policies takes one policy or more, such as policies=('dots_saveable', 'nothing_saveable')"
         )
     settings = _told_apart([setting(p) for p in asked])
-    own = derive(f, *args, argnums=argnums, **kwargs)
+    own = subject_of(f, args, kwargs, argnums)
     plain = derive_under(own, Setting(NO_CHECKPOINTS))
     all_flops = _flops(plain)
     without = Outcome(NO_CHECKPOINTS, plain, all_flops, 0, memory(plain))

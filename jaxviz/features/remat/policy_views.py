@@ -32,7 +32,7 @@ class MemoryComparison(Report):
     def summary(self) -> str:
         """memory of the gradient of `loss` in `params` under 2 policies: nothing_saveable peaks 3.6 MiB (43%) below dots_saveable."""
         outcomes = self.policies.outcomes
-        head = f"memory of the {self.policies.without.derivation.gradient} under {len(outcomes)} polic{'ies' if len(outcomes) > 1 else 'y'}"
+        head = f"memory of the {self.policies.without.derivation.about} under {len(outcomes)} polic{'ies' if len(outcomes) > 1 else 'y'}"
         low, high = (pick(outcomes, key=lambda o: o.peak_nbytes) for pick in (min, max))
         less = high.peak_nbytes - low.peak_nbytes
         if not less:
@@ -97,7 +97,9 @@ class PlanComparison(Report):
             if plan is not None and o.flops
         ]
         n = len(self.policies.outcomes)
-        head = f"plans for the {self.policies.without.derivation.gradient} at the bytes of {n} polic{'ies' if n > 1 else 'y'}"
+        head = (
+            f"plans for the {self.policies.without.derivation.about} at the bytes of {n} polic{'ies' if n > 1 else 'y'}"
+        )
         return f"{head}: up to {max(fewer):.0%} fewer FLOPs recomputed" if max(fewer, default=0) > 0 else head
 
     def _picture(self) -> str:

@@ -18,7 +18,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.memory.model import KINDS
-from jaxviz.features.memory.timeline import MemoryTimeline, floor_of, memory, memory_of_step, peak_of, peak_of_step
+from jaxviz.features.memory.timeline import MemoryTimeline, floor_of, memory, peak_of
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.choices import Choice, Part
 from jaxviz.features.remat.chunks import lengths_of_chunks
@@ -71,7 +71,6 @@ class Search:
       derivation: of the function as written.
       recompute_collectives: whether collectives may be recomputed.
       offload: how values are moved to the host; None without offloading.
-      step: the training step that takes the gradient, if the peak is to be that of the whole step.
     """
 
     def __init__(
@@ -79,11 +78,10 @@ class Search:
         derivation: Derivation,
         recompute_collectives: bool,
         offload: Offload | None = None,
-        step: TrainingStep | None = None,
     ):
         self.offload = offload
         self.derivation = derivation
-        self.step = step
+        self.step: TrainingStep | None = derivation.step
         self.context = Context(derivation, self._layouts)
         self.flat = self.context.flat
         self.plain = derive_like(self.flat, derivation) if self.context.written else derivation
@@ -139,8 +137,7 @@ class Search:
 
     def modelled(self, trial: Trial | None) -> MemoryTimeline:
         """The memory over time with a plan, or as written."""
-        derivation = self.derivation if trial is None else replace(trial.derivation, placed=self.derivation.placed)
-        return memory(derivation) if self.step is None else memory_of_step(self.step, derivation)
+        return memory(self.derivation if trial is None else replace(trial.derivation, placed=self.derivation.placed))
 
     def held(self, trial: Trial | None = None) -> str:
         """What the peak consists of: `of it 12.5 GiB arguments, 12.5 GiB results and 1.0 GiB for one value, exp (model.py:12)`.
@@ -179,8 +176,7 @@ class Search:
         moved = sum(sizes_of[a] for a in residuals if compat.is_on_host(a.aval))
         kept = sum(sizes_of[a] for a in residuals) - moved
         transfer = int(self.offload.flops_per_byte * moved) if self.offload is not None else 0
-        peak = peak_of(derivation, layouts) if self.step is None else peak_of_step(self.step, derivation, layouts)
-        return Trade(peak, kept, all_flops(derivation) - self.plain_flops, moved, transfer)
+        return Trade(peak_of(derivation, layouts), kept, all_flops(derivation) - self.plain_flops, moved, transfer)
 
     def _layouts(self, opened: Derivation) -> tuple[Layouts, Sequence[int]] | None:
         """The shardings of the gradient, within its step, and over how many devices each input of the function is sharded."""
@@ -204,7 +200,7 @@ class Search:
     @property
     def about(self) -> str:
         """What the plan is for: "gradient of `loss` in `params`", or the training step that takes it."""
-        return self.plain.gradient if self.step is None else self.step.about
+        return self.plain.about
 
     def trial(self, form: Form, groups: Mapping[Var, Sequence[Var]] | None = None) -> Trial:
         """A form, derived and measured.

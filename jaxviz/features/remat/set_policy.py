@@ -113,7 +113,7 @@ def derive_under(derivation: Derivation, to: Setting) -> Derivation:
     again = derive(
         program, argnums=[i for i, nz in enumerate(derivation.nonzeros) if nz], cond_residuals=derivation.cond_residuals
     )
-    return replace(again, placed=derivation.placed)
+    return replace(again, placed=derivation.placed, n_results=derivation.n_results, step=derivation.step)
 
 
 def has_checkpoints(program: Program) -> bool:

@@ -13,8 +13,9 @@ from jaxviz.analysis.devices import compiled_parts, spans_devices
 from jaxviz.analysis.grouping import grouped, pattern, repetition
 from jaxviz.analysis.layouts import find_layouts
 from jaxviz.analysis.site import Site
+from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import Reader, Source, find_readers, location_of
-from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.derivation import Argnums, Derivation
 from jaxviz.features.residuals.findings import (
     Finding,
     find_duplicates,
@@ -314,6 +315,9 @@ def residuals(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = False, *
     type   bytes  line       value, and why it is saved
     ...
 
+    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
+    `derive(step, ...)` in its place is about that of the step.
+
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments, as for `derive`.
@@ -325,7 +329,7 @@ def residuals(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = False, *
     Raises:
       the errors of `derive`.
     """
-    return find_residuals(derive(f, *args, argnums=argnums, **kwargs), compile)
+    return find_residuals(subject_of(f, args, kwargs, argnums), compile)
 
 
 @deep_stack
@@ -358,7 +362,7 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
     why_none = () if made else why_nothing_is_kept(derivation)
     return ResidualSet(
         derivation.primal.name,
-        derivation.gradient,
+        derivation.about,
         tuple(made),
         checkpoints,
         mapped,

@@ -209,18 +209,54 @@ def function_debug_info(fun: Callable[..., Any], args: Sequence[Any], kwargs: di
     return api_util.debug_info("jaxviz", fun, args, kwargs)
 
 
-def differentiated_debug_info(fun: Callable[..., Any], primals: Sequence[Any]) -> Any:
-    """The debug info that `jax.grad` passes to `jax.vjp`: that of the user's function, with the paths of the differentiated arguments."""
-    held = inspect.getclosurevars(fun).nonlocals if getattr(fun, "__name__", "") == "f_wrapped" else {}
-    if not {"f", "dyn_argnums", "static_args", "kwargs"} <= set(held):
-        return function_debug_info(fun, primals, {})
-    args, places = list(held["static_args"]), held["dyn_argnums"]
+def differentiated_debug_info(fun: Callable[..., Any], primals: Sequence[Any]) -> tuple[Any, dict[int, str]]:
+    """The debug info of a function that is passed to `jax.vjp`: that of the user's function, with the paths of the differentiated arguments;
+    and the paths of its other arguments and of what it closes over, by identity.
+
+    `jax.grad` passes a function of the differentiated arguments only, which may be that of a library, and not the user's.
+    """
+    held = _closed_over(fun) if getattr(fun, "__name__", "") == "f_wrapped" else {}
+    is_grad = {"f", "dyn_argnums", "static_args", "kwargs"} <= set(held)
+    f, kwargs = (held["f"], held["kwargs"]) if is_grad else (fun, {})
+    args, places = (list(held["static_args"]), held["dyn_argnums"]) if is_grad else (list(primals), range(len(primals)))
     for place, x in zip(places, primals, strict=True):
         args[place] = x
-    info = function_debug_info(held["f"], args, held["kwargs"])
+    wrapped = _wrapped_by_maker(f) if tuple(places) == (0,) else None
+    if wrapped is not None:  # the first argument is passed in parts, of which one is differentiated
+        n_parts = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspect.signature(f).parameters.values())
+        f, args = wrapped, [args[0], *args[n_parts:]]
+    info = function_debug_info(f, args, kwargs)
     names = iter(info.arg_names or ())
     by_argument = [[next(names, "") for _ in jax.tree.leaves(a)] for a in args]
-    return info._replace(arg_names=tuple(n for place in places for n in by_argument[place]))
+    around = {
+        id(x): name + jax.tree_util.keystr(path)
+        for name, tree in _closed_over(f).items()
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    given = {id(x): name for x, name in zip(jax.tree.leaves((args, kwargs)), info.arg_names or (), strict=False)}
+    return info._replace(arg_names=tuple(n for place in places for n in by_argument[place])), around | given
+
+
+def _wrapped_by_maker(fun: Callable[..., Any]) -> Callable[..., Any] | None:
+    """The user's function, if a method of an object that exposes it as `__wrapped__` made this one to call it, as in Equinox's
+    `filter_grad`."""
+    maker = getattr(fun, "__qualname__", "").rpartition(".<locals>.")[0].rpartition(".")[0]
+    wrappers = (x for x in _closed_over(fun).values() if maker and type(x).__qualname__ == maker)
+    return next((inspect.unwrap(x) for x in wrappers if hasattr(x, "__wrapped__")), None)
+
+
+def _closed_over(fun: Callable[..., Any]) -> Mapping[str, Any]:
+    """What a function closes over, by name."""
+    cells = zip(
+        getattr(getattr(fun, "__code__", None), "co_freevars", ()),
+        getattr(fun, "__closure__", None) or (),
+        strict=False,
+    )
+    found = {}
+    for name, cell in cells:
+        with contextlib.suppress(ValueError):  # not assigned yet
+            found[name] = cell.cell_contents
+    return found
 
 
 def parameters(

@@ -155,7 +155,7 @@ def in_rule(x):
     ids=["plain", "vmap", "jit", "scan", "checkpoint", "rule", "jax grad", "grad", "grad of checkpoint", "none"],
 )
 def test_scopes(f, scopes):
-    assert set(names(jaxviz.residuals(f, jnp.ones(3)).by_scope())) == scopes
+    assert set(names(jaxviz.derive(f, jnp.ones(3)).residuals.by_scope())) == scopes
 
 
 # --- modules ----------------------------------------------------------------------------------------------------------
