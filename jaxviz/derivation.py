@@ -320,7 +320,7 @@ def derive(
     Args:
       f: a function; or a Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments: arrays, or pytrees of arrays or ShapeDtypeStructs. An argument that is not
-        differentiated may be anything.
+        differentiated may be anything; one that is may contain what is no array, as a model of Equinox does.
       argnums: the positional argument or arguments to differentiate with respect to (for a Program: its flat inputs); None for all
         arrays, as in `jax.ad_checkpoint.print_saved_residuals`, except Python integers and the static arguments of `jax.jit`.
       cond_residuals: what conds save; see `vjp`.
@@ -396,14 +396,25 @@ def flat_arguments(
 ) -> tuple[list[Any], Any, list[bool], list[bool]]:
     """The flat arguments of a call with their tree; for each, whether it is differentiated and whether it is an input of the program.
 
+    In a differentiated argument with leaves that `jax.grad` refuses, such as a model that holds a function, only arrays are differentiated,
+    and everything else is fixed, as by Equinox's `filter_grad`.
+
     Args:
       args, kwargs: the call.
       wanted: the differentiated arguments, by position, and by name where they are passed by keyword.
     """
     leaves, tree = jax.tree.flatten((args, kwargs))
-    arguments = (*enumerate(args), *sorted(kwargs.items()))
-    differentiated = [key in wanted for key, x in arguments for _ in jax.tree.leaves(x)]
+    differentiated = []
+    for key, x in (*enumerate(args), *sorted(kwargs.items())):
+        given = jax.tree.leaves(x)
+        is_mixed = any(x is not leaf and _is_refused(leaf) for leaf in given)
+        differentiated += [key in wanted and (not is_mixed or _is_array(leaf)) for leaf in given]
     return leaves, tree, differentiated, [d or _is_array(x) for d, x in zip(differentiated, leaves, strict=True)]
+
+
+def _is_refused(leaf: Any) -> bool:
+    """Whether `jax.grad` refuses an argument with this leaf, which is not an array: a function, a text, a whole number or a switch."""
+    return isinstance(leaf, int) or not (isinstance(leaf, jax.ShapeDtypeStruct) or compat.is_array_like(leaf))
 
 
 def positions(f: Any, args: Sequence[Any], argnums: Argnums) -> tuple[int, ...]:
@@ -425,9 +436,10 @@ def arrays_by_name(f: Any, kwargs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _all_arrays(tree: Any) -> bool:
-    return not isinstance(tree, int) and all(
-        isinstance(x, (int, float, complex, jax.ShapeDtypeStruct)) or hasattr(x, "dtype") for x in jax.tree.leaves(tree)
-    )
+    """Whether an argument is an array or a pytree of them, with fixed leaves beside them as in `flat_arguments`."""
+    leaves = jax.tree.leaves(tree)
+    is_number = lambda x: isinstance(x, (int, float, complex, jax.ShapeDtypeStruct)) or hasattr(x, "dtype")
+    return not isinstance(tree, int) and (all(map(is_number, leaves)) or any(map(_is_array, leaves)))
 
 
 def in_bounds(argnums: int | Sequence[int], n: int) -> tuple[int, ...]:

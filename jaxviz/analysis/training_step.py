@@ -88,7 +88,6 @@ class TrainingStep:
       mark: the one that reports are about: the one that saves most.
       maps: the `shard_map`s in which it is taken, outermost first.
       placed: for each input of the step its sharding, as in a derivation.
-      out_tree: the structure of its results.
     """
 
     traced: Program
@@ -96,7 +95,6 @@ class TrainingStep:
     mark: int
     maps: tuple[Operation, ...]
     placed: tuple[Any, ...]
-    out_tree: Any
 
     @property
     def name(self) -> str:
@@ -209,7 +207,7 @@ def trace_training_step(
     size = lambda mark: sum(nbytes(a.aval) for a in taken[mark].linearized.residuals)
     mark = max(found, key=size)
     maps = tuple(e.operation for e in found[mark] if of(e) is SHARD_MAP)
-    return TrainingStep(traced.program, tuple(taken), mark, maps, tuple(map(placed_at, inputs)), traced.out_tree)
+    return TrainingStep(traced.program, tuple(taken), mark, maps, tuple(map(placed_at, inputs)))
 
 
 def step_of(

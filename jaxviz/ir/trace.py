@@ -90,18 +90,22 @@ def with_fixed(
 ) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
     """A function of some of the flat arguments of a call, the others fixed; those arguments; and its debug info.
 
+    Where the function returns a fixed argument that is not an array, such as a function in a model that it updates, its result is None.
+
     Args:
       fun, args, kwargs: the call.
       is_input: for each flat argument whether the function takes it.
     """
     leaves, tree = jax.tree.flatten((args, kwargs))
     fixed = [None if given else x for given, x in zip(is_input, leaves, strict=True)]
+    objects = {id(x) for x in fixed if x is not None and not compat.is_array_like(x)}
 
     def call(*inputs: Any) -> Any:
         given = iter(inputs)
         all_leaves = [next(given) if is_in else x for is_in, x in zip(is_input, fixed, strict=True)]
         call_args, call_kwargs = jax.tree.unflatten(tree, all_leaves)
-        return fun(*call_args, **call_kwargs)
+        out = fun(*call_args, **call_kwargs)
+        return jax.tree.map(lambda x: None if id(x) in objects else x, out) if objects else out
 
     call.stands_for = fun, args, kwargs  # type: ignore[attr-defined]  # for `note_arguments`
     info = compat.function_debug_info(fun, args, kwargs)

@@ -63,19 +63,18 @@ class Call:
     def arrays(self) -> list[Any]:
         return [x for x, is_array in zip(self.leaves, self.is_input, strict=True) if is_array]
 
-    def flat(self, f: Callable[..., Any]) -> Callable[..., list[Any]]:
+    def of_arrays(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """A function with this signature, as one of flat arrays."""
 
-        def flat(*inputs: Any) -> list[Any]:
+        def of_arrays(*inputs: Any) -> Any:
             given = iter(inputs)
             leaves = [next(given) if is_array else x for x, is_array in zip(self.leaves, self.is_input, strict=True)]
             args, kwargs = jax.tree.unflatten(self.in_tree, leaves)
-            results: list[Any] = jax.tree.leaves(f(*args, **kwargs))
-            return results
+            return f(*args, **kwargs)
 
-        return flat
+        return of_arrays
 
-    def of(self, flat: Callable[..., list[Any]], f: Callable[..., Any]) -> Callable[..., Any]:
+    def of(self, of_arrays: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
         """Converts a function of flat arrays to one that is called like `f`, with its name and its source location."""
 
         @api_boundary
@@ -99,7 +98,7 @@ class Call:
                     raise TypeError(
                         f"the plan for {self.name} is for an argument {aval.str_short()}, not {got.str_short()}; make one for these types"
                     )
-            return jax.tree.unflatten(self.out_tree, flat(*inputs))
+            return of_arrays(*inputs)
 
         return update_wrapper(planned, f, updated=())
 

@@ -151,15 +151,15 @@ class RematPlan(Report):
         opens = self._search.context.written and self.after is self.everything
         return self._call.of(self._function(self._search.flat, f), f) if opens else f
 
-    def _function(self, program: Program, f: Callable[..., Any]) -> Callable[..., list[Any]]:
-        """The planned function, on flat arrays, with the program to differentiate."""
-        step, flat = self._search.step, self._call.flat(f)
+    def _function(self, program: Program, f: Callable[..., Any]) -> Callable[..., Any]:
+        """The planned function, of flat arrays, with the program to differentiate."""
+        step, call = self._search.step, self._call
         if step is None:
-            return as_function(program)
+            return lambda *inputs: jax.tree.unflatten(call.out_tree, as_function(program)(*inputs))
 
-        def planned(*inputs: Any) -> list[Any]:
+        def planned(*inputs: Any) -> Any:
             with taking_gradient_of(program, step):
-                return flat(*inputs)
+                return call.of_arrays(f)(*inputs)
 
         return planned
 

@@ -104,7 +104,7 @@ def plan_remat(
         call, derivation = Call.traced(_aside(f) if has_aux else f, args, kwargs, argnums)
         step = step_of(f, args, kwargs, derivation, argnums) if not has_aux else None
         if step is not None:
-            call, derivation = replace(call, name=step.gradient.primal.name, out_tree=step.out_tree), step.gradient
+            call, derivation = replace(call, name=step.gradient.primal.name), step.gradient
         planning = Planning(Search(derivation, recompute_collectives, transfers), call)
         if memory is not None:
             free = lambda: free_memory([*call.arrays, *derivation.primal.consts])

@@ -205,8 +205,20 @@ def unknown_debug_info(num_inputs: int, num_outputs: int) -> Any:
 
 
 def function_debug_info(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Name, source and argument paths of a function, as JAX's tracing errors name them."""
-    return api_util.debug_info("jaxviz", fun, args, kwargs)
+    """Name, source and argument paths of a function, as JAX's tracing errors name them; of an object that is called, its class."""
+    info = api_util.debug_info("jaxviz", fun, args, kwargs)
+    return info if info.func_src_info != "<unknown>" else info._replace(func_src_info=_described_object(fun))
+
+
+def _described_object(fun: Any) -> str:
+    """`MLP at model.py:12`, for an object with `__call__`; a partial application or a wrapper is described by what it calls."""
+    while hasattr(fun, "__wrapped__") or all(hasattr(fun, part) for part in ("func", "args", "keywords")):
+        fun = fun.__wrapped__ if hasattr(fun, "__wrapped__") else fun.func
+    if hasattr(fun, "__name__"):
+        return str(fun.__name__)
+    code = getattr(inspect.unwrap(type(fun).__call__), "__code__", None)
+    name = type(fun).__name__
+    return name if code is None else f"{name} at {code.co_filename}:{code.co_firstlineno}"
 
 
 def differentiated_debug_info(fun: Callable[..., Any], primals: Sequence[Any]) -> tuple[Any, dict[int, str]]:

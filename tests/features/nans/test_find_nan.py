@@ -824,7 +824,6 @@ NOT_SEARCHED = {
     "integers": (lambda n, x: flat_root(x) * jnp.sum(n), (jnp.arange(3), X), "choose others with `argnums`"),
     "number": (lambda n, x: flat_root(x) * n, (2, X), "choose others with `argnums`"),
     "text": (lambda kind, x: flat_root(x), ("mean", X), "is not a valid JAX type. It is the argument kind"),
-    "function": (lambda p, x: flat_root(p["w"] * x), ({"w": X, "act": jnp.tanh}, X), "It is the argument p['act']"),
 }
 
 
@@ -838,6 +837,11 @@ def test_arguments_that_have_no_gradient_are_said(name):
         jaxviz.find_nan(f, *args, gradient=True)
     assert jaxviz.find_nan(f, *args, argnums=()) is None
     assert jaxviz.find_nan(f, *args, gradient=False) is None
+
+
+def test_functions_in_an_argument_are_fixed():
+    report = jaxviz.find_nan(lambda p, x: flat_root(p["w"] * x), {"w": X, "act": jnp.tanh}, X)
+    assert report.results == ("the gradient in p['w']",)
 
 
 def test_a_rule_that_fails_is_named():
