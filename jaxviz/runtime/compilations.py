@@ -232,12 +232,38 @@ def _new(name: str, call: compat.JitCall | None, frame: Any) -> Compilation:
         return Compilation(
             number, name, "part", at, 0, site, Key(leaves, None, (), (), {}, {}, {}, {}), _owner(at), False
         )
+    wrapping = None if is_of_user(call.fun) else _wrapping_call(frame)
+    if wrapping is not None:
+        wrapper, args, kwargs = wrapping
+        at, this, held = definition_of(wrapper), identity(root_function(wrapper)), key_of_wrapped(wrapper, args, kwargs)
+        return Compilation(number, function_name(wrapper), call.kind, at, this, site, held, _owner(at), False)
     at = definition_of(call.fun)
     is_primitive = compat.is_primitive_call(call.fun)
     key = None if is_primitive else key_of(call.fun, call.info, call.args, call.kwargs)
     name = function_name(call.fun)
     whose = "jax" if is_primitive else _owner(at)
     return Compilation(number, name, call.kind, at, identity(call.fun), site, key, whose, is_primitive)
+
+
+def is_of_user(fun: Any) -> bool:
+    """Whether a function, or the one that it wraps, is defined in the user's own code."""
+    at = definition_of(fun)
+    return at is not None and is_own(at.file)
+
+
+def _wrapping_call(frame: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """The innermost call under way of an object that wraps a function of the user's, exposes it as `__wrapped__` and passes any arguments on,
+    such as one of Equinox's `filter_jit`; with the arguments."""
+    while frame is not None and not is_own(frame.f_code.co_filename):
+        code = frame.f_code
+        if code.co_name == "__call__" and code.co_flags & inspect.CO_VARARGS and code.co_flags & inspect.CO_VARKEYWORDS:
+            n = code.co_argcount + code.co_kwonlyargcount
+            wrapper = frame.f_locals.get(code.co_varnames[0])
+            args, kwargs = (frame.f_locals.get(name) for name in code.co_varnames[n : n + 2])
+            if code.co_argcount == 1 and hasattr(type(wrapper), "__wrapped__") and is_of_user(wrapper):
+                return wrapper, tuple(args), dict(kwargs)
+        frame = frame.f_back
+    return None
 
 
 def _owner(at: Location | None) -> Owner:
@@ -304,6 +330,30 @@ def key_of(fun: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         compat.jit_options(info),
         compat.trace_config(),
         _closure(fun),
+    )
+
+
+def key_of_wrapped(wrapper: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+    """The same for a call of an object that jits what it wraps, and whose arguments are static where they are not arrays."""
+    try:
+        bound = inspect.signature(wrapper).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        bound = {f"argument {i}": x for i, x in enumerate(args)} | dict(kwargs)
+    leaves = {
+        name + jax.tree_util.keystr(path): x
+        for name, tree in bound.items()
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    is_array = lambda x: isinstance(x, (jax.Array, np.ndarray, np.generic))
+    return Key(
+        {path: _leaf(x) for path, x in leaves.items() if is_array(x)},
+        jax.tree.structure(dict(bound)),
+        (),
+        (),
+        {path: _held(x) for path, x in leaves.items() if not is_array(x)},
+        {},
+        compat.trace_config(),
+        _closure(getattr(wrapper, "__wrapped__", wrapper)),
     )
 
 

@@ -361,16 +361,20 @@ def explain_recompile(
     report = _function(own) if own else FunctionCompilations(name, at, (), 0, is_watched=is_watched)
     if not args and not kwargs:
         return report
-    if jitted is None:
+    if jitted is not None:
+        key = compilations.key_of(fun, jitted[1], args, kwargs)
+    elif own and hasattr(fun, "__wrapped__"):
+        key, this = (
+            compilations.key_of_wrapped(fun, args, kwargs),
+            compilations.identity(compilations.root_function(fun)),
+        )
+    else:
         raise TypeError(f"{name} is not jitted, so its calls are not compiled; pass jax.jit({name})")
-    return replace(report, asked=_asked(fun, jitted[1], args, kwargs, [c for c in own if c.is_compiled]))
+    return replace(report, asked=_asked(name, this, key, [c for c in own if c.is_compiled]))
 
 
-def _asked(
-    fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any], compiled: Sequence[Compilation]
-) -> tuple[int | None, tuple[Change, ...]]:
-    key, this = compilations.key_of(fun, info, args, kwargs), compilations.identity(fun)
-    call = Compilation(0, function_name(fun), "call", None, this, None, key, "program", is_primitive=False)
+def _asked(name: str, this: int, key: Key, compiled: Sequence[Compilation]) -> tuple[int | None, tuple[Change, ...]]:
+    call = Compilation(0, name, "call", None, this, None, key, "program", is_primitive=False)
     since, changes = _nearest(call, compiled)
     return (None if since is None or changes else compiled.index(since) + 1), changes
 
@@ -456,7 +460,8 @@ def _key_changes(old: Key, new: Key) -> Iterator[Change]:
     for name in old.config.keys() | new.config.keys():
         before, after = old.config.get(name), new.config.get(name)
         if before is not after and before != after:
-            yield _watch_change(before, after) or Change("config", name, str(before), str(after))
+            text = compat.mesh_text if name in compat.MESH_IN_USE else str
+            yield _watch_change(before, after) or Change("config", name, text(before), text(after))
     for name in old.options:
         if old.options[name] != new.options.get(name):
             yield Change("options", name, old.options[name], new.options.get(name, ""))
@@ -495,9 +500,9 @@ def _tree_changes(old: Key, new: Key) -> Iterator[Change]:
 
 
 def _node(text: str) -> str:
-    """`a list` of `<class 'list'>`."""
-    found = re.fullmatch(r"<class '(?:.*\.)?(\w+)'>", text)
-    return f"a {found[1]}" if found else text
+    """`a list` of `<class 'list'>`, and `a Net with (2,)` of an object with static fields."""
+    found = re.fullmatch(r"<class '(?:.*\.)?(\w+)'>(?: with pytree metadata (.*))?", text, re.DOTALL)
+    return text if found is None else f"a {found[1]}{f' with {found[2]}' * bool(found[2])}"
 
 
 def _leaf_changes(path: str, old: Leaf, new: Leaf) -> Iterator[Change]:
@@ -559,8 +564,11 @@ def _advice(f: FunctionCompilations) -> Iterator[str]:
         yield f"The structure of the arguments is part of the key: give {_names(changes['tree'])} in each call, in the same containers."
     if "options" in changes:
         yield "It was jitted with different options: jit it once, and call the result."
-    if "config" in changes:
-        yield f"Set {_names(changes['config'])} once, before the first call: each setting is compiled separately."
+    meshes = [c for c in changes.get("config", []) if c.path in compat.MESH_IN_USE]
+    if meshes:
+        yield "Call jax.set_mesh(mesh) once, before the first call, or make each call within the same mesh: each mesh is compiled separately."
+    if settings := [c for c in changes.get("config", []) if c not in meshes]:
+        yield f"Set {_names(settings)} once, before the first call: each setting is compiled separately."
     if "watch" in changes:
         yield "A program that reports probes is compiled separately, and both stay cached: a later watch of the same probes compiles nothing."
     if any(r.since is not None and not r.changes for r in f.compiled):

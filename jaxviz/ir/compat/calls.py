@@ -146,10 +146,30 @@ def trace_key() -> Any:
     return _config.trace_context()
 
 
+MESH_IN_USE = ("jax.set_mesh", "with mesh")
+"""The settings of `trace_config` that are the mesh in use."""
+
+_AS_WRITTEN = {
+    "abstract_mesh_context_manager": MESH_IN_USE[0],
+    "mesh_context_manager": MESH_IN_USE[1],
+    "compute_on_context_manager": "compute_on",
+    "xla_metadata_context_manager": "set_xla_metadata",
+    "axis_env_state": "the named axes in scope",
+}
+"""What a user writes to change a setting for which JAX has a name of its own."""
+
+
 def trace_config() -> dict[str, Any]:
     """The same by name."""
     names: Callable[[], Sequence[str]] = _config.trace_context_names
-    return dict(zip(names(), trace_key(), strict=True))
+    return {_AS_WRITTEN.get(name, name): x for name, x in zip(names(), trace_key(), strict=True)}
+
+
+def mesh_text(x: Any) -> str:
+    """`d: 4, m: 2` for the mesh in a setting of `MESH_IN_USE`; 'no mesh' without one."""
+    meshes = x if isinstance(x, tuple) else (x,)
+    axes = [f"{name}: {n}" for mesh in meshes for name, n in getattr(mesh, "shape", {}).items()]
+    return ", ".join(axes) or "no mesh"
 
 
 def tree_differences(old: Any, new: Any) -> list[tuple[str, str, str]]:
