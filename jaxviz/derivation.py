@@ -17,11 +17,13 @@ from jax.extend.core import ClosedJaxpr
 
 from jaxviz import higher_order
 from jaxviz.displays import display
+from jaxviz.higher_order import is_loop, is_scan
+from jaxviz.higher_order.unbounded import advice_on
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
-from jaxviz.ir.errors import EquationError
+from jaxviz.ir.errors import EquationError, ReverseModeError
 from jaxviz.ir.expressions import shows_source
 from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.origin import ancestors
@@ -116,7 +118,24 @@ class Derivation:
     @cached_property
     def transposed(self) -> Transposed:
         linear = [False] * self.n_residuals + [True] * sum(self.nonzeros)
-        return transpose_program(self.linear, linear, [True] * len(self.linear.outvars))
+        try:
+            return transpose_program(self.linear, linear, [True] * len(self.linear.outvars))
+        except ReverseModeError as error:
+            error.advice = advice_on(self.primal, error.equation)
+            raise
+
+    @cached_property
+    def no_reverse_mode(self) -> ReverseModeError | None:
+        """The error of a function without a gradient in reverse mode, because of a loop whose number of iterations is not known."""
+        if all(is_scan(e) or not is_loop(e) for _, e in self.primal.walk()):
+            return None
+        try:
+            _ = self.transposed
+        except ReverseModeError as error:
+            return error
+        except Exception:
+            return None  # raised again when the program itself is accessed
+        return None
 
     @property
     def reached(self) -> tuple[bool, ...]:
@@ -169,7 +188,9 @@ class Derivation:
 
     @property
     def gradient(self) -> str:
-        """ "gradient of `loss` in `params`", or "function `loss`" if nothing is differentiated."""
+        """ "gradient of `loss` in `params`", or "function `loss`" if nothing is differentiated, or nothing can be."""
+        if self.no_reverse_mode is not None:
+            return f"function `{self.primal.name}` (no reverse-mode gradient)"
         return gradient_text(self.primal.name, self.differentiated)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class JaxvizError(Exception):
     """The base class of jaxviz's own errors.
@@ -40,10 +42,15 @@ class EquationError(JaxvizError):
         self.trail: list[str] = []
         """The equation, then its enclosing ones, up to the first that has a line of the user's."""
         self.is_placed = False
+        self.equation: Any = None
+        """The equation."""
+        self.advice = ""
+        """What to write instead, as far as the function says it."""
 
     def __str__(self) -> str:
         message = super().__str__()
-        return f"{message} Reached at {', inside '.join(self.trail)}." if self.trail else message
+        reached = f" Reached at {', inside '.join(self.trail)}." if self.trail else ""
+        return f"{message}{reached}{f' {self.advice}' if self.advice else ''}"
 
 
 class NoRuleError(EquationError, NotImplementedError):

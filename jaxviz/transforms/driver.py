@@ -315,6 +315,7 @@ def located(error: Exception, equation: Equation, index: int) -> None:
     place = describe_equation(equation, index)
     has_line = locate(equation.source) is not None
     if isinstance(error, EquationError):
+        error.equation = error.equation or equation
         if not error.is_placed:
             error.trail.append(place)
             error.is_placed = has_line

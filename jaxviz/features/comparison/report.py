@@ -13,6 +13,7 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import location_of, with_holders
 from jaxviz.derivation import STAGES, Argnums, Derivation
 from jaxviz.features.comparison.alignment import Alignment, align
+from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.expressions import expression_at, shortened_expression
@@ -207,7 +208,8 @@ class Comparison(Report):
         """What is not compared: of training steps everything but their gradients, and what jaxviz does not look into."""
         found = dict.fromkeys((*self.before.unopened, *self.after.unopened))
         is_step = any(d.step is not None for d in (self.before, self.after))
-        return (*[_ONLY_GRADIENTS] * is_step, *unopened_note(tuple(found)))
+        no_gradient = dict.fromkeys(note for d in (self.before, self.after) for note in no_gradient_note(d))
+        return (*[_ONLY_GRADIENTS] * is_step, *no_gradient, *unopened_note(tuple(found)))
 
     @property
     def summary(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ import jax
 
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.walk import location_of, with_holders
-from jaxviz.derivation import Argnums
+from jaxviz.derivation import Argnums, derive
 from jaxviz.features.compile_cost.ablation import Found, Trials
 from jaxviz.features.compile_cost.folding import Folded, with_loops
 from jaxviz.features.compile_cost.groups import Group, groups_of, opened
@@ -69,7 +70,16 @@ def compile_cost(f: Any, *args: Any, argnums: Argnums = 0, ablate: bool = False,
     with compilations.unwatched(), noting_arguments(f, args, kwargs):
         subject = subject_of(f, args, kwargs, argnums)
         warmed_up()
-        return _Costs(subject, ablate).report()
+        try:
+            return _Costs(subject, ablate).report()
+        except ValueError as error:  # JAX's, if a loop has no reverse mode, does not say which
+            raise _no_reverse_mode(f, args, kwargs, argnums) or error from None
+
+
+def _no_reverse_mode(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Exception | None:
+    with contextlib.suppress(Exception):
+        return derive(f, *args, argnums=argnums, **kwargs).no_reverse_mode
+    return None
 
 
 class _Costs:

@@ -372,7 +372,11 @@ def _report(d: Derivation, inputs: tuple[Any, ...] | None) -> CostReport:
     try:
         programs.append(("backward", d.backward))
     except EquationError as error:
-        notes.append(f"There is no backward program, so only the forward pass is counted: {error}")
+        notes.append(
+            "Only the forward pass is counted."
+            if notes
+            else f"There is no backward program, so only the forward pass is counted: {error}"
+        )
     notes += unopened_note(find_unopened(d.derivable, opened=RUNS))
     definition, naming = defined_at(d.primal), Naming(d.primal)
     rows = tuple(

@@ -84,7 +84,8 @@ def no_gradient_note(derivation: Derivation) -> tuple[str, ...]:
             return (f"The result has no gradient: it is {listed(whole) or 'empty'}.",)
         differentiated = listed([name for name, _, nonzero in typed if nonzero])
         return (f"The result does not depend on {differentiated}, so the gradient is zero.",)
-    return ()
+    error = derivation.no_reverse_mode
+    return () if error is None else (f"There is no backward program: {error}",)
 
 
 def _bytes_of(found: Sequence[Finding]) -> str:

@@ -24,7 +24,7 @@ from jaxviz.features.residuals.findings import (
     finding,
     largest_first,
 )
-from jaxviz.features.residuals.notes import notes_of, why_nothing_is_kept
+from jaxviz.features.residuals.notes import no_gradient_note, notes_of, why_nothing_is_kept
 from jaxviz.features.residuals.residual import Dummy, Kind, Residual, ResidualGroup
 from jaxviz.features.residuals.totals import NO_SCOPE, Total, path_totals, per_device, totals
 from jaxviz.features.residuals.words import Words
@@ -71,7 +71,7 @@ class ResidualSet(Report, Sequence[Residual]):
       on_devices: whether the function runs on more than one device.
       find_unopened: finds `unopened`, when it is first read.
       finders: the same for `duplicates`, `invariant` and `forced`.
-      why_none: a sentence that says why there are no residuals; empty if there are some.
+      why_none: a sentence that says why there are no residuals, or no gradient that reads them; empty otherwise.
     """
 
     function: str
@@ -359,7 +359,7 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
         "forced": partial(find_forced, made, parts.residuals, site),
     }
     checkpoints, mapped = report_checkpoints(derivation), _mapped(derivation.primal)
-    why_none = () if made else why_nothing_is_kept(derivation)
+    why_none = no_gradient_note(derivation) if made else why_nothing_is_kept(derivation)
     return ResidualSet(
         derivation.primal.name,
         derivation.about,
