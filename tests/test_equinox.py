@@ -153,3 +153,16 @@ def test_an_argument_that_is_no_array_is_still_refused():
 def test_a_function_that_the_model_does_not_hold_is_no_result():
     with pytest.raises(TypeError, match="not a valid JAX type"):
         jaxviz.derive(lambda params, x: (params["w"] * x, jnp.sin), {"w": 1.0, "f": jnp.tanh}, 1.0)
+
+
+def test_a_checkpoint_written_by_hand_takes_the_model():
+    written = {way: jaxviz.plan_remat(*WAYS[way], residuals="70%").code() for way in ("loss", "step")}
+    assert all("equinox.filter_checkpoint(batch_loss" in text for text in written.values())
+    checkpointed = eqx.filter_checkpoint(batch_loss, policy=jax.checkpoint_policies.nothing_saveable)
+    np.testing.assert_allclose(
+        eqx.filter_grad(checkpointed)(NET, X).layers[0].weight,
+        eqx.filter_grad(batch_loss)(NET, X).layers[0].weight,
+        rtol=1e-5,
+    )
+    with pytest.raises(TypeError):
+        jax.checkpoint(batch_loss)(NET, X)

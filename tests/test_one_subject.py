@@ -123,3 +123,9 @@ def test_magics_are_about_the_same_gradient():
         (request.lint, jaxviz.lint),
     ):
         assert asked().summary == report(*STEP).summary
+
+
+def test_pictures_of_a_gradient_are_about_the_same():
+    picture = str(jaxviz.draw(*STEP, stage="forward+backward"))
+    assert "gradient of loss in params, which train_step takes" in picture
+    assert "picture of train_step" in str(jaxviz.draw(*STEP))

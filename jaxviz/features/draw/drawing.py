@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax.extend.core import ClosedJaxpr
 
+from jaxviz.analysis.training_step import subject_of
 from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.draw.dot import Dot, dot_source
 from jaxviz.features.draw.graph import Graph
@@ -191,7 +192,9 @@ def _subject(f: Any, args: Any, kwargs: Any, stage: str, argnums: Argnums) -> De
         return _subject(read_jaxpr(f), args, kwargs, stage, argnums)
     if stage in ("", "primal") and not args:
         return trace(f)(**kwargs)
-    return derive(f, *args, argnums=argnums, **kwargs)
+    if stage in ("", "primal"):
+        return derive(f, *args, argnums=argnums, **kwargs)
+    return subject_of(f, args, kwargs, argnums)
 
 
 @api_boundary

@@ -125,7 +125,7 @@ class _Builder:
         if isinstance(subject, Program):
             name = subject.name
         else:
-            name = subject.primal.name if self.programs.keys() == {"primal"} else subject.gradient.replace("`", "")
+            name = subject.primal.name if self.programs.keys() == {"primal"} else subject.title.replace("`", "")
         return Graph(
             printable(name, 80),
             tuple(self.canvas.boxes),

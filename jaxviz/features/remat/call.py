@@ -60,6 +60,12 @@ class Call:
         return {key: values[key] for key in values if not all(jax.tree.leaves(is_input[key]))}
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether an argument contains arrays and also what is no array, as a model of Equinox does, so that `jax.checkpoint` refuses it."""
+        args, kwargs = jax.tree.unflatten(self.in_tree, self.is_input)
+        return any(len(set(jax.tree.leaves(x))) > 1 for x in (*args, *kwargs.values()))
+
+    @property
     def arrays(self) -> list[Any]:
         return [x for x, is_array in zip(self.leaves, self.is_input, strict=True) if is_array]
 

@@ -343,7 +343,8 @@ def _by_hand(call: Call, policy: str, is_step: bool) -> str:
     fixed = "".join(f", {key}={value!r}" for key, value in call.static_kwargs.items()) if not is_step else ""
     around = f"partial({name}{fixed})" if fixed else name
     why = "" if is_step else ": no line of your source can have the checkpoint"
-    return f"Differentiate jax.checkpoint({around}{static}{policy}) instead of {name}{why}."
+    checkpoint = CHECKPOINTS["equinox"] if call.is_mixed else "jax.checkpoint"
+    return f"Differentiate {checkpoint}({around}{static}{policy}) instead of {name}{why}."
 
 
 def named_at(place: Place, name: str) -> list[Edit]:
