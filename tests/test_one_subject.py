@@ -83,6 +83,12 @@ def test_steps_are_compared_by_their_gradients():
     assert str(other).startswith("gradient of `loss` in `params`, which `train_step` takes")
 
 
+def test_a_step_and_another_function_are_compared_as_functions():
+    found = jaxviz.compare(jax.grad(loss), jaxviz.grad(loss), PARAMS, X)
+    assert found.before.step is found.after.step is None
+    assert found.functions == ("loss", "loss")
+
+
 def test_the_explorer_shows_the_gradient_that_the_step_takes():
     explorer, alone = jaxviz.explore(*STEP), jaxviz.explore(*LOSS)
     assert explorer.view.title == "gradient of `loss` in `params`, which `train_step` takes"

@@ -11,7 +11,7 @@ from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.analysis.naming import ROOM, Naming
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import location_of, with_holders
-from jaxviz.derivation import STAGES, Argnums, Derivation
+from jaxviz.derivation import STAGES, Argnums, Derivation, derive
 from jaxviz.features.comparison.alignment import Alignment, align
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.ir.boundary import api_boundary
@@ -305,8 +305,8 @@ def compare(f: Any, g: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
 
     >>> print(jaxviz.compare(loss, faster_loss, params, x))
 
-    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
-    `derive(step, ...)` in its place is about that of the step.
+    For two training steps, which compute a gradient themselves and return more than one number, it is about the gradients that they take;
+    `derive(step, ...)` in their place is about those of the steps. If only one is a training step, both are compared as functions.
 
     Args:
       f, g: functions; or Derivations, Programs or ClosedJaxprs, without further arguments.
@@ -317,6 +317,8 @@ def compare(f: Any, g: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
       the errors of `derive`, for either of them.
     """
     sides = [subject_of(h, args, kwargs, argnums) for h in (f, g)]
+    if len({d.step is None for d in sides}) > 1:
+        sides = [derive(h, *args, argnums=argnums, **kwargs) for h in (f, g)]
     return Comparison(*sides)
 
 
