@@ -1,13 +1,16 @@
 """Reports take a whole model of Equinox, and functions made by its decorators, with the names of the user."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import jaxviz
+from jaxviz.runtime import compilations
+
+REASON = "Equinox and optax are not in every environment of `make test-latest`"
+eqx = pytest.importorskip("equinox", reason=REASON)
+optax = pytest.importorskip("optax", reason=REASON)
 
 
 class Net(eqx.Module):
@@ -166,3 +169,41 @@ def test_a_checkpoint_written_by_hand_takes_the_model():
     )
     with pytest.raises(TypeError):
         jax.checkpoint(batch_loss)(NET, X)
+
+
+class Model(eqx.Module):
+    w: jax.Array
+    run: bool
+    size: int = eqx.field(static=True, default=1)
+
+
+MODEL = Model(jnp.ones(3), True)
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "change"),
+    [
+        (Model(jnp.ones(3), False), jnp.ones(3), "static model.run: True → False"),
+        (Model(jnp.ones(1), True), jnp.ones(3), "model.w: f32[3] → f32[1]"),
+        (MODEL, jnp.ones((2, 3)), "x: f32[3] → f32[2,3]"),
+        (MODEL, 2.0, "static x: not given → 2.0"),
+        (Model(jnp.ones(3), True, 2), jnp.ones(3), "model: a Model with "),
+    ],
+    ids=["leaf", "array", "argument", "number", "static field"],
+)
+def test_what_recompiles_a_function_of_filter_jit(nothing_from_disk, model, x, change):
+    @eqx.filter_jit
+    def step(model, x):
+        return eqx.filter_grad(lambda m: jnp.sum(m.w * x))(model)
+
+    compilations.LOG.clear()  # the other cases have the same definition
+    with jaxviz.watch_compilations():
+        step(MODEL, jnp.ones(3))
+        step(MODEL, jnp.ones(3))
+        assert change in jaxviz.explain_recompile(step, model, x).answer
+        step(model, x)
+    found = jaxviz.explain_recompile(step)
+    assert (found.name, found.count) == ("step", 2)
+    assert change in found.compiled[1].text
+    assert all(r.site.file == __file__ for r in found.compiled)
+    assert jaxviz.explain_recompile(step, MODEL, jnp.ones(3)).answer.endswith("has been compiled: 1.")

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import inspect
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -484,43 +483,6 @@ def test_what_jaxviz_compiles_to_look_at_a_program_is_told_apart():
     assert seen.summary.endswith(f"{len(seen.library)} of jax's own outside of jit, {len(seen.jaxviz)} of jaxviz's own")
     assert "jaxviz's own " in str(seen)
     assert [c["name"] for c in seen.to_dict()["jaxviz"]] == [c.name for c in seen.jaxviz]
-
-
-class Model(eqx.Module):
-    w: jax.Array
-    run: bool
-    size: int = eqx.field(static=True, default=1)
-
-
-MODEL = Model(jnp.ones(3), True)
-
-
-@pytest.mark.parametrize(
-    ("model", "x", "change"),
-    [
-        (Model(jnp.ones(3), False), jnp.ones(3), "static model.run: True → False"),
-        (Model(jnp.ones(1), True), jnp.ones(3), "model.w: f32[3] → f32[1]"),
-        (MODEL, jnp.ones((2, 3)), "x: f32[3] → f32[2,3]"),
-        (MODEL, 2.0, "static x: not given → 2.0"),
-        (Model(jnp.ones(3), True, 2), jnp.ones(3), "model: a Model with "),
-    ],
-    ids=["leaf", "array", "argument", "number", "static field"],
-)
-def test_functions_of_equinox(model, x, change):
-    @eqx.filter_jit
-    def step(model, x):
-        return eqx.filter_grad(lambda m: jnp.sum(m.w * x))(model)
-
-    jaxviz.watch_compilations()
-    step(MODEL, jnp.ones(3))
-    step(MODEL, jnp.ones(3))
-    assert change in jaxviz.explain_recompile(step, model, x).answer
-    step(model, x)
-    found = jaxviz.explain_recompile(step)
-    assert (found.name, found.count) == ("step", 2)
-    assert change in found.compiled[1].text
-    assert all(r.site.file == __file__ for r in found.compiled)
-    assert jaxviz.explain_recompile(step, MODEL, jnp.ones(3)).answer.endswith("has been compiled: 1.")
 
 
 def test_a_mesh_is_called_as_the_user_writes_it():
