@@ -29,7 +29,13 @@ CASES: list[Case] = []
 BODIES = []
 """What `both` registers: (name, body, in_specs, mesh, check_vma, args), to be used inside a shard_map."""
 
-MESH_OF = {"explicit_axes": EXPLICIT, "explicit_axes_in_shard_map": EXPLICIT}
+MESH_OF = {
+    "explicit_axes": EXPLICIT,
+    "explicit_axes_in_shard_map": EXPLICIT,
+    "reduced": EXPLICIT,
+    "unreduced": EXPLICIT,
+    "moved_to_the_host": EXPLICIT,
+}
 """The mesh to set with `jax.set_mesh` to run some of them inside others."""
 
 
@@ -263,3 +269,24 @@ def explicit_axes(x, w):
 @case(jax.device_put(M, NamedSharding(EXPLICIT, P("i", None))), jax.device_put(W, NamedSharding(EXPLICIT, P())))
 def explicit_axes_in_shard_map(x, w):
     return jax.shard_map(lambda x, w: jnp.tanh(x @ w), mesh=EXPLICIT, in_specs=(P("i"), P()), out_specs=P("i"))(x, w)
+
+
+@case(jax.device_put(M, NamedSharding(EXPLICIT, P("i", None))), jax.device_put(W, NamedSharding(EXPLICIT, P())))
+def reduced(x, w):
+    return jnp.tanh(x @ jax.reshard(w, NamedSharding(EXPLICIT, P(None, None, reduced={"i"}))))
+
+
+@case(jax.device_put(M, NamedSharding(EXPLICIT, P(None, "i"))), jax.device_put(W, NamedSharding(EXPLICIT, P("i"))))
+def unreduced(x, w):
+    terms = jnp.einsum("ij,jk->ik", x, w, out_sharding=NamedSharding(EXPLICIT, P(None, None, unreduced={"i"})))
+    return jnp.sin(jax.reshard(terms + terms, NamedSharding(EXPLICIT, P(None, None))))
+
+
+@case(
+    jax.device_put(M, NamedSharding(EXPLICIT, P("i", None))),
+    jax.device_put(W, NamedSharding(EXPLICIT, P())),
+    vmaps=False,
+)
+def moved_to_the_host(x, w):
+    h = jax.device_put(jnp.sin(x @ w), jax.memory.Space.Host)
+    return jax.device_put(h, jax.memory.Space.Device) ** 2

@@ -54,6 +54,7 @@ _PROBE = "watching a jaxviz.probe"
 _LAYOUTS = "the bytes on one device of a function on several devices"
 _DUMPS = "jaxviz.CompiledMemory.from_dump of text"
 _POLICY = "a checkpoint policy"
+_MEMORY_SPACES = "gradients of moves between memories under an explicit mesh"
 _NAN_FLAGS = "jaxviz.find_nan under jax_debug_nans"
 _OPTIONS = "naming the parameters of jax.jit"
 _ON_VALUES = "a function that branches on values"
@@ -237,6 +238,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "core.filter_named_axis_effects": Name("the effects of a body that concern other axes too", _SHARD_MAP),
     "core.shard_aval": Name("the type of the value on one device", _SHARD_MAP),
     "core.unshard_aval": Name("the type of the value on all devices", _SHARD_MAP),
+    "mesh.get_concrete_mesh": Name("the devices of the mesh that is set; jax.sharding.get_mesh raises an error under jit", _MEMORY_SPACES),
     "mesh.use_abstract_mesh": Name("the mesh that JAX knows in a shard_map", _SHARD_MAP),
     "shard_map._all_newly_manual_mesh_names": Name("the axes that a shard_map maps over", _SHARD_MAP),
     "shard_map._as_manual_mesh": Name("the mesh that JAX knows in a shard_map", _SHARD_MAP),

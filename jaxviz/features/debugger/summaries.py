@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxviz.ir import compat
+from jaxviz.runtime.settings import usual_settings
 
 _jit: Callable[[Any], Any] = jax.jit
 
@@ -147,7 +148,8 @@ def summarize(x: Any) -> Summary:
         return Summary(kind, shape, size, note="zeros without a value: the tangents of integers")
     if size == 0:
         return Summary(kind, shape, 0, note="has no elements")
-    found: dict[str, Any] = jax.device_get(_measure(in_plain_type(x)))
+    with usual_settings():
+        found: dict[str, Any] = jax.device_get(_measure(in_plain_type(x)))
     is_whole = aval.dtype == np.bool_ or jnp.issubdtype(aval.dtype, jnp.integer)
     number: Callable[[Any], Any] = int if is_whole else float
     finite, first = int(found["finite"]), int(found["first"])
@@ -176,7 +178,8 @@ def is_finite(x: Any) -> bool:
     dtype = getattr(compat.aval_of(x), "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jnp.inexact) or np.size(x) == 0:
         return True
-    return bool(_all_finite(in_plain_type(x)))
+    with usual_settings():
+        return bool(_all_finite(in_plain_type(x)))
 
 
 @_jit
@@ -190,8 +193,12 @@ def in_plain_type(x: Any) -> Any:
     sharding = x.sharding
     if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
         return x
+    spec = PartitionSpec(*sharding.spec.partitions)
+    if spec != sharding.spec:  # the devices hold terms of a sum
+        with jax.set_mesh(sharding.mesh):
+            x = jax.reshard(x, spec)
     mesh = Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
-    return jax.device_put(x, NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind))
+    return jax.device_put(x, NamedSharding(mesh, spec, memory_kind=sharding.memory_kind))
 
 
 def _flat_index(shape: tuple[int, ...]) -> Any:
@@ -319,10 +326,11 @@ def fingerprint(x: Any) -> np.ndarray:
     aval = compat.aval_of(x)
     if not hasattr(aval, "dtype") or compat.is_float0(aval) or aval.size == 0:
         return np.zeros(3)
-    x = in_plain_type(x)
-    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
-    return np.asarray(_fingerprint(x), np.float64)
+    with usual_settings():
+        x = in_plain_type(x)
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
+        return np.asarray(_fingerprint(x), np.float64)
 
 
 @_jit

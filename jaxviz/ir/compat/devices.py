@@ -9,10 +9,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import AbstractMesh, NamedSharding
 
 from jaxviz.ir.compat.custom_rules import Axis
+from jaxviz.ir.compat.jaxprs import device_put_p
 from jaxviz.ir.compat.private import _batching, _config, _core, _mesh, _pxla, _shard_map
-from jaxviz.ir.compat.values import aval_of
+from jaxviz.ir.compat.values import aval_of, is_tracer
 from jaxviz.ir.syntax import Operation
 
 
@@ -156,3 +158,31 @@ def axis_per_device(axis: Axis, mesh: Any) -> Axis:
         return axis
     n = math.prod(mesh.shape[name] for name in axis.spmd_name)
     return _batching.AxisData(axis.name, axis.size // n, axis.spmd_name, axis.explicit_mesh_axis)
+
+
+def abstract_moves(jaxpr: Any) -> list[int]:
+    """The equations of a jaxpr that move values to the devices of an abstract mesh: the transposes of moves between memories."""
+    moves = ((i, e.params["devices"]) for i, e in enumerate(jaxpr.eqns) if e.primitive is device_put_p)
+    return [i for i, devices in moves if any(map(_is_abstract, devices))]
+
+
+def on_meshes_of(values: Iterable[Any], jaxpr: Any, moves: Iterable[int]) -> Any:
+    """A jaxpr whose moves go to the devices of these values, or of the mesh that is set: outside `jit`, JAX does not move to an abstract mesh.
+
+    Args:
+      values: its arguments and constants.
+      jaxpr, moves: the jaxpr, and the equations from `abstract_moves`.
+    """
+    placed = [getattr(x, "sharding", None) for x in values if isinstance(x, jax.Array) and not is_tracer(x)]
+    meshes = [s.mesh for s in placed if isinstance(s, NamedSharding)]
+    of = {mesh.abstract_mesh: mesh for mesh in (_mesh.get_concrete_mesh(), *meshes)}
+    on_mesh = lambda d: NamedSharding(of[d.mesh], d.spec, memory_kind=d.memory_kind)
+    eqns = list(jaxpr.eqns)
+    for i in moves:
+        devices = [on_mesh(d) if _is_abstract(d) and d.mesh in of else d for d in eqns[i].params["devices"]]
+        eqns[i] = eqns[i].replace(params={**eqns[i].params, "devices": tuple(devices)})
+    return jaxpr.replace(eqns=eqns)
+
+
+def _is_abstract(sharding: Any) -> bool:
+    return isinstance(getattr(sharding, "mesh", None), AbstractMesh)

@@ -25,6 +25,7 @@ from jaxviz.ir.compat.custom_rules import (
     _with_unused_inputs,
     closed_over_by_jvp_rule_error,
 )
+from jaxviz.ir.compat.devices import abstract_moves, on_meshes_of
 from jaxviz.ir.compat.jaxprs import is_ref, unknown_debug_info
 from jaxviz.ir.compat.private import _ad, _api, _config, _core, _lu, _pe, _source, _xla_client, dtypes
 from jaxviz.ir.compat.values import Copies, concrete_value
@@ -502,9 +503,11 @@ def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
 
     JAX's function switches it off while it runs, and afterwards it stays off in this thread for calls whose program is already compiled.
     """
+    moves = abstract_moves(jaxpr.jaxpr)
 
     def fun(*args: Any) -> list[Any]:
-        return list(_core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args))
+        opened = on_meshes_of((*jaxpr.consts, *args), jaxpr.jaxpr, moves) if moves else jaxpr.jaxpr
+        return list(_core.eval_jaxpr(opened, jaxpr.consts, *args))
 
     return fun
 

@@ -8,6 +8,7 @@ import nested_programs  # noqa: F401  enters its programs into the table
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from programs import CASES, M, W, X, arange
 
 import jaxviz
@@ -44,6 +45,20 @@ def test_the_gradient_is_jax_s(move):
     close(s.result, mlp(W, M))
     for got, wanted in zip(s.gradient, jax.tree.leaves(jax.grad(mlp)(W, M)), strict=True):
         close(got, wanted)
+
+
+def test_under_strict_promotion_and_an_explicit_mesh_it_shows_the_same():
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Explicit,))
+    x = jax.device_put(M[:2], NamedSharding(mesh, PartitionSpec("i")))
+    shown = lambda s: [str(s), str(s.into()), str(s.run())]
+    want = shown(jaxviz.step(mlp, W, M[:2]))
+    with jax.numpy_dtype_promotion("strict"):
+        assert shown(jaxviz.step(mlp, W, M[:2])) == want
+    with jax.set_mesh(mesh):
+        s = jaxviz.step(mlp, W, x)
+        assert [text.count("\n") for text in shown(s)] == [text.count("\n") for text in want]
+        for got, wanted in zip(s.gradient, jax.tree.leaves(jax.grad(mlp)(W, x)), strict=True):
+            close(got, wanted)
 
 
 def test_results_are_there_when_they_have_been_made():

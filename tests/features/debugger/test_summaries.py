@@ -133,6 +133,38 @@ def test_an_array_laid_out_over_devices_is_one_array(kind):
     assert same_fingerprint(fingerprint(jnp.asarray(x)), fingerprint(laid_out))
 
 
+SETTINGS = {
+    "explicit mesh": lambda: jax.set_mesh(LINE),
+    "strict types": lambda: jax.numpy_dtype_promotion("strict"),
+    "strict ranks": lambda: jax.numpy_rank_promotion("raise"),
+    "checks for NaNs": lambda: jax.debug_nans(True),
+    "no jit": jax.disable_jit,
+}
+LINE = jax.make_mesh((8,), ("i",), axis_types=(AxisType.Explicit,))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.complex64, bool])
+def test_they_do_not_depend_on_the_user_s_settings(setting, dtype):
+    x = samples(np.float32, 64).astype(dtype)
+    x[3] = np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0
+    x = jax.device_put(x, NamedSharding(LINE, PartitionSpec("i")))
+    made = [summarize(x), is_finite(x), fingerprint(x).tolist()]
+    with SETTINGS[setting]():
+        assert made == [summarize(x), is_finite(x), fingerprint(x).tolist()]
+        assert summarize(2.0).max == 2.0
+
+
+def test_terms_of_a_sum_on_several_devices_are_added_up():
+    w = jnp.arange(8.0)
+    sharded = jax.device_put(w, NamedSharding(LINE, PartitionSpec("i")))
+    with jax.set_mesh(LINE):
+        terms = jnp.einsum("i,i->", sharded, sharded, out_sharding=PartitionSpec(unreduced={"i"}))
+        assert summarize(terms).max == float(w @ w)
+        assert fingerprint(terms)[1] == float(w @ w)
+    assert jax.typeof(terms).sharding.spec.unreduced
+
+
 def test_the_picture_is_small_and_shows_where_nan_is():
     x = np.arange(1000.0 * 300).reshape(1000, 300).astype(np.float32)
     x[500, 100] = np.nan

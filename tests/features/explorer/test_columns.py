@@ -266,7 +266,9 @@ def rows_named(view, primitive, stage="primal"):
     return [r for r in range(*view.stage(stage).equations) if text(view, "equation_primitive", r) == primitive]
 
 
-@pytest.mark.parametrize("case", ["data_parallel_loss", "psum_of_two_axes", "explicit_axes_in_shard_map", "pmap"])
+@pytest.mark.parametrize(
+    "case", ["data_parallel_loss", "psum_of_two_axes", "explicit_axes_in_shard_map", "pmap", "reduced", "unreduced"]
+)
 def test_types_show_axes_as_jax_prints_them(case):
     view, case = device_view(case), named(case)
     printed = str(jax.make_jaxpr(case.fun)(*case.args))
