@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any
@@ -21,6 +21,7 @@ from jax.interpreters import batching
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.walk import with_holders
 from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, placed_at, positions
+from jaxviz.functions.vjp_function import Transposable, vjp_of
 from jaxviz.higher_order import of
 from jaxviz.higher_order.jit import JIT, jit_operation
 from jaxviz.higher_order.shard_map import SHARD_MAP
@@ -31,7 +32,9 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 from jaxviz.ir.trace import Traced, trace_call, with_fixed
 from jaxviz.report.tables import nbytes
-from jaxviz.transforms.driver import with_constants_as_inputs
+from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.driver import Mask, with_constants_as_inputs
+from jaxviz.transforms.inline import inlined_where
 
 pass_p: Any = Primitive("gradient_pass")
 """The forward or the backward pass of a gradient, while a step is traced."""
@@ -48,6 +51,18 @@ def _batched(*_: Any, **__: Any) -> Any:
 
 
 batching.primitive_batchers[pass_p] = _batched
+
+
+class _NotAnEquation(Exception):
+    """A backward pass is used in a way that is not one equation of the step.
+
+    Args:
+      mark: of which gradient.
+    """
+
+    def __init__(self, mark: int):
+        super().__init__(mark)
+        self.mark = mark
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +152,8 @@ class _Opening:
         self.n_results = n_results
         self.mark = mark
         self.done: dict[Program, Program] = {}
-        self.kept: dict[int, tuple[Atom, ...]] = {}
-        """For each gradient, the residuals of the latest forward pass."""
+        self.kept: dict[tuple[Atom, ...], tuple[Atom, ...]] = {}
+        """For the residuals of each forward pass, those of the pass in its place."""
         self.forward: dict[Equation, int] = {}
         self.backward: set[Equation] = set()
 
@@ -155,17 +170,29 @@ class _Opening:
         passes, n_results = self.passes[mark], self.n_results[mark]
         if e.params["is_forward"]:
             residuals = [Var(a.aval) for a in passes.forward.outvars[n_results:]]
-            self.kept[mark] = tuple(residuals)
+            self.kept[e.outvars[n_results:]] = tuple(residuals)
             outvars = (*e.outvars[:n_results], *residuals)
             made = Equation(_call(passes.forward), e.invars, outvars, e.source)
             if mark == self.mark:
                 self.forward[made] = n_results
         else:
-            cotangents = e.invars[len(e.invars) - e.params["n_cotangents"] :]
-            made = Equation(_call(passes.backward), (*self.kept[mark], *cotangents), e.outvars, e.source)
+            residuals_read, cotangents = _split(e)
+            backward = _wanted_of(passes.backward, e.params["wanted"])
+            made = Equation(_call(backward), (*self.kept[residuals_read], *cotangents), e.outvars, e.source)
             if mark == self.mark:
                 self.backward.add(made)
         return made
+
+
+def _split(backward: Equation) -> tuple[tuple[Atom, ...], tuple[Atom, ...]]:
+    """The residuals and the cotangents that a backward pass reads."""
+    n = len(backward.invars) - backward.params["n_cotangents"]
+    return backward.invars[:n], backward.invars[n:]
+
+
+def _wanted_of(backward: Program, wanted: Sequence[bool]) -> Program:
+    """A backward pass with only these of its cotangents, of the same inputs."""
+    return backward if all(wanted) else dce_program(backward, wanted, [True] * len(backward.invars))[0]
 
 
 def _call(program: Program) -> Operation:
@@ -195,19 +222,63 @@ def trace_training_step(
     """
     *_, is_input = flat_arguments(args, kwargs, wanted)
     call, inputs, info = with_fixed(f, args, kwargs, is_input)
-    taken: list[Derivation] = []
-    try:
-        with compat.replaced_vjp(partial(_taken, taken)):
-            traced = trace_call(call, inputs, debug_info=info)
-    except _Mapped:
-        return None
-    found = {e.params["mark"]: within for e, within in with_holders(traced.program) if e.primitive is pass_p}
-    if not found or traced.program.is_path:
+    left_to_jax: set[int] = set()
+    while True:
+        taken: list[Derivation] = []
+        try:
+            with compat.replaced_vjp(partial(_taken, taken, left_to_jax)):
+                traced = trace_call(call, inputs, debug_info=info)
+            program = _with_passes_together(traced.program)
+            break
+        except _Mapped:
+            return None
+        except _NotAnEquation as refused:
+            left_to_jax.add(refused.mark)
+    found = {e.params["mark"]: within for e, within in with_holders(program) if e.primitive is pass_p}
+    if not found or program.is_path:
         return None
     size = lambda mark: sum(nbytes(a.aval) for a in taken[mark].linearized.residuals)
     mark = max(found, key=size)
     maps = tuple(e.operation for e in found[mark] if of(e) is SHARD_MAP)
-    return TrainingStep(traced.program, tuple(taken), mark, maps, tuple(map(placed_at, inputs)))
+    return TrainingStep(program, tuple(taken), mark, maps, tuple(map(placed_at, inputs)))
+
+
+def _with_passes_together(program: Program) -> Program:
+    """A step in which each backward pass is in the same program as its forward pass.
+
+    What `jax.vjp` returns may be a result of a jitted function and an argument of another: these calls are inlined.
+
+    Raises:
+      _NotAnEquation: a backward pass reads other values than the residuals of a forward pass.
+    """
+    if any(_apart(program)):
+        program = inlined_where(program, lambda e: of(e) is JIT and any(_is_apart(p) for _, p in e.programs))
+    for e in _apart(program):
+        raise _NotAnEquation(e.params["mark"])
+    return program
+
+
+def _is_apart(program: Program) -> bool:
+    """Whether a forward pass in a program has no backward pass in it, or the reverse."""
+    backward = {e.params["mark"] for e, _ in with_holders(program) if _is_pass(e, is_forward=False)}
+    forward = {e.params["mark"] for e, _ in with_holders(program) if _is_pass(e, is_forward=True)}
+    return backward != forward or any(_apart(program))
+
+
+def _apart(program: Program) -> Iterator[Equation]:
+    """The backward passes whose residuals are not those of a forward pass in the same program."""
+    residuals: set[tuple[Atom, ...]] = set()
+    for e in program.equations:
+        if _is_pass(e, is_forward=True):
+            residuals.add(e.outvars[e.params["n_results"] :])
+        elif _is_pass(e, is_forward=False) and _split(e)[0] not in residuals:
+            yield e
+        for _, nested in e.programs:
+            yield from _apart(nested)
+
+
+def _is_pass(e: Equation, is_forward: bool) -> bool:
+    return e.primitive is pass_p and e.params["is_forward"] is is_forward
 
 
 def step_of(
@@ -369,8 +440,8 @@ class _Call:
 
 
 def _taken(
-    taken: list[Derivation], original: Callable[..., Any], fun: Callable[..., Any], *primals: Any, has_aux: bool = False,
-    **options: Any,
+    taken: list[Derivation], left_to_jax: Collection[int], original: Callable[..., Any], fun: Callable[..., Any],
+    *primals: Any, has_aux: bool = False, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The result of `jax.vjp`, with its passes as one equation each."""
     call = _Call.of(fun, primals, has_aux, options)
@@ -379,33 +450,52 @@ def _taken(
         return given
     traced, program, consts = call.traced, call.program, call.consts
     n_consts, avals = len(consts), [v.aval for v in traced.program.invars]
-    active = [i + n_consts for i, a in enumerate(avals) if not compat.is_float0(a.to_tangent_aval())]
+    nonzeros = [not compat.is_float0(a.to_tangent_aval()) for a in avals]
+    active = [i + n_consts for i, nonzero in enumerate(nonzeros) if nonzero]
     derivation = replace(derive(program, argnums=active), n_results=traced.n_results)
-    mark = len(taken)
+    mark, n = len(taken), len(program.outvars)
     taken.append(derivation)
-    n = len(program.outvars)
+    if mark in left_to_jax:
+        given = original(fun, *primals, has_aux=has_aux)
+        return given
     outs = pass_p.bind(
-        *consts, *traced.leaves, mark=mark, is_forward=True, out_avals=_types(derivation.forward.outvars)
+        *consts, *traced.leaves, mark=mark, is_forward=True, n_results=n, out_avals=_types(derivation.forward.outvars)
     )
     value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
-    residuals = outs[n:]
+    known = _BackwardPass(traced, derivation, nonzeros, mark)
+    pull = vjp_of(known, jax.tree.structure(primals), traced.out_tree, outs[n:])
+    return (value, pull, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, pull)
 
-    def pull_back(cotangent: Any) -> Any:
-        leaves = map(compat.canonicalize, jax.tree.leaves(cotangent))
-        given = [ct for ct, nz in zip(leaves, derivation.linearized.nonzeros_out, strict=False) if nz]
-        backward = derivation.backward
-        made = iter(
-            pass_p.bind(
-                *residuals, *given, mark=mark, is_forward=False, n_cotangents=len(given), out_avals=_types(backward.outvars)
-            )
+
+class _BackwardPass(Transposable):
+    """What a `VJP` knows of a function whose backward pass is one equation of a step.
+
+    Args:
+      traced, derivation, nonzeros: the call, its derivation, and which of its flat arguments carry a tangent.
+      mark: the number of the gradient in the step.
+    """
+
+    def __init__(self, traced: Traced, derivation: Derivation, nonzeros: Sequence[bool], mark: int):
+        super().__init__(traced, derivation.linearized, nonzeros)
+        self.derivation = derivation
+        self.mark = mark
+
+    def cotangents(
+        self, residuals: Sequence[Any], cts: Sequence[Any], wanted: Mask, logs: bool
+    ) -> tuple[Iterator[Any], Mask, Any]:
+        """See `Transposable`; a zero is written out."""
+        if logs:
+            raise _NotAnEquation(self.mark)
+        given = [compat.zeros(ct.aval) if compat.is_zero(ct) else ct for ct in cts]
+        reached = self.derivation.reached[len(self.derivation.reached) - len(self.nonzeros_in) :]
+        reached = [r for r, nonzero in zip(reached, self.nonzeros_in, strict=True) if nonzero]
+        of_reached = tuple([w for w, r in zip(wanted, reached, strict=True) if r])
+        types = _types(self.derivation.backward.outvars)
+        outs = pass_p.bind(
+            *residuals, *given, mark=self.mark, is_forward=False, n_cotangents=len(given), wanted=of_reached,
+            out_avals=tuple([t for t, w in zip(types, of_reached, strict=True) if w]),
         )  # fmt: skip
-        found = [
-            next(made) if reached else compat.zeros(a.to_ct_aval())
-            for a, reached in zip(avals, derivation.reached[n_consts:], strict=True)
-        ]
-        return jax.tree.unflatten(jax.tree.structure(primals), found)
-
-    return (value, pull_back, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, pull_back)
+        return iter(outs), tuple([w and r for w, r in zip(wanted, reached, strict=True)]), None
 
 
 def _types(atoms: Sequence[Atom]) -> tuple[Any, ...]:

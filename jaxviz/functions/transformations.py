@@ -10,7 +10,7 @@ import jax
 from jax.tree_util import Partial
 
 from jaxviz.derivation import in_bounds
-from jaxviz.functions.vjp_function import vjp_function
+from jaxviz.functions.vjp_function import Transposable, vjp_of
 from jaxviz.higher_order.custom_vjp import is_backward_rule
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -273,7 +273,7 @@ def vjp(
     value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
     in_tree = jax.tree.structure(primals)
     saveable = compat.flags(saveable_args, in_tree, "saveable_args")
-    f_vjp = vjp_function(traced, parts, nonzeros, in_tree, outs[n:], saveable)
+    f_vjp = vjp_of(Transposable(traced, parts, nonzeros), in_tree, traced.out_tree, outs[n:], saveable)
     return (value, f_vjp, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, f_vjp)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -61,6 +61,30 @@ class Transposable:
                 )
             self._found[given, wanted, logs] = found
         return found
+
+    def cotangents(
+        self, residuals: Sequence[Any], cts: Sequence[Any], wanted: Mask, logs: bool
+    ) -> tuple[Iterator[Any], Mask, Any]:
+        """The cotangents of the arguments that carry a tangent.
+
+        Args:
+          residuals: their values.
+          cts: the cotangents of the results that depend on these arguments; some may be symbolic zeros.
+          wanted: which are computed.
+          logs: whether logged values follow them.
+
+        Returns:
+          those that are not zero, which these are, and the tree of the logged values, None without any.
+        """
+        given = tuple([not compat.is_zero(ct) for ct in cts])
+        inputs = [*residuals, *(ct for ct, g in zip(cts, given, strict=True) if g)]
+        try:
+            found = self.transposed(given, wanted, logs)
+        except compat.ConcretizationTypeErrors:
+            if not are_concrete(inputs):
+                raise
+            found = self.transposed_at(given, logs, list(map(compat.concrete_value, inputs)))
+        return iter(_evaluate(found.backward, inputs)), found.nonzeros_out, found.logs
 
     def transposed_at(self, given: Mask, logs: bool, at: Sequence[Any] | None) -> Transposed:
         """The backward program, at these values of the residuals and the given cotangents, for rules whose Python looks at values."""
@@ -153,19 +177,17 @@ register_pytree_node(
 )
 
 
-def vjp_function(
-    traced: Traced, parts: Linearized, nonzeros: Sequence[bool], in_tree: Any, residuals: Sequence[Any],
-    saveable: Sequence[bool],
-) -> VJP:  # fmt: skip
-    """The `VJP` with these values of its residuals, and of its `saveable` arguments."""
-    known = Transposable(traced, parts, nonzeros)
+def vjp_of(
+    known: Transposable, in_tree: Any, out_tree: Any, residuals: Sequence[Any], saveable: Sequence[bool] | None = None
+) -> VJP:
+    """The `VJP` with these values of its residuals, and of its `saveable` arguments, by default all."""
     saved = {i: x for i, x in zip(known.from_argument, residuals, strict=True) if i is not None}
     arguments = [
         saved[i] if i in saved and kept else compat.not_saveable() if i in saved else compat.NOT_NEEDED
-        for i, kept in enumerate(saveable)
+        for i, kept in enumerate(saveable or [True] * in_tree.num_leaves)
     ]
     opaque = [x for i, x in zip(known.from_argument, residuals, strict=True) if i is None]
-    return VJP(known, in_tree, traced.out_tree, list(compat.nested_like(in_tree, arguments)), opaque)
+    return VJP(known, in_tree, out_tree, list(compat.nested_like(in_tree, arguments)), opaque)
 
 
 @api_boundary
@@ -179,24 +201,16 @@ def _pull_back(
     cts = [ct if compat.is_zero(ct) else compat.canonicalize(ct) for ct in cts]
     compat.check_cotangent_types(cts, known.out_avals)
     cts = [ct for ct, nonzero in zip(cts, known.nonzeros_out, strict=True) if nonzero]
-    given = tuple([not compat.is_zero(ct) for ct in cts])
     nonzeros = [x for x, nonzero in zip(accumulators, known.nonzeros_in, strict=True) if nonzero]
     wanted = tuple([not compat.is_unwanted(x) for x in nonzeros])
-    inputs = [*residuals, *(ct for ct, g in zip(cts, given, strict=True) if g)]
-    try:
-        backward = known.transposed(given, wanted, want_logs)
-    except compat.ConcretizationTypeErrors:
-        if not are_concrete(inputs):
-            raise
-        backward = known.transposed_at(given, want_logs, list(map(compat.concrete_value, inputs)))
-    outs = iter(_evaluate(backward.backward, inputs))
-    for x, nonzero in zip(nonzeros, backward.nonzeros_out, strict=True):
+    outs, reached, logged = known.cotangents(residuals, cts, wanted, want_logs)
+    for x, nonzero in zip(nonzeros, reached, strict=True):
         if nonzero:
             x.accum(next(outs))
     result = jax.tree.unflatten(in_tree, list(map(compat.accumulated, accumulators)))
     if not want_logs:
         return result
-    return result, {} if backward.logs is None else jax.tree.unflatten(backward.logs, outs)
+    return result, {} if logged is None else jax.tree.unflatten(logged, outs)
 
 
 def _evaluate(backward: Program, inputs: list[Any]) -> list[Any]:

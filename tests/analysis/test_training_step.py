@@ -119,9 +119,48 @@ def unread(params, momentum, batch):
     return updated(params, momentum, jax.grad(lambda p: loss(p[:2], batch))(params))
 
 
+def forward_and_backward(params, momentum, batch):
+    forward, backward = jax.fwd_and_bwd(lambda p: loss(p, batch), argnums=0)
+    value, pull = forward(params)
+    return *updated(params, momentum, backward(pull, jnp.ones_like(value))), value
+
+
+def through_jit(params, momentum, batch):
+    value, pull = jax.jit(lambda p, b: jax.vjp(partial(loss, batch=b), p))(params, batch)
+    (gradient,) = jax.jit(lambda pull, ct: pull(ct))(pull, jnp.ones_like(value))
+    return *updated(params, momentum, gradient), value
+
+
+def taken_apart(params, momentum, batch):
+    """What `jax.vjp` returns is a pytree."""
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+    leaves, tree = jax.tree.flatten(pull)
+    (gradient,) = jax.tree.unflatten(tree, leaves)(jnp.ones_like(value))
+    return *updated(params, momentum, gradient), value
+
+
+def into_references(params, momentum, batch):
+    total = jax.tree.map(lambda p: jax.new_ref(jnp.zeros_like(p)), params)
+
+    def add(_, part):
+        value, pull = jax.vjp(lambda p: loss(p, part), params)
+        pull.with_refs(total)(jnp.ones_like(value))
+        return None, value
+
+    lax.scan(add, None, jax.tree.map(lambda a: a.reshape(4, 2, *a.shape[1:]), batch))
+    return updated(params, momentum, [t[...] for t in total])
+
+
+def some_wanted(params, momentum, batch):
+    value, pull = jax.vjp(lambda p, x: loss(p, {**batch, "x": x}), params, batch["x"])
+    kinds = jax.tree.map(lambda _: jax.ad.GradValue(), params), jax.ad.DontWant()
+    gradient, _ = pull.with_refs(*kinds)(jnp.ones_like(value))
+    return *updated(params, momentum, gradient), value
+
+
 STEPS = (
     plain, aux, closed_over, jitted, two_arguments, by_vjp, accumulated, two_gradients, penalized, on_devices,
-    exchanging, unread,
+    exchanging, unread, forward_and_backward, through_jit, taken_apart, into_references, some_wanted,
 )  # fmt: skip
 
 
@@ -141,13 +180,66 @@ def test_a_step_with_its_passes_as_equations_gives_what_jax_gives(step):
     agrees(step, step_function(found))
 
 
-@pytest.mark.parametrize("step", [plain, aux, jitted, accumulated], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "step", [plain, aux, jitted, accumulated, through_jit, into_references, some_wanted], ids=lambda f: f.__name__
+)
 def test_another_function_may_take_the_place_of_the_one_that_is_differentiated(step):
     found = trace_training_step(step, (W, W, BATCH), {})
     types = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in found.gradient.primal.in_avals)
     checkpointed = jaxviz.trace(jax.checkpoint(as_function(found.gradient.primal)))(*types)
     agrees(step, step_function(found, checkpointed))
     assert derive_like(checkpointed, found.gradient).n_results == found.gradient.n_results
+
+
+def twice_in_turn(params, momentum, batch):
+    """Both forward passes come before the backward passes, and JAX traces each pass once."""
+    forward, backward = jax.fwd_and_bwd(loss, argnums=0)
+    first, second = (forward(params, jax.tree.map(lambda a: a[part], batch)) for part in (slice(0, 4), slice(4, 8)))
+    gradients = [backward(pull, jnp.ones_like(value)) for value, pull in (first, second)]
+    return updated(params, momentum, jax.tree.map(jnp.add, *gradients))
+
+
+def test_the_passes_of_several_calls_belong_together():
+    found = trace_training_step(twice_in_turn, (W, W, BATCH), {})
+    opened = found.opened()
+    assert len(opened.forward) == len(opened.backward) == 2
+    agrees(twice_in_turn, as_function(opened.program))
+    agrees(twice_in_turn, step_function(found))
+
+
+def test_a_cotangent_that_is_not_wanted_is_not_computed():
+    (wanted,) = trace_training_step(some_wanted, (W, W, BATCH), {}).opened().backward
+    (whole,) = trace_training_step(two_arguments, (W, W, BATCH), {}).opened().backward
+    n_equations = lambda e: sum(1 for _, p in e.programs for _ in p.walk())
+    assert len(wanted.outvars) == len(whole.outvars) - 1
+    assert n_equations(wanted) < n_equations(whole)
+
+
+def other_argument(params, momentum, batch):
+    """The argument that is a residual is replaced by another value."""
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+    pull.args_res[0] = jax.tree.map(lambda p: 2.0 * p, params)
+    (gradient,) = pull(jnp.ones_like(value))
+    return *updated(params, momentum, gradient), value
+
+
+def in_two_loops(params, momentum, batch):
+    parts = jax.tree.map(lambda a: a.reshape(4, 2, *a.shape[1:]), batch)
+    _, pulls = lax.scan(lambda c, part: (c, jax.vjp(lambda p: loss(p, part), params)[1]), None, parts)
+    add = lambda total, pull: (jax.tree.map(jnp.add, total, pull(jnp.ones(()))[0]), None)
+    return updated(params, momentum, lax.scan(add, jax.tree.map(jnp.zeros_like, params), pulls)[0])
+
+
+@pytest.mark.parametrize("step", [other_argument, in_two_loops], ids=lambda f: f.__name__)
+def test_a_pass_that_is_not_one_equation_is_left_to_jax(step):
+    assert trace_training_step(step, (W, W, BATCH), {}) is None
+
+    def both(params, momentum, batch):
+        return step(*plain(params, momentum, batch), batch)
+
+    found = trace_training_step(both, (W, W, BATCH), {})
+    agrees(both, as_function(found.opened().program))
+    agrees(both, step_function(found))
 
 
 def test_the_function_and_its_arguments_have_the_names_of_the_source():
