@@ -491,7 +491,8 @@ def _has_tangent(aval: Any) -> bool:
 
 def _is_array(x: Any) -> bool:
     """Whether an argument that is not differentiated is an input, rather than a fixed value that JAX would write in place."""
-    return compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct) or (hasattr(x, "ndim") and x.ndim > 0)
+    is_array = compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct) or (hasattr(x, "ndim") and x.ndim > 0)
+    return is_array or compat.is_hi_value(x)
 
 
 def _jax_residuals_of_call(
@@ -520,12 +521,7 @@ def _jax_residuals_of_call(
 
 def _jax_residuals_of_program(program: Program, nonzeros: Sequence[bool]) -> Counter[str]:
     fun = as_function(_held_as_constants(program))
-    return _jax_residuals_of_call(
-        fun,
-        tuple(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in program.in_avals),
-        nonzeros,
-        False,
-    )
+    return _jax_residuals_of_call(fun, tuple(map(compat.stand_in, program.in_avals)), nonzeros, False)
 
 
 def _held_as_constants(program: Program) -> Program:

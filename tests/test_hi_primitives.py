@@ -1,11 +1,14 @@
 """High-level primitives, named calls and other primitives with nested programs that are in no shared table."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import hijax
 
 try:
     from jax.experimental.hijax import HiPrim
@@ -108,3 +111,111 @@ def test_a_call_is_transposed_from_within():
     called = lambda x: call.bind(x, **call.get_bind_params({"call_jaxpr": jaxpr}))
     want = jax.linear_transpose(called, X)([X])[0]
     np.testing.assert_allclose(jaxviz.linear_transpose(called, X)([X])[0], want, rtol=1e-6)
+
+
+# --- hi types ---------------------------------------------------------------------------------------------------------
+
+
+def array_type(shape, dtype="float32"):
+    return hijax.ShapedArray(shape, jnp.dtype(dtype))
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """An array in 8 bits, with a scale for each row."""
+
+    whole: jax.Array
+    scale: jax.Array
+
+
+@dataclass(frozen=True)
+class QuantizedType(hijax.HiType):
+    shape: tuple
+
+    def lo_ty(self):
+        return [array_type(self.shape, "int8"), array_type(self.shape[:1])]
+
+    def lower_val(self, x):
+        return [x.whole, x.scale]
+
+    def raise_val(self, whole, scale):
+        return Quantized(whole, scale)
+
+    def to_tangent_aval(self):
+        return array_type(self.shape)
+
+    def str_short(self, short_dtypes=False, mesh_axis_types=False):
+        return f"q8{list(self.shape)}"
+
+
+hijax.register_hitype(Quantized, lambda x: QuantizedType(x.whole.shape))
+
+
+class Restored(HiPrim):
+    def __init__(self, aval):
+        self.in_avals, self.out_aval, self.params = (aval,), aval.to_tangent_aval(), {}
+        super().__init__()
+
+    def expand(self, x):
+        return x.whole.astype(jnp.float32) * x.scale[:, None]
+
+    def vjp_fwd(self, nonzeros, x):
+        return self(x), x
+
+    def vjp_bwd_retval(self, x, ct):
+        return (ct,)
+
+
+class Compressed(HiPrim):
+    def __init__(self, aval):
+        self.in_avals, self.out_aval, self.params = (aval,), QuantizedType(aval.shape), {}
+        super().__init__()
+
+    def expand(self, x):
+        scale = jnp.max(jnp.abs(x), axis=1) / 127.0
+        return Quantized(jnp.round(x / scale[:, None]).astype(jnp.int8), scale)
+
+    def vjp_fwd(self, nonzeros, x):
+        return self(x), None
+
+    def vjp_bwd_retval(self, _, ct):
+        return (ct,)
+
+
+def restored(x):
+    return Restored(jax.typeof(x))(x)
+
+
+WEIGHTS = Quantized(jnp.ones((8, 4), jnp.int8), jnp.ones(8))
+NBYTES = WEIGHTS.whole.nbytes + WEIGHTS.scale.nbytes
+
+
+def quantized_loss(weights, x, bias):
+    return jnp.sum(jnp.tanh(restored(weights) @ x + bias))
+
+
+def test_an_argument_of_a_hi_type_weighs_what_it_consists_of():
+    args = WEIGHTS, jnp.ones(4), jnp.ones(8)
+    memory = jaxviz.memory(quantized_loss, *args, argnums=1)
+    rows = {row.what: row.nbytes for row in memory.alive if row.kind == "argument"}
+    assert rows == {"weights": NBYTES, "x": 16, "bias": 32}
+    assert jaxviz.derive(quantized_loss, *args, argnums=1).check()
+
+
+@pytest.mark.values
+def test_an_argument_of_a_hi_type_is_one_of_the_compiled_program():
+    args = WEIGHTS, jnp.ones(4), jnp.ones(8)
+    compiled = jaxviz.compiled_memory(quantized_loss, *args, argnums=1)
+    rows = sorted((row.what, row.nbytes) for row in compiled.at_peak if row.kind == "argument")
+    assert rows == [("bias", 32), ("weights", 32), ("weights", 32), ("x", 16)]
+    assert "compiling" in jaxviz.compile_cost(quantized_loss, *args, argnums=1).summary
+    assert "no collectives" in jaxviz.collectives(quantized_loss, *args, argnums=1).summary
+
+
+def test_a_residual_of_a_hi_type_weighs_what_it_consists_of():
+    def loss(w):
+        return jnp.sum(restored(Compressed(jax.typeof(w))(w)))
+
+    (saved,) = jaxviz.residuals(loss, jnp.ones((8, 4)))
+    assert saved.type == "q8[8, 4]"
+    assert saved.nbytes == NBYTES

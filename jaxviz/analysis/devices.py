@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from jaxviz.derivation import Derivation
+from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Atom, Program
@@ -133,12 +134,7 @@ def input_types(derivation: Derivation) -> list[jax.ShapeDtypeStruct]:
 
 def types_to_lower(program: Program, placed: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
     """The types of a program's inputs, with the shardings of inputs on several devices."""
-    return [
-        jax.ShapeDtypeStruct(
-            v.aval.shape, v.aval.dtype, sharding=s if _is_spread(s) else None, weak_type=v.aval.weak_type
-        )
-        for v, s in zip(program.invars, placed, strict=True)
-    ]
+    return [compat.stand_in(v.aval, s if _is_spread(s) else None) for v, s in zip(program.invars, placed, strict=True)]
 
 
 @usual_stack

@@ -242,9 +242,7 @@ def _gradient(
     inputs = [v.aval for v, nz in zip(derivation.primal.invars, derivation.nonzeros, strict=True) if nz]
     formed = derivation.transposed.nonzeros_out
     n_inputs, n_results = len(types), len(derivation.forward.outvars) - derivation.n_residuals
-    cotangents = [
-        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in derivation.backward.invars[derivation.n_residuals :]
-    ]
+    cotangents = [compat.stand_in(v.aval) for v in derivation.backward.invars[derivation.n_residuals :]]
     # As in jax.grad, the cotangent of a scalar is a constant.
     is_number = n_results == 1 and len(cotangents) == 1 and cotangents[0].shape == ()
 

@@ -487,8 +487,8 @@ class _BackwardPass(Transposable):
         if logs:
             raise _NotAnEquation(self.mark)
         given = [compat.zeros(ct.aval) if compat.is_zero(ct) else ct for ct in cts]
-        reached = self.derivation.reached[len(self.derivation.reached) - len(self.nonzeros_in) :]
-        reached = [r for r, nonzero in zip(reached, self.nonzeros_in, strict=True) if nonzero]
+        of_arguments = self.derivation.reached[len(self.derivation.reached) - len(self.nonzeros_in) :]
+        reached = [r for r, nonzero in zip(of_arguments, self.nonzeros_in, strict=True) if nonzero]
         of_reached = tuple([w for w, r in zip(wanted, reached, strict=True) if r])
         types = _types(self.derivation.backward.outvars)
         outs = pass_p.bind(

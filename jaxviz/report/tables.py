@@ -213,11 +213,12 @@ def line_beside(location: Location, shown: Location) -> str:
 
 @lru_cache(maxsize=4096)
 def nbytes(aval: Any) -> int:
-    """The size of a value of a type in bytes; random keys count as their underlying arrays."""
+    """The size of a value of a type in bytes; random keys and values of hi types count as the arrays that they consist of."""
     dtype = getattr(aval, "dtype", None)
-    if dtype is None:
-        return 0
-    return int(getattr(aval, "size", 0)) * int(dtype.itemsize)
+    if dtype is not None:
+        return int(getattr(aval, "size", 0)) * int(dtype.itemsize)
+    lowered = getattr(aval, "lo_ty", None)
+    return 0 if lowered is None else sum(nbytes(a) for a in lowered() if a is not aval)
 
 
 def type_text(aval: Any, lengths: Sequence[int] = ()) -> str:

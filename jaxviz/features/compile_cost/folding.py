@@ -108,13 +108,9 @@ def _folded(program: Program, runs: list[Run]) -> Program:
     if len(program.consts) < len(program.constvars):
         return program  # its constants have moved
     loops = _Loops(program, runs, None)
-    made = read_jaxpr(jax.make_jaxpr(lambda *xs: loops.evaluate(xs))(*map(_type, program.in_avals)))
+    made = read_jaxpr(jax.make_jaxpr(lambda *xs: loops.evaluate(xs))(*map(compat.stand_in, program.in_avals)))
     fits = made.in_avals == program.in_avals and made.out_avals == program.out_avals
     return replace(made, closed=program.closed) if fits and (program.closed or not made.consts) else program
-
-
-def _type(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 class _Loops:

@@ -228,7 +228,7 @@ class CostReport(CostOfRows, Report):
             outs = forward(*values[:n_inputs])
             return outs[:n_results], backward(*outs[n_results:], *values[n_inputs:])
 
-        cotangents = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in d.backward.invars[n_residuals:]]
+        cotangents = [compat.stand_in(v.aval) for v in d.backward.invars[n_residuals:]]
         return jax.jit(gradient).lower(*input_types(d), *cotangents)
 
     def compare(self) -> str:

@@ -15,6 +15,7 @@ import jax
 
 from jaxviz.features.remat.edits import Way
 from jaxviz.higher_order import of
+from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
@@ -62,7 +63,7 @@ def _branch(e: Equation, program: Program) -> Program:
         program, constvars=(), consts=(), invars=invars, outvars=outvars, equations=(Equation(e.operation, invars, outvars, e.source),),
         debug_info=None, effects=frozenset(e.effects),
     )  # fmt: skip
-    types = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in e.operation.in_avals]
+    types = map(compat.stand_in, e.operation.in_avals)
     return read_jaxpr(jax.make_jaxpr(in_a_branch(as_function(alone)))(*types))
 
 

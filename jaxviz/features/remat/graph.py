@@ -579,7 +579,7 @@ def scaled(amounts: np.ndarray) -> np.ndarray:
 
 def can_be_saved(aval: Any) -> bool:
     """Whether it is an array of a type that JAX's checkpoint can save: it rounds saved values, which is impossible for complex ones."""
-    return nbytes(aval) > 0 and hasattr(aval, "shape") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)
+    return nbytes(aval) > 0 and hasattr(aval, "dtype") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)
 
 
 def best_trades(points: Iterable[Point]) -> list[Point]:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import jax
-
 from jaxviz.analysis.checkpoints import (
     FATES,
     CheckpointReport,
@@ -463,7 +461,7 @@ def compare_policies(
 
     def plan(budget: int | float) -> RematPlan:
         if isinstance(f, Derivation) or not callable(f):
-            avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in own.primal.in_avals]
+            avals = map(compat.stand_in, own.primal.in_avals)
             nums = tuple(i for i, nz in enumerate(own.nonzeros) if nz)
             return plan_remat(as_function(own.primal), *avals, budget=budget, argnums=nums)
         return plan_remat(f, *args, budget=budget, argnums=argnums, **kwargs)

@@ -26,6 +26,15 @@ def aval_of(x: Any) -> Any:
     return _core.shaped_abstractify(x) if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
 
 
+def stand_in(aval: Any, sharding: Any = None) -> Any:
+    """What a function may be traced or lowered with in place of a value of this type; a hi type stands for itself."""
+    if not hasattr(aval, "dtype"):
+        return aval
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, sharding=sharding, weak_type=bool(getattr(aval, "weak_type", False))
+    )
+
+
 def checked_argument(x: Any) -> Any:
     """x, if JAX accepts it as an argument.
 
@@ -98,3 +107,11 @@ def leaked_error(x: Any) -> Exception:
 def source_of(tracer: Any) -> Any:
     """Where a tracer was created, in the form of an equation's `source`; None if that is unknown."""
     return getattr(tracer, "_line_info", None)
+
+
+def is_hi_value(x: Any) -> bool:
+    """Whether x is of a hi type: one that JAX lowers to arrays."""
+    try:
+        return bool(getattr(jax.typeof(x), "is_high", False))
+    except TypeError:
+        return False
