@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import hijax
+from jax.interpreters import ad, mlir
 
 try:
     from jax.experimental.hijax import HiPrim
@@ -111,6 +112,38 @@ def test_a_call_is_transposed_from_within():
     called = lambda x: call.bind(x, **call.get_bind_params({"call_jaxpr": jaxpr}))
     want = jax.linear_transpose(called, X)([X])[0]
     np.testing.assert_allclose(jaxviz.linear_transpose(called, X)([X])[0], want, rtol=1e-6)
+
+
+# --- rules that return None -------------------------------------------------------------------------------------------
+
+sine_and_cosine_p = jax.extend.core.Primitive("sine_and_cosine")
+sine_and_cosine_p.multiple_results = True
+sine_and_cosine_p.def_impl(lambda x: [jnp.sin(x), jnp.cos(x)])
+sine_and_cosine_p.def_abstract_eval(lambda x: [x, x])
+mlir.register_lowering(sine_and_cosine_p, mlir.lower_fun(sine_and_cosine_p.impl, multiple_results=True))
+
+
+def without_tangent_of_the_cosine(primals, tangents):
+    sine, cosine = sine_and_cosine_p.bind(*primals)
+    return (sine, cosine), (tangents[0] * cosine, None)
+
+
+ad.primitive_jvps[sine_and_cosine_p] = without_tangent_of_the_cosine
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["plain", "jit"])
+@pytest.mark.parametrize(
+    "weights", [(1.0, 0.0), (0.0, 1.0), (1.0, 2.0)], ids=["the sine", "the cosine", "both"]
+)  # fmt: skip
+def test_a_tangent_that_a_rule_leaves_out_is_zero_as_in_jax(weights, around):
+    loss = around(lambda x: sum(w * jnp.sum(y) for w, y in zip(weights, sine_and_cosine_p.bind(x), strict=True) if w))
+    np.testing.assert_array_equal(jaxviz.grad(loss)(X), jax.grad(loss)(X))
+    np.testing.assert_array_equal(jaxviz.linearize(loss, X)[1](X), jax.linearize(loss, X)[1](X))
+    derivation = jaxviz.derive(loss, X)
+    assert derivation.check(), derivation.check()
+    assert derivation.jvp.equations
+    assert "residual" in jaxviz.residuals(loss, X).summary
+    assert "peak" in jaxviz.memory(loss, X).summary
 
 
 # --- hi types ---------------------------------------------------------------------------------------------------------

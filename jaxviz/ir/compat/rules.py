@@ -112,7 +112,8 @@ def jvp_rule(
             primals_out, tangents_out = rule(args[: len(in_avals)], tuple(tangents), **params)
         if not primitive.multiple_results:
             primals_out, tangents_out = [primals_out], [tangents_out]
-        nonzeros_out[:] = map(_is_nonzero, tangents_out)
+        # Where a rule returns None, JAX's linearize sees a value that depends on no tangent.
+        nonzeros_out[:] = [t is not None and _is_nonzero(t) for t in tangents_out]
         return [*primals_out, *(t for t, nz in zip(tangents_out, nonzeros_out, strict=True) if nz)]
 
     return push, [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)], nonzeros_out
