@@ -154,6 +154,12 @@ class Part:
         other.prices = {v: self.prices[old] for v, old in zip(other.graph.whole.forward.invars, inputs, strict=True)}
         return other
 
+    def without_names(self) -> Part:
+        """The same part where nothing can be saved by name, also if it is restricted to other values later."""
+        other = self.restricted({})
+        other.graph.is_nameless = True
+        return other
+
     def at(self, spots: Sequence[Spot]) -> Part:
         """The same part at some of its spots."""
         other = copy(self)
@@ -297,7 +303,7 @@ class Part:
     def _movable(self) -> dict[str | Atom, int]:
         """What can be offloaded, with its place in the problem: candidates by name, and inputs that a program has to keep."""
         movable: dict[str | Atom, int] = {}
-        if self.offload is not None:
+        if self.offload is not None and not self.graph.is_nameless:
             graph = self.graph
             on_devices = {n.name for n in graph.nodes if n.name and n.where.shard_map is not None}
             movable.update((name, at) for name, at in graph.name_at.items() if name not in on_devices)

@@ -169,6 +169,8 @@ class Graph:
         self.copies: dict[Var, Var] = {}
         """Maps a value of a called function to the value in the function itself, which all its calls share."""
         flat = inlined(derivation.primal, _OPENED, self.copies)
+        self.is_nameless = not all(compat.is_askable(e.params) for _, e in flat.walk())
+        """Whether JAX can save nothing by name in it, see `is_askable`."""
         self.has_checkpoints = any(of(e).is_checkpoint for _, e in derivation.primal.walk())
         self.plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
         kept = self.sizes_of.residuals(self.plain)
@@ -192,7 +194,7 @@ class Graph:
         return other
 
     def _choose_from(self, candidates: Mapping[str, Sequence[Var]]) -> None:
-        self.candidates = candidates
+        self.candidates = candidates = {} if self.is_nameless else candidates
         # One name for all values, so that rules are looked up once per type; the equation tells them apart.
         marked: dict[Equation, str] = {}
         self.whole = whole = derive_like(

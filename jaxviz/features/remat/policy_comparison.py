@@ -212,6 +212,7 @@ class PolicyComparison(Report):
       checkpoints: the checkpoints that have the policies, such as '12 checkpoints of layer (model.py:12)'.
       without: the figures without checkpoints.
       outcomes: the figures under each policy.
+      refused: why JAX cannot apply other policies that were asked for.
     """
 
     function: str
@@ -220,6 +221,7 @@ class PolicyComparison(Report):
     outcomes: tuple[Outcome, ...]
     _plan: Callable[[int | float], RematPlan] = field(repr=False)
     _compiles: bool = field(repr=False, default=False)
+    refused: tuple[str, ...] = ()
 
     def __getitem__(self, policy: str) -> Outcome:
         return next(o for o in self.outcomes if o.name == policy)
@@ -272,9 +274,9 @@ class PolicyComparison(Report):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Parts of the function in which the policies are not set."""
+        """Policies that JAX refuses, and parts of the function in which the policies are not set."""
         plain = self.without.derivation
-        return (*no_gradient_note(plain), *unopened_note(plain.unopened))
+        return (*self.refused, *no_gradient_note(plain), *unopened_note(plain.unopened))
 
     @property
     def summary(self) -> str:
@@ -466,8 +468,20 @@ def compare_policies(
             return plan_remat(as_function(own.primal), *avals, budget=budget, argnums=nums)
         return plan_remat(f, *args, budget=budget, argnums=argnums, **kwargs)
 
-    outcomes = tuple(each(lambda s: outcome(*s), settings, "policies"))
-    return PolicyComparison(own.primal.name, checkpoints_of(own.primal), without, outcomes, plan, xla)
+    refused: list[compat.PolicyRefused] = []
+
+    def outcome_unless_refused(named: tuple[str, Setting]) -> Outcome | None:
+        try:
+            return outcome(*named)
+        except compat.PolicyRefused as error:
+            refused.append(error)
+            return None
+
+    outcomes = tuple(o for o in each(outcome_unless_refused, settings, "policies") if o is not None)
+    if not outcomes:
+        raise refused[0]
+    notes = tuple(dict.fromkeys(map(str, refused)))
+    return PolicyComparison(own.primal.name, checkpoints_of(own.primal), without, outcomes, plan, xla, notes)
 
 
 def _told_apart(settings: Sequence[Setting]) -> list[tuple[str, Setting]]:

@@ -361,9 +361,13 @@ class Search:
         return forms
 
     def outer_parts(self, regions: Sequence[Region]) -> list[Part]:
-        """The parts of some regions except those inside others, which save nothing more."""
+        """The parts of some regions except those inside others, which save nothing more.
+
+        All checkpoints have one policy, so if one of them cannot have names, none has.
+        """
         outer = [r for r in regions if not any(r.is_inside(other) for other in regions)]
-        return [part for r in outer for part in self.parts(r) or ()]
+        parts = [part for r in outer for part in self.parts(r) or ()]
+        return [part.without_names() for part in parts] if any(part.graph.is_nameless for part in parts) else parts
 
     @staticmethod
     def form(regions: Sequence[Region], choices: Iterable[tuple[Part, Choice]]) -> Form:

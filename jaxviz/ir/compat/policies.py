@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,25 @@ from jaxviz.ir.compat.private import _callback, _core, _hlo, _pe, _sharding_impl
 from jaxviz.ir.compat.values import is_tracer
 
 
+class PolicyRefused(TypeError):
+    """JAX cannot ask a checkpoint policy about an equation."""
+
+
 def decide(policy: Any, primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> Any:
-    """What a checkpoint policy decides for an equation: 'saved', 'recomputed', or (source, destination) memory kinds."""
-    case = _pe.ensure_enum(policy(primitive, *in_avals, **params))
+    """What a checkpoint policy decides for an equation: 'saved', 'recomputed', or (source, destination) memory kinds.
+
+    Raises:
+      PolicyRefused: an argument of the policy has the name of a param, which JAX passes to it by keyword.
+    """
+    try:
+        case = _pe.ensure_enum(policy(primitive, *in_avals, **params))
+    except TypeError as error:
+        if "multiple values for argument" not in str(error):
+            raise
+        raise PolicyRefused(
+            f"JAX cannot ask {getattr(policy, '__name__', type(policy).__name__)} about `{primitive}`, which has a param with the name of an "
+            f"argument of the policy: {error}"
+        ) from error
     if isinstance(case, _pe.SaveableType):
         return "saved"
     return (case.src, case.dst) if isinstance(case, _pe.Offloadable) else "recomputed"
@@ -25,6 +42,21 @@ def runs_again(eqn: Any) -> bool:
     rule = _pe.partial_eval_jaxpr_custom_rules.get(eqn.primitive)
     n = len(eqn.invars)
     return rule is not None and rule(None, [False] * n, [True] * n, eqn)[1] is not None
+
+
+_ASKED_BY = frozenset(
+    name
+    for name, p in inspect.signature(jax.checkpoint_policies.save_only_these_names("")).parameters.items()
+    if p.kind is p.POSITIONAL_OR_KEYWORD
+)
+
+
+def is_askable(params: Mapping[str, Any]) -> bool:
+    """Whether JAX can ask its policies of names about an equation with these params, which it passes beside the primitive, by keyword.
+
+    A param with the name of the policy's own argument is a TypeError; equinox's loops have such a param.
+    """
+    return _ASKED_BY.isdisjoint(params)
 
 
 def in_memory(aval: Any, kind: str) -> Any:
