@@ -267,8 +267,32 @@ class _Loops:
         self.stacks.append(stack)
 
     def _plain(self, start: int, end: int) -> None:
-        """Equations that are not in any run."""
-        equations = [e for e in self.program.equations[start:end] if not self._is_set_apart(e)]
+        """Equations that are not in any run; those that read rows of a value come after those that compute it."""
+        together: list[Equation] = []
+        results: set[Atom] = set()
+        for at in range(start, end):
+            e = self.program.equations[at]
+            if self._is_set_apart(e):
+                continue
+            if any(self._depends(a, results) for a in e.invars):
+                self._at_once(together, at)
+                together, results = [], set()
+            together.append(e)
+            results.update(e.outvars)
+        self._at_once(together, end)
+
+    def _depends(self, atom: Atom, results: Collection[Atom]) -> bool:
+        """Whether a row, or a sum of rows, is computed from one of these values."""
+        sources: list[Atom] = []
+        if atom in self.rows:
+            sources = [self.rows[atom].array]
+        elif atom in self.sums:
+            total = self.sums[atom]
+            sources = [*total.others, *(a for _, a in total.rows)]
+        return any(a in results or self._depends(a, results) for a in sources)
+
+    def _at_once(self, equations: Sequence[Equation], end: int) -> None:
+        """Equations before the one with number `end`, as one function."""
         if equations:
             read = self._read_after(end)
             made = [v for e in equations for v in e.outvars if v in read]

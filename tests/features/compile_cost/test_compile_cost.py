@@ -326,6 +326,16 @@ def test_a_sample_taken_outside_the_function_has_no_line():
     assert line_of_stack(()) is None
 
 
+def test_an_estimate_that_fails_does_not_take_the_report_with_it(monkeypatch):
+    def fail(*_):
+        raise KeyError("x")
+
+    monkeypatch.setattr(Trials, "_with_loops", fail)
+    found = jaxviz.compile_cost(*small())
+    assert found.phases.compiling.cpu > 0
+    assert "not measured: " in str(found)
+
+
 def test_a_program_without_blocks():
     report = jaxviz.compile_cost(lambda x: jnp.sum(jnp.sin(x)), jnp.ones(3))
     assert report.repeated == ()

@@ -67,6 +67,15 @@ def rows(ws, xs):
     return jnp.sum(x**2)
 
 
+def rows_of_computed(w, x):
+    y = jnp.sin(x)
+    taken = [y[i] * 2.0 + jnp.cos(y[i]) for i in range(2)]
+    for _ in range(5):
+        x = jnp.tanh(x @ w) * 1.5 + jnp.cos(x) - jnp.sin(x) ** 2
+    z = jnp.exp(x)
+    return jnp.sum(x) + sum(jnp.sum(row**2) for row in taken) + jnp.sum(z[0] * z[1])
+
+
 def stages_alike(w, x):
     slope = lambda x: jnp.tanh(jnp.sin(x @ w) + 1.0)
     for _ in range(6):
@@ -89,6 +98,7 @@ GRADIENTS = {
     "every block returned": (every_block_returned, (WS, X)),
     "within a loop": (within_a_loop, (WS, X)),
     "stages alike": (stages_alike, (WS[0], X)),
+    "rows of computed values": (rows_of_computed, (WS[0], X)),
     "rows": (rows, (jnp.stack(WS), normal(5, 4, 6))),
 }
 PROGRAMS = {name: (jax.value_and_grad(f), args) for name, (f, args) in GRADIENTS.items()} | {
