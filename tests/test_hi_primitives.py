@@ -252,3 +252,16 @@ def test_a_residual_of_a_hi_type_weighs_what_it_consists_of():
     (saved,) = jaxviz.residuals(loss, jnp.ones((8, 4)))
     assert saved.type == "q8[8, 4]"
     assert saved.nbytes == NBYTES
+
+
+@pytest.mark.values
+def test_donated_arguments_after_one_of_a_hi_type():
+    def updated(weights, x):
+        return weights, x + jnp.mean(restored(weights) @ x)
+
+    args = WEIGHTS, jnp.ones(4)
+    report = jaxviz.jit(updated, donate_argnums=(0, 1)).report(*args)
+    assert [(d.argument, d.result) for d in report.donations] == [(0, 0), (1, 1)]
+    assert [(a.path, a.nbytes_per_device) for a in report.arguments] == [("weights", NBYTES), ("x", 16)]
+    donated = jaxviz.donation(jax.jit(updated, donate_argnums=1), *args)
+    assert "1 of 1 donated arguments save 16 B" in donated.summary

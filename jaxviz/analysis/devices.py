@@ -47,9 +47,13 @@ def placement_of(derivation: Derivation) -> Placement:
         found = _devices_named(params)
         if found:
             return Placement(device_names(found), "the mesh that it specifies")
+    return Placement(device_names([default_device()]), "the default device")
+
+
+def default_device() -> jax.Device:
+    """Where JAX puts what is not placed otherwise."""
     default = jax.config.jax_default_device  # type: ignore[attr-defined]
-    device = default if isinstance(default, jax.Device) else jax.devices(default)[0]
-    return Placement(device_names([device]), "the default device")
+    return default if isinstance(default, jax.Device) else jax.devices(default)[0]
 
 
 def _params_in(program: Program) -> list[Mapping[str, Any]]:
@@ -121,9 +125,11 @@ def _parts(sharding: Any, aval: Any) -> int | None:
 
 
 def _parts_of_spec(spec: Any, mesh: Any) -> int | None:
-    if jax.sharding.PartitionSpec.UNCONSTRAINED in spec:
+    if jax.sharding.PartitionSpec.UNCONSTRAINED in spec.partitions:
         return None
-    axes = [a for names in spec if names is not None for a in (names if isinstance(names, tuple) else (names,))]
+    axes = [
+        a for names in spec.partitions if names is not None for a in (names if isinstance(names, tuple) else (names,))
+    ]
     return int(math.prod(mesh.shape[a] for a in axes))
 
 

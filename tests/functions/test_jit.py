@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from device_programs import CASES, GRID, LINE
+from device_programs import CASES, EXPLICIT, GRID, LINE
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from test_parity import assert_same
@@ -329,6 +329,28 @@ def test_where_it_runs_and_why():
     assert "asked for by backend=cpu" in asked.summary
     mapped = jaxviz.jit(jax.shard_map(jnp.sin, mesh=LINE, in_specs=P("i"), out_specs=P("i"))).report(jnp.ones(8))
     assert "on 8 devices, cpu:0 to cpu:7, the mesh that it specifies" in mapped.summary
+
+
+@pytest.mark.parametrize("args", [(), (X,)], ids=["no argument", "an argument"])
+@pytest.mark.parametrize("result", [None, (), {}], ids=str)
+def test_the_report_of_a_function_without_results(args, result):
+    report = jaxviz.jit(lambda *_: result).report(*args)
+    assert "on cpu:0, the default device" in str(report)
+    assert len(report.arguments) == len(args)
+    assert report.results == ()
+
+
+def test_without_results_the_devices_are_those_of_the_arguments():
+    x = jax.device_put(X, jax.devices()[2])
+    assert jaxviz.jit(lambda x: None).report(x).devices == ("cpu:2",)
+
+
+def test_the_layout_of_terms_of_a_sum():
+    x = jax.device_put(jnp.ones(8), NamedSharding(EXPLICIT, P("i")))
+    terms = NamedSharding(EXPLICIT, P(unreduced={"i"}))
+    report = jaxviz.jit(lambda x: jnp.einsum("i,i->", x, x, out_sharding=terms)).report(x)
+    assert report.arguments[0].layout == "P('i')"
+    assert len(report.results) == 1
 
 
 def test_a_report_in_which_nothing_is_donated_is_printed():

@@ -10,12 +10,13 @@ from typing import Any
 
 import jax
 
+from jaxviz.analysis.devices import default_device
 from jaxviz.analysis.donation import Donation, NameOf, match_donations, why_not
 from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.stack import usual_stack
-from jaxviz.ir.syntax import Program
+from jaxviz.ir.syntax import Atom, Program
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import device_names, device_text, format_bytes, more_rows, nbytes, repeated
@@ -135,8 +136,8 @@ def report_compiled(
     donated = [i.donated for i in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
     given, static = _arguments(fun, args, kwargs, options)
     names = [path for path, _ in given]
-    in_shardings = jax.tree.leaves(compiled.input_shardings, is_leaf=lambda x: x is None)
-    out_shardings = jax.tree.leaves(compiled.output_shardings)
+    in_shardings = input_shardings(compiled, program)
+    out_shardings = _by_value(jax.tree.leaves(compiled.output_shardings), program.outvars)
     kept = [s is not None for s in in_shardings]
     results = result_paths(traced)
     donations = as_compiled(program, donated, compiled, kept, results.__getitem__)
@@ -151,7 +152,9 @@ def report_compiled(
             notes[d.argument] = f"donated: {results[d.result]} reuses its memory"
             takes[d.result] = f"in the memory of {names[d.argument]}"
     shardings = [s for s in (*in_shardings, *out_shardings) if s is not None]
-    devices = device_names(d for s in shardings for d in s.device_set)
+    # A program that reads no argument and returns nothing has no shardings.
+    placed = shardings or [x.sharding for _, x in given if isinstance(x, jax.Array) and x.committed]
+    devices = device_names(d for s in placed for d in s.device_set) or device_names([default_device()])
     memory = compiled.memory_analysis()
     return CompileReport(
         function_name(fun),
@@ -171,6 +174,27 @@ def report_compiled(
     )
 
 
+def input_shardings(compiled: Any, program: Program) -> list[Any]:
+    """The sharding of each input of a program, or of the first array that it consists of; None for one that the compiled program leaves out."""
+    return _by_value(jax.tree.leaves(compiled.input_shardings, is_leaf=lambda x: x is None), program.invars)
+
+
+def compiled_inputs(program: Program, kept: Sequence[bool]) -> list[int]:
+    """For each input of a compiled program the number of the argument that it belongs to."""
+    return [i for i in _numbers(program.invars) if kept[i]]
+
+
+def _by_value(of_arrays: Sequence[Any], atoms: Sequence[Atom]) -> list[Any]:
+    """For each value what is given for the first of its arrays."""
+    found = dict(zip(reversed(_numbers(atoms)), reversed(of_arrays), strict=True))
+    return [found.get(i) for i in range(len(atoms))]
+
+
+def _numbers(atoms: Sequence[Atom]) -> list[int]:
+    """For each array of a compiled program the number of the value that it belongs to."""
+    return [i for i, a in enumerate(atoms) for _ in compat.array_types(a.aval)]
+
+
 def result_paths(traced: Any) -> list[str]:
     """`result[0]['w']` for each result of a call traced by `jax.jit`."""
     return [f"result{jax.tree_util.keystr(p)}" for p, _ in jax.tree_util.tree_leaves_with_path(traced.out_info)]
@@ -185,7 +209,7 @@ def _placed(path: str, aval: Any, sharding: Any, note: str) -> Placed:
 
 def bytes_on_one(aval: Any, sharding: Any) -> int:
     """The bytes of a value on one device."""
-    return int(math.prod(sharding.shard_shape(aval.shape)) * aval.dtype.itemsize)
+    return sum(math.prod(sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in compat.array_types(aval))
 
 
 def layout_of(sharding: Any) -> str:
@@ -195,7 +219,7 @@ def layout_of(sharding: Any) -> str:
     if sharding.is_fully_replicated:
         return "replicated"
     spec = getattr(sharding, "spec", None)
-    return f"P({', '.join(map(repr, spec))})" if spec is not None else str(sharding)
+    return f"P({', '.join(map(repr, spec.partitions))})" if spec is not None else str(sharding)
 
 
 def as_compiled(
@@ -204,10 +228,10 @@ def as_compiled(
     """What JAX planned for donated arguments, corrected by what XLA reports."""
     planned = match_donations(program, donated, name)
     pairs = aliases_of(compiled)
-    place = [i for i, is_kept in enumerate(kept) if is_kept]
-    if pairs is None or any(i >= len(place) or k >= len(program.outvars) for i, k in pairs.items()):
+    place, results = compiled_inputs(program, kept), _numbers(program.outvars)
+    if pairs is None or any(i >= len(place) or k >= len(results) for i, k in pairs.items()):
         return planned  # XLA does not say, or there are tokens among its inputs
-    result_of = {place[i]: k for i, k in pairs.items()}
+    result_of = {place[i]: results[k] for i, k in pairs.items()}
     return tuple(_corrected(program, d, result_of, kept[d.argument], compiled, name) for d in planned)
 
 
@@ -229,7 +253,7 @@ def _corrected(
     if i in result_of:
         return Donation(i, result_of[i])
     if planned.result is not None:
-        other = _laid_out_otherwise(compiled, i, planned.result, name(planned.result))
+        other = _laid_out_otherwise(compiled, program, i, planned.result, name(planned.result))
         return Donation(
             i, None, other or f"XLA did not reuse its memory for {name(planned.result)}, which has the same type"
         )
@@ -237,10 +261,10 @@ def _corrected(
     return Donation(i, None, reason, planned.offered)
 
 
-def _laid_out_otherwise(compiled: Any, i: int, k: int, result: str) -> str:
+def _laid_out_otherwise(compiled: Any, program: Program, i: int, k: int, result: str) -> str:
     """How the memory layouts of an argument and a result with equal types differ; '' if they do not."""
-    given = jax.tree.leaves(compiled.input_formats, is_leaf=lambda x: x is None)[i]
-    made = jax.tree.leaves(compiled.output_formats)[k]
+    given = _by_value(jax.tree.leaves(compiled.input_formats, is_leaf=lambda x: x is None), program.invars)[i]
+    made = _by_value(jax.tree.leaves(compiled.output_formats), program.outvars)[k]
     if given is None or given.sharding is None or made.sharding is None:
         return ""
     kinds = given.sharding.memory_kind, made.sharding.memory_kind

@@ -12,7 +12,13 @@ import jax
 
 from jaxviz.analysis.donation import match_donations
 from jaxviz.analysis.grouping import alike, grouped, pattern
-from jaxviz.features.compilations.compiled import aliases_of, as_compiled, result_paths
+from jaxviz.features.compilations.compiled import (
+    aliases_of,
+    as_compiled,
+    compiled_inputs,
+    input_shardings,
+    result_paths,
+)
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
@@ -175,9 +181,9 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
     given = [x.donated for x in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
     names = compat.argument_paths(fun, info, args, kwargs)
     results = result_paths(traced)
-    kept = [s is not None for s in jax.tree.leaves(compiled.input_shardings, is_leaf=lambda x: x is None)]
-    copied = _copied(compiled)
-    place = {i: n for n, i in enumerate(i for i, is_kept in enumerate(kept) if is_kept)}
+    kept = [s is not None for s in input_shardings(compiled, program)]
+    numbers = _copied(compiled)
+    copied = {i for n, i in enumerate(compiled_inputs(program, kept)) if n in numbers}
     donated = []
     for d in as_compiled(program, given, compiled, kept, results.__getitem__):
         aval = program.invars[d.argument].aval
@@ -185,7 +191,7 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
         donated.append(
             Donated(
                 names[d.argument], aval.str_short(short_dtypes=True), nbytes(aval), result, d.reason,
-                bool(result) and place.get(d.argument) in copied,
+                bool(result) and d.argument in copied,
             )
         )  # fmt: skip
     taken = {d.result for d in donated}

@@ -142,7 +142,9 @@ class _Where:
             return nbytes(self.results[v].aval)
         with compat.inside_shard_map(self.shard_map) as names:
             spec = compat.residual_spec(v.aval, names, self.shard_map.params)
-        axes = [a for part in spec if part is not None for a in (part if isinstance(part, tuple) else (part,))]
+        axes = [
+            a for part in spec.partitions if part is not None for a in (part if isinstance(part, tuple) else (part,))
+        ]
         copies: int = math.prod(self.shard_map.params["mesh"].shape[a] for a in axes)
         return nbytes(v.aval) * copies
 

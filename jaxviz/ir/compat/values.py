@@ -109,6 +109,11 @@ def source_of(tracer: Any) -> Any:
     return getattr(tracer, "_line_info", None)
 
 
+def array_types(aval: Any) -> list[Any]:
+    """The types of the arrays that a compiled program has for a value: several for one of a hi type."""
+    return [aval] if hasattr(aval, "dtype") else list(aval.lo_ty())
+
+
 def is_hi_value(x: Any) -> bool:
     """Whether x is of a hi type: one that JAX lowers to arrays."""
     try:

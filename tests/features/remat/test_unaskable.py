@@ -69,8 +69,10 @@ def test_elsewhere_values_have_names():
 def test_a_policy_that_jax_cannot_ask_is_left_out_of_a_comparison():
     found = jaxviz.compare_policies(in_calls, W, X)
     assert [o.name for o in found.outcomes] == ["nothing_saveable"]
-    assert "JAX cannot ask DotsSaveable about `solved`" in str(found)
-    with pytest.raises(TypeError, match=r"JAX cannot ask DotsSaveable about `solved`.* argument 'prim'"):
+    (why,) = found.refused
+    assert "about `solved`" in why
+    assert why.split(",")[0] in str(found)
+    with pytest.raises(TypeError, match=r"JAX cannot ask \w+ about `solved`.* argument 'prim'"):
         jaxviz.compare_policies(in_calls, W, X, policies=["dots_saveable"])
     with pytest.raises(TypeError, match="'prim'"):
         jax.grad(jax.checkpoint(in_calls, policy=jax.checkpoint_policies.dots_saveable))(W, X)
