@@ -320,7 +320,13 @@ class _PolicySplitter(_Splitter):
 
     def rule(self, equation: Equation, unknown: Mask) -> SplitRule:
         available = tuple([self.is_available(a) for a in equation.invars])
-        return split_rules(equation.operation, unknown, available, self.policy)
+        return split_rules(equation.operation, unknown, available, self.policy_about(equation))
+
+    def policy_about(self, equation: Equation) -> Policy:
+        """The policy, or the one that JAX follows inside a custom rule."""
+        origin = equation.origin
+        in_rule = origin is not None and origin.equation is not None and compat.has_user_rule(origin.equation.primitive)
+        return compat.policy_in_rules(self.policy) if in_rule else self.policy
 
     def available_out(self, unknown_out: Mask, ensure_available: Sequence[bool]) -> Mask:
         return tuple(self.is_available(a) or e for a, e in zip(self.program.outvars, ensure_available, strict=True))
@@ -333,7 +339,9 @@ class _PolicySplitter(_Splitter):
     def ask_policy(self, equation: Equation, here: Equation) -> None:
         """Records and applies the policy's decision on an equation, which is `here` in the known part."""
         operation = equation.operation
-        verdict = compat.decide(self.policy, operation.primitive, operation.in_avals, write_params(operation))
+        verdict = compat.decide(
+            self.policy_about(equation), operation.primitive, operation.in_avals, write_params(operation)
+        )
         if any(compat.is_real_effect(e) for e in operation.effects):
             verdict = "saved"  # effects are not repeated, whatever the policy says
         if compat.touches_ref(operation) and compat.runs_again(one_equation(operation).eqns[0]):

@@ -273,6 +273,53 @@ def test_their_policies_are_reported_as_those_of_other_checkpoints(policy):
         jax.config.update("jax_remat3", False)
 
 
+def named(x):
+    return checkpoint_name(jnp.tanh(x), "h")
+
+
+def by_fwd(compute):
+    """x * tanh(x), whose forward rule computes the tangent hyperbolic in this way."""
+    f = jax.custom_vjp(lambda x: x * jnp.tanh(x))
+
+    def fwd(x):
+        t = compute(x)
+        return x * t, (t, x)
+
+    f.defvjp(fwd, lambda saved, ct: (ct * (saved[0] + saved[1] * (1.0 - saved[0] ** 2)),))
+    return f
+
+
+@jax.custom_jvp
+def by_jvp(x):
+    return x * named(x)
+
+
+by_jvp.defjvp(lambda primals, tangents: (by_jvp(*primals), tangents[0] * jax.jit(named)(*primals)))
+
+RULES = {
+    "forward rule": by_fwd(named),
+    "jit in it": by_fwd(jax.jit(named)),
+    "cond in it": by_fwd(lambda x: jax.lax.cond(x[0] > 9.0, jnp.sin, named, x)),
+    "matrix product in it": by_fwd(lambda x: jnp.tanh((x @ jnp.eye(3, dtype=x.dtype)) * 1.0)),
+    "JVP rule": by_jvp,
+    "rule in a jit": jax.jit(lambda x: by_fwd(named)(named(x))),
+    "rule in a scan": lambda x: jax.lax.scan(lambda x, _: (by_fwd(named)(named(x)), None), x, None, length=2)[0],
+    "rule that was applied before": lambda x: jax.grad(lambda x: jnp.sum(by_fwd(named)(x)))(x),
+}
+
+
+@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 they are not opened")
+@pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
+@pytest.mark.parametrize("policy", POLICIES[1:4], ids=range(3))
+@pytest.mark.parametrize("rule", RULES)
+def test_a_policy_is_asked_inside_a_custom_rule_where_jax_asks_it(flag, rule, policy):
+    layer = jax.checkpoint(lambda w, x: RULES[rule](w @ x), policy=policy)
+    loss = lambda x: jnp.sum(layer(W, layer(2.0 * W, x)))
+    check = jaxviz.derive(loss, X).check()
+    assert check, check
+    np.testing.assert_allclose(jaxviz.grad(loss)(X), jax.grad(loss)(X), rtol=1e-5)
+
+
 @pytest.mark.skipif(OPENS, reason="since JAX 0.12 they are opened")
 @pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
 def test_checkpoints_that_are_not_opened_are_not_denied(flag):

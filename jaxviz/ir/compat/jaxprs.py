@@ -141,7 +141,26 @@ class _AskedOfSome:
     def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Any:
         if primitive in (name_p, primitives.dot_general_p, primitives.conv_general_dilated_p):
             return self.__wrapped__(primitive, *avals, **params)
-        return self.__wrapped__ is jax.checkpoint_policies.everything_saveable
+        return _saves_all(self)
+
+
+def policy_in_rules(policy: Any) -> Any:
+    """The checkpoint policy for what a custom rule computes. Under `jax_remat3`, JAX asks it before it applies the rules of
+    `jax.custom_jvp` and `jax.custom_vjp`, and so about nothing inside them."""
+    return _save_nothing if isinstance(policy, _AskedOfSome) and not _saves_all(policy) else policy
+
+
+def _saves_all(policy: _AskedOfSome) -> bool:
+    return policy.__wrapped__ is jax.checkpoint_policies.everything_saveable
+
+
+def _save_nothing(*_: Any, **__: Any) -> bool:
+    return False
+
+
+def has_user_rule(primitive: Any) -> bool:
+    """Whether it is the call of a function with the user's own derivative."""
+    return primitive in (custom_jvp_call_p, custom_vjp_call_p)
 
 
 _OPENS_CHECKPOINTS: bool = jax.__version_info__ >= (0, 12)
