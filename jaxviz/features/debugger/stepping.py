@@ -8,6 +8,7 @@ few iterations of a loop.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -53,6 +54,8 @@ class Machine:
         self._copied = compat.Copies()
         """The run reads and writes copies of the user's references."""
         self._functions: dict[Operation, Callable[..., Any]] = {}
+        self._mesh = jax.sharding.get_mesh()
+        """The mesh that the user had set; a move may come later, when it is no longer set."""
 
     # --- position -----------------------------------------------------------------------------------------------------
 
@@ -405,10 +408,15 @@ class Machine:
         outs: list[Any] = self._run(equation, run, *operands)
         return outs
 
+    def _in_mesh(self, run: Callable[..., Any], *operands: Any) -> Any:
+        is_set = jax.sharding.get_mesh() == self._mesh
+        with contextlib.nullcontext() if is_set else jax.set_mesh(self._mesh):
+            return jax.block_until_ready(run(*operands))
+
     def _run(self, equation: Equation, run: Callable[..., Any], *operands: Any) -> Any:
         """Runs a function; if memory runs out, runs it again without the values kept for going back."""
         try:
-            return jax.block_until_ready(run(*operands))
+            return self._in_mesh(run, *operands)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in message_of(error) or not self.kept.held:
                 error.add_note(f"Raised while running {describe_equation(equation)}.")
@@ -424,7 +432,7 @@ class Machine:
             "back have been freed; their values are recomputed when needed."
         )
         try:
-            return jax.block_until_ready(run(*operands))
+            return self._in_mesh(run, *operands)
         except Exception as error:
             error.add_note(f"Raised while running {describe_equation(equation)}, with no values kept for going back.")
             raise

@@ -61,6 +61,17 @@ def test_under_strict_promotion_and_an_explicit_mesh_it_shows_the_same():
             close(got, wanted)
 
 
+def test_it_moves_on_when_the_mesh_is_no_longer_set():
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Explicit,))
+    scanned = lambda x: jnp.sum(lax.scan(lambda c, _: (jnp.sin(c), c), x, None, length=3)[0] ** 2)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(M[:2], NamedSharding(mesh, PartitionSpec("i")))
+        want = jax.grad(scanned)(x)
+        s = jaxviz.step(scanned, x)
+    close(s.run().gradient[0], want)
+    assert "backward" in str(s.back())
+
+
 def test_results_are_there_when_they_have_been_made():
     s = jaxviz.step(mlp, W, M)
     with pytest.raises(
