@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 from jax.extend.core import Primitive
-from jax.interpreters import batching
+from jax.interpreters import ad, batching
 
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.walk import with_holders
@@ -42,17 +42,6 @@ pass_p.multiple_results = True
 pass_p.def_abstract_eval(lambda *_, out_avals, **__: list(out_avals))
 
 
-class _Mapped(Exception):
-    """A gradient is taken under `jax.vmap`, so its passes are not those of the function."""
-
-
-def _batched(*_: Any, **__: Any) -> Any:
-    raise _Mapped
-
-
-batching.primitive_batchers[pass_p] = _batched
-
-
 class _NotAnEquation(Exception):
     """A backward pass is used in a way that is not one equation of the step.
 
@@ -63,6 +52,14 @@ class _NotAnEquation(Exception):
     def __init__(self, mark: int):
         super().__init__(mark)
         self.mark = mark
+
+
+def _transformed(*_: Any, mark: int, **__: Any) -> Any:
+    """A gradient is taken under `jax.vmap` or `jax.jvp`, so its passes are not those of the function."""
+    raise _NotAnEquation(mark)
+
+
+batching.primitive_batchers[pass_p] = ad.primitive_jvps[pass_p] = _transformed
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +207,8 @@ def _jit() -> Operation:
 def trace_training_step(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int] = ()
 ) -> TrainingStep | None:
-    """A function as a training step; None where it takes no gradient, or takes it under `jax.vmap`.
+    """A function as a training step; None where it takes no gradient, or only where its passes are not equations of the step, as under
+    `jax.vmap`.
 
     Args:
       f: takes gradients by `jax.grad`, `jax.value_and_grad` or `jax.vjp`, or by what a library makes of them.
@@ -230,8 +228,6 @@ def trace_training_step(
                 traced = trace_call(call, inputs, debug_info=info)
             program = _with_passes_together(traced.program)
             break
-        except _Mapped:
-            return None
         except _NotAnEquation as refused:
             left_to_jax.add(refused.mark)
     found = {e.params["mark"]: within for e, within in with_holders(program) if e.primitive is pass_p}

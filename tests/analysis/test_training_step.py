@@ -230,6 +230,40 @@ def in_two_loops(params, momentum, batch):
     return updated(params, momentum, lax.scan(add, jax.tree.map(jnp.zeros_like, params), pulls)[0])
 
 
+def layer_by_layer(params, momentum, batch):
+    layer = lambda w, x: x + jnp.tanh(x @ w)
+    x, pulls = batch["x"], []
+    for w in params:
+        x, pull = jax.vjp(layer, w, x)
+        pulls.append(pull)
+    gradients, ct = [], x - batch["y"]
+    for pull in reversed(pulls):
+        gradient, ct = pull(ct)
+        gradients.insert(0, gradient)
+    return updated(params, momentum, gradients)
+
+
+def with_hvp(params, momentum, batch):
+    """JAX takes the gradient under `jax.jvp`, and another one by itself."""
+    _, curved = jax.jvp(jax.grad(lambda p: jnp.sum(jnp.sin(p[0]))), (params,), (momentum,))
+    return updated(params, momentum, jax.tree.map(jnp.add, jax.grad(loss)(params, batch), curved))
+
+
+@pytest.mark.parametrize("step", [layer_by_layer, with_hvp, twice_in_turn], ids=lambda f: f.__name__)
+def test_reports_of_a_step_with_several_gradients(step):
+    found = trace_training_step(step, (W, W, BATCH), {})
+    agrees(step, as_function(found.opened().program))
+    assert "training step" in jaxviz.memory(step, W, W, BATCH).summary
+    plan = jaxviz.plan_remat(step, W, W, BATCH, work="50%")
+    tree = jax.tree.structure((W, W, BATCH))
+    agrees(step, lambda *leaves: jax.tree.leaves(plan.apply(step)(*jax.tree.unflatten(tree, leaves))))
+
+
+@pytest.mark.values
+def test_compiled_memory_of_a_step_with_several_gradients():
+    assert "training step" in jaxviz.compiled_memory(layer_by_layer, W, W, BATCH).summary
+
+
 @pytest.mark.parametrize("step", [other_argument, in_two_loops], ids=lambda f: f.__name__)
 def test_a_pass_that_is_not_one_equation_is_left_to_jax(step):
     assert trace_training_step(step, (W, W, BATCH), {}) is None

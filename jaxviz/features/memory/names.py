@@ -41,8 +41,8 @@ class Names:
 
     def _of_cotangent(self, equation: Equation, var: Atom | None) -> str:
         """The value whose cotangent an equation computes; '' if none, or if unknown."""
-        if equation.origin is None or equation.origin.role not in _OF_COTANGENTS:
-            return ""
+        if equation.origin is None or equation.origin.role not in _OF_COTANGENTS or not any(self.derivation.nonzeros):
+            return ""  # the last: in a step, another gradient than the one that reports are about
         if var is not None and var in self._cotangents:
             relation, value = self._cotangents[var]
             whose = self._value(value)

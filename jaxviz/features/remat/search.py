@@ -185,7 +185,7 @@ class Search:
             return None if layouts is None else (layouts, layouts.arguments)
         step = self.step.opened(Passes(opened.forward, opened.backward))
         layouts = layouts_of_step(step.program, self.step.placed)
-        (call,) = step.forward
+        call = next(iter(step.forward))  # the calls of one function are alike
         return None if layouts is None else (layouts, [layouts.values.get(a, 1) for a in call.invars])
 
     def finally_measured(self, trial: Trial) -> Trade:
