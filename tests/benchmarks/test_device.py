@@ -59,14 +59,14 @@ def test_an_exception_is_an_answer_and_not_the_end():
 def test_a_part_that_fails_or_takes_too_long_does_not_stop_the_next(tmp_path):
     parts = [
         ("no_such_module", "missing", 60.0),
-        ("gradients", "gradients, float32", 1.0),
+        ("gradients", "gradients, float32", 0.2),
         ("footprint", "speed of deriving", 60.0),
     ]
     check(tmp_path).run(parts)
     read = json.loads((tmp_path / "results.json").read_text())
     rows = {r["part"]: r for r in read["rows"]}
     assert "No module named 'benchmarks.device.no_such_module'" in rows["missing"]["found"]
-    assert rows["gradients, float32"]["found"] == "stopped after 1 s"
+    assert any(r["part"] == "gradients, float32" and r["found"].startswith("stopped after ") for r in read["rows"])
     assert rows["speed of deriving"]["found"]
     assert list(rows) == [name for _, name, _ in parts]
     assert list(read["seconds"]) == list(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -190,8 +190,13 @@ is_negative = lambda v: v < 0
 is_pole = lambda v: v <= 0 and float(v).is_integer()
 
 
+_AS = {"log2": "log"}
+"""Primitives that are finite where others are; log2 is one since JAX 0.12."""
+
+
 def cause_of(case: Case) -> Cause:
     """The first of the usual causes that matches a case; otherwise a plain description of what the equation did."""
+    case = replace(case, primitive=_AS.get(case.primitive, case.primitive))
     finite = all(x.is_finite for x in case.inputs)
     first = (_of_library, _of_derivative, _of_primitive, _of_overflow) if finite else (_of_library, _of_infinities)
     for recognise in (*first, _of_primitive):
@@ -215,7 +220,7 @@ def _of_domain(case: Case, of: str, domain: Domain, id: str, text: str) -> Cause
     said = f"{text[0].upper()}{text[1:]}"
     if not case.is_call(of):
         return Cause(id, f"{said}; it is in {case.function}.")
-    code = domain.repaired(CALLS.get(case.written, domain.call), case.dtype)
+    code = domain.repaired(CALLS.get(case.function, domain.call), case.dtype)
     if case.behind_where:
         why = (
             f"`where` computes and differentiates both sides, and here {text}; the side that is not taken sends back a cotangent of "
@@ -271,7 +276,7 @@ def _of_steep_slope(case: Case, of: str, domain: Domain) -> Cause:
     text = f"So close to where it is infinite, the slope of {name} is larger than {kind} holds"
     if not case.is_call(of):
         return Cause(id, f"{text}; it is in {case.function}.")
-    code = domain.flattened(CALLS.get(case.written, domain.call))
+    code = domain.flattened(CALLS.get(case.function, domain.call))
     return advised(id, f"{text}.", "flat where it is steep", code=code)
 
 
@@ -390,7 +395,7 @@ def _of_overflow(case: Case) -> Cause | None:
         return _of_overflowing_call(case, "overflow-of-cast", text, f"{{x}}.astype(jnp.{kind})", safe, advice)
     if _divides(case):
         text = f"The result is larger than {kind} holds ({limit:.3g}): it divides by a number so close to 0"
-        call = CALLS.get(case.written, DOMAINS[case.primitive].call)
+        call = CALLS.get(case.function, DOMAINS[case.primitive].call)
         return _of_overflowing_call(case, "overflow-of-division", text, call, "1.0", "replace what overflows")
     what = {
         "reduce_sum": "The sum", "psum": "The sum over devices", "psum_invariant": "The sum over devices",
