@@ -39,7 +39,7 @@ def cases() -> list[Any]:
     import programs
 
     table = {c.name: c for c in programs.CASES}
-    return [table[name] for name in PROGRAMS][:: size(6, 1)]
+    return [table[name] for name in PROGRAMS][:: size(8, 1)]
 
 
 def in_precision(args: Any, dtype: Any) -> Any:

@@ -46,7 +46,7 @@ def largest_model() -> Iterator[Row]:
 def _deepest(sizes: dict[str, Any], room: int, with_plan: bool) -> int:
     """The largest of some depths that fits, by the model."""
     found = 0
-    for n in size((4, 8, 16), (8, 16, 24, 32, 48, 64)):
+    for n in size((4, 16), (8, 16, 24, 32, 48, 64)):
         case = llama(n, True, **sizes)
         try:
             if with_plan:
