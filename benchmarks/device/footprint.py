@@ -16,6 +16,7 @@ from benchmarks.device.device import (
     alone,
     nbytes_in_use,
     peak_nbytes,
+    seconds,
     size,
     stats,
     text_of_bytes,
@@ -29,7 +30,7 @@ from benchmarks.remat_programs import llama
 MOST = MIB
 """The device memory that a report may take, unless it says that it compiles or runs the function."""
 
-RUNS = ("compiled_memory", "collectives", "donation", "compile_cost", "find_nan", "step")
+COMPILES = ("compiled_memory", "collectives", "donation")
 """The reports that say so: XLA tunes its kernels on the device while it compiles."""
 
 
@@ -74,13 +75,13 @@ def _memory_of(name: str, report: Callable[[], Any], given: int, filling: list[A
     report()
     taken, left = peak_nbytes() - before, nbytes_in_use() - in_use
     question = "memory that it takes on the device"
-    runs = any(name.startswith(r) for r in RUNS)
-    allowed = "it says that it compiles" if runs else f"at most {text_of_bytes(MOST)}"
+    compiles = name in COMPILES
+    allowed = "it says that it compiles" if compiles else f"at most {text_of_bytes(MOST)}"
     if not stats():
         yield Row(name, question, allowed, "not reported by this device", note=f"arguments of {text_of_bytes(given)}")
         return
     yield Row(
-        name, question, allowed, text_of_bytes(taken), True if runs else taken <= MOST,
+        name, question, allowed, text_of_bytes(taken), None if compiles else taken <= MOST,
         note=f"beside arguments of {text_of_bytes(given)}{f'; keeps {text_of_bytes(left)}' if left > 2**16 else ''}",
         figures={"taken": taken, "left": left, "gap": before - in_use},
     )  # fmt: skip
@@ -99,7 +100,7 @@ def speed() -> Iterator[Row]:
 
     def derive(where: str) -> float:
         with jax.default_device(host if where == "cpu" else None):
-            return _seconds(lambda: jaxviz.derive(lambda *xs: f(*xs), *there[where]).backward)
+            return seconds(lambda: jaxviz.derive(lambda *xs: f(*xs), *there[where]).backward, times=1, before=0)
 
     with alone():
         for k in range(size(4, 8)):
@@ -112,14 +113,6 @@ def speed() -> Iterator[Row]:
         "transformer", "time of deriving, with arguments on the CPU and on the device", text_of_seconds(cpu), text_of_seconds(device),
         device <= 1.15 * cpu if size(False, True) else None, True, f"{device / cpu:.2f} ×", figures={"ratio": device / cpu},
     )  # fmt: skip
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    import time
-
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 PARTS = {"memory of the reports": memory_of_reports, "speed of deriving": speed}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from jaxviz.analysis.lowering import Lowering
 from jaxviz.features.collectives.partitioner_log import Log, Warned, reading_log
-from jaxviz.features.compiled_memory.compiled_program import NO_ROOM, folder_for_dump
+from jaxviz.features.compiled_memory.compiled_program import NO_ROOM, compiler_of, folder_for_dump
 from jaxviz.features.compiled_memory.messages import message
 from jaxviz.features.compiled_memory.report import Compiler
 from jaxviz.ir import compat
@@ -60,7 +58,7 @@ def _compile(lowering: Lowering) -> Partitioned:
             compiled = lowering.lowered.compile(compiler_options=_options(folder) if folder else None)
         before = _before(Path(folder)) if folder else None
     executable = compiled.runtime_executable()
-    compiler = _compiler(executable)
+    compiler = compiler_of(compiled)
     unknown = f"XLA on {compiler.backend} does not expose the program that it partitions" if folder else NO_ROOM
     (module,) = executable.hlo_modules()[:1]
     return Partitioned(
@@ -86,9 +84,3 @@ def _before(folder: Path) -> bytes | None:
 
 def _warned(log: Log) -> tuple[Warned, ...] | None:
     return log.warned if log.is_read else None
-
-
-def _compiler(executable: Any) -> Compiler:
-    device = executable.local_devices()[0]
-    flags = os.environ.get("XLA_FLAGS", "")
-    return Compiler(version("jax"), version("jaxlib"), device.platform, device.device_kind, flags)

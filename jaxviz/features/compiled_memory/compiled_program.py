@@ -64,9 +64,9 @@ def reported(compiled: Any) -> CompiledProgram | None:
     """The program of a `jax.stages.Compiled`; None if the backend does not report where it stores its values."""
     serialized = serialized_assignment(compiled.memory_analysis())
     if not serialized:
-        _silent.add(_compiler(compiled).backend)
+        _silent.add(compiler_of(compiled).backend)
         return None
-    return CompiledProgram(compiled_module(compiled), message("Assignment", serialized), _compiler(compiled))
+    return CompiledProgram(compiled_module(compiled), message("Assignment", serialized), compiler_of(compiled))
 
 
 def compiled_module(compiled: Any) -> Module:
@@ -102,7 +102,7 @@ def _dumped(lowered: Any) -> tuple[Any, CompiledProgram]:
             compiled = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_proto": True})
         files = sorted(Path(folder).glob(f"*{DUMPED}"), key=lambda file: file.stat().st_size)
         read = message("Program", files[-1].read_bytes() if files else b"")
-    compiler = _compiler(compiled)
+    compiler = compiler_of(compiled)
     if not read.buffer_assignment.buffer_allocations:
         raise ValueError(
             f"XLA on {compiler.backend} neither reports nor dumps where a compiled program stores its values"
@@ -130,8 +130,8 @@ def folder_for_dump(n: int) -> Iterator[str | None]:
         yield folder
 
 
-def _compiler(compiled: Any) -> Compiler:
+def compiler_of(compiled: Any) -> Compiler:
+    """The compiler of a `jax.stages.Compiled`, with its versions and flags."""
     device = compiled.runtime_executable().local_devices()[0]
-    return Compiler(
-        version("jax"), version("jaxlib"), device.platform, device.device_kind, os.environ.get("XLA_FLAGS", "")
-    )
+    flags = os.environ.get("XLA_FLAGS", "")
+    return Compiler(version("jax"), version("jaxlib"), device.platform, device.device_kind, flags)

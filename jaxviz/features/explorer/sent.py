@@ -32,6 +32,19 @@ def without_memory(compiled: str) -> str:
     return as_json({**made, "memory": None, "exchanges": None, "block": "", "notes": notes})
 
 
+_NOT_IN_THE_PAGE = "It was not compiled when this page was saved; `save_html(path, compiled=True)` compiles it."
+
+
+def saved_compiled(compiled: str, source: bool) -> str:
+    """The compiled program for a page without a kernel, or a text that says that it is not there.
+
+    Args:
+      compiled: the program as it was sent; '' if it was not compiled.
+      source: whether to include expressions of the user's source.
+    """
+    return (compiled if source or not compiled else without_memory(compiled)) or as_json({"error": _NOT_IN_THE_PAGE})
+
+
 _SAVED = 2.0
 """Seconds of CPU time for the settings of a saved page: those next to the current one, and then others."""
 

@@ -21,7 +21,7 @@ from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
 from jaxviz.features.explorer.messages import Advice, SwitchRequest, TriedSettings, is_switch_request
-from jaxviz.features.explorer.sent import as_json, code_of, saved_switches, without_memory
+from jaxviz.features.explorer.sent import as_json, code_of, saved_compiled, saved_switches
 from jaxviz.features.explorer.still import still_outputs
 from jaxviz.features.explorer.text import stage_text, summary
 from jaxviz.ir.collector import collector_paused
@@ -62,8 +62,6 @@ _FIRST, _AT_A_TIME = 0.3, 0.08
 
 _SHOWN = (*STAGES, "compiled")
 """The possible values of `stage` and `beside`: the stages, and the compiled one."""
-
-_NOT_IN_THE_PAGE = "It was not compiled when this page was saved; `save_html(path, compiled=True)` compiles it."
 
 
 class Explorer(Bundled):
@@ -246,9 +244,8 @@ class Explorer(Bundled):
             state |= {"changes": self.changes, "before": base64.b64encode(before).decode()}
         if compiled or "compiled" in (self.stage, self.beside):
             self._fill_compiled()
-        found = self.compiled if source or not self.compiled else without_memory(self.compiled)
         state["line"] = self.line
-        state["compiled"] = found or json.dumps({"error": _NOT_IN_THE_PAGE})
+        state["compiled"] = saved_compiled(self.compiled, source)
         return write_file(path, page(f"{view.title} · jaxviz", encode(view), script(MAIN), state, parts))
 
     def draw(self, stage: str = "", depth: int | None = None, source: bool = True) -> Drawing:
