@@ -101,8 +101,10 @@ def _compiled(variants: Variants, args: Any) -> dict[str, Any]:
         except Exception as error:
             return error
 
-    with ThreadPoolExecutor(size(1, 2)) as pool:
-        return dict(zip(variants, pool.map(compile, variants.values()), strict=True))
+    first, *others = variants  # by itself: XLA remembers how it tuned the kernels that the others have too
+    compiled = {first: compile(variants[first])}
+    with ThreadPoolExecutor(size(1, 4)) as pool:
+        return compiled | dict(zip(others, pool.map(compile, (variants[how] for how in others)), strict=True))
 
 
 def _verified(name: str, label: str, plan: Any, compiled: dict[str, Any]) -> Iterator[Row]:
