@@ -41,8 +41,9 @@ _RULES = (
         because the backward pass then recomputes all layers at once.
 
         `jaxviz.memory` models the peak with the checkpoint and without. There is advice where the peak falls by a quarter or more, for
-        a checkpoint that saves nothing; `jaxviz.plan_remat` chooses what to save, and writes the lines. On a CPU, XLA may merge what is
-        recomputed outside of a loop with what was computed before: `plan.verify()` says whether it does.
+        a checkpoint that saves nothing; `jaxviz.plan_remat` chooses what to save, and writes the lines. Outside of a loop XLA may follow it
+        only in part: on a CPU it may merge what is recomputed with what was computed before, and on a GPU it may compute some values again
+        without being told to. `plan.verify()` compiles both.
         """,
     ),
     LintRule(

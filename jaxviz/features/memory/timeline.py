@@ -83,6 +83,21 @@ class XlaMemory:
     backend: str
     temporaries_without_checkpoints: int | None = None
 
+    @property
+    def saves_nothing(self) -> bool:
+        """Whether it has checkpoints that save next to nothing."""
+        without = self.temporaries_without_checkpoints
+        return without is not None and self.temporaries > 0.95 * without
+
+
+SPARED = "XLA computes some values again without being told to"
+"""Why a function may need less memory as written than the model says."""
+
+
+def is_as_modelled(found: int, modelled: int) -> bool:
+    """Whether XLA takes at most about as many bytes as the model says."""
+    return found <= 1.1 * modelled
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryTimeline(Report):
@@ -165,20 +180,28 @@ class MemoryTimeline(Report):
     def compare(self) -> str:
         """Compares the model with XLA in a sentence or two: where XLA needs less or more memory, and which checkpoints it undoes."""
         xla = self.xla
-        modelled = self.peak_nbytes - self.steps[self.peak].nbytes[0] if self.steps else 0
         said = (
             f"XLA on {xla.backend} takes {format_bytes(xla.temporaries)} for temporaries, besides {format_bytes(xla.arguments)} "
-            f"of arguments and {format_bytes(xla.results)} of results; the model has {format_bytes(modelled)} besides the arguments at its peak."
+            f"of arguments and {format_bytes(xla.results)} of results; the model has {format_bytes(self._beside_arguments)} besides the arguments at its peak."
         )
         without = xla.temporaries_without_checkpoints
         if without is None:
             return said
-        if xla.temporaries > 0.95 * without:
-            return (
-                f"{said} Without the checkpoints it takes {format_bytes(without)}: XLA undoes them, and they save next to nothing "
-                "here."
-            )
-        return f"{said} Without the checkpoints it takes {format_bytes(without)}."
+        said = f"{said} Without the checkpoints it takes {format_bytes(without)}"
+        if not xla.saves_nothing:
+            return f"{said}."
+        why = "XLA undoes them, and they save" if self.xla_undoes_checkpoints else f"{SPARED}, and the checkpoints save"
+        return f"{said}: {why} next to nothing here."
+
+    @property
+    def xla_undoes_checkpoints(self) -> bool:
+        """Whether XLA holds what the checkpoints recompute: they save nothing in the compiled gradient, which takes more than the model."""
+        return self.xla.saves_nothing and not is_as_modelled(self.xla.temporaries, self._beside_arguments)
+
+    @property
+    def _beside_arguments(self) -> int:
+        """Modelled bytes at the peak, without the arguments."""
+        return self.peak_nbytes - self.steps[self.peak].nbytes[0] if self.steps else 0
 
     def beside(self, compiled: CompiledMemory | None = None) -> MemoryBeside:
         """Shows the model and the compiled program on one axis, and what differs at their peaks: values that are fused away, merged again,

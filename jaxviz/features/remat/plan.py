@@ -195,15 +195,15 @@ class RematPlan(Report):
         )
         before = compiled(search.derivation.primal)
         after = before if program is search.derivation.primal else compiled(program)
-        loops = any(r.is_body or s.program is not search.flat for r in self.regions for s in r.spots)
         modelled = (self.before, self.after)
-        is_unrolled = bool(self.regions) and not loops
+        is_unrolled = search.is_unrolled(self.regions)
         found = Verification(self.function, jax.default_backend(), before, after, modelled, is_unrolled)
         if found.happened:
             return found
         if self._trial is not None:
             found = replace(found, beside=search.modelled(self._trial).beside())
-        return replace(found, in_branches=compiled(put_in_branches(program))) if is_unrolled else found
+        in_branches = is_unrolled and found.is_undone
+        return replace(found, in_branches=compiled(put_in_branches(program))) if in_branches else found
 
     @cached_property
     @deep_stack

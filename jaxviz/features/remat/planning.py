@@ -122,6 +122,8 @@ _WORTH = 0.01
 _NEAR = 0.05
 """Without a given bound, a peak lower by this share is searched for."""
 
+_UNROLLED = "Outside of a loop XLA may follow a plan only in part: plan.verify() compiles the gradient with the plan and without."
+
 Found = Trial | Trade
 """A plan, or the function as it is."""
 
@@ -139,7 +141,10 @@ class Planning:
         after = search.finally_measured(found) if isinstance(found, Trial) else found
         effects = repeated_effects(search.flat) if trial is not None else ()
         moves = (search.offload.note,) if search.offload is not None and after.offloaded else ()
-        about = (*moves, *no_gradient_note(search.plain), *unopened_note(search.plain.unopened), *notes, *effects)
+        unrolled = (_UNROLLED,) if trial is not None and search.is_unrolled(trial.form.regions) else ()
+        about = (
+            *moves, *no_gradient_note(search.plain), *unopened_note(search.plain.unopened), *notes, *effects, *unrolled
+        )  # fmt: skip
         saved = saved_by(search, trial.form) if trial is not None else None
         return RematPlan(
             self.call.name, bound, saved, search.written, after, search.opened, about, search, self.call, trial,

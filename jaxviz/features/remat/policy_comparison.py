@@ -23,7 +23,7 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import Tracer, defined_at, location_of
 from jaxviz.derivation import Argnums, Derivation
 from jaxviz.features.cost.report import cost, format_flops
-from jaxviz.features.memory.timeline import MemoryTimeline, XlaMemory, memory, xla_memory
+from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, xla_memory
 from jaxviz.features.remat.drawing import draw_peaks
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.graph import best_trades
@@ -364,16 +364,18 @@ class PolicyComparison(Report):
         """Compares the policies as XLA compiles them, in a few sentences; compiles as `xla` does."""
         plain = self.without.timeline.xla
         parts = [f"without checkpoints {format_bytes(plain.temporaries)}"]
-        undone = []
+        undone, spared = [], []
         for o, found in zip(self.outcomes, self.xla, strict=True):
             if found.temporaries_without_checkpoints is None:
                 continue
             parts.append(f"{o.name} {format_bytes(found.temporaries)}")
-            if found.temporaries > 0.95 * found.temporaries_without_checkpoints:
-                undone.append(o.name)
+            if found.saves_nothing:
+                (undone if o.timeline.xla_undoes_checkpoints else spared).append(o.name)
         text = f"Temporaries of the gradient compiled by XLA for {plain.backend}, measured, not modelled: {', '.join(parts)}."
         if undone:
             text += f" XLA undoes the checkpoints of {' and '.join(undone)}: they save next to nothing here."
+        if spared:
+            text += f" {SPARED}: the checkpoints of {' and '.join(spared)} save next to nothing here."
         return text
 
     def to_dict(self) -> dict[str, Any]:

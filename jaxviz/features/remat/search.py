@@ -188,6 +188,10 @@ class Search:
         call = next(iter(step.forward))  # the calls of one function are alike
         return None if layouts is None else (layouts, [layouts.values.get(a, 1) for a in call.invars])
 
+    def is_unrolled(self, regions: Sequence[Region]) -> bool:
+        """Whether there are regions, and all of them are outside of any loop."""
+        return bool(regions) and not any(r.is_body or s.program is not self.flat for r in regions for s in r.spots)
+
     def finally_measured(self, trial: Trial) -> Trade:
         """The figures of the chosen plan."""
         return self.measured(trial.derivation, is_final=True) if self.context.sizes.is_per_device else trial.trade

@@ -16,7 +16,7 @@ from jaxviz.analysis.training_step import TrainingStep, step_function
 from jaxviz.derivation import Derivation
 from jaxviz.features.compiled_memory.beside import MERGED, MemoryBeside
 from jaxviz.features.cost.report import format_flops
-from jaxviz.features.memory.timeline import donated_by
+from jaxviz.features.memory.timeline import SPARED, donated_by, is_as_modelled
 from jaxviz.features.remat.forms import Trade
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import usual_stack
@@ -94,6 +94,11 @@ class Verification(Report):
         return fallen >= max((1 - _UNDONE) * self.before.temporaries, _MOST * share * self.before.peak_nbytes)
 
     @property
+    def is_undone(self) -> bool:
+        """Whether XLA holds more with the plan than the model says, rather than less without it."""
+        return not self.happened and not is_as_modelled(self.after.peak_nbytes, self.modelled[1].peak_nbytes)
+
+    @property
     def summary(self) -> str:
         """XLA on cpu follows the plan for `loss`: temporaries 87.9 GiB → 28.6 GiB, peak …."""
         before, after = self.before, self.after
@@ -117,14 +122,18 @@ class Verification(Report):
             return f"XLA on {self.backend} follows the plan for `{self.function}`: {figures}"
         if after.temporaries > before.temporaries / _UNDONE:
             return f"With the plan for `{self.function}` XLA on {self.backend} takes more memory: {figures}"
-        if after.temporaries <= _UNDONE * before.temporaries:
-            return f"Little effect: XLA on {self.backend} undoes most of the plan for `{self.function}`: {figures}"
-        return f"No effect: XLA on {self.backend} undoes the plan for `{self.function}`: {figures}"
+        is_little = after.temporaries <= _UNDONE * before.temporaries
+        effect = "Little effect" if is_little else "No effect"
+        if self.is_undone:
+            return f"{effect}: XLA on {self.backend} undoes {'most of ' if is_little else ''}the plan for `{self.function}`: {figures}"
+        return f"{effect}: `{self.function}` as written takes less on {self.backend} than the model says: {figures}"
 
     @property
     def notes(self) -> tuple[str, ...]:
         if self.happened or not self.offloads:
             return ()
+        if not self.is_undone:
+            return (f"{SPARED}. With the plan it takes what the model says.",)
         more = self.modelled[1].flops - self.modelled[0].flops
         if self._held:
             why = self._held
