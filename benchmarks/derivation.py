@@ -1,12 +1,23 @@
-"""Deriving the forward and backward programs, compared with `jax.vjp` traced over the same jaxpr."""
+"""Deriving the forward and backward programs, compared with `jax.vjp` traced over the same jaxpr.
+
+With `--against REVISION` compared with the jaxviz of another revision instead: two processes that take turns.
+"""
 
 from __future__ import annotations
 
+import argparse
 import gc
+import io
 import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -143,16 +154,76 @@ def growth(n_layers: int) -> tuple[int, list[float], float]:
     return n, times, size / n
 
 
+PROGRAMS: dict[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]] = {
+    "MLP, 8 layers": lambda: mlp(8), "transformer, 12 layers": lambda: transformer(12), "transformer, 48 layers": lambda: transformer(48),
+    "scan over 12 layers": lambda: scan_transformer(12), "remat, 12 layers": lambda: remat_transformer(12), "LSTM, 3 layers": lambda: lstm(3),
+}  # fmt: skip
+
+
+def answer_with_times() -> None:
+    """For each line that is read, a program's name and "cold" or "warm", prints the CPU seconds of one derivation."""
+    traced: dict[str, Program] = {}
+    for line in sys.stdin:
+        name, state = line.rstrip("\n").split("\t")
+        if name not in traced:
+            fun, args = PROGRAMS[name]()
+            traced[name] = jaxviz.trace(fun)(*args)
+            derive_programs(traced[name])
+        if state == "cold":
+            forget()
+        gc.collect()
+        start = time.process_time()
+        derive_programs(traced[name])
+        print(time.process_time() - start, flush=True)
+
+
+@contextmanager
+def process_of(revision: str) -> Iterator[Callable[[str, str], float]]:
+    """A process with the jaxviz of a revision, "" for the working tree, and these benchmarks; it gives the seconds of a derivation."""
+    root = Path(__file__).parents[1]
+    with tempfile.TemporaryDirectory() as folder:
+        if revision:
+            command = ["git", "archive", revision, "jaxviz"]
+            packed = subprocess.run(command, cwd=root, check=True, capture_output=True).stdout
+            with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+                archive.extractall(folder, filter="data")
+            (Path(folder) / "benchmarks").symlink_to(root / "benchmarks")
+        command = [sys.executable, "-m", "benchmarks.derivation", "--answer"]
+        cwd = folder if revision else root
+        with subprocess.Popen(command, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+            def taken(name: str, state: str) -> float:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                print(name, state, sep="\t", file=process.stdin, flush=True)
+                return float(process.stdout.readline())
+
+            yield taken
+
+
+def against(revision: str, quick: bool) -> None:
+    """Prints the CPU time of deriving with the working tree beside a revision: the least of many, in turns, and their ratio."""
+    repeats = {"cold": 4 if quick else 10, "warm": 15 if quick else 40}
+    print(f"Derivation from the jaxpr, CPU time, the least of {repeats['cold']} cold and {repeats['warm']} warm")
+    print(f"{'program':<32}{revision[:12]:>12}{'this':>12}{'ratio':>8}")
+    with ExitStack() as stack:
+        before, now = (stack.enter_context(process_of(r)) for r in (revision, ""))
+        for name in PROGRAMS:
+            for state, n in repeats.items():
+                before(name, "warm"), now(name, "warm")  # traces it
+                pairs = [(before(name, state), now(name, state)) for _ in range(n)]
+                a, b = (min(p[k] for p in pairs) for k in (0, 1))
+                print(f"{f'{name}, {state}':<32}{a * 1e3:>9.2f} ms{b * 1e3:>9.2f} ms{b / a:>7.2f}x", flush=True)
+
+
 def main(quick: bool = False) -> None:
     repeats = 3 if quick else 7
     print(
         "Derivation of forward, linear and backward programs; JAX: jax.vjp and its pullback, traced over the same program"
     )
     print(f"{'program':<46}{'jaxviz':>10}{'jax':>10}{'ratio':>8}")
-    for name, (fun, args) in {
-        "MLP, 8 layers": mlp(8), "transformer, 12 layers": transformer(12), "transformer, 48 layers": transformer(48),
-        "scan over 12 layers": scan_transformer(12), "remat, 12 layers": remat_transformer(12), "LSTM, 3 layers": lstm(3),
-    }.items():  # fmt: skip
+    for name, make in PROGRAMS.items():
+        fun, args = make()
         for label, ours, theirs, ratio in speed(name, fun, args, repeats):
             print(f"{label:<46}{ours * 1e3:>7.1f} ms{theirs * 1e3:>7.1f} ms{ratio:>7.1f}x")
     print("\nGrowth with a warm memo table: CPU time, and CPU time with Python's garbage collector off")
@@ -165,4 +236,14 @@ def main(quick: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
+    parser.add_argument("--against", metavar="REVISION", help="a git revision to compare with")
+    parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.answer:
+        answer_with_times()
+    elif options.against:
+        against(options.against, options.quick)
+    else:
+        main(options.quick)
