@@ -162,6 +162,7 @@ PROGRAMS: dict[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]] = 
 
 def answer_with_times() -> None:
     """For each line that is read, a program's name and "cold" or "warm", prints the CPU seconds of one derivation."""
+    jaxviz.derive(lambda x: x, 1.0)  # imports all rules, at any revision
     traced: dict[str, Program] = {}
     for line in sys.stdin:
         name, state = line.rstrip("\n").split("\t")
@@ -172,9 +173,12 @@ def answer_with_times() -> None:
         if state == "cold":
             forget()
         gc.collect()
-        start = time.process_time()
-        derive_programs(traced[name])
-        print(time.process_time() - start, flush=True)
+        taken = []
+        for _ in range(1 if state == "cold" else 5):
+            start = time.process_time()
+            derive_programs(traced[name])
+            taken.append(time.process_time() - start)
+        print(min(taken), flush=True)
 
 
 @contextmanager

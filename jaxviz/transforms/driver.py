@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from jaxviz.ir import compat
@@ -66,16 +67,25 @@ class Template:
         for a in program.outvars:
             if type(a) is Literal:
                 fix(a)
-        self.steps: list[tuple[Operation, tuple[int, ...], Role, Any, Origin | None]] = []
+        self.steps: list[tuple[Operation, int, Any, Any, Role, Any, Origin | None]] = []
+        """Of each equation: its operation; the slot of its only operand, or what gathers all of them; the type of its only result, or
+        None; its role, line and origin. Equations with one operand and one result are copied with less work."""
         for equation, role in zip(program.equations, roles, strict=True):
-            ins = tuple([slots[id(a)] for a in equation.invars])
+            ins = [slots[id(a)] for a in equation.invars]
+            gather = itemgetter(*ins) if len(ins) > 1 else None if ins else _nothing
             for v in equation.outvars:
                 slots[id(v)] = len(slots)
+            avals = equation.operation.out_avals
             source, origin = _own_line(equation) if keeps_lines else (None, None)
-            self.steps.append((equation.operation, ins, role, source, origin))
+            only = avals[0] if len(avals) == 1 else None
+            self.steps.append((equation.operation, ins[0] if ins else 0, gather, only, role, source, origin))
         self.outs = tuple([slots[id(a)] for a in program.outvars])
         self.program = program
         self.slots = slots if program.relations is not unrelated else None
+
+
+def _nothing(_: Sequence[Atom]) -> tuple[Atom, ...]:
+    return ()
 
 
 def _own_line(equation: Equation) -> tuple[Any, Origin | None]:
@@ -124,15 +134,16 @@ class Builder:
         source = equation.source if equation is not None else None
         append = self.equations.append
         origins: dict[str, Origin] = {}
-        for operation, ins, role, line, origin in template.steps:
-            outvars = tuple([Var(aval) for aval in operation.out_avals])
+        for operation, operand, gather, only, role, line, origin in template.steps:
+            outvars = (Var(only),) if only is not None else tuple([Var(aval) for aval in operation.out_avals])
             if origin is None and equation is not None:
                 role = role_of_all or role
                 origin = origins.get(role)
                 if origin is None:
                     origin = origins[role] = Origin(equation, transform, rule, role)
             here = source if line is None else compat.within_scopes(line, source)
-            append(Equation(operation, tuple([env[i] for i in ins]), outvars, here, origin))
+            invars = (env[operand],) if gather is None else gather(env)
+            append(Equation(operation, invars, outvars, here, origin))
             env += outvars
         if template.slots is not None:
             self._related.append((template, env))
