@@ -79,7 +79,7 @@ class Template:
             source, origin = _own_line(equation) if keeps_lines else (None, None)
             only = avals[0] if len(avals) == 1 else None
             self.steps.append((equation.operation, ins[0] if ins else 0, gather, only, role, source, origin))
-        self.outs = tuple([slots[id(a)] for a in program.outvars])
+        self.outs = [slots[id(a)] for a in program.outvars]
         self.program = program
         self.slots = slots if program.relations is not unrelated else None
 

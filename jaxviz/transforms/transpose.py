@@ -105,10 +105,10 @@ transpose_rules: RuleTable[TransposeRule] = RuleTable("transpose", _default_rule
 """Key: operation, which operands it is linear in, which results have a nonzero cotangent, whether what backward rules log is asked for."""
 
 
-def _literals(atoms: Sequence[Atom]) -> Callable[[], Sequence[Any]] | None:
+def _literals(atoms: Sequence[Atom]) -> Sequence[Any] | None:
     """The values of the atoms if any is a literal: a rule may save Python scalars as residuals."""
     known = [a.val if isinstance(a, Literal) else None for a in atoms]
-    return (lambda: known) if any(x is not None for x in known) else None
+    return known if any(x is not None for x in known) else None
 
 
 def _not_linear(operation: Operation) -> EquationError:
@@ -149,14 +149,14 @@ def _typed_as(operation: Operation, cts: Sequence[Atom | None]) -> Operation:
 
 def _rule(
     operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, equation: Equation, index: int,
-    values: Callable[[], Sequence[Any]] | None,
+    values: Callable[[], Sequence[Any] | None],
 ) -> TransposeRule:  # fmt: skip
     """The rule of an operation; if its Python code branches on values, and these are available, the rule for these values.
 
     Args:
       operation, linear, nonzero_cts, logs: as in `transpose_rules`.
       equation, index: for errors.
-      values: returns the values of non-linear operands and of the cotangents, as far as they are available.
+      values: returns the values of non-linear operands and of the cotangents, as far as they are available; None if none is.
     """
     try:
         return transpose_rules(operation, linear, nonzero_cts, logs)
@@ -164,11 +164,12 @@ def _rule(
         within = (
             operation.programs and operation.primitive in transpose_rules.registered
         )  # where JAX has no values either
-        if values is None or within:
+        known = None if within else values()
+        if known is None:
             located(error, equation, index)
             raise
         try:
-            return transpose_rules.find(operation)(operation, linear, nonzero_cts, logs, values())
+            return transpose_rules.find(operation)(operation, linear, nonzero_cts, logs, known)
         except compat.ConcretizationTypeErrors as again:
             located(again, equation, index)
             raise
@@ -247,8 +248,11 @@ def transpose_program(
         mask = tuple([a in is_linear for a in equation.invars])
         given = [a for a in equation.invars if a not in is_linear]
         given += [ct for ct in cts if ct is not None]
-        operation = _typed_as(equation.operation, cts)
-        values = partial(values_at, builder, invars, at, given) if at is not None else _literals(given)
+        operation = equation.operation
+        avals = operation.out_avals
+        if len(cts) != 1 or cts[0] is None or cts[0].aval is not avals[0]:
+            operation = _typed_as(operation, cts)
+        values = partial(values_at, builder, invars, at, given) if at is not None else partial(_literals, given)
         rule = _rule(operation, mask, nonzeros, logs, equation, index, values)
         if True not in nonzeros and rule.logs is None:
             continue  # a rule with a log effect logs for zeros as well, in a program with any cotangent, as in JAX
