@@ -33,7 +33,7 @@ from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
 from jaxviz.features.remat.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, derive_under, setting
 from jaxviz.features.residuals.residual_set import ResidualSet, residuals
 from jaxviz.notebook.calls import Call, CallError, split
-from jaxviz.report.tables import format_bytes, wrapped
+from jaxviz.report.tables import wrapped
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Request:
             (found,) = compared.outcomes
             budget = found.nbytes
             self.say(wrapped(
-                f"{to.name} saves {format_bytes(found.nbytes)} and recomputes {format_flops(found.flops)}; for the same bytes:"
+                f"{to.name} saves {found.saved} and recomputes {format_flops(found.flops)}; for the same residuals:"
             ))  # fmt: skip
         plan = plan_remat(
             call.fun, *call.args, budget=budget, memory=memory, work=work, argnums=self.argnums, **call.kwargs

@@ -37,7 +37,7 @@ _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
 ROLES = ("primal", "tangent", "residual", "cotangent", "accumulation", "recomputation", "zero", "dummy")
-KINDS = ("argument", "constant", "literal", "intermediate", "dummy")
+KINDS = ("argument", "constant", "literal", "intermediate", "dummy", "unread")
 MEMORY_KINDS = ("argument", "constant", "residual", "temporary", "cotangent", "result")
 
 KINS = ("value", "tangent", "cotangent", "towards a tangent", "towards a cotangent", "copy")

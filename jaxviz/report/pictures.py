@@ -65,6 +65,7 @@ def bars(
     written: Callable[[int], str] = format_bytes,
     beside: bool = False,
     most: int = 8,
+    adds_up: bool = True,
 ) -> str:
     """Bars with their amounts, the longest first; '' if there is nothing to draw.
 
@@ -74,6 +75,7 @@ def bars(
       written: formats an amount.
       beside: whether the parts of a label are separate bars below each other instead, to compare them.
       most: how many labels are shown; the others are summed up.
+      adds_up: whether sums of the amounts mean something, and are written.
     """
     parts: dict[str, dict[str, float]] = {}
     for label, amount, kind in rows:
@@ -91,7 +93,9 @@ def bars(
     room = WIDTH - left - _COLUMN * max(len(a) for texts in amounts for a in texts) - 8
     scale = room / length(shown[0][1])
     totals = {kind: sum(p.get(kind, 0) for _, p in ordered) for _, p in ordered for kind in p}
-    drawn, y = _legend([(f"{kind} {written(int(n))}", kind) for kind, n in totals.items() if n], 24)
+    drawn, y = _legend(
+        [(f"{kind} {written(int(n))}" if adds_up else kind, kind) for kind, n in totals.items() if n], 24
+    )
     for label, (_, p), texts in zip(labels, shown, amounts, strict=True):
         drawn.append(_text(0, y + (len(texts) - 1) * 7 + 13, label))
         x = left
@@ -106,7 +110,7 @@ def bars(
         y += 15 * len(texts) + 6 if beside else _LINE
     if rest:
         n = sum(sum(p.values()) for _, p in rest)
-        more = f"and {len(rest):,} more" + ("" if beside else f", {written(int(n))}")
+        more = f"and {len(rest):,} more" + (f", {written(int(n))}" if adds_up and not beside else "")
         drawn.append(_text(left, y + 13, more, dim=True))
         y += _LINE
     first = f"{printable(shown[0][0])} {' and '.join(amounts[0])}"

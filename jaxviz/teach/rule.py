@@ -227,7 +227,7 @@ def keeps_at_most(nbytes: int, *args: Any, argnums: Argnums = 0) -> Check:
 
     def fails(written: Any) -> str:
         found = residuals(written, *args, argnums=argnums)
-        n = found.nbytes_without_arguments
+        n = found.saved.nbytes
         largest = max(found, key=lambda r: r.nbytes * (r.kind != "argument"), default=None)
         if n <= nbytes or largest is None:
             return ""

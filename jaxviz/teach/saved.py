@@ -351,7 +351,7 @@ class _Case:
         }  # fmt: skip
 
     def _headline(self) -> str:
-        total = format_bytes(self.derivation.residuals.nbytes)
+        total = format_bytes(self.derivation.residuals.saved.nbytes)
         return f"The gradient saves {len(self.kept)} of these {len(self.values)} values, {total} in total."
 
     def _note(self) -> str:

@@ -73,14 +73,14 @@ test("sorting by size is stable, sorting by line compares files first, and the l
   expect(three.map((r) => r.index)).toEqual([0, 1, 2]);
 });
 
-test("the total has the bytes of each kind", () => {
-  expect(summary(three)).toBe("3 values, 408 B: 1 argument 400 B, 2 intermediates 8 B");
-  expect(summary([])).toBe("0 values, 0 B");
-  expect(summary([three[1]!], three)).toBe("1 of 3 values, 400 B of 408 B: 1 argument 400 B");
-  const spread = [residual(0, { nbytes: 800, perDevice: 100 }), residual(1, { kind: "argument" })];
-  expect(summary(spread)).toBe(
-    "2 values, 804 B · 104 B a device: 1 argument 4 B, 1 intermediate 800 B · 100 B a device",
-  );
+test("the total is what is saved, without arguments and what nothing reads", () => {
+  expect(summary(three)).toBe("saves 8 B in 2 values; reads 400 B of its arguments");
+  expect(summary([])).toBe("saves nothing");
+  expect(summary([three[1]!], three)).toBe("1 of 3 values: saves nothing; reads 400 B of its arguments");
+  const unread = [three[0]!, residual(3, { nbytes: 40, kind: "unread" })];
+  expect(summary(unread)).toBe("saves 4 B in 1 value; 40 B that nothing reads");
+  const spread = [residual(0, { nbytes: 800, perDevice: 100 }), residual(1, { nbytes: 4, kind: "argument" })];
+  expect(summary(spread)).toBe("saves 100 B on each device in 1 value; reads 4 B of its arguments");
 });
 
 test("values of one expression are one row, with their total bytes", () => {

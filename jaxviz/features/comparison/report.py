@@ -163,8 +163,8 @@ class Comparison(Report):
 
     @cached_property
     def residuals(self) -> tuple[ResidualDifference, ...]:
-        """The residuals of which the two save different numbers, the most bytes first."""
-        sides = [(side, r) for side, d in enumerate((self.before, self.after)) for r in d.residuals]
+        """The saved values of which the two have different numbers, the most bytes first."""
+        sides = [(side, r) for side, d in enumerate((self.before, self.after)) for r in d.residuals if r.is_saved]
         made_by = lambda r: r.kind if r.producer is None else r.producer.primitive.name
         before = lambda group: sum(side == 0 for side, _ in group)
         found = []
@@ -179,7 +179,7 @@ class Comparison(Report):
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
-        """Equations by stage, residuals, FLOPs and the modelled peak of both; without a reverse mode, only equations."""
+        """Equations by stage, saved values, FLOPs and the modelled peak of both; without a reverse mode, only equations."""
         # Imported here: the explorer imports this module before it shows anything.
         from jaxviz.features.cost.report import cost
         from jaxviz.features.memory.timeline import memory
@@ -192,8 +192,8 @@ class Comparison(Report):
             return tuple(found)
         return (
             *found,
-            of("residuals", "values", lambda d: len(d.residuals)),
-            of("residual bytes", "bytes", lambda d: d.residuals.nbytes),
+            of("saved values", "values", lambda d: d.residuals.saved.count),
+            of("saved bytes", "bytes", lambda d: d.residuals.saved.nbytes),
             of("FLOPs", "FLOPs", lambda d: int(cost(d).total.flops)),
             of("modelled peak", "bytes", lambda d: memory(d).peak_nbytes),
         )
@@ -234,13 +234,15 @@ class Comparison(Report):
         labels: dict[str, str] = {}
         for side, derivation in (("before", self.before), ("after", self.after)):
             for r in derivation.residuals:
-                # A line that both versions contain may have moved; arguments belong to one call.
-                text = "arguments" if r.kind == "argument" else source_line(r.location) or str(r.location)
-                kept.setdefault(text, {"before": 0, "after": 0})[side] += r.nbytes
-                labels[text] = text if r.kind == "argument" else line_label(r.location)
+                if r.is_saved:
+                    text = source_line(r.location) or str(
+                        r.location
+                    )  # a line that both versions contain may have moved
+                    kept.setdefault(text, {"before": 0, "after": 0})[side] += r.nbytes
+                    labels[text] = line_label(r.location)
         differ = [text for text, sizes in kept.items() if sizes["before"] != sizes["after"]]
         rows = [(labels[text], n, side) for text in differ for side, n in kept[text].items()]
-        return bars(rows, "residual bytes before and after, by line, where they differ", beside=True)
+        return bars(rows, "saved bytes before and after, by line, where they differ", beside=True)
 
     def _parts(self) -> Iterator[str | Table]:
         if not self.is_same:

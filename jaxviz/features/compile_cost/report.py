@@ -116,9 +116,13 @@ class Repeated(Data):
             f"These {self.count:,} blocks are identical{written}{at}: a `{self.loop}` would trace and compile only one"
         )
         if self.saving is not None:
-            saves = f"save about {format_seconds(self.saving.cpu)}" if self.saving.cpu > 0 else "save nothing"
-            return f"{head}, and {saves}"
+            if self.saving.cpu > 0:
+                return f"{head}, and save about {format_seconds(self.saving.cpu)}"
+            return f"{head}, but for {self.count:,} of them it would save no time"
         if self.left_out is not None:
+            more = -self.left_out.instructions
+            if more > 0:
+                return f"{head}, but have {_percent(more)} more instructions for XLA: for {self.count:,} of them it does not pay"
             return f"{head}, and leave out {self.left_out}"
         return f"{head}{f'; {self.note}' if self.note else ''}"
 
@@ -240,7 +244,7 @@ class CompileCost(Report):
             if saving is not None
             else ""
             if left is None or measured
-            else _percent(left.instructions)
+            else _left_out(left.instructions)
         )
         rows = [
             (
@@ -296,6 +300,10 @@ def _cells(counts: Counts) -> tuple[str, str, str]:
 
 def _signed(seconds: float) -> str:
     return format_seconds(seconds) if seconds > 0 else "nothing"
+
+
+def _left_out(share: float) -> str:
+    return _percent(share) if share >= 0 else f"nothing, {_percent(-share)} more"
 
 
 def _percent(share: float) -> str:

@@ -53,7 +53,7 @@ def add_lines(
         counted = (at >= 0) if only is None else (at >= 0) & only[here]
         return np.bincount(at[counted], work[here][counted], len(columns["location_file"]))
 
-    kept = [r for r in residuals if r.kind != "argument"]
+    kept = [r for r in residuals if r.is_saved]
     at = np.array([numbers.location(r.location) for r in kept], np.int64)
     by_location = (
         np.bincount(at, [r.nbytes for r in kept], len(columns["location_file"])),

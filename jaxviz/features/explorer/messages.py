@@ -98,7 +98,7 @@ class SwitchTable(TypedDict):
 
 
 class TriedTrade(NamedTuple):
-    """The figures of a setting: bytes of the peak, bytes of residuals on the device, FLOPs in addition to those without checkpoints, and
+    """The figures of a setting: bytes of the peak, bytes that it saves on the device without arguments, FLOPs in addition to those without checkpoints, and
     bytes of residuals offloaded to the host."""
 
     peak: int

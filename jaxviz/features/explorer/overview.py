@@ -52,8 +52,8 @@ def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) 
 
 
 def kept_expressions(residuals: ResidualSet) -> list[tuple[ResidualGroup, ...]]:
-    """The groups of residuals of each of the user's expressions, largest first, without arguments."""
-    groups = [g for g in residuals.groups if g.kind != "argument"]
+    """The groups of saved values of each of the user's expressions, largest first."""
+    groups = [g for g in residuals.groups if g.residuals[0].is_saved]
     place = lambda g: (g.location, g.location.column, g.location.end_line, g.location.end_column)
     return sorted(grouped(groups, place), key=lambda e: -sum(g.nbytes for g in e))
 
@@ -96,20 +96,15 @@ _ASIDE = re.compile(r" \(and \d+ other uses?\)")
 
 
 def _keeps(residuals: ResidualSet) -> str:
-    """`saves 33.2 MiB for the backward pass, besides 9.0 MiB of its arguments`."""
-    own = residuals.nbytes_without_arguments
-    arguments = residuals.nbytes - own
-    if not residuals.items:
-        return "saves nothing for the backward pass"
-    if own == 0:
-        return f"saves {format_bytes(arguments)} of its arguments for the backward pass, and nothing else"
-    beside = f", besides {format_bytes(arguments)} of its arguments" if arguments else ""
-    return f"saves {format_bytes(own)} for the backward pass{beside}"
+    """`saves 33.2 MiB for the backward pass; it reads 9.0 MiB of its arguments, which are in memory anyway`."""
+    saved = residuals.saved
+    what = saved.size if saved.count else "nothing"
+    return "; ".join([f"saves {what} for the backward pass", *saved.remarks[:1]])
 
 
 def _largest(found: Sequence[Sequence[ResidualGroup]], residuals: ResidualSet) -> str:
     """``45 % of it for `jax.nn.gelu(x @ w)` at model.py:12``."""
-    total = residuals.nbytes_without_arguments
+    total = residuals.saved.on_all or residuals.saved.nbytes
     if not found or not total or len(found) == 1:
         return ""
     first = found[0]

@@ -382,7 +382,7 @@ class Switches:
     def tried_trades(self) -> tuple[dict[str, TriedTrade], dict[str, str]]:
         """The figures computed so far, and the impossible settings with the reasons."""
         trades = {
-            k: TriedTrade(t.peak_nbytes, t.nbytes, t.flops, t.offloaded)
+            k: TriedTrade(t.peak_nbytes, t.saved_nbytes, t.flops, t.offloaded)
             for k, t in self.tried.items()
             if not isinstance(t, str)
         }

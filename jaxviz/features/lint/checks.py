@@ -506,7 +506,7 @@ def _around(region: Region, trade: Trade, search: Search) -> Advice:
         f"{do} falls from {format_bytes(before.peak_nbytes)} to {format_bytes(trade.peak_nbytes)} (modelled), for {more} more work. "
         "jaxviz.plan_remat finds what to save there for less work, and writes the code.",
         wrapped.location if wrapped is not None else region.location,
-        before.nbytes - trade.nbytes,
+        before.saved_nbytes - trade.saved_nbytes,
         search.times(region),
     )
 

@@ -11,13 +11,14 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.derivation import Argnums
 from jaxviz.features.lint.checks import FIND, Advice, Subject
 from jaxviz.features.lint.rules import LINT_RULES
+from jaxviz.features.residuals.saved_bytes import SavedBytes
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import each
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import SHOWN, Drawn, Report, Table, attributes, plain
-from jaxviz.report.tables import counted, format_bytes, short_location, wrapped
+from jaxviz.report.tables import format_bytes, short_location, wrapped
 from jaxviz.transforms.unopened import unopened_note
 
 CAPTURED_NBYTES = 1 << 20
@@ -35,7 +36,7 @@ class LintReport(Report, Sequence[Advice]):
       function: the name of the function.
       gradient: which gradient, such as "gradient of `loss` in `params`".
       items: the pieces of advice.
-      n_residuals, nbytes: the number of residuals of the gradient, and their bytes.
+      saved: what the gradient saves.
       min_nbytes: advice with fewer bytes at stake is left out.
       n_left_out: how many pieces of advice were left out.
       notes: what the rules could not analyse.
@@ -44,8 +45,7 @@ class LintReport(Report, Sequence[Advice]):
     function: str
     gradient: str
     items: tuple[Advice, ...]
-    n_residuals: int
-    nbytes: int
+    saved: SavedBytes
     min_nbytes: int
     n_left_out: int = 0
     notes: tuple[str, ...] = ()
@@ -77,16 +77,16 @@ class LintReport(Report, Sequence[Advice]):
 
     @property
     def summary(self) -> str:
-        """lint of the gradient of `loss` in `params`: 3 suggestions; it saves 463 residuals, 1.1 MiB."""
+        """lint of the gradient of `loss` in `params`: 3 suggestions; it saves 1.1 MiB in 463 values."""
         n = len(self.items)
         found = f"{n:,} suggestion{'s' * (n != 1)}" if n else "no suggestions"
         few = f" ({self.n_left_out:,} omitted, below {format_bytes(self.min_nbytes)})" if self.n_left_out else ""
-        kept = f"it saves {counted(self.n_residuals, 'residual')}, {format_bytes(self.nbytes)}"
+        kept = f"it saves {self.saved}"
         return f"lint of the {self.gradient}: {found}{few}; {kept}"
 
     def _picture(self) -> str:
         rows = ((f"{a.rule} {short_location(a.location)}", a.nbytes, "at stake") for a in self.items)
-        return bars(rows, f"bytes at stake in the gradient of {self.function}, by advice")
+        return bars(rows, f"bytes at stake in the gradient of {self.function}, by advice", adds_up=False)
 
     def _parts(self) -> Iterator[str]:
         for i, a in enumerate(self.items[:SHOWN], 1):
@@ -110,11 +110,10 @@ class LintReport(Report, Sequence[Advice]):
         yield from self.notes
 
     def _more(self, shown: int) -> str:
-        rest = self.items[shown:]
-        return f"and {len(rest):,} more, {format_bytes(sum(a.nbytes for a in rest))}"
+        return f"and {len(self.items) - shown:,} more"
 
     def to_dict(self) -> dict[str, Any]:
-        named = attributes(self, ("function", "gradient", "n_residuals", "nbytes", "min_nbytes", "n_left_out", "notes"))
+        named = attributes(self, ("function", "gradient", "saved", "min_nbytes", "n_left_out", "notes"))
         return {**named, "advice": plain(self.items)}
 
 
@@ -127,7 +126,7 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
     It runs and compiles nothing.
 
     >>> print(jaxviz.lint(loss, params, x))
-    lint of the gradient of `loss` in `params`: 2 suggestions; it saves 463 residuals, 1.1 MiB
+    lint of the gradient of `loss` in `params`: 2 suggestions; it saves 1.1 MiB in 463 values
     ...
 
     For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
@@ -146,8 +145,8 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
     min_nbytes = None if min_nbytes is None else int(read_size(min_nbytes, "min_nbytes"))
     derivation = subject_of(f, args, kwargs, argnums)
     subject = Subject(derivation)
-    total = subject.found.nbytes
-    least = max(1024, total // 100) if min_nbytes is None else min_nbytes
+    saved = subject.found.saved
+    least = max(1024, saved.nbytes // 100) if min_nbytes is None else min_nbytes
 
     def found(rule: str) -> list[Advice]:
         try:
@@ -164,8 +163,7 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
         derivation.primal.name,
         derivation.about,
         tuple(shown),
-        len(subject.found),
-        total,
+        saved,
         least,
         few,
         (*subject.found.why_none, *unopened_note(derivation.unopened)),

@@ -171,7 +171,7 @@ def write_chosen(
     if comes_to != trade:
         notes.append(
             f"No name in your source tells some of the switches apart; as set, they have a peak of {format_bytes(trade.peak_nbytes)} "
-            f"and residuals of {format_bytes(trade.nbytes)}, and recompute {format_flops(trade.flops)}."
+            f"and save {format_bytes(trade.saved_nbytes)}, and recompute {format_flops(trade.flops)}."
         )
     words, makers = Names(names_there(search.flat)), search.graph.makers
     names = [_Name(p, *words.of_place(p, makers[vs[0]]), p in moved, vs) for p, vs in places.items()]
@@ -382,8 +382,8 @@ def _comes_to(function: str, trade: Trade, search: Search) -> str:
     if trade.offloaded:
         moves = f", {search.offload.described(trade.offloaded) if search.offload is not None else offloads(trade.offloaded)}"
     return (
-        f"{function}: peak {format_bytes(search.written.peak_nbytes)} → {format_bytes(trade.peak_nbytes)} as modelled, residuals "
-        f"{format_bytes(search.written.nbytes)} → {format_bytes(trade.nbytes)}, recomputes {format_flops(trade.flops)}{moves}"
+        f"{function}: peak {format_bytes(search.written.peak_nbytes)} → {format_bytes(trade.peak_nbytes)} as modelled, saves "
+        f"{format_bytes(search.written.saved_nbytes)} → {format_bytes(trade.saved_nbytes)}, recomputes {format_flops(trade.flops)}{moves}"
     )
 
 

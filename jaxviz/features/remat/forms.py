@@ -27,11 +27,12 @@ class Trade:
 
     Args:
       peak_nbytes: the modelled peak of its memory, including arguments and results.
-      nbytes: bytes of all residuals, including arguments and constants.
+      nbytes: bytes of all residuals of JAX, including arguments and constants.
       flops: the FLOPs of both passes beyond those of the function without checkpoints, without the rounding that
         JAX adds for each saved value.
-      offloaded: bytes of offloaded residuals, which `nbytes` does not include.
+      offloaded: bytes of offloaded residuals, which the other bytes do not include.
       transfer: the FLOPs that the device could do during the transfers.
+      saved_nbytes: bytes that it saves, without its arguments; see `SavedBytes`.
     """
 
     peak_nbytes: int
@@ -39,6 +40,7 @@ class Trade:
     flops: int
     offloaded: int = 0
     transfer: int = 0
+    saved_nbytes: int = 0
 
     @property
     def work(self) -> int:

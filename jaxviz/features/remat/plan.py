@@ -93,6 +93,11 @@ class RematPlan(Report):
         return self.after.peak_nbytes
 
     @property
+    def saved_nbytes(self) -> int:
+        """Bytes that the gradient saves with this plan, without its arguments."""
+        return self.after.saved_nbytes
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the residuals that JAX saves with this plan, including arguments and constants."""
         return self.after.nbytes
@@ -226,7 +231,7 @@ class RematPlan(Report):
         arrow = lambda a, b: format_bytes(a) if a == b else f"{format_bytes(a)} → {format_bytes(b)}"
         before, after = self.before, self.after
         comes_to = (
-            f"peak {arrow(before.peak_nbytes, after.peak_nbytes)}, residuals {arrow(before.nbytes, after.nbytes)}, "
+            f"peak {arrow(before.peak_nbytes, after.peak_nbytes)}, saves {arrow(before.saved_nbytes, after.saved_nbytes)}, "
             f"recomputes {self._work}{self._moves}"
         )
         return f"plan for the {self._search.about}{self.bound and f', {self.bound}'}: {comes_to}{self._does}"
@@ -301,9 +306,9 @@ class RematPlan(Report):
         if trades[0].peak_nbytes - trades[-1].peak_nbytes < _MATTERS * trades[0].peak_nbytes:
             return
         yield Table(
-            ("peak", "residuals", "recomputes", ""),
+            ("peak", "saves", "recomputes", ""),
             [
-                (format_bytes(t.peak_nbytes), format_bytes(t.nbytes), self._share(t.flops), known.get(t, ""))
+                (format_bytes(t.peak_nbytes), format_bytes(t.saved_nbytes), self._share(t.flops), known.get(t, ""))
                 for t in trades
             ],
             ">>><",
@@ -325,7 +330,7 @@ class RematPlan(Report):
         return plot_plan(self, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        trade = lambda t: attributes(t, ("peak_nbytes", "nbytes", "flops", "offloaded"))
+        trade = lambda t: attributes(t, ("peak_nbytes", "saved_nbytes", "nbytes", "flops", "offloaded"))
         return {
             **attributes(
                 self,
@@ -333,6 +338,7 @@ class RematPlan(Report):
                     "function",
                     "bound",
                     "peak_nbytes",
+                    "saved_nbytes",
                     "nbytes",
                     "flops",
                     "offloaded",

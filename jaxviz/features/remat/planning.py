@@ -219,7 +219,7 @@ class Planning:
     def within_residuals(self, limit: int, asked: str = "residuals") -> RematPlan:
         """The plan with the least work whose residuals stay within a limit, which was given by an argument of this name."""
         search, name = self.search, self.call.name
-        bound = f"residuals within {format_bytes(limit)}"
+        bound = f"residuals, with arguments, within {format_bytes(limit)}"
         written, opened = search.written, search.opened
         fits = lambda t: t.nbytes <= limit
         fine = [t for t in self.as_they_are if fits(t)]

@@ -79,7 +79,7 @@ class PolicyReport(Report):
     def summary(self) -> str:
         """policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 recomputed 8.1 MiB; it saves 2.4 MiB
         in all."""
-        kept = f"it saves {format_bytes(self.residuals.nbytes)} in {counted(len(self.residuals), 'value')}"
+        kept = f"it saves {self.residuals.saved}"
         n = len(self.checkpoints)
         if not n:
             is_known = not any(u.is_opaque for u in self.residuals.unopened)

@@ -32,6 +32,7 @@ from jaxviz.features.remat.planning import plan_remat
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
+from jaxviz.features.residuals.saved_bytes import SavedBytes
 from jaxviz.higher_order import of
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -89,8 +90,9 @@ class Outcome:
         return self.residuals.nbytes
 
     @property
-    def nbytes_without_arguments(self) -> int:
-        return self.residuals.nbytes_without_arguments
+    def saved(self) -> SavedBytes:
+        """What its gradient saves, without arguments."""
+        return self.residuals.saved
 
     @property
     def peak_nbytes(self) -> int:
@@ -119,8 +121,8 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
-        named = attributes(self, ("nbytes", "nbytes_without_arguments", "flops", "peak_nbytes"))
-        return {"policy": self.name, "values": len(self.residuals), **named}
+        named = attributes(self, ("saved", "nbytes", "flops", "peak_nbytes"))
+        return {"policy": self.name, **named}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,12 +282,11 @@ class PolicyComparison(Report):
 
     @property
     def summary(self) -> str:
-        """policies of the gradient of `loss` in `params` on 12 checkpoints of layer (model.py:12); without checkpoints: 8.7 MiB saved in
+        """policies of the gradient of `loss` in `params` on 12 checkpoints of layer (model.py:12); without checkpoints: saves 8.7 MiB in
         463 values, …."""
         w = self.without
         return (
-            f"policies of the {w.derivation.about} on {self.checkpoints}; without checkpoints: {format_bytes(w.nbytes)} "
-            f"saved in {counted(len(w.residuals), 'value')}, {format_bytes(w.nbytes_without_arguments)} of it not arguments, "
+            f"policies of the {w.derivation.about} on {self.checkpoints}; without checkpoints: saves {w.saved}, "
             f"{format_flops(w.all_flops)}, modelled peak {format_bytes(w.peak_nbytes)}"
         )
 
@@ -293,8 +294,8 @@ class PolicyComparison(Report):
         w = self.without
         return [
             (
-                o.name, f"{format_bytes(o.nbytes)} {_change(o.nbytes, w.nbytes)}".strip(),
-                format_bytes(o.nbytes_without_arguments), f"{len(o.residuals):,}",
+                o.name, f"{o.saved.size} {_change(o.saved.nbytes, w.saved.nbytes)}".strip(), f"{o.saved.count:,}",
+                format_bytes(o.saved.arguments),
                 f"{number(o.flops)} {_change(o.all_flops, w.all_flops)}".strip(), format_bytes(o.peak_nbytes),
             )
             for o in self.outcomes
@@ -405,7 +406,7 @@ MOST_TO_PLAN = 3_000
 made on request."""
 
 _VALUES = ("value", "type", "bytes", "line")
-_HEADS = ("policy", "kept", "beside args", "values", "extra FLOPs", "model peak")
+_HEADS = ("policy", "saved", "values", "arguments read", "extra FLOPs", "model peak")
 
 
 @api_boundary

@@ -35,6 +35,7 @@ from jaxviz.features.remat.lower_peak import improved
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.regions import Region, Spot, find_regions
 from jaxviz.features.remat.sizes import Sizes
+from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program, Var
@@ -175,8 +176,10 @@ class Search:
         layouts, sizes_of = sizes.layouts, sizes.residuals(derivation)
         moved = sum(sizes_of[a] for a in residuals if compat.is_on_host(a.aval))
         kept = sum(sizes_of[a] for a in residuals) - moved
+        saved = sum(sizes_of[a] for a in distinct(saved_values(derivation)) if not compat.is_on_host(a.aval))
         transfer = int(self.offload.flops_per_byte * moved) if self.offload is not None else 0
-        return Trade(peak_of(derivation, layouts), kept, all_flops(derivation) - self.plain_flops, moved, transfer)
+        more = all_flops(derivation) - self.plain_flops
+        return Trade(peak_of(derivation, layouts), kept, more, moved, transfer, saved)
 
     def _layouts(self, opened: Derivation) -> tuple[Layouts, Sequence[int]] | None:
         """The shardings of the gradient, within its step, and over how many devices each input of the function is sharded."""

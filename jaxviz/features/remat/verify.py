@@ -180,12 +180,13 @@ class Verification(Report):
 
     def _parts(self) -> Iterator[str | Table]:
         model = self.modelled
+        more = model[1].flops - model[0].flops
         rows = [
             ("peak", *map(format_bytes, (self.before.peak_nbytes, self.after.peak_nbytes)),
              *(format_bytes(t.peak_nbytes) for t in model)),
             ("temporaries", *map(format_bytes, (self.before.temporaries, self.after.temporaries)), "", ""),
             ("FLOPs", *map(format_flops, (self.before.flops, self.after.flops)), "",
-             f"{format_flops(model[1].flops - model[0].flops)} more"),
+             f"{format_flops(abs(more))} {'more' if more >= 0 else 'fewer'}"),
         ]  # fmt: skip
         yield Table(("", "XLA, as written", "with the plan", "model, as written", "with the plan"), rows, "<>>>>")
         yield "XLA counts the body of a loop once." if self.before.flops else "This backend counts no FLOPs."

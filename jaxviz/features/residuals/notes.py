@@ -28,7 +28,8 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
         )
     if found.unread:
         notes.append(
-            f"{format_bytes(sum(f.nbytes for f in found.unread))} are saved that the backward program never reads: {listed(f.text for f in found.unread)}."
+            f"Of what JAX saves the backward program never reads {format_bytes(sum(f.nbytes for f in found.unread))}, which a compiled gradient "
+            f"does not keep: {listed(f.text for f in found.unread)}."
         )
     if found.duplicates:
         notes.append(
@@ -38,7 +39,7 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
     if found.stacked:
         note = f"{_bytes_of(found.stacked)} are stacked by scans, one value for each iteration: {listed(f.text for f in found.stacked)}."
         repeats = any(e.on_reference for e in found.unopened)  # which a checkpoint would do twice
-        if any(r.lengths and r.rule != "checkpoint" for r in found) and not repeats:
+        if any(r.lengths and r.is_saved and r.is_asked_for_in_loop for r in found) and not repeats:
             note += " jax.checkpoint around the body saves only the inputs of each iteration instead."
         notes.append(note)
     if found.invariant:
@@ -47,7 +48,7 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
             f"{listed(f.text for f in found.invariant)}. If you compute them before the loop and close over them, each is saved once."
         )
     # The occasional scalar that a jitted jax.numpy function receives as an array is not worth a note.
-    if found.forced and 100 * sum(f.nbytes for f in found.forced) >= found.nbytes:
+    if found.forced and 100 * sum(f.nbytes for f in found.forced) >= found.saved.nbytes:
         notes.append(
             f"{_bytes_of(found.forced)} are saved only because they cross the boundary of a jitted function; without the "
             f"inner jit they would not be: {listed(f.text for f in found.forced)}."

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Box = tuple[float, float, float, float]
 """Left, top, width and height, downwards from the top."""
 
-_KINDS = ("intermediate", "argument", "constant", "literal", "dummy")
+_KINDS = ("intermediate", "constant", "literal", "dummy")
 _MAX_LINES = 12
 _LEAST_LABEL = 4
 _POINT = 1 / 72
@@ -38,8 +38,8 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
     """See `ResidualSet.plot`."""
     lines = found.by_line()
     bars = lines[:_MAX_LINES]
-    map_height, bar_height = (0.5 * width, 0.24 * len(bars)) if found.nbytes else (0.0, 0.0)
-    height = 0.75 + (map_height + bar_height + 0.5 if found.nbytes else 0.0)
+    map_height, bar_height = (0.5 * width, 0.24 * len(bars)) if found.saved.nbytes else (0.0, 0.0)
+    height = 0.75 + (map_height + bar_height + 0.5 if found.saved.nbytes else 0.0)
     figure = Picture(figsize=(width, height))
     left = 0.02 * width
 
@@ -53,12 +53,12 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
     figure.text(
         left / width,
         1 - 0.12 / height,
-        found.summary.split(":")[0],
+        found.summary.split(";")[0],
         fontsize=12,
         va="top",
         parse_math=False,
     )
-    if not found.nbytes:
+    if not found.saved.nbytes:
         return figure
     _draw_map(axes(0.7, map_height), found, width - 2 * left, map_height)
     kinds = [k for k in _KINDS if any(r.kind == k for r in found)]
@@ -100,7 +100,7 @@ def _draw_map(axes: Axes, found: ResidualSet, width: float, height: float) -> No
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
     axes.axis("off")
-    groups = [g for g in found.groups if g.nbytes]
+    groups = [g for g in found.groups if g.nbytes and g.residuals[0].is_saved]
     # Repeated layers are one module, and their repeated parts one box.
     key = without_repeats([[r.module for r in g.residuals] for g in groups])
     modules = grouped(groups, lambda g: key(g.residuals[0].module))
@@ -128,12 +128,11 @@ def _draw_module(axes: Axes, name: str, size: int, groups: Sequence[ResidualGrou
 
 def _labels(g: ResidualGroup, columns: int, rows: int) -> list[str]:
     """The text of a box within its room: a long name is cut after a token, and a type or a size that does not fit is omitted."""
-    is_path = g.kind == "argument"
-    name = re.search(r"\w+(?=\W*$)" if is_path else r"^[^ (]+", g.label)  # 'up' from params['up'], 'mul' from mul(a, b)
+    name = re.search(r"^[^ (]+", g.label)  # 'mul' from mul(a, b)
     label = g.label if columns >= min(12, len(g.label)) or name is None else name[0]
     if columns < min(len(label), _LEAST_LABEL):
         return []
-    labels = [fitted(label, columns, from_left=is_path)]
+    labels = [fitted(label, columns)]
     labels += [text for text in (g.type, format_bytes(g.nbytes)) if len(text) <= columns]
     return labels[: max(0, rows)]
 

@@ -11,6 +11,7 @@ from typing import Literal as OneOf
 from jaxviz.analysis.grouping import alike, most_alike
 from jaxviz.features.residuals.totals import per_device
 from jaxviz.features.residuals.words import Words
+from jaxviz.higher_order import is_loop
 from jaxviz.ir.expressions import assignment
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Equation, Origin, Var
@@ -18,7 +19,7 @@ from jaxviz.report.report import Data
 from jaxviz.report.tables import format_bytes, repeated, type_text
 
 T = TypeVar("T")
-Kind = OneOf["argument", "constant", "literal", "intermediate", "dummy"]
+Kind = OneOf["argument", "constant", "literal", "intermediate", "dummy", "unread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ class Residual(Data):
     Args:
       aval: its type.
       nbytes: its size in bytes.
-      kind: 'argument' of the function, captured 'constant', 'literal' in the source, or 'intermediate' value.
+      kind: 'argument' of the function, captured 'constant', 'literal' in the source, or 'intermediate' value; 'unread' if it is no argument
+        and the backward program does not read it.
       name: its name in the forward program.
       location: the user's line that computes it; for an argument, the line where the function is defined.
       rule: the derivative rule that reads it.
@@ -120,6 +122,17 @@ class Residual(Data):
     def label(self) -> str:
         """The name to show: `h = jnp.tanh(x @ w)`, the path of an argument, or the expression."""
         return assignment(self.assigned, self.expression)
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether it counts as saved: arguments are in memory anyway, and a compiled gradient does not keep what nothing reads."""
+        return self.kind not in ("argument", "unread")
+
+    @property
+    def is_asked_for_in_loop(self) -> bool:
+        """Whether a rule in the body of a loop asks for it, rather than one after the loop, or a checkpoint."""
+        is_recomputed = lambda e: e.origin is not None and e.origin.role == "recomputation"
+        return any(any(map(is_loop, r.within)) and not is_recomputed(r.equation) for r in self.words.linear)
 
     @property
     def origin(self) -> Origin | None:

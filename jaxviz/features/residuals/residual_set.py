@@ -26,6 +26,7 @@ from jaxviz.features.residuals.findings import (
 )
 from jaxviz.features.residuals.notes import no_gradient_note, notes_of, why_nothing_is_kept
 from jaxviz.features.residuals.residual import Dummy, Kind, Residual, ResidualGroup
+from jaxviz.features.residuals.saved_bytes import SavedBytes, saved_bytes
 from jaxviz.features.residuals.totals import NO_SCOPE, Total, path_totals, per_device, totals
 from jaxviz.features.residuals.words import Words
 from jaxviz.higher_order import is_choice, is_loop, is_scan
@@ -41,7 +42,6 @@ from jaxviz.report.pictures import bars
 from jaxviz.report.places import source_line
 from jaxviz.report.report import SHOWN, Report, Table, attributes, plain
 from jaxviz.report.tables import (
-    counted,
     format_bytes,
     line_beside,
     more_rows,
@@ -108,6 +108,11 @@ class ResidualSet(Report, Sequence[Residual]):
         return sum(r.nbytes for r in self.items if r.kind != "argument")
 
     @cached_property
+    def saved(self) -> SavedBytes:
+        """What the gradient saves: without arguments and without what the backward pass never reads, on each device."""
+        return saved_bytes(self.items)
+
+    @cached_property
     def nbytes_per_device(self) -> int | None:
         """The largest number of bytes on one device: values whose partitioning XLA decides count in full. None if all is on one device."""
         return per_device(self.items)
@@ -119,20 +124,20 @@ class ResidualSet(Report, Sequence[Residual]):
         return tuple(sorted(found, key=lambda g: -g.nbytes))
 
     def by_line(self) -> tuple[Total, ...]:
-        """The bytes of each source line, largest first."""
-        return totals(self.items, lambda r: r.location, lambda r: short_location(r.location))
+        """The saved bytes of each source line, largest first; here and below without arguments and without what nothing reads."""
+        return totals(self._saved, lambda r: r.location, lambda r: short_location(r.location))
 
     def by_function(self) -> tuple[Total, ...]:
         """The bytes of each of the user's functions, by qualified name, largest first."""
-        return totals(self.items, lambda r: (r.location.file, r.location.function), lambda r: r.location.function)
+        return totals(self._saved, lambda r: (r.location.file, r.location.function), lambda r: r.location.function)
 
     def by_scope(self) -> tuple[Total, ...]:
         """The bytes of each `jax.named_scope`, by path, largest first; transforms such as `vmap(...)` are left out of a path.
 
-        An argument or a constant counts where it is first read; values outside of all scopes count as 'no scope'. Repeated layers count as
+        A constant counts where it is first read; values outside of all scopes count as 'no scope'. Repeated layers count as
         one.
         """
-        return path_totals((g.residuals for g in self.groups), lambda r: r.scope or NO_SCOPE)
+        return path_totals(self._saved_groups, lambda r: r.scope or NO_SCOPE)
 
     def by_module(self) -> tuple[Total, ...]:
         """The bytes of each module of a neural network, largest first; repeated layers count as one.
@@ -143,7 +148,15 @@ class ResidualSet(Report, Sequence[Residual]):
         that are called as `block(x)` are counted together. Values outside of all methods count for their function. The user's own scopes
         are part of the path.
         """
-        return path_totals((g.residuals for g in self.groups), lambda r: r.module)
+        return path_totals(self._saved_groups, lambda r: r.module)
+
+    @property
+    def _saved(self) -> list[Residual]:
+        return [r for r in self.items if r.is_saved]
+
+    @property
+    def _saved_groups(self) -> list[tuple[Residual, ...]]:
+        return [g.residuals for g in self.groups if g.residuals[0].is_saved]
 
     @cached_property
     def unopened(self) -> tuple[Unopened, ...]:
@@ -185,16 +198,8 @@ class ResidualSet(Report, Sequence[Residual]):
 
     @property
     def summary(self) -> str:
-        """7 residuals of the gradient of `loss` in `params`, 1.2 MiB: 3 arguments 0.8 MiB, 4 intermediates 0.4 MiB."""
-        n = len(self.items)
-        head = f"{counted(n, 'residual')} of the {self.gradient}, {_sizes(self.nbytes, self.nbytes_per_device)}"
-        parts = []
-        for kind in ("argument", "constant", "literal", "intermediate", "dummy"):
-            of_kind = [r for r in self.items if r.kind == kind]
-            if of_kind:
-                plural = kind if len(of_kind) == 1 else {"dummy": "dummies"}.get(kind, kind + "s")
-                parts.append(f"{len(of_kind):,} {plural} {format_bytes(sum(r.nbytes for r in of_kind))}")
-        return f"{head}: {', '.join(parts)}" if parts else head
+        """the gradient of `loss` in `params` saves 0.4 MiB in 4 values; it reads 0.8 MiB of its arguments, which are in memory anyway."""
+        return "; ".join([f"the {self.gradient} saves {self.saved}", *self.saved.remarks])
 
     @cached_property
     def dummy_nbytes(self) -> int:
@@ -209,8 +214,8 @@ class ResidualSet(Report, Sequence[Residual]):
     def _picture(self) -> str:
         # Computed values are summed by line: a library function may save several values of one expression.
         written = lambda g: source_line(g.location) if g.kind in ("intermediate", "dummy") else ""
-        rows = ((written(g) or g.label, g.nbytes, g.kind) for g in self.groups)
-        return bars(rows, f"residual bytes of the gradient of {self.function}, by line")
+        rows = ((written(g) or g.label, g.nbytes, g.kind) for g in self.groups if g.residuals[0].is_saved)
+        return bars(rows, f"bytes that the gradient of {self.function} saves, by line")
 
     def _parts(self) -> Iterator[str | Table]:
         yield self._table(("type", "bytes", "line", "value, and why it is saved"))
@@ -243,11 +248,11 @@ class ResidualSet(Report, Sequence[Residual]):
     def _below(self) -> Iterator[str | Table]:
         """The source lines, if they say more than the table of residuals, and the notes."""
         lines = self.by_line()
-        if 1 < len(lines) < len(self.items):
+        if 1 < len(lines) < len(self._saved):
             rows = [(t.name, _sizes(t.nbytes, t.nbytes_per_device), f"{t.count:,}", t.location.function) for t in lines]
             left = lambda n: f"{len(lines) - n:,} more line{'s' * (len(lines) - n > 1)}"
             more = lambda n: f"and {left(n)}, {format_bytes(sum(t.nbytes for t in lines[n:]))}"
-            yield Table(("line", "bytes", "residuals", "function"), rows, "<>><", "by line", _LINES, more)
+            yield Table(("line", "bytes", "values", "function"), rows, "<>><", "saved by line", _LINES, more)
         yield from self.notes
 
     def plot(self, width: float = 10.0) -> Figure:
@@ -265,7 +270,15 @@ class ResidualSet(Report, Sequence[Residual]):
         return {
             **attributes(
                 self,
-                ("function", "gradient", "nbytes", "nbytes_without_arguments", "nbytes_per_device", "dummy_nbytes"),
+                (
+                    "function",
+                    "gradient",
+                    "saved",
+                    "nbytes",
+                    "nbytes_without_arguments",
+                    "nbytes_per_device",
+                    "dummy_nbytes",
+                ),
             ),
             "residuals": plain(self.items),
             "groups": plain(self.groups),
@@ -311,7 +324,7 @@ def residuals(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = False, *
     """Lists the values that the gradient of a function saves, and why.
 
     >>> print(jaxviz.residuals(lambda x: jnp.sin(x), 1.0))
-    1 residual of the gradient of `<lambda>` in `x`, 4 B: 1 intermediate 4 B
+    the gradient of `<lambda>` in `x` saves 4 B in 1 value
     type   bytes  line       value, and why it is saved
     ...
 
@@ -421,10 +434,11 @@ def _residual(
     kind_of = type_text(atom.aval, source.lengths)
     place = site.place(source)
     repeats = (made_by, kind, kind_of, rule, decision, bool(backward), place, location)
+    is_read = backward is None or bool(backward)
     return Residual(
-        atom.aval, size, kind, site.name(atom), location, rule,
+        atom.aval, size, kind if is_read or kind == "argument" else "unread", site.name(atom), location, rule,
         tuple(dict.fromkeys(r.equation for r in backward or ())), producer, var, words, decision, source.lengths,
-        place, dummies, backward is None or bool(backward), None, repeats,
+        place, dummies, is_read, None, repeats,
     )  # fmt: skip
 
 

@@ -130,11 +130,11 @@ def test_figures_are_those_of_the_reports():
     found = jaxviz.compare(loss, other, W, X)
     figures = {f.name: (f.before, f.after) for f in found.figures}
     both = [jaxviz.derive(f, W, X) for f in (loss, other)]
-    assert figures["residual bytes"] == tuple(d.residuals.nbytes for d in both)
+    assert figures["saved bytes"] == tuple(d.residuals.saved.nbytes for d in both)
     assert figures["FLOPs"] == tuple(int(jaxviz.cost(d).total.flops) for d in both)
     assert figures["modelled peak"] == tuple(jaxviz.memory(d).peak_nbytes for d in both)
     at_stake = sum((r.after - r.before) * r.nbytes for r in found.residuals)
-    assert at_stake == both[1].residuals.nbytes - both[0].residuals.nbytes
+    assert at_stake == both[1].residuals.saved.nbytes - both[0].residuals.saved.nbytes
 
 
 def test_without_a_reverse_mode_the_equations_are_compared():
@@ -154,8 +154,8 @@ def test_reports():
     text = str(found)
     assert all(len(line) <= 100 for line in text.splitlines())
     assert "remat2" in text or "checkpoint" in text
-    assert "residual bytes" in text
+    assert "saved bytes" in text
     data = json.loads(json.dumps(found.to_dict()))
     assert not data["same"]
-    assert {f["name"] for f in data["figures"]} >= {"f", "backward", "residual bytes", "FLOPs"}
+    assert {f["name"] for f in data["figures"]} >= {"f", "backward", "saved bytes", "FLOPs"}
     assert "<table" in found._repr_html_()

@@ -5,6 +5,7 @@ import re
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from jaxviz.features.compile_cost.groups import groups_of, opened
 from jaxviz.features.compile_cost.instructions import before_xla
 from jaxviz.features.compile_cost.places import line_of_stack
 from jaxviz.features.compile_cost.repeats import Alike
+from jaxviz.features.compile_cost.report import Counts, LeftOut, Repeated, Saving
 from jaxviz.features.compile_cost.stages import Measured, subject_of
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.progress import report_progress_to
@@ -341,3 +343,12 @@ def test_a_program_without_blocks():
     assert report.repeated == ()
     assert (report.left_out, report.saving) == (None, None)
     assert "blocks" not in str(report)
+
+
+def test_a_loop_that_has_more_instructions_or_saves_no_time_is_not_recommended():
+    blocks = Repeated(2, "x = layer(p, x)", None, "jax.lax.scan", (), (), Counts(4, 8, None))
+    worse = replace(blocks, left_out=LeftOut(0.4, -0.41))
+    assert worse.advice.endswith("but have 41 % more instructions for XLA: for 2 of them it does not pay")
+    assert replace(blocks, left_out=LeftOut(0.4, 0.3)).advice.endswith("and leave out 40 % of the equations and 30 % of the instructions for XLA")
+    slower = replace(worse, saving=Saving(0.1, 0.1, -0.5))
+    assert slower.advice.endswith("but for 2 of them it would save no time")

@@ -34,7 +34,7 @@ def reported(derivation):
         for name in (r.stage, *["recomputed"] * bool(recomputes)):
             found[(*label_of(r.location), name)] += r.cost.flops
     for r in derivation.residuals:
-        if r.kind != "argument":
+        if r.is_saved:
             found[(*label_of(r.location), "kept")] += r.nbytes
     return {key: n for key, n in found.items() if n}
 

@@ -125,7 +125,7 @@ def test_the_switches_are_made_when_they_are_asked_for(explorer):
     explorer._handle_custom_msg("what if", [])
     table, tried = json.loads(explorer.what_if), json.loads(explorer.tried)
     assert table["present"] == "||"
-    assert tried["trades"][""][1] == explorer.derivation.residuals.nbytes
+    assert tried["trades"][""][1] == explorer.derivation.residuals.saved.nbytes
     assert tried["trades"]["0||"] != tried["trades"][""]
     while_loop = jaxviz.explore(lambda x: jax.lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0)
     while_loop._handle_custom_msg("what if", [])

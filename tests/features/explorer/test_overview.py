@@ -64,14 +64,14 @@ def named(view, is_backward=0):
     return found
 
 
-def test_the_kept_expressions_are_the_residuals_without_arguments(shown):
+def test_the_kept_expressions_are_what_is_saved(shown):
     derivation, view = shown
     residuals, c = derivation.residuals, view.columns
-    assert c["kept_nbytes"].sum() == residuals.nbytes_without_arguments
+    assert c["kept_nbytes"].sum() == residuals.saved.nbytes
     assert sorted(c["kept_nbytes"].tolist(), reverse=True) == c["kept_nbytes"].tolist()
     by_place = {}
     for r, kept in zip(residuals, c["residual_kept"].tolist(), strict=True):
-        assert (kept < 0) == (r.kind == "argument")
+        assert (kept < 0) == (not r.is_saved)
         if kept >= 0:
             by_place.setdefault(kept, []).append(r)
     for kept, of_it in by_place.items():
@@ -110,8 +110,8 @@ def test_each_equation_is_in_one_scope(shown):
 def test_the_headline_says_what_the_reports_say(shown):
     derivation, view = shown
     residuals, memory = derivation.residuals, jaxviz.memory(derivation)
-    assert format_bytes(residuals.nbytes_without_arguments) in view.headline.keeps
-    assert format_bytes(residuals.nbytes - residuals.nbytes_without_arguments) in view.headline.keeps
+    assert format_bytes(residuals.saved.nbytes) in view.headline.keeps
+    assert format_bytes(residuals.saved.arguments) in view.headline.keeps
     assert view.headline.peak.startswith(f"peak {format_bytes(memory.peak_nbytes)} in the ")
 
 

@@ -48,7 +48,7 @@ def test_the_summary_counts(view):
     lines = summary(view).splitlines()
     assert lines[0] == "Explorer of the gradient of `f` in `x` on cpu:0, the default device"
     assert lines[1] == "  f         3 equations"
-    assert lines[-2] == "  1 value, 12 B; 1 intermediate 12 B"
+    assert lines[-2] == "  saves 12 B in 1 value"
     assert lines[-1].startswith("  residuals as in JAX")
 
 
@@ -57,6 +57,6 @@ def test_an_unknown_stage_is_an_error_that_names_the_others(view):
         stage_text(view, "sideways")
 
 
-def test_the_totals_say_what_of_it_one_device_has(view):
+def test_the_totals_are_those_of_one_device(view):
     spread = replace(view, columns={**view.columns, "residual_per_device": np.asarray([3.0])})
-    assert residual_summary(spread) == "1 value, 12 B · 3 B a device; 1 intermediate 12 B · 3 B a device"
+    assert residual_summary(spread) == "saves 3 B on each device in 1 value"

@@ -522,7 +522,7 @@ def test_shapes_alone_will_do():
 def test_reports():
     plan = jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5)
     text = str(plan)
-    assert text.startswith("plan for the gradient of `transformer_loss` in `params`, residuals within ")
+    assert text.startswith("plan for the gradient of `transformer_loss` in `params`, residuals, with arguments, ")
     assert f"peak {jaxviz.report.tables.format_bytes(plan.before.peak_nbytes)}" in " ".join(text.split())
     assert all(len(line) <= 120 for line in text.splitlines())
     assert "models.py:" in text

@@ -87,7 +87,7 @@ def test_a_bound_that_only_a_higher_peak_meets_is_refused():
     x, w = jnp.ones((64, 8)), jnp.ones((8, 8))
     with pytest.raises(
         ValueError,
-        match=r"residuals within .* would raise the peak of crowded to .*; as written",
+        match=r"residuals, with arguments, within .* would raise the peak of crowded to .*; as written",
     ):
         jaxviz.plan_remat(crowded, w, x, residuals=3000)
 
@@ -95,7 +95,7 @@ def test_a_bound_that_only_a_higher_peak_meets_is_refused():
 def test_the_first_thing_said_is_what_it_comes_to():
     plan = jaxviz.plan_remat(scanned, WEIGHTS, BIG, work="40%")
     text = " ".join(str(plan).split())
-    assert f"peak {format_bytes(plan.before.peak_nbytes)} → {format_bytes(plan.peak_nbytes)}, residuals " in text
+    assert f"peak {format_bytes(plan.before.peak_nbytes)} → {format_bytes(plan.peak_nbytes)}, saves " in text
     assert "a checkpoint around the body of the scan at test_search.py:" in text
 
 

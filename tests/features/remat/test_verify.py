@@ -81,3 +81,11 @@ def test_checkpoints_that_save_nothing_but_are_not_undone():
     )
     vars(timeline)["xla"] = replace(as_modelled, temporaries=2 * modelled, temporaries_without_checkpoints=2 * modelled)
     assert "XLA undoes them" in timeline.compare()
+
+
+def test_a_plan_with_less_work_than_the_own_checkpoints_has_fewer_flops():
+    found = verified(6.9, 4.6, (11.1, 4.5))
+    written, planned = found.modelled
+    found = replace(found, modelled=(replace(written, flops=3 * 2**26), replace(planned, flops=2**26)))
+    assert "134.2 MFLOP fewer" in str(found)
+    assert "-" not in str(found).split("FLOPs", 1)[1]

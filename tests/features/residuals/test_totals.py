@@ -14,7 +14,7 @@ from jax import lax
 import jaxviz
 from benchmarks.models import layer_norm, transformer
 from jaxviz.features.residuals.plot import _end_of, squarify
-from jaxviz.features.residuals.totals import call_path, per_device
+from jaxviz.features.residuals.totals import call_path, path_totals, per_device
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.expressions import source_shown
@@ -36,14 +36,19 @@ def names(totals):
     return [t.name for t in totals]
 
 
+def of_all(found):
+    """The totals of modules, with the arguments that they read."""
+    return path_totals((g.residuals for g in found.groups), lambda r: r.module)
+
+
 # --- totals -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by", ["by_line", "by_function", "by_scope", "by_module"])
 def test_totals_add_up_and_are_in_order(large, by):
     totals = getattr(large, by)()
-    assert sum(t.nbytes for t in totals) == large.nbytes
-    assert sum(t.count for t in totals) == len(large)
+    assert sum(t.nbytes for t in totals) == large.saved.nbytes
+    assert sum(t.count for t in totals) == large.saved.count
     assert [t.nbytes for t in totals] == sorted((t.nbytes for t in totals), reverse=True)
     assert all(t.location.line > 0 and t.name and t.nbytes_per_device is None for t in totals)
     assert len(set(totals)) == len(totals)
@@ -57,7 +62,7 @@ def test_on_one_device_all_bytes_of_a_value_count_whose_layout_is_unknown(large)
 
 def test_by_line_and_by_function(large):
     for total in large.by_line():
-        of_line = [r for r in large if r.location == total.location]
+        of_line = [r for r in large if r.location == total.location and r.is_saved]
         assert (total.nbytes, total.count) == (sum(r.nbytes for r in of_line), len(of_line))
         assert total.name == f"models.py:{total.location.line}"
     functions = {"transformer_loss", "layer", "layer_norm", "attention", "prediction_loss"}
@@ -186,7 +191,7 @@ def test_modules_of_flax_linen():
     net = Net()
     params = jax.eval_shape(net.init, KEY, X)
     found = jaxviz.residuals(lambda params, x: net.apply(params, x), params, X)
-    modules = set(names(found.by_module()))
+    modules = set(names(of_all(found)))
     assert {"Net/blocks_0…1/LayerNorm_0", "Net/blocks_0…1/CheckpointDense_0"} <= modules
     assert {"Net/blocks_0…1", "Net/layers", "Net/layers/LayerNorm_0", "Net/layers/CheckpointDense_0"} <= modules
     assert "Net/blocks_0.gate" in modules
@@ -205,7 +210,8 @@ def test_modules_of_haiku():
 
     net = hk.without_apply_rng(hk.transform(net))
     found = jaxviz.residuals(lambda params, x: net.apply(params, x), jax.eval_shape(net.init, KEY, X), X)
-    assert {"layer_norm", "mlp/linear_0", "mlp/linear_1"} <= set(names(found.by_module()))
+    assert {"layer_norm", "mlp/linear_0", "mlp/linear_1"} <= set(names(of_all(found)))
+    assert "mlp/linear_0" not in names(found.by_module())  # it is recomputed, and its weights are in memory anyway
 
 
 def test_modules_of_flax_nnx_are_what_they_are_called_as():
@@ -261,7 +267,7 @@ def test_modules_of_equinox_are_what_they_are_called_as():
     block = Block(eqx.nn.MLP(4, 4, 8, 1, key=KEY), eqx.nn.LayerNorm(4))
     params, static = eqx.partition(block, eqx.is_array)
     found = jaxviz.residuals(lambda params, x: eqx.combine(params, static)(x) ** 2, params, X)
-    assert {"Block/feed", "Block/norm/feed", "Block/mlp/Linear/feed"} <= set(names(found.by_module()))
+    assert {"Block/feed", "Block/norm/feed", "Block/mlp/Linear/feed"} <= set(names(of_all(found)))
 
 
 @pytest.mark.values
@@ -446,7 +452,7 @@ def test_the_largest_come_first_and_the_rest_are_counted(large):
     assert f"and {len(left)} more rows of {n} residuals, {format_bytes(size)}" in text
     lines, start = inspect.getsourcelines(layer_norm)
     line = start + next(i for i, code in enumerate(lines) if "rsqrt" in code)
-    assert f"models.py:{line}" in text.split("residuals  function")[1]
+    assert f"models.py:{line}" in text.split("values  function")[1]
     rows = [line for line in large.table(limit=None).splitlines() if line[:1] not in (" ", "-")]
     assert len(rows) == 1 + len(large.groups)
     assert sum(g.count for g in large.groups) == len(large)
@@ -465,7 +471,7 @@ def test_a_small_table_says_all():
 def test_plain_data_and_the_page_carry_the_totals(large):
     data = json.loads(json.dumps(large.to_dict()))
     for by in ("by_line", "by_function", "by_scope", "by_module"):
-        assert sum(t["nbytes"] for t in data[by]) == data["nbytes"]
+        assert sum(t["nbytes"] for t in data[by]) == data["saved"]["nbytes"]
     assert data["nbytes_without_arguments"] == large.nbytes_without_arguments
     assert data["findings"]["unread"][0]["nbytes"] == large.unread[0].nbytes
     assert "by line" in large._repr_html_()
@@ -493,7 +499,7 @@ def test_the_picture(large, f):
     figure = found.plot()
     assert figure.canvas.manager is None  # not registered with pyplot
     drawn = [p for axes in figure.axes[:1] for p in axes.patches]
-    assert len(drawn) == len([g for g in found.groups if g.nbytes])
+    assert len(drawn) == len([g for g in found.groups if g.nbytes and g.residuals[0].is_saved])
     size = [p.get_width() * p.get_height() for p in drawn]
     assert len(found) < 2 or max(size) > 100 * min(size)
     figure.savefig(buffer := io.BytesIO(), format="png")

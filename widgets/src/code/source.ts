@@ -123,7 +123,7 @@ export class SourcePane {
     const choose = (event: Event) => {
       this.element.dataset["figure"] = (event.target as HTMLSelectElement).value;
     };
-    const word = (figure: Figure) => (figure === "kept" ? "residual bytes" : `FLOPs ${figure}`);
+    const word = (figure: Figure) => (figure === "kept" ? "bytes saved" : `FLOPs ${figure}`);
     return h(
       "span",
       { class: "jv-source-about" },

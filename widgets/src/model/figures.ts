@@ -1,4 +1,4 @@
-/** The gradient's figures on each line of the source: residual bytes and FLOPs, summed in Python. */
+/** The gradient's figures on each line of the source: saved bytes and FLOPs, summed in Python. */
 
 import { formatBytes, formatFlops } from "../ui/format";
 import { push } from "./groups";

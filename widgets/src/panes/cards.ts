@@ -50,7 +50,7 @@ export class CardsPane {
         "div",
         { class: "jv-card-size" },
         h("strong", {}, `${formatBytes(kept.nbytes)}, ${share}`),
-        ` of the residual bytes: ${times}, at ${model.placeText(kept.place)}`,
+        ` of what is saved: ${times}, at ${model.placeText(kept.place)}`,
       ),
       h("p", {}, ...marked(kept.reason)),
       advice && h("p", { class: "jv-card-advice" }, ...marked(advice)),

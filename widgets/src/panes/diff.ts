@@ -73,7 +73,7 @@ export class DiffPane {
         onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
       },
       ...there.map((figure) =>
-        h("option", { value: figure }, figure === "kept" ? "residual bytes" : `FLOPs ${figure}`),
+        h("option", { value: figure }, figure === "kept" ? "bytes saved" : `FLOPs ${figure}`),
       ),
     );
     const head = names.map((name) => h("th", { scope: "col" }, name));

@@ -64,7 +64,7 @@ const VIEWS: [View, string, string][] = [
   [
     "lines",
     "Line by line",
-    "Your code, with the residual bytes and the work of each line; click a line to unfold its equations",
+    "Your code, with the saved bytes and the work of each line; click a line to unfold its equations",
   ],
   ["diff", "What |differs", "The two versions side by side, source and equations aligned line by line"],
   ["kept", "Why is it |saved", "Forward beside backward, and the residuals with their reasons"],

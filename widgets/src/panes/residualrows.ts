@@ -4,12 +4,10 @@ import { alike, grouped, most, mostAlike, sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import type { Residual } from "../model/records";
 import type { Sliced } from "../model/slices";
-import { formatCount, formatParts, formatRepeated, plural } from "../ui/format";
+import { formatBytes, formatCount, formatRepeated, plural } from "../ui/format";
 import { sortedBy } from "../ui/sorting";
 
 export type Key = "label" | "type" | "nbytes" | "kind" | "line" | "rule" | "reason";
-
-export const KINDS = ["argument", "constant", "literal", "intermediate", "dummy"];
 
 /** A row: a residual, or the values of one expression in repeated layers, calls and iterations. */
 export interface Row {
@@ -72,30 +70,26 @@ export function sorted(residuals: readonly Residual[], key: Key, descending: boo
 }
 
 /**
- * `83 values, 199.6 KiB: 12 arguments 64.0 KiB, 67 intermediates 135.6 KiB`, with the bytes per device if sharded; for a subset `12 of 83
- * values, 40.0 KiB of 199.6 KiB: …`.
+ * `saves 135.6 KiB in 71 values; reads 64.0 KiB of its arguments`, on each device if sharded; for a subset `12 of 83 values: saves …`. Arguments
+ * are in memory anyway, and what nothing reads is not kept.
  */
 export function summary(residuals: readonly Residual[], all: readonly Residual[] = residuals): string {
-  const bytes = (rs: readonly Residual[]) => {
-    const isSpread = rs.some((r) => r.perDevice >= 0);
-    // Values without a known sharding are replicated.
-    const part = (r: Residual) => (r.perDevice < 0 ? r.nbytes : r.perDevice);
-    return formatParts(
-      sumOf(rs, (r) => r.nbytes),
-      isSpread ? sumOf(rs, part) : -1,
-    );
-  };
-  const kinds = KINDS.flatMap((kind) => {
-    const of = residuals.filter((r) => r.kind === kind);
-    return of.length
-      ? [`${plural(of.length, kind, kind === "dummy" ? "dummies" : `${kind}s`)} ${bytes(of)}`]
-      : [];
-  });
-  const head =
-    residuals === all
-      ? `${plural(all.length, "value")}, ${bytes(all)}`
-      : `${formatCount(residuals.length)} of ${plural(all.length, "value")}, ${bytes(residuals)} of ${bytes(all)}`;
-  return kinds.length ? `${head}: ${kinds.join(", ")}` : head;
+  const of = (kind: string) => residuals.filter((r) => r.kind === kind);
+  const [read, dropped] = [of("argument"), of("unread")];
+  const saved = residuals.filter((r) => r.kind !== "argument" && r.kind !== "unread");
+  // Values without a known sharding are replicated.
+  const bytes = (rs: readonly Residual[]) =>
+    formatBytes(sumOf(rs, (r) => (r.perDevice < 0 ? r.nbytes : r.perDevice)));
+  const on = all.some((r) => r.perDevice >= 0) ? " on each device" : "";
+  const parts = [
+    saved.length ? `saves ${bytes(saved)}${on} in ${plural(saved.length, "value")}` : "saves nothing",
+    read.length > 0 && `reads ${bytes(read)} of its arguments`,
+    dropped.length > 0 && `${bytes(dropped)} that nothing reads`,
+  ];
+  const said = parts.filter(Boolean).join("; ");
+  return residuals === all
+    ? said
+    : `${formatCount(residuals.length)} of ${plural(all.length, "value")}: ${said}`;
 }
 
 /** A group's row, followed by its members, which state their reason if it differs. */

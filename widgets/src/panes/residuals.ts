@@ -8,8 +8,9 @@ import { formatBytes, formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import { Rows } from "../ui/rows";
 import { Heads } from "../ui/sorting";
+import { KINDS } from "../wire/schema";
 import { tabs } from "./lower";
-import { folded, type Key, KINDS, type Row, sorted, summary, unfolded } from "./residualrows";
+import { folded, type Key, type Row, sorted, summary, unfolded } from "./residualrows";
 import { figuresOf } from "./switchfigures";
 
 const HEADS: [Key, string, string][] = [
@@ -53,7 +54,6 @@ export class ResidualsPane {
   });
   /** What else the last click changed. */
   private readonly said = h("p", { class: "jv-said", role: "status", "data-testid": "residual-said" });
-  private readonly hasBackward: boolean;
   private readonly reset: HTMLElement;
   /** Whether the user has clicked a switch; then the reason why there are no switches is shown. */
   private hasAsked = false;
@@ -64,7 +64,6 @@ export class ResidualsPane {
 
   constructor(private readonly state: State) {
     const { residuals, view } = state.model;
-    this.hasBackward = view.stages.some((stage) => stage.key === "backward" && !stage.error);
     this.filter = filterOf(state.model);
     this.box = h("input", {
       class: "jv-filter",
@@ -355,7 +354,7 @@ export class ResidualsPane {
       ),
       h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
       h("td", { class: "jv-col-nbytes" }, formatBytes(r.nbytes), perDevice(r)),
-      h("td", { class: "jv-col-kind" }, r.kind, ...tags(r, this.hasBackward)),
+      h("td", { class: "jv-col-kind" }, r.kind, ...tags(r)),
       h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, model.placeText(r.place)),
       h("td", { class: "jv-col-rule", title: r.rule }, r.rule.replace(/^.* rule of /, "")),
       h("td", { class: "jv-col-reason", title: r.reason }, ...marked(whyOf(r))),
@@ -485,14 +484,12 @@ function perDevice(r: Residual): HTMLElement | false {
 }
 
 /** Unusual properties of a residual. */
-function tags(r: Residual, hasBackward: boolean): HTMLElement[] {
+function tags(r: Residual): HTMLElement[] {
   const tag = (text: string, title: string) => h("span", { class: "jv-tag", title }, text);
   const made = [];
   if (r.dummy)
     made.push(tag("dummy", `${formatBytes(r.dummy)} that are dummies if a cond takes another branch`));
   if (r.decision === "offloaded")
     made.push(tag("offloaded", "moved to another memory until the backward pass"));
-  if (hasBackward && !r.consumers.length)
-    made.push(tag("unread", "no equation of the backward program reads it"));
   return made;
 }

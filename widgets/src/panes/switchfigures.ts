@@ -10,7 +10,7 @@ export function shareOf(n: number, work: number): string {
 }
 
 /**
- * The modelled peak, residual bytes and recomputed work, each with its value for the function as written, or empty if that is the current
+ * The modelled peak, saved bytes and recomputed work, each with its value for the function as written, or empty if that is the current
  * setting.
  */
 export function figuresOf(

@@ -329,7 +329,7 @@ class Board {
     const { line } = this.switches;
     return [
       figure("modelled peak", peak, "what-if-peak"),
-      figure("residuals", kept, "what-if-bytes"),
+      figure("saved", kept, "what-if-bytes"),
       figure("recomputed", again, "what-if-flops"),
       ...(moved ? [figure("offloaded", moved, "what-if-moved")] : []),
       ...(line

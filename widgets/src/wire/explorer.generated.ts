@@ -67,7 +67,7 @@ export interface SwitchTable {
   residuals: number[][];
 }
 
-/** The figures of a setting: bytes of the peak, bytes of residuals on the device, FLOPs in addition to those without checkpoints, and bytes of residuals offloaded to the host. */
+/** The figures of a setting: bytes of the peak, bytes that it saves on the device without arguments, FLOPs in addition to those without checkpoints, and bytes of residuals offloaded to the host. */
 export type TriedTrade = [peak: number, nbytes: number, flops: number, offloaded: number];
 
 /** The results so far: the figures of settings by key, impossible settings with the reason, the setting of the best plan once it was requested, and the number of requests. */

@@ -23,6 +23,7 @@ export const KINDS = [
   "literal",
   "intermediate",
   "dummy",
+  "unread",
 ] as const;
 export type Kind = (typeof KINDS)[number];
 
