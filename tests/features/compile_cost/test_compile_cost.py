@@ -349,6 +349,8 @@ def test_a_loop_that_has_more_instructions_or_saves_no_time_is_not_recommended()
     blocks = Repeated(2, "x = layer(p, x)", None, "jax.lax.scan", (), (), Counts(4, 8, None))
     worse = replace(blocks, left_out=LeftOut(0.4, -0.41))
     assert worse.advice.endswith("but have 41 % more instructions for XLA: for 2 of them it does not pay")
-    assert replace(blocks, left_out=LeftOut(0.4, 0.3)).advice.endswith("and leave out 40 % of the equations and 30 % of the instructions for XLA")
+    assert replace(blocks, left_out=LeftOut(0.4, 0.3)).advice.endswith(
+        "and leave out 40 % of the equations and 30 % of the instructions for XLA"
+    )
     slower = replace(worse, saving=Saving(0.1, 0.1, -0.5))
     assert slower.advice.endswith("but for 2 of them it would save no time")
