@@ -32,7 +32,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 from jaxviz.ir.trace import Traced, trace_call, with_fixed
 from jaxviz.report.tables import nbytes
-from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.dce import dce_program, live_equations
 from jaxviz.transforms.driver import Mask, with_constants_as_inputs
 from jaxviz.transforms.inline import inlined_where
 
@@ -247,11 +247,45 @@ def _with_passes_together(program: Program) -> Program:
     Raises:
       _NotAnEquation: a backward pass reads other values than the residuals of a forward pass.
     """
+    program = _with_arguments_put_back(program)
     if any(_apart(program)):
-        program = inlined_where(program, lambda e: of(e) is JIT and any(_is_apart(p) for _, p in e.programs))
+        inlined = inlined_where(program, lambda e: of(e) is JIT and any(_is_apart(p) for _, p in e.programs))
+        program = _with_arguments_put_back(inlined)
     for e in _apart(program):
         raise _NotAnEquation(e.params["mark"])
     return program
+
+
+def _with_arguments_put_back(program: Program) -> Program:
+    """A step whose backward passes read the residuals of their forward passes where they read the arguments that these residuals are.
+
+    An argument that `jax.vjp` may not save is put back by the user before the backward pass.
+    """
+    forward: list[Equation] = []
+    equations: list[Equation] = []
+    for e in program.equations:
+        if e.primitive is not pass_p:
+            operation = with_programs(e.operation, _with_arguments_put_back) if e.programs else e.operation
+            e = e if operation is e.operation else replace(e, operation=operation)
+        elif e.params["is_forward"]:
+            forward.append(e)
+        else:
+            given, cotangents = _split(e)
+            residuals = next((kept for f in forward if (kept := _residuals_given(f, e.params["mark"], given))), given)
+            e = e if residuals == given else replace(e, invars=(*residuals, *cotangents))
+        equations.append(e)
+    same = all(a is b for a, b in zip(equations, program.equations, strict=True))
+    return program if same else replace(program, equations=tuple(equations))
+
+
+def _residuals_given(forward: Equation, mark: int, given: Sequence[Atom]) -> tuple[Atom, ...]:
+    """The residuals of a forward pass, if these are given to a backward pass, or the arguments that they are; else none."""
+    if forward.params["mark"] != mark:
+        return ()
+    residuals = forward.outvars[forward.params["n_results"] :]
+    arguments = (None if i is None else forward.invars[i] for i in forward.params["from_inputs"])
+    is_given = (g is r or g is a for g, r, a in zip(given, residuals, arguments, strict=True))
+    return residuals if all(is_given) else ()
 
 
 def _is_apart(program: Program) -> bool:
@@ -282,8 +316,8 @@ def step_of(
 ) -> TrainingStep | None:
     """A function as a training step, if it is one: it takes a gradient, and its result is not a single real number.
 
-    A loss whose result is a scalar may take gradients as well, for example in a gradient penalty; it is differentiated itself. So is a
-    function that is given as a program.
+    A loss whose result is a scalar may take gradients as well, for example in a gradient penalty; it is differentiated itself, unless it
+    adds a gradient to a reference. So is a function that is given as a program.
 
     Args:
       f, args, kwargs: the call.
@@ -312,9 +346,21 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
 
 
 def is_loss(program: Program) -> bool:
-    """Whether the result of a function is one real number."""
+    """Whether the result of a function is one real number, and it writes no gradient to a reference besides, as a training step does."""
     results = program.out_avals
-    return len(results) == 1 and results[0].shape == () and jax.numpy.issubdtype(results[0].dtype, jax.numpy.floating)
+    is_number = (
+        len(results) == 1 and results[0].shape == () and jax.numpy.issubdtype(results[0].dtype, jax.numpy.floating)
+    )
+    return is_number and not _stores_gradient(program)
+
+
+def _stores_gradient(program: Program) -> bool:
+    """Whether a function writes something that it computes in a backward pass to a reference from outside."""
+    if not compat.written_refs(program.effects):
+        return False
+    written = live_equations(program.equations, set(), effects=False)
+    nested = (inner for e in written for _, body in e.programs for _, inner in body.walk())
+    return any(compat.is_transposed(e.source) for e in itertools.chain(written, nested))
 
 
 def step_function(step: TrainingStep, loss: Program | None = None) -> Callable[..., list[Any]]:
@@ -395,7 +441,7 @@ def taking_gradient_of(loss: Program, step: TrainingStep) -> Iterator[None]:
             value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
             return (value, traced.rebuild_aux(outs[traced.n_results :])) if has_aux else value
 
-        return original(of_loss, *primals, has_aux=has_aux)
+        return original(of_loss, *primals, has_aux=has_aux, **options)
 
     with compat.replaced_vjp(vjp, key=_Same(loss)):
         yield
@@ -416,23 +462,41 @@ class _Same:
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """A call of `jax.vjp` that is derived: how it was traced; and as a program, with the values that it closes over."""
+    """A call of `jax.vjp` that is derived.
+
+    Args:
+      traced: how it was traced.
+      program, consts: as a program, with the values that it closes over as additional first inputs; and these values.
+      nonzeros: which of its flat arguments carry a tangent.
+      saveable: which of them the function that it returns may hold, since JAX 0.11.
+    """
 
     traced: Traced
     program: Program
     consts: tuple[Any, ...]
+    nonzeros: list[bool]
+    saveable: list[bool]
 
     @staticmethod
     def of(
         fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, options: Mapping[str, Any]
     ) -> _Call | None:
-        """None for a call that is left to JAX: of a function whose Python branches on values, or that prints, or with its own options."""
+        """None for a call that is left to JAX: of a function whose Python branches on values, or that prints, or with options that are not
+        known here."""
+        if any(options[name] for name in options.keys() - {"saveable_args", "in_nzs"}):
+            return None
         info, names = compat.differentiated_debug_info(fun, primals)
         traced = trace_call(fun, primals, has_aux=has_aux, debug_info=info)
         program, consts = _closed(traced.program, names)
-        if program.is_path or any(map(compat.is_real_effect, program.effects)) or any(options.values()):
+        if program.is_path or any(map(compat.is_real_effect, program.effects)):
             return None
-        return _Call(traced, program, consts)
+        tree = jax.tree.structure(primals)
+        asked = options.get("in_nzs")
+        differentiated = [True] * tree.num_leaves if asked is None else compat.flags(asked, tree, "in_nzs")
+        has_tangent = (not compat.is_float0(v.aval.to_tangent_aval()) for v in traced.program.invars)
+        nonzeros = [d and t for d, t in zip(differentiated, has_tangent, strict=True)]
+        saveable = compat.flags(options.get("saveable_args", True), tree, "saveable_args")
+        return _Call(traced, program, consts, nonzeros, saveable)
 
 
 def _taken(
@@ -444,22 +508,21 @@ def _taken(
     if call is None:
         given: tuple[Any, ...] = original(fun, *primals, has_aux=has_aux, **options)
         return given
-    traced, program, consts = call.traced, call.program, call.consts
-    n_consts, avals = len(consts), [v.aval for v in traced.program.invars]
-    nonzeros = [not compat.is_float0(a.to_tangent_aval()) for a in avals]
-    active = [i + n_consts for i, nonzero in enumerate(nonzeros) if nonzero]
+    traced, program, consts, nonzeros = call.traced, call.program, call.consts, call.nonzeros
+    active = [i + len(consts) for i, nonzero in enumerate(nonzeros) if nonzero]
     derivation = replace(derive(program, argnums=active), n_results=traced.n_results)
     mark, n = len(taken), len(program.outvars)
     taken.append(derivation)
     if mark in left_to_jax:
-        given = original(fun, *primals, has_aux=has_aux)
+        given = original(fun, *primals, has_aux=has_aux, **options)
         return given
-    outs = pass_p.bind(
-        *consts, *traced.leaves, mark=mark, is_forward=True, n_results=n, out_avals=_types(derivation.forward.outvars)
-    )
-    value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
     known = _BackwardPass(traced, derivation, nonzeros, mark)
-    pull = vjp_of(known, jax.tree.structure(primals), traced.out_tree, outs[n:])
+    outs = pass_p.bind(
+        *consts, *traced.leaves, mark=mark, is_forward=True, n_results=n, out_avals=_types(derivation.forward.outvars),
+        from_inputs=tuple([None if i is None else len(consts) + i for i in known.from_argument]),
+    )  # fmt: skip
+    value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
+    pull = vjp_of(known, jax.tree.structure(primals), traced.out_tree, outs[n:], call.saveable)
     return (value, pull, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, pull)
 
 
