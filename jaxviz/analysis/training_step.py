@@ -11,83 +11,27 @@ import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching
 
 from jaxviz.analysis.devices import types_to_lower
+from jaxviz.analysis.passes import NotAnEquation, OpenedStep, Opening, Passes, pass_p, with_passes_together
 from jaxviz.analysis.walk import with_holders
 from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, placed_at, positions
 from jaxviz.functions.vjp_function import Transposable, vjp_of
 from jaxviz.higher_order import of
-from jaxviz.higher_order.jit import JIT, jit_operation
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
-from jaxviz.ir.convert import read_jaxpr, trace_rule, with_programs
+from jaxviz.ir.convert import trace_rule
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
+from jaxviz.ir.syntax import Atom, Operation, Program
 from jaxviz.ir.trace import Traced, trace_call, with_fixed
 from jaxviz.report.tables import nbytes
-from jaxviz.transforms.dce import dce_program, live_equations
+from jaxviz.transforms.dce import live_equations
 from jaxviz.transforms.driver import Mask, with_constants_as_inputs
-from jaxviz.transforms.inline import inlined_where
-
-pass_p: Any = Primitive("gradient_pass")
-"""The forward or the backward pass of a gradient, while a step is traced."""
-pass_p.multiple_results = True
-pass_p.def_abstract_eval(lambda *_, out_avals, **__: list(out_avals))
-
-
-class _NotAnEquation(Exception):
-    """A backward pass is used in a way that is not one equation of the step.
-
-    Args:
-      mark: of which gradient.
-    """
-
-    def __init__(self, mark: int):
-        super().__init__(mark)
-        self.mark = mark
-
-
-def _transformed(*_: Any, mark: int, **__: Any) -> Any:
-    """A gradient is taken under `jax.vmap` or `jax.jvp`, so its passes are not those of the function."""
-    raise _NotAnEquation(mark)
-
-
-batching.primitive_batchers[pass_p] = ad.primitive_jvps[pass_p] = _transformed
-
-
-@dataclass(frozen=True, eq=False)
-class Passes:
-    """The two passes of a gradient.
-
-    Args:
-      forward: inputs → results, residuals.
-      backward: residuals, cotangents of the results → cotangents of the inputs.
-    """
-
-    forward: Program
-    backward: Program
-
-
-@dataclass(frozen=True, eq=False)
-class OpenedStep:
-    """A training step with the passes of its gradients as calls.
-
-    Args:
-      program: the step.
-      forward, backward: the equations that call the passes of the gradient that it is about, with the results of the forward pass that are
-        no residuals.
-    """
-
-    program: Program
-    forward: Mapping[Equation, int]
-    backward: frozenset[Equation]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,68 +83,8 @@ class TrainingStep:
         all_passes = [Passes(d.forward, d.backward) for d in self.gradients]
         if passes is not None:
             all_passes[self.mark] = passes
-        opening = _Opening(all_passes, [len(d.primal.outvars) for d in self.gradients], self.mark)
+        opening = Opening(all_passes, [len(d.primal.outvars) for d in self.gradients], self.mark)
         return OpenedStep(opening.program(self.traced), opening.forward, frozenset(opening.backward))
-
-
-class _Opening:
-    def __init__(self, passes: Sequence[Passes], n_results: Sequence[int], mark: int):
-        self.passes = passes
-        self.n_results = n_results
-        self.mark = mark
-        self.done: dict[Program, Program] = {}
-        self.kept: dict[tuple[Atom, ...], tuple[Atom, ...]] = {}
-        """For the residuals of each forward pass, those of the pass in its place."""
-        self.forward: dict[Equation, int] = {}
-        self.backward: set[Equation] = set()
-
-    def program(self, given: Program) -> Program:
-        if given not in self.done:
-            self.done[given] = replace(given, equations=tuple(map(self.equation, given.equations)))
-        return self.done[given]
-
-    def equation(self, e: Equation) -> Equation:
-        if e.primitive is not pass_p:
-            operation = with_programs(e.operation, self.program) if e.programs else e.operation
-            return e if operation is e.operation else Equation(operation, e.invars, e.outvars, e.source, e.origin)
-        mark = e.params["mark"]
-        passes, n_results = self.passes[mark], self.n_results[mark]
-        if e.params["is_forward"]:
-            residuals = [Var(a.aval) for a in passes.forward.outvars[n_results:]]
-            self.kept[e.outvars[n_results:]] = tuple(residuals)
-            outvars = (*e.outvars[:n_results], *residuals)
-            made = Equation(_call(passes.forward), e.invars, outvars, e.source)
-            if mark == self.mark:
-                self.forward[made] = n_results
-        else:
-            residuals_read, cotangents = _split(e)
-            backward = _wanted_of(passes.backward, e.params["wanted"])
-            made = Equation(_call(backward), (*self.kept[residuals_read], *cotangents), e.outvars, e.source)
-            if mark == self.mark:
-                self.backward.add(made)
-        return made
-
-
-def _split(backward: Equation) -> tuple[tuple[Atom, ...], tuple[Atom, ...]]:
-    """The residuals and the cotangents that a backward pass reads."""
-    n = len(backward.invars) - backward.params["n_cotangents"]
-    return backward.invars[:n], backward.invars[n:]
-
-
-def _wanted_of(backward: Program, wanted: Sequence[bool]) -> Program:
-    """A backward pass with only these of its cotangents, of the same inputs."""
-    return backward if all(wanted) else dce_program(backward, wanted, [True] * len(backward.invars))[0]
-
-
-def _call(program: Program) -> Operation:
-    return jit_operation(_jit(), program, [None] * len(program.invars), [None] * len(program.outvars))
-
-
-@cache
-def _jit() -> Operation:
-    """A jit created by JAX, as a template for others."""
-    made = read_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(1.0))
-    return next(e.operation for e in made.equations if e.primitive is JIT.primitive)
 
 
 @deep_stack
@@ -226,9 +110,9 @@ def trace_training_step(
         try:
             with compat.replaced_vjp(partial(_taken, taken, left_to_jax)):
                 traced = trace_call(call, inputs, debug_info=info)
-            program = _with_passes_together(traced.program)
+            program = with_passes_together(traced.program)
             break
-        except _NotAnEquation as refused:
+        except NotAnEquation as refused:
             left_to_jax.add(refused.mark)
     found = {e.params["mark"]: within for e, within in with_holders(program) if e.primitive is pass_p}
     if not found or program.is_path:
@@ -237,78 +121,6 @@ def trace_training_step(
     mark = max(found, key=size)
     maps = tuple(e.operation for e in found[mark] if of(e) is SHARD_MAP)
     return TrainingStep(program, tuple(taken), mark, maps, tuple(map(placed_at, inputs)))
-
-
-def _with_passes_together(program: Program) -> Program:
-    """A step in which each backward pass is in the same program as its forward pass.
-
-    What `jax.vjp` returns may be a result of a jitted function and an argument of another: these calls are inlined.
-
-    Raises:
-      _NotAnEquation: a backward pass reads other values than the residuals of a forward pass.
-    """
-    program = _with_arguments_put_back(program)
-    if any(_apart(program)):
-        inlined = inlined_where(program, lambda e: of(e) is JIT and any(_is_apart(p) for _, p in e.programs))
-        program = _with_arguments_put_back(inlined)
-    for e in _apart(program):
-        raise _NotAnEquation(e.params["mark"])
-    return program
-
-
-def _with_arguments_put_back(program: Program) -> Program:
-    """A step whose backward passes read the residuals of their forward passes where they read the arguments that these residuals are.
-
-    An argument that `jax.vjp` may not save is put back by the user before the backward pass.
-    """
-    forward: list[Equation] = []
-    equations: list[Equation] = []
-    for e in program.equations:
-        if e.primitive is not pass_p:
-            operation = with_programs(e.operation, _with_arguments_put_back) if e.programs else e.operation
-            e = e if operation is e.operation else replace(e, operation=operation)
-        elif e.params["is_forward"]:
-            forward.append(e)
-        else:
-            given, cotangents = _split(e)
-            residuals = next((kept for f in forward if (kept := _residuals_given(f, e.params["mark"], given))), given)
-            e = e if residuals == given else replace(e, invars=(*residuals, *cotangents))
-        equations.append(e)
-    same = all(a is b for a, b in zip(equations, program.equations, strict=True))
-    return program if same else replace(program, equations=tuple(equations))
-
-
-def _residuals_given(forward: Equation, mark: int, given: Sequence[Atom]) -> tuple[Atom, ...]:
-    """The residuals of a forward pass, if these are given to a backward pass, or the arguments that they are; else none."""
-    if forward.params["mark"] != mark:
-        return ()
-    residuals = forward.outvars[forward.params["n_results"] :]
-    arguments = (None if i is None else forward.invars[i] for i in forward.params["from_inputs"])
-    is_given = (g is r or g is a for g, r, a in zip(given, residuals, arguments, strict=True))
-    return residuals if all(is_given) else ()
-
-
-def _is_apart(program: Program) -> bool:
-    """Whether a forward pass in a program has no backward pass in it, or the reverse."""
-    backward = {e.params["mark"] for e, _ in with_holders(program) if _is_pass(e, is_forward=False)}
-    forward = {e.params["mark"] for e, _ in with_holders(program) if _is_pass(e, is_forward=True)}
-    return backward != forward or any(_apart(program))
-
-
-def _apart(program: Program) -> Iterator[Equation]:
-    """The backward passes whose residuals are not those of a forward pass in the same program."""
-    residuals: set[tuple[Atom, ...]] = set()
-    for e in program.equations:
-        if _is_pass(e, is_forward=True):
-            residuals.add(e.outvars[e.params["n_results"] :])
-        elif _is_pass(e, is_forward=False) and _split(e)[0] not in residuals:
-            yield e
-        for _, nested in e.programs:
-            yield from _apart(nested)
-
-
-def _is_pass(e: Equation, is_forward: bool) -> bool:
-    return e.primitive is pass_p and e.params["is_forward"] is is_forward
 
 
 def step_of(
@@ -544,7 +356,7 @@ class _BackwardPass(Transposable):
     ) -> tuple[Iterator[Any], Mask, Any]:
         """See `Transposable`; a zero is written out."""
         if logs:
-            raise _NotAnEquation(self.mark)
+            raise NotAnEquation(self.mark)
         given = [compat.zeros(ct.aval) if compat.is_zero(ct) else ct for ct in cts]
         of_arguments = self.derivation.reached[len(self.derivation.reached) - len(self.nonzeros_in) :]
         reached = [r for r, nonzero in zip(of_arguments, self.nonzeros_in, strict=True) if nonzero]

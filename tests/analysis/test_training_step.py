@@ -158,9 +158,38 @@ def some_wanted(params, momentum, batch):
     return *updated(params, momentum, gradient), value
 
 
+def in_a_branch(params, momentum, batch):
+    """Only a gradient that is small enough is taken, as where a step is skipped."""
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+    skipped = lambda: (jax.tree.map(jnp.zeros_like, params),)
+    (gradient,) = lax.cond(value < 10.0, lambda: pull(jnp.ones_like(value)), skipped)
+    return *updated(params, momentum, gradient), value
+
+
+def in_a_branch_of_a_loop(params, momentum, batch):
+    """The branch also reads a residual that it gets as an operand, and the loop carries what the branch returns."""
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+
+    def add(total, scale):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        taken = lambda pull, scale: jax.tree.map(lambda g, w: g * w, pull(scale)[0], params)
+        return jax.tree.map(jnp.add, total, lax.cond(scale > 1.0, taken, lambda *_: zeros, pull, scale)), scale
+
+    gradient, scales = lax.scan(add, params, jnp.arange(4.0))
+    return *updated(params, momentum, gradient), value, scales
+
+
+def in_two_branches(params, momentum, batch):
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+    taken = [lambda scale: jax.jit(pull)(scale), lambda scale: pull(2.0 * scale), lambda scale: (params,)]
+    (gradient,) = lax.switch(jnp.int32(value < 10.0), taken, value)
+    return *updated(params, momentum, gradient), value
+
+
 STEPS = (
     plain, aux, closed_over, jitted, two_arguments, by_vjp, accumulated, two_gradients, penalized, on_devices,
     exchanging, unread, forward_and_backward, through_jit, taken_apart, into_references, some_wanted,
+    in_a_branch, in_a_branch_of_a_loop,
 )  # fmt: skip
 
 
@@ -181,8 +210,13 @@ def test_a_step_with_its_passes_as_equations_gives_what_jax_gives(step):
 
 
 @pytest.mark.parametrize(
-    "step", [plain, aux, jitted, accumulated, through_jit, into_references, some_wanted], ids=lambda f: f.__name__
-)
+    "step",
+    [
+        plain, aux, jitted, accumulated, through_jit, into_references, some_wanted, in_a_branch, in_a_branch_of_a_loop,
+        in_two_branches,
+    ],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
 def test_another_function_may_take_the_place_of_the_one_that_is_differentiated(step):
     found = trace_training_step(step, (W, W, BATCH), {})
     types = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in found.gradient.primal.in_avals)

@@ -13,7 +13,8 @@ from math import inf
 
 from jaxviz.analysis.budgets import evenly
 from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
-from jaxviz.analysis.training_step import Passes, TrainingStep
+from jaxviz.analysis.passes import Passes
+from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of
