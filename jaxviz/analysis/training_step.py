@@ -163,10 +163,10 @@ def is_loss(program: Program) -> bool:
     is_number = (
         len(results) == 1 and results[0].shape == () and jax.numpy.issubdtype(results[0].dtype, jax.numpy.floating)
     )
-    return is_number and not _stores_gradient(program)
+    return is_number and not stores_gradient(program)
 
 
-def _stores_gradient(program: Program) -> bool:
+def stores_gradient(program: Program) -> bool:
     """Whether a function writes something that it computes in a backward pass to a reference from outside."""
     if not compat.written_refs(program.effects):
         return False
