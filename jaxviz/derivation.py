@@ -492,7 +492,7 @@ def _has_tangent(aval: Any) -> bool:
 def _is_array(x: Any) -> bool:
     """Whether an argument that is not differentiated is an input, rather than a fixed value that JAX would write in place."""
     is_array = compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct) or (hasattr(x, "ndim") and x.ndim > 0)
-    return is_array or compat.is_hi_value(x)
+    return is_array or isinstance(x, jax.Ref) or compat.is_hi_value(x)
 
 
 def _jax_residuals_of_call(
