@@ -70,6 +70,11 @@ def jitted_function(f: Any) -> tuple[Any, Any] | None:
     return None if info is None or not hasattr(f, "lower") else (fun, info)
 
 
+def wraps_a_jit(f: Any) -> bool:
+    """Whether an object is called like a function of `jax.jit` and can be lowered like one, as libraries' own versions of `jit` make them."""
+    return callable(f) and callable(getattr(f, "lower", None)) and hasattr(f, "__wrapped__")
+
+
 def static_places(f: Any) -> tuple[frozenset[int], frozenset[str]]:
     """Which arguments of a function of `jax.jit` are static, by position and by name; the same for its gradient and for a partial
     application."""
