@@ -86,9 +86,22 @@ def test_steps_are_compared_by_their_gradients():
 
 
 def test_a_step_and_another_function_are_compared_as_functions():
-    found = jaxviz.compare(jax.grad(loss), jaxviz.grad(loss), PARAMS, X)
+    slope = jax.grad(loss)
+    found = jaxviz.compare(slope, lambda params, x: jax.tree.map(jnp.sin, params), PARAMS, X)
     assert found.before.step is found.after.step is None
-    assert found.functions == ("loss", "loss")
+    assert found.functions[0] == "loss"
+
+
+@pytest.mark.parametrize("take", [jaxviz.grad, jaxviz.value_and_grad], ids=["grad", "value_and_grad"])
+def test_a_step_may_take_its_gradient_by_jaxviz(take):
+    def step(params, x):
+        return jax.tree.map(jnp.sin, take(loss)(params, x)), x
+
+    is_about_its_loss(step, (PARAMS, X), jaxviz.residuals(*LOSS))
+    assert jaxviz.find_nan(step, PARAMS, X) is None
+    same = jaxviz.compare(step, lambda params, x: (jax.grad(loss)(params, x), x), PARAMS, X)
+    assert same.is_same
+    assert same.before.step is not None
 
 
 def test_the_explorer_shows_the_gradient_that_the_step_takes():

@@ -20,6 +20,7 @@ from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.passes import NotAnEquation, OpenedStep, Opening, Passes, pass_p, with_passes_together
 from jaxviz.analysis.walk import with_holders
 from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, placed_at, positions
+from jaxviz.functions import transformations
 from jaxviz.functions.vjp_function import Transposable, vjp_of
 from jaxviz.higher_order import of
 from jaxviz.higher_order.shard_map import SHARD_MAP
@@ -27,11 +28,12 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import trace_rule
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Atom, Operation, Program
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program
 from jaxviz.ir.trace import Traced, trace_call, with_fixed
 from jaxviz.report.tables import nbytes
 from jaxviz.transforms.dce import live_equations
 from jaxviz.transforms.driver import Mask, with_constants_as_inputs
+from jaxviz.transforms.linearize import CondResiduals
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +97,7 @@ def trace_training_step(
     `jax.vmap`.
 
     Args:
-      f: takes gradients by `jax.grad`, `jax.value_and_grad` or `jax.vjp`, or by what a library makes of them.
+      f: takes gradients by `jax.grad`, `jax.value_and_grad` or `jax.vjp`, those of jaxviz, or what a library makes of them.
       args, kwargs: what to call it with.
       wanted: the positional arguments all of whose leaves are inputs, Python numbers too.
 
@@ -172,7 +174,17 @@ def stores_gradient(program: Program) -> bool:
         return False
     written = live_equations(program.equations, set(), effects=False)
     nested = (inner for e in written for _, body in e.programs for _, inner in body.walk())
-    return any(compat.is_transposed(e.source) for e in itertools.chain(written, nested))
+    return any(map(is_backward, itertools.chain(written, nested)))
+
+
+def takes_gradient(program: Program) -> bool:
+    """Whether a function has a backward pass in it."""
+    return any(is_backward(e) for _, e in program.walk())
+
+
+def is_backward(e: Equation) -> bool:
+    """Whether a transposition created an equation: jaxviz's, or JAX's in the traced function."""
+    return (e.origin is not None and e.origin.transform == "transpose") or compat.is_transposed(e.source)
 
 
 def step_function(step: TrainingStep, loss: Program | None = None) -> Callable[..., list[Any]]:
@@ -191,7 +203,7 @@ def step_function(step: TrainingStep, loss: Program | None = None) -> Callable[.
 
 
 def passes_of_jax(loss: Program, like: Derivation) -> Passes:
-    """The passes of `jax.vjp` for a function.
+    """The passes of `jax.vjp` for a function, or of `jaxviz.vjp` with its own option.
 
     Args:
       loss: the function.
@@ -199,6 +211,8 @@ def passes_of_jax(loss: Program, like: Derivation) -> Passes:
     """
     n_results = len(loss.outvars) if like.n_results is None else like.n_results
     function, active = as_function(loss), like.nonzeros
+    own = like.cond_residuals != "jax"  # which `jax.vjp` has no option for
+    vjp: Any = partial(transformations.vjp, cond_residuals=like.cond_residuals) if own else jax.vjp
     seen: list[Any] = []
 
     def forward(*inputs: Any) -> list[Any]:
@@ -207,7 +221,7 @@ def passes_of_jax(loss: Program, like: Derivation) -> Passes:
             outs = function(*(next(rest) if nz else x for nz, x in zip(active, inputs, strict=True)))
             return outs[:n_results], outs[n_results:]
 
-        results, pull, aux = jax.vjp(of_active, *(x for nz, x in zip(active, inputs, strict=True) if nz), has_aux=True)
+        results, pull, aux = vjp(of_active, *(x for nz, x in zip(active, inputs, strict=True) if nz), has_aux=True)
         residuals, tree = jax.tree.flatten(pull)
         seen[:] = [tree]
         return [*results, *aux, *residuals]
@@ -274,13 +288,14 @@ class _Same:
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """A call of `jax.vjp` that is derived.
+    """A call of `jax.vjp`, or of `jaxviz.vjp`, that is derived.
 
     Args:
       traced: how it was traced.
       program, consts: as a program, with the values that it closes over as additional first inputs; and these values.
       nonzeros: which of its flat arguments carry a tangent.
       saveable: which of them the function that it returns may hold, since JAX 0.11.
+      cond_residuals: what conds save, an option of `jaxviz.vjp`.
     """
 
     traced: Traced
@@ -288,6 +303,7 @@ class _Call:
     consts: tuple[Any, ...]
     nonzeros: list[bool]
     saveable: list[bool]
+    cond_residuals: CondResiduals
 
     @staticmethod
     def of(
@@ -295,7 +311,7 @@ class _Call:
     ) -> _Call | None:
         """None for a call that is left to JAX: of a function whose Python branches on values, or that prints, or with options that are not
         known here."""
-        if any(options[name] for name in options.keys() - {"saveable_args", "in_nzs"}):
+        if any(options[name] for name in options.keys() - {"saveable_args", "in_nzs", "cond_residuals"}):
             return None
         info, names = compat.differentiated_debug_info(fun, primals)
         traced = trace_call(fun, primals, has_aux=has_aux, debug_info=info)
@@ -308,7 +324,7 @@ class _Call:
         has_tangent = (not compat.is_float0(v.aval.to_tangent_aval()) for v in traced.program.invars)
         nonzeros = [d and t for d, t in zip(differentiated, has_tangent, strict=True)]
         saveable = compat.flags(options.get("saveable_args", True), tree, "saveable_args")
-        return _Call(traced, program, consts, nonzeros, saveable)
+        return _Call(traced, program, consts, nonzeros, saveable, options.get("cond_residuals", "jax"))
 
 
 def _taken(
@@ -322,7 +338,8 @@ def _taken(
         return given
     traced, program, consts, nonzeros = call.traced, call.program, call.consts, call.nonzeros
     active = [i + len(consts) for i, nonzero in enumerate(nonzeros) if nonzero]
-    derivation = replace(derive(program, argnums=active), n_results=traced.n_results)
+    made = derive(program, argnums=active, cond_residuals=call.cond_residuals)
+    derivation = replace(made, n_results=traced.n_results)
     mark, n = len(taken), len(program.outvars)
     taken.append(derivation)
     if mark in left_to_jax:

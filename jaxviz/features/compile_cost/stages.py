@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxviz.analysis.training_step import is_loss
+from jaxviz.analysis.training_step import is_loss, takes_gradient
 from jaxviz.derivation import Argnums, flat_arguments, gradient_text, placed_at, positions
 from jaxviz.features.compile_cost.instructions import Instruction, after_xla, before_xla
 from jaxviz.features.profile.sampling import Stack, sampled
@@ -147,7 +147,7 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
     results = traced.jaxpr.out_avals
     program = read_jaxpr(traced.jaxpr)
     of_loss_alone = is_loss(program)
-    if not of_loss_alone and any(compat.is_transposed(e.source) for _, e in program.walk()):
+    if not of_loss_alone and takes_gradient(program):
         return as_it_is(f"training step `{name}`")
     heads = dict.fromkeys(names[i].split("[")[0].split(".")[0] for i in active)
     about = gradient_text(name, [head for head in heads if head]) if any(heads) else f"gradient of `{name}`"

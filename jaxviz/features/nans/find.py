@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.naming import Naming
-from jaxviz.analysis.training_step import stores_gradient
+from jaxviz.analysis.training_step import stores_gradient, takes_gradient
 from jaxviz.derivation import Argnums, Derivation, arrays_by_name, derive, derive_call, flat_arguments, positions
 from jaxviz.features.nans.capture import Kept, evaluate_equation, place_of_body
 from jaxviz.features.nans.causes import operand
@@ -24,7 +24,6 @@ from jaxviz.features.nans.events import (
     events_of,
     first_bad,
     harmless_in,
-    is_backward,
     kinds_of,
     read_and_made,
     with_values,
@@ -414,8 +413,7 @@ def _is_derived(program: Program) -> bool:
     computed from a backward pass, as in a training step, or what it writes to a reference."""
     if _is_gradient(program) or stores_gradient(program):
         return True
-    has_backward = lambda p: any(is_backward(e) for _, e in p.walk())
-    return len(program.outvars) > 1 and has_backward(program) and not has_backward(_loss_alone(program))
+    return len(program.outvars) > 1 and takes_gradient(program) and not takes_gradient(_loss_alone(program))
 
 
 def _is_gradient(program: Program) -> bool:
