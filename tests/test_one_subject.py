@@ -292,3 +292,53 @@ def in_a_branch_of_a_loop(params, x, is_taken):
 @pytest.mark.parametrize("step", [in_a_branch, in_every_branch, in_a_branch_of_a_loop])
 def test_the_backward_pass_of_a_step_may_be_in_a_branch_or_a_loop(step):
     is_about_its_loss(step, (PARAMS, X, jnp.array(True)), jaxviz.residuals(*LOSS, argnums=(0, 1)))
+
+
+WITH_A_COUNT = {"w": 0.1 * jnp.eye(8), "n": jnp.int32(3)}
+
+
+def loss_of_count(params, x):
+    return jnp.mean(jnp.tanh(x @ params["w"]) ** 2) / params["n"]
+
+
+def of_a_count(params, x):
+    return jax.grad(loss_of_count)(params, x), x
+
+
+def of_a_vector(params, x):
+    return jax.grad(lambda p: x @ p["w"])(params), x
+
+
+def of_a_reference(params, x):
+    reading = lambda p: jnp.sum(p["w"]) * p["n"][...]
+    return jax.grad(reading)(params)["w"], x
+
+
+@pytest.mark.parametrize(
+    ("step", "params"),
+    [
+        (of_a_count, WITH_A_COUNT),
+        (of_a_vector, {"w": WITH_A_COUNT["w"]}),
+        (of_a_reference, {"w": WITH_A_COUNT["w"], "n": jax.new_ref(jnp.float32(3.0))}),
+    ],
+    ids=["a number", "a vector", "a reference"],
+)
+def test_a_gradient_that_jax_refuses_is_no_gradient_of_a_step(step, params):
+    with pytest.raises((TypeError, ValueError)) as of_jax:
+        step(params, X)
+    for report in (jaxviz.residuals, jaxviz.memory, jaxviz.lint, jaxviz.policies):
+        with pytest.raises(type(of_jax.value)) as caught:
+            report(step, params, X)
+        assert str(caught.value).splitlines()[0] == str(of_jax.value).splitlines()[0]
+        lines = [t.lineno for t in caught.traceback if t.path.name == "test_one_subject.py"]
+        assert step.__code__.co_firstlineno in range(lines[-1] - 2, lines[-1] + 3)
+
+
+def test_what_jax_grad_refuses_of_a_loss_is_said():
+    with pytest.raises(TypeError, match="int32"):
+        jax.grad(loss_of_count)(WITH_A_COUNT, X)
+    said = "jax.grad refuses this: params['n'] is i32[]"
+    for report in (jaxviz.residuals, jaxviz.memory, jaxviz.policies):
+        assert said in " ".join(str(report(loss_of_count, WITH_A_COUNT, X)).split())
+    assert said not in str(jaxviz.memory(loss_of_count, WITH_A_COUNT, X, argnums=None))
+    assert said not in str(jaxviz.memory(loss_of_count, {**WITH_A_COUNT, "function": jnp.tanh}, X))
