@@ -93,6 +93,7 @@ class Derivation:
       out_tree: the structure of the function's results; None if it was given as a program.
       n_results: how many of its results are differentiated; None for all. The other results are an auxiliary output.
       step: the training step that takes this gradient, a `TrainingStep`; None for a function that is not differentiated by another one.
+      refused: the leaves of the differentiated arguments for which `jax.grad` refuses these: arrays without a derivative.
     """
 
     primal: Program
@@ -106,6 +107,7 @@ class Derivation:
     find_wrong_values: Callable[[Program], list[str]] | None = None
     """Runs a forward program and `jax.vjp` on the arguments, and says which values differ; None without arguments that have values."""
     step: Any = None
+    refused: tuple[str, ...] = ()
 
     @cached_property
     def pushed(self) -> Jvp:
@@ -366,7 +368,9 @@ def derive(
         reference = lambda: _jax_residuals_of_program(program, nonzeros)
         return Derivation(program, nonzeros, reference, cond_residuals, (None,) * len(nonzeros))
     compat.check_callable(f)
-    return derive_call(f, args, kwargs, positions(f, args, argnums), cond_residuals)
+    made = derive_call(f, args, kwargs, positions(f, args, argnums), cond_residuals)
+    asked = argnums is not None and not any(map(_is_mixed, args))  # as for `jax.grad`, and not Equinox's `filter_grad`
+    return made if asked or not made.refused else replace(made, refused=())
 
 
 def placed_at(x: Any) -> Any:
@@ -392,8 +396,17 @@ def derive_call(
         nonzeros = tuple(a and _has_tangent(v.aval) for a, v in zip(active, program.invars, strict=True))
         reference = lambda: _jax_residuals_of_call(call, inputs, active, program.is_path, program.consts)
         wrong = partial(wrong_values, call, inputs, active, program) if are_concrete(inputs) else None
+        asked = zip(active, program.invars, program.arg_names, strict=True)
+        refused = tuple(name or "an argument" for a, v, name in asked if a and not _has_tangent(v.aval))
         return Derivation(
-            program, nonzeros, reference, cond_residuals, placed, traced.out_tree, find_wrong_values=wrong
+            program,
+            nonzeros,
+            reference,
+            cond_residuals,
+            placed,
+            traced.out_tree,
+            find_wrong_values=wrong,
+            refused=refused,
         )
 
     made = derivation()
@@ -428,9 +441,14 @@ def flat_arguments(
     differentiated = []
     for key, x in (*enumerate(args), *sorted(kwargs.items())):
         given = jax.tree.leaves(x)
-        is_mixed = any(x is not leaf and _is_refused(leaf) for leaf in given)
+        is_mixed = _is_mixed(x)
         differentiated += [key in wanted and (not is_mixed or _is_array(leaf)) for leaf in given]
     return leaves, tree, differentiated, [d or _is_array(x) for d, x in zip(differentiated, leaves, strict=True)]
+
+
+def _is_mixed(argument: Any) -> bool:
+    """Whether an argument has leaves that are fixed beside its arrays, as in a model that holds a function."""
+    return any(argument is not leaf and _is_refused(leaf) for leaf in jax.tree.leaves(argument))
 
 
 def _is_refused(leaf: Any) -> bool:
@@ -492,7 +510,7 @@ def _has_tangent(aval: Any) -> bool:
 def _is_array(x: Any) -> bool:
     """Whether an argument that is not differentiated is an input, rather than a fixed value that JAX would write in place."""
     is_array = compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct) or (hasattr(x, "ndim") and x.ndim > 0)
-    return is_array or compat.is_hi_value(x)
+    return is_array or isinstance(x, jax.Ref) or compat.is_hi_value(x)
 
 
 def _jax_residuals_of_call(

@@ -207,3 +207,37 @@ def test_what_recompiles_a_function_of_filter_jit(nothing_from_disk, model, x, c
     assert change in found.compiled[1].text
     assert all(r.site.file == __file__ for r in found.compiled)
     assert jaxviz.explain_recompile(step, MODEL, jnp.ones(3)).answer.endswith("has been compiled: 1.")
+
+
+def copied(*trees):
+    return jax.tree.map(lambda x: jnp.array(x) if isinstance(x, jax.Array) else x, trees)
+
+
+@pytest.mark.values
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+@pytest.mark.parametrize("donate", ["none", "all", "all-except-first", "warn", "warn-except-first"])
+def test_donation_is_what_filter_jit_donates(donate):
+    step = eqx.filter_jit(train_step, donate=donate)
+    found = jaxviz.donation(step, NET, STATE, X)
+    assert found.function == "train_step"
+    args = copied(NET, STATE, X)
+    step(*args)
+    names = ("model", "state", "x")
+    paths = [
+        (f"{names[p[0].idx]}{jax.tree_util.keystr(p[1:])}", x) for p, x in jax.tree_util.tree_leaves_with_path(args)
+    ]
+    gone = {path for path, x in paths if isinstance(x, jax.Array) and x.is_deleted()}
+    assert {d.path for d in found.donated if d.result} == gone
+    assert bool(gone) == (donate != "none")
+    assert any(path.startswith("model") for path in gone) == (donate in ("all", "warn"))
+    assert not any(x.is_deleted() for x in jax.tree.leaves(eqx.filter((NET, STATE, X), eqx.is_array)))
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+def test_donation_of_what_a_function_of_filter_jit_closes_over():
+    found = jaxviz.donation(eqx.filter_jit(NET.layers[0], donate="all"), X[0])
+    assert {d.path for d in found.donated} == {"x", "a value that it closes over"}
+    with pytest.raises(TypeError, match="is not jitted"):
+        jaxviz.donation(train_step, NET, STATE, X)
+    with pytest.raises(TypeError, match="is not jitted"):
+        jaxviz.donation(eqx.filter_value_and_grad(eqx.filter_jit(batch_loss)), NET, X)

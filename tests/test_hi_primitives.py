@@ -1,5 +1,6 @@
 """High-level primitives, named calls and other primitives with nested programs that are in no shared table."""
 
+import inspect
 from dataclasses import dataclass
 
 import jax
@@ -265,3 +266,72 @@ def test_donated_arguments_after_one_of_a_hi_type():
     assert [(a.path, a.nbytes_per_device) for a in report.arguments] == [("weights", NBYTES), ("x", 16)]
     donated = jaxviz.donation(jax.jit(updated, donate_argnums=1), *args)
     assert "1 of 1 donated arguments save 16 B" in donated.summary
+
+
+# --- without a rule for forward mode ----------------------------------------------------------------------------------
+
+
+class OnlyReverse(HiPrim):
+    def __init__(self, aval):
+        self.in_avals, self.out_aval, self.params = (aval,), aval, {}
+        super().__init__()
+
+    def expand(self, x):
+        return jnp.tanh(x)
+
+    def vjp_fwd(self, nonzeros, x):
+        y = jnp.tanh(x)
+        return y, y
+
+    def vjp_bwd_retval(self, y, ct):
+        return (ct * (1 - y * y),)
+
+
+def only_reverse(x):
+    return OnlyReverse(jax.typeof(x))(x)  # here
+
+
+def block(w, x):
+    return x + 0.1 * jnp.exp(-(jnp.sin(w * x) ** 2)) * jnp.cos(w * x)
+
+
+def reversible(x):
+    for w in range(1, 6):
+        x = block(w, x)
+    return jnp.sum(only_reverse(x) ** 2)
+
+
+HERE = f"test_hi_primitives.py:{inspect.getsourcelines(only_reverse)[1] + 1}"
+
+
+def test_a_missing_forward_mode_is_said_in_jaxs_words_with_the_line():
+    with pytest.raises(NotImplementedError, match="must implement `jvp`"):
+        jax.jvp(only_reverse, (X,), (X,))
+    with pytest.raises(jaxviz.NoRuleError, match=rf"must implement `jvp`.*{HERE}"):
+        jaxviz.jvp(only_reverse, (X,), (X,))
+
+
+def test_functions_without_forward_mode_are_compared_in_reverse():
+    found = jaxviz.compare(reversible, lambda x: reversible(jnp.sin(x)), X)
+    assert [d.what for d in found.differences()] == ["sin"]
+    assert {f.name for f in found.figures} >= {"forward", "linear", "backward", "residuals", "modelled peak"}
+    assert "jvp" not in found.alignments
+    (note,) = [note for note in found.notes if note.startswith("Not compared: jvp.")]
+    assert HERE in note
+    assert note in " ".join(str(found).split())
+    same = jaxviz.compare(reversible, reversible, X)
+    assert same.is_same
+    assert note in same.notes
+
+
+@pytest.mark.values
+def test_a_plan_leaves_what_has_no_forward_mode_outside_of_its_checkpoints():
+    x = jnp.linspace(0.5, 2.5, 256)
+    plan = jaxviz.plan_remat(reversible, x, residuals="50%")
+    assert "5 calls of block" in plan.summary
+    assert any(HERE in note and "No checkpoint of the plan contains this" in note for note in plan.notes)
+    np.testing.assert_allclose(jax.grad(plan.apply(reversible))(x), jax.grad(reversible)(x), rtol=1e-5)
+    with pytest.raises(ValueError, match=rf"{HERE}.*has no forward mode, which JAX needs in a checkpoint"):
+        str(jaxviz.compare_policies(reversible, x))
+    with pytest.raises(NotImplementedError, match="must implement `jvp`"):
+        jax.grad(jax.checkpoint(reversible))(x)

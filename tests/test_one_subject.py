@@ -1,5 +1,7 @@
 """Every report on a training step is about one gradient: the one that the step takes."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -84,9 +86,22 @@ def test_steps_are_compared_by_their_gradients():
 
 
 def test_a_step_and_another_function_are_compared_as_functions():
-    found = jaxviz.compare(jax.grad(loss), jaxviz.grad(loss), PARAMS, X)
+    slope = jax.grad(loss)
+    found = jaxviz.compare(slope, lambda params, x: jax.tree.map(jnp.sin, params), PARAMS, X)
     assert found.before.step is found.after.step is None
-    assert found.functions == ("loss", "loss")
+    assert found.functions[0] == "loss"
+
+
+@pytest.mark.parametrize("take", [jaxviz.grad, jaxviz.value_and_grad], ids=["grad", "value_and_grad"])
+def test_a_step_may_take_its_gradient_by_jaxviz(take):
+    def step(params, x):
+        return jax.tree.map(jnp.sin, take(loss)(params, x)), x
+
+    is_about_its_loss(step, (PARAMS, X), jaxviz.residuals(*LOSS))
+    assert jaxviz.find_nan(step, PARAMS, X) is None
+    same = jaxviz.compare(step, lambda params, x: (jax.grad(loss)(params, x), x), PARAMS, X)
+    assert same.is_same
+    assert same.before.step is not None
 
 
 def test_the_explorer_shows_the_gradient_that_the_step_takes():
@@ -135,3 +150,195 @@ def test_pictures_of_a_gradient_are_about_the_same():
     picture = str(jaxviz.draw(*STEP, stage="forward+backward"))
     assert "gradient of loss in params, which train_step takes" in picture
     assert "picture of train_step" in str(jaxviz.draw(*STEP))
+
+
+def into_references(params, x, references):
+    value, pull = jax.vjp(loss, params, x)
+    pull.with_refs(references, jax.ad.DontWant())(1.0)
+    return value
+
+
+def into_own_references(params, xs):
+    references = jax.tree.map(lambda p: jax.new_ref(jnp.zeros_like(p)), params)
+
+    def microbatch(total, x):
+        return total + into_references(params, x, references), None
+
+    total, _ = jax.lax.scan(microbatch, 0.0, xs)
+    return jax.tree.map(lambda p, r: p - 0.1 * r[...], params, references), total
+
+
+def zeros():
+    return [jax.new_ref(jnp.zeros_like(p)) for p in PARAMS]
+
+
+def is_about_its_loss(step, args, alone):
+    """Every report has the residuals of the loss, and its title."""
+    found = jaxviz.residuals(step, *args)
+    assert sorted((r.type, r.nbytes) for r in found) == sorted((r.type, r.nbytes) for r in alone)
+    subject = f"training step `{step.__name__}`, which takes the gradient of `loss` in"
+    lint = jaxviz.lint(step, *args)
+    assert (lint.n_residuals, lint.nbytes) == (len(found), alone.nbytes)
+    reports = (found, lint, jaxviz.memory(step, *args), jaxviz.policies(step, *args))
+    assert all(subject in report.summary for report in reports)
+    assert jaxviz.cost(step, *args).summary.startswith(f"cost of the training step `{step.__name__}`:")
+    assert "picture of" in str(jaxviz.draw(step, *args))
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_a_step_may_add_its_gradient_to_references(jitted):
+    """Its only result may be the loss, which no reference makes a gradient of."""
+    references = zeros()
+    alone = jaxviz.residuals(*LOSS, argnums=(0, 1))
+    is_about_its_loss(jax.jit(into_references) if jitted else into_references, (PARAMS, X, references), alone)
+    assert all(jnp.all(r[...] == 0) for r in references)
+
+
+def test_a_step_may_add_its_gradient_to_references_of_its_own():
+    is_about_its_loss(into_own_references, (PARAMS, jnp.stack([X, X])), jaxviz.residuals(*LOSS, argnums=(0, 1)))
+
+
+def test_a_plan_for_a_step_with_references_leaves_its_numbers():
+    params = jax.tree.map(lambda w: jnp.tile(w, (2, 2)), PARAMS * 4)
+    x, made, expected = jnp.linspace(-1.0, 1.0, 1024).reshape(64, 16), [], []
+    references = lambda: [jax.new_ref(jnp.zeros_like(p)) for p in params]
+    plan = jaxviz.plan_remat(into_references, params, x, references(), residuals="60%")
+    assert plan.saved
+    for step, results in ((plan.apply(into_references), made), (into_references, expected)):
+        grads = references()
+        results += [step(params, x, grads), *(r[...] for r in grads)]
+    for a, b in zip(made, expected, strict=True):
+        assert jnp.allclose(a, b, rtol=1e-5)
+
+
+def test_a_loss_that_counts_in_a_reference_is_differentiated_itself():
+    def penalized(params, x, count):
+        count[...] += 1.0
+        gradient = jax.grad(loss)(params, x)
+        return loss(params, x) + sum(jnp.sum(g**2) for g in gradient)
+
+    assert "gradient of `penalized` in `params`" in jaxviz.residuals(penalized, PARAMS, X, jax.new_ref(0.0)).summary
+
+
+newer = pytest.mark.skipif(
+    not {"saveable_args", "in_nzs"} <= {*inspect.signature(jax.vjp).parameters}, reason="options since JAX 0.12"
+)
+
+
+def put_back(params, x):
+    value, pull = jax.vjp(loss, params, x, saveable_args=(False, True))
+    pull.args_res[0] = params
+    gradient, _ = pull(jnp.ones(()))
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
+
+
+def in_another_jit(params, x):
+    value, pull = jax.jit(lambda p, x: jax.vjp(loss, p, x, saveable_args=(False, True)))(params, x)
+    pull.args_res[0] = params
+    gradient, _ = jax.jit(lambda pull: pull(jnp.ones(())))(pull)
+    return gradient, value
+
+
+@newer
+@pytest.mark.parametrize("step", [put_back, in_another_jit])
+def test_a_step_may_put_back_arguments_that_are_not_saved(step):
+    is_about_its_loss(step, (PARAMS, X), jaxviz.residuals(*LOSS, argnums=(0, 1)))
+
+
+@newer
+def test_other_values_put_back_are_not_those_of_the_gradient():
+    """The backward pass then does not belong to what was differentiated, so the step is a function like any other."""
+
+    def other(params, x):
+        _, pull = jax.vjp(loss, params, x, saveable_args=(False, True))
+        pull.args_res[0] = jax.tree.map(jnp.sin, params)
+        return pull(jnp.ones(()))
+
+    assert "training step" not in jaxviz.residuals(other, PARAMS, X).summary
+
+
+@newer
+def test_a_step_may_say_what_its_gradient_is_taken_in():
+    def step(params, x):
+        value, pull = jax.vjp(loss, params, x, in_nzs=(True, False))
+        return pull(jnp.ones(()))[0], value
+
+    is_about_its_loss(step, (PARAMS, X), jaxviz.residuals(*LOSS))
+    assert jaxviz.residuals(step, PARAMS, X).gradient.endswith("in `params`")
+
+
+def in_a_branch(params, x, is_taken):
+    value, pull = jax.vjp(loss, params, x)
+    zeros = lambda: (jax.tree.map(jnp.zeros_like, params), jnp.zeros_like(x))
+    return jax.lax.cond(is_taken, lambda: pull(jnp.ones(())), zeros), value
+
+
+def in_every_branch(params, x, is_taken):
+    value, pull = jax.vjp(loss, params, x)
+    scaled = [lambda scale, k=k: pull(k * scale) for k in (1.0, 2.0, 3.0)]
+    return jax.lax.switch(is_taken.astype(int), scaled, value), value
+
+
+def in_a_branch_of_a_loop(params, x, is_taken):
+    value, pull = jax.vjp(loss, params, x)
+
+    def body(total, scale):
+        given = jax.lax.cond(is_taken, lambda pull, y: pull(y), lambda pull, y: (params, y * x), pull, scale)
+        return jax.tree.map(jnp.add, total, given), None
+
+    return jax.lax.scan(body, (params, x), jnp.arange(3.0))[0], value
+
+
+@pytest.mark.parametrize("step", [in_a_branch, in_every_branch, in_a_branch_of_a_loop])
+def test_the_backward_pass_of_a_step_may_be_in_a_branch_or_a_loop(step):
+    is_about_its_loss(step, (PARAMS, X, jnp.array(True)), jaxviz.residuals(*LOSS, argnums=(0, 1)))
+
+
+WITH_A_COUNT = {"w": 0.1 * jnp.eye(8), "n": jnp.int32(3)}
+
+
+def loss_of_count(params, x):
+    return jnp.mean(jnp.tanh(x @ params["w"]) ** 2) / params["n"]
+
+
+def of_a_count(params, x):
+    return jax.grad(loss_of_count)(params, x), x
+
+
+def of_a_vector(params, x):
+    return jax.grad(lambda p: x @ p["w"])(params), x
+
+
+def of_a_reference(params, x):
+    reading = lambda p: jnp.sum(p["w"]) * p["n"][...]
+    return jax.grad(reading)(params)["w"], x
+
+
+@pytest.mark.parametrize(
+    ("step", "params"),
+    [
+        (of_a_count, WITH_A_COUNT),
+        (of_a_vector, {"w": WITH_A_COUNT["w"]}),
+        (of_a_reference, {"w": WITH_A_COUNT["w"], "n": jax.new_ref(jnp.float32(3.0))}),
+    ],
+    ids=["a number", "a vector", "a reference"],
+)
+def test_a_gradient_that_jax_refuses_is_no_gradient_of_a_step(step, params):
+    with pytest.raises((TypeError, ValueError)) as of_jax:
+        step(params, X)
+    for report in (jaxviz.residuals, jaxviz.memory, jaxviz.lint, jaxviz.policies):
+        with pytest.raises(type(of_jax.value)) as caught:
+            report(step, params, X)
+        assert str(caught.value).splitlines()[0] == str(of_jax.value).splitlines()[0]
+        lines = [t.lineno for t in caught.traceback if t.path.name == "test_one_subject.py"]
+        assert step.__code__.co_firstlineno in range(lines[-1] - 2, lines[-1] + 3)
+
+
+def test_what_jax_grad_refuses_of_a_loss_is_said():
+    with pytest.raises(TypeError, match="int32"):
+        jax.grad(loss_of_count)(WITH_A_COUNT, X)
+    said = "jax.grad refuses this: params['n'] is i32[]"
+    for report in (jaxviz.residuals, jaxviz.memory, jaxviz.policies):
+        assert said in " ".join(str(report(loss_of_count, WITH_A_COUNT, X)).split())
+    assert said not in str(jaxviz.memory(loss_of_count, WITH_A_COUNT, X, argnums=None))
+    assert said not in str(jaxviz.memory(loss_of_count, {**WITH_A_COUNT, "function": jnp.tanh}, X))

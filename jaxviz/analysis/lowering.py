@@ -11,7 +11,8 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.devices import input_types, is_abstract
-from jaxviz.analysis.training_step import OpenedStep, TrainingStep
+from jaxviz.analysis.passes import OpenedStep
+from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.convert import with_programs

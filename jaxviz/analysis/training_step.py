@@ -11,83 +11,29 @@ import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching
 
 from jaxviz.analysis.devices import types_to_lower
+from jaxviz.analysis.passes import NotAnEquation, OpenedStep, Opening, Passes, pass_p, with_passes_together
 from jaxviz.analysis.walk import with_holders
 from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, placed_at, positions
+from jaxviz.functions import transformations
 from jaxviz.functions.vjp_function import Transposable, vjp_of
 from jaxviz.higher_order import of
-from jaxviz.higher_order.jit import JIT, jit_operation
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
-from jaxviz.ir.convert import read_jaxpr, trace_rule, with_programs
+from jaxviz.ir.convert import trace_rule
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program
 from jaxviz.ir.trace import Traced, trace_call, with_fixed
 from jaxviz.report.tables import nbytes
-from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.dce import live_equations
 from jaxviz.transforms.driver import Mask, with_constants_as_inputs
-from jaxviz.transforms.inline import inlined_where
-
-pass_p: Any = Primitive("gradient_pass")
-"""The forward or the backward pass of a gradient, while a step is traced."""
-pass_p.multiple_results = True
-pass_p.def_abstract_eval(lambda *_, out_avals, **__: list(out_avals))
-
-
-class _NotAnEquation(Exception):
-    """A backward pass is used in a way that is not one equation of the step.
-
-    Args:
-      mark: of which gradient.
-    """
-
-    def __init__(self, mark: int):
-        super().__init__(mark)
-        self.mark = mark
-
-
-def _transformed(*_: Any, mark: int, **__: Any) -> Any:
-    """A gradient is taken under `jax.vmap` or `jax.jvp`, so its passes are not those of the function."""
-    raise _NotAnEquation(mark)
-
-
-batching.primitive_batchers[pass_p] = ad.primitive_jvps[pass_p] = _transformed
-
-
-@dataclass(frozen=True, eq=False)
-class Passes:
-    """The two passes of a gradient.
-
-    Args:
-      forward: inputs → results, residuals.
-      backward: residuals, cotangents of the results → cotangents of the inputs.
-    """
-
-    forward: Program
-    backward: Program
-
-
-@dataclass(frozen=True, eq=False)
-class OpenedStep:
-    """A training step with the passes of its gradients as calls.
-
-    Args:
-      program: the step.
-      forward, backward: the equations that call the passes of the gradient that it is about, with the results of the forward pass that are
-        no residuals.
-    """
-
-    program: Program
-    forward: Mapping[Equation, int]
-    backward: frozenset[Equation]
+from jaxviz.transforms.linearize import CondResiduals
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,68 +85,8 @@ class TrainingStep:
         all_passes = [Passes(d.forward, d.backward) for d in self.gradients]
         if passes is not None:
             all_passes[self.mark] = passes
-        opening = _Opening(all_passes, [len(d.primal.outvars) for d in self.gradients], self.mark)
+        opening = Opening(all_passes, [len(d.primal.outvars) for d in self.gradients], self.mark)
         return OpenedStep(opening.program(self.traced), opening.forward, frozenset(opening.backward))
-
-
-class _Opening:
-    def __init__(self, passes: Sequence[Passes], n_results: Sequence[int], mark: int):
-        self.passes = passes
-        self.n_results = n_results
-        self.mark = mark
-        self.done: dict[Program, Program] = {}
-        self.kept: dict[tuple[Atom, ...], tuple[Atom, ...]] = {}
-        """For the residuals of each forward pass, those of the pass in its place."""
-        self.forward: dict[Equation, int] = {}
-        self.backward: set[Equation] = set()
-
-    def program(self, given: Program) -> Program:
-        if given not in self.done:
-            self.done[given] = replace(given, equations=tuple(map(self.equation, given.equations)))
-        return self.done[given]
-
-    def equation(self, e: Equation) -> Equation:
-        if e.primitive is not pass_p:
-            operation = with_programs(e.operation, self.program) if e.programs else e.operation
-            return e if operation is e.operation else Equation(operation, e.invars, e.outvars, e.source, e.origin)
-        mark = e.params["mark"]
-        passes, n_results = self.passes[mark], self.n_results[mark]
-        if e.params["is_forward"]:
-            residuals = [Var(a.aval) for a in passes.forward.outvars[n_results:]]
-            self.kept[e.outvars[n_results:]] = tuple(residuals)
-            outvars = (*e.outvars[:n_results], *residuals)
-            made = Equation(_call(passes.forward), e.invars, outvars, e.source)
-            if mark == self.mark:
-                self.forward[made] = n_results
-        else:
-            residuals_read, cotangents = _split(e)
-            backward = _wanted_of(passes.backward, e.params["wanted"])
-            made = Equation(_call(backward), (*self.kept[residuals_read], *cotangents), e.outvars, e.source)
-            if mark == self.mark:
-                self.backward.add(made)
-        return made
-
-
-def _split(backward: Equation) -> tuple[tuple[Atom, ...], tuple[Atom, ...]]:
-    """The residuals and the cotangents that a backward pass reads."""
-    n = len(backward.invars) - backward.params["n_cotangents"]
-    return backward.invars[:n], backward.invars[n:]
-
-
-def _wanted_of(backward: Program, wanted: Sequence[bool]) -> Program:
-    """A backward pass with only these of its cotangents, of the same inputs."""
-    return backward if all(wanted) else dce_program(backward, wanted, [True] * len(backward.invars))[0]
-
-
-def _call(program: Program) -> Operation:
-    return jit_operation(_jit(), program, [None] * len(program.invars), [None] * len(program.outvars))
-
-
-@cache
-def _jit() -> Operation:
-    """A jit created by JAX, as a template for others."""
-    made = read_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(1.0))
-    return next(e.operation for e in made.equations if e.primitive is JIT.primitive)
 
 
 @deep_stack
@@ -211,7 +97,7 @@ def trace_training_step(
     `jax.vmap`.
 
     Args:
-      f: takes gradients by `jax.grad`, `jax.value_and_grad` or `jax.vjp`, or by what a library makes of them.
+      f: takes gradients by `jax.grad`, `jax.value_and_grad` or `jax.vjp`, those of jaxviz, or what a library makes of them.
       args, kwargs: what to call it with.
       wanted: the positional arguments all of whose leaves are inputs, Python numbers too.
 
@@ -226,9 +112,9 @@ def trace_training_step(
         try:
             with compat.replaced_vjp(partial(_taken, taken, left_to_jax)):
                 traced = trace_call(call, inputs, debug_info=info)
-            program = _with_passes_together(traced.program)
+            program = with_passes_together(traced.program)
             break
-        except _NotAnEquation as refused:
+        except NotAnEquation as refused:
             left_to_jax.add(refused.mark)
     found = {e.params["mark"]: within for e, within in with_holders(program) if e.primitive is pass_p}
     if not found or program.is_path:
@@ -239,51 +125,13 @@ def trace_training_step(
     return TrainingStep(program, tuple(taken), mark, maps, tuple(map(placed_at, inputs)))
 
 
-def _with_passes_together(program: Program) -> Program:
-    """A step in which each backward pass is in the same program as its forward pass.
-
-    What `jax.vjp` returns may be a result of a jitted function and an argument of another: these calls are inlined.
-
-    Raises:
-      _NotAnEquation: a backward pass reads other values than the residuals of a forward pass.
-    """
-    if any(_apart(program)):
-        program = inlined_where(program, lambda e: of(e) is JIT and any(_is_apart(p) for _, p in e.programs))
-    for e in _apart(program):
-        raise _NotAnEquation(e.params["mark"])
-    return program
-
-
-def _is_apart(program: Program) -> bool:
-    """Whether a forward pass in a program has no backward pass in it, or the reverse."""
-    backward = {e.params["mark"] for e, _ in with_holders(program) if _is_pass(e, is_forward=False)}
-    forward = {e.params["mark"] for e, _ in with_holders(program) if _is_pass(e, is_forward=True)}
-    return backward != forward or any(_apart(program))
-
-
-def _apart(program: Program) -> Iterator[Equation]:
-    """The backward passes whose residuals are not those of a forward pass in the same program."""
-    residuals: set[tuple[Atom, ...]] = set()
-    for e in program.equations:
-        if _is_pass(e, is_forward=True):
-            residuals.add(e.outvars[e.params["n_results"] :])
-        elif _is_pass(e, is_forward=False) and _split(e)[0] not in residuals:
-            yield e
-        for _, nested in e.programs:
-            yield from _apart(nested)
-
-
-def _is_pass(e: Equation, is_forward: bool) -> bool:
-    return e.primitive is pass_p and e.params["is_forward"] is is_forward
-
-
 def step_of(
     f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], derivation: Derivation, argnums: Argnums
 ) -> TrainingStep | None:
     """A function as a training step, if it is one: it takes a gradient, and its result is not a single real number.
 
-    A loss whose result is a scalar may take gradients as well, for example in a gradient penalty; it is differentiated itself. So is a
-    function that is given as a program.
+    A loss whose result is a scalar may take gradients as well, for example in a gradient penalty; it is differentiated itself, unless it
+    adds a gradient to a reference. So is a function that is given as a program.
 
     Args:
       f, args, kwargs: the call.
@@ -312,9 +160,31 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
 
 
 def is_loss(program: Program) -> bool:
-    """Whether the result of a function is one real number."""
+    """Whether the result of a function is one real number, and it writes no gradient to a reference besides, as a training step does."""
     results = program.out_avals
-    return len(results) == 1 and results[0].shape == () and jax.numpy.issubdtype(results[0].dtype, jax.numpy.floating)
+    is_number = (
+        len(results) == 1 and results[0].shape == () and jax.numpy.issubdtype(results[0].dtype, jax.numpy.floating)
+    )
+    return is_number and not stores_gradient(program)
+
+
+def stores_gradient(program: Program) -> bool:
+    """Whether a function writes something that it computes in a backward pass to a reference from outside."""
+    if not compat.written_refs(program.effects):
+        return False
+    written = live_equations(program.equations, set(), effects=False)
+    nested = (inner for e in written for _, body in e.programs for _, inner in body.walk())
+    return any(map(is_backward, itertools.chain(written, nested)))
+
+
+def takes_gradient(program: Program) -> bool:
+    """Whether a function has a backward pass in it."""
+    return any(is_backward(e) for _, e in program.walk())
+
+
+def is_backward(e: Equation) -> bool:
+    """Whether a transposition created an equation: jaxviz's, or JAX's in the traced function."""
+    return (e.origin is not None and e.origin.transform == "transpose") or compat.is_transposed(e.source)
 
 
 def step_function(step: TrainingStep, loss: Program | None = None) -> Callable[..., list[Any]]:
@@ -333,7 +203,7 @@ def step_function(step: TrainingStep, loss: Program | None = None) -> Callable[.
 
 
 def passes_of_jax(loss: Program, like: Derivation) -> Passes:
-    """The passes of `jax.vjp` for a function.
+    """The passes of `jax.vjp` for a function, or of `jaxviz.vjp` with its own option.
 
     Args:
       loss: the function.
@@ -341,6 +211,8 @@ def passes_of_jax(loss: Program, like: Derivation) -> Passes:
     """
     n_results = len(loss.outvars) if like.n_results is None else like.n_results
     function, active = as_function(loss), like.nonzeros
+    own = like.cond_residuals != "jax"  # which `jax.vjp` has no option for
+    vjp: Any = partial(transformations.vjp, cond_residuals=like.cond_residuals) if own else jax.vjp
     seen: list[Any] = []
 
     def forward(*inputs: Any) -> list[Any]:
@@ -349,7 +221,7 @@ def passes_of_jax(loss: Program, like: Derivation) -> Passes:
             outs = function(*(next(rest) if nz else x for nz, x in zip(active, inputs, strict=True)))
             return outs[:n_results], outs[n_results:]
 
-        results, pull, aux = jax.vjp(of_active, *(x for nz, x in zip(active, inputs, strict=True) if nz), has_aux=True)
+        results, pull, aux = vjp(of_active, *(x for nz, x in zip(active, inputs, strict=True) if nz), has_aux=True)
         residuals, tree = jax.tree.flatten(pull)
         seen[:] = [tree]
         return [*results, *aux, *residuals]
@@ -395,7 +267,7 @@ def taking_gradient_of(loss: Program, step: TrainingStep) -> Iterator[None]:
             value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
             return (value, traced.rebuild_aux(outs[traced.n_results :])) if has_aux else value
 
-        return original(of_loss, *primals, has_aux=has_aux)
+        return original(of_loss, *primals, has_aux=has_aux, **options)
 
     with compat.replaced_vjp(vjp, key=_Same(loss)):
         yield
@@ -416,23 +288,43 @@ class _Same:
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """A call of `jax.vjp` that is derived: how it was traced; and as a program, with the values that it closes over."""
+    """A call of `jax.vjp`, or of `jaxviz.vjp`, that is derived.
+
+    Args:
+      traced: how it was traced.
+      program, consts: as a program, with the values that it closes over as additional first inputs; and these values.
+      nonzeros: which of its flat arguments carry a tangent.
+      saveable: which of them the function that it returns may hold, since JAX 0.11.
+      cond_residuals: what conds save, an option of `jaxviz.vjp`.
+    """
 
     traced: Traced
     program: Program
     consts: tuple[Any, ...]
+    nonzeros: list[bool]
+    saveable: list[bool]
+    cond_residuals: CondResiduals
 
     @staticmethod
     def of(
         fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, options: Mapping[str, Any]
     ) -> _Call | None:
-        """None for a call that is left to JAX: of a function whose Python branches on values, or that prints, or with its own options."""
+        """None for a call that is left to JAX: of a function whose Python branches on values, or that prints, or with options that are not
+        known here."""
+        if any(options[name] for name in options.keys() - {"saveable_args", "in_nzs", "cond_residuals"}):
+            return None
         info, names = compat.differentiated_debug_info(fun, primals)
         traced = trace_call(fun, primals, has_aux=has_aux, debug_info=info)
         program, consts = _closed(traced.program, names)
-        if program.is_path or any(map(compat.is_real_effect, program.effects)) or any(options.values()):
+        if program.is_path or any(map(compat.is_real_effect, program.effects)):
             return None
-        return _Call(traced, program, consts)
+        tree = jax.tree.structure(primals)
+        asked = options.get("in_nzs")
+        differentiated = [True] * tree.num_leaves if asked is None else compat.flags(asked, tree, "in_nzs")
+        has_tangent = (not compat.is_float0(v.aval.to_tangent_aval()) for v in traced.program.invars)
+        nonzeros = [d and t for d, t in zip(differentiated, has_tangent, strict=True)]
+        saveable = compat.flags(options.get("saveable_args", True), tree, "saveable_args")
+        return _Call(traced, program, consts, nonzeros, saveable, options.get("cond_residuals", "jax"))
 
 
 def _taken(
@@ -444,22 +336,22 @@ def _taken(
     if call is None:
         given: tuple[Any, ...] = original(fun, *primals, has_aux=has_aux, **options)
         return given
-    traced, program, consts = call.traced, call.program, call.consts
-    n_consts, avals = len(consts), [v.aval for v in traced.program.invars]
-    nonzeros = [not compat.is_float0(a.to_tangent_aval()) for a in avals]
-    active = [i + n_consts for i, nonzero in enumerate(nonzeros) if nonzero]
-    derivation = replace(derive(program, argnums=active), n_results=traced.n_results)
+    traced, program, consts, nonzeros = call.traced, call.program, call.consts, call.nonzeros
+    active = [i + len(consts) for i, nonzero in enumerate(nonzeros) if nonzero]
+    made = derive(program, argnums=active, cond_residuals=call.cond_residuals)
+    derivation = replace(made, n_results=traced.n_results)
     mark, n = len(taken), len(program.outvars)
     taken.append(derivation)
     if mark in left_to_jax:
-        given = original(fun, *primals, has_aux=has_aux)
+        given = original(fun, *primals, has_aux=has_aux, **options)
         return given
-    outs = pass_p.bind(
-        *consts, *traced.leaves, mark=mark, is_forward=True, n_results=n, out_avals=_types(derivation.forward.outvars)
-    )
-    value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
     known = _BackwardPass(traced, derivation, nonzeros, mark)
-    pull = vjp_of(known, jax.tree.structure(primals), traced.out_tree, outs[n:])
+    outs = pass_p.bind(
+        *consts, *traced.leaves, mark=mark, is_forward=True, n_results=n, out_avals=_types(derivation.forward.outvars),
+        from_inputs=tuple([None if i is None else len(consts) + i for i in known.from_argument]),
+    )  # fmt: skip
+    value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
+    pull = vjp_of(known, jax.tree.structure(primals), traced.out_tree, outs[n:], call.saveable)
     return (value, pull, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, pull)
 
 
@@ -481,7 +373,7 @@ class _BackwardPass(Transposable):
     ) -> tuple[Iterator[Any], Mask, Any]:
         """See `Transposable`; a zero is written out."""
         if logs:
-            raise _NotAnEquation(self.mark)
+            raise NotAnEquation(self.mark)
         given = [compat.zeros(ct.aval) if compat.is_zero(ct) else ct for ct in cts]
         of_arguments = self.derivation.reached[len(self.derivation.reached) - len(self.nonzeros_in) :]
         reached = [r for r, nonzero in zip(of_arguments, self.nonzeros_in, strict=True) if nonzero]

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.derivation import placed_at
 from jaxviz.higher_order import is_call, of
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.expressions import expression_at
@@ -91,11 +92,18 @@ def lost_in(program: Program, point: Sequence[Any], compiled: Callable[..., Call
     return tuple(found.values())[:MOST_SHOWN]
 
 
+def like(x: Any, values: Any) -> Any:
+    """Values as an array with the type of another, and on its devices: over explicit axes the sharding is part of the type."""
+    made = jnp.asarray(values, x.dtype)
+    sharding = placed_at(x)
+    return made if sharding is None else jax.device_put(made, sharding)
+
+
 def _direction(point: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
     random = np.random.default_rng(seed)
     is_float = [_is_float(jax.typeof(x)) for x in point]
     return tuple(
-        jnp.asarray(random.standard_normal(x.shape), x.dtype) if moves else np.zeros(np.shape(x), jax.dtypes.float0)
+        like(x, random.standard_normal(x.shape)) if moves else np.zeros(np.shape(x), jax.dtypes.float0)
         for x, moves in zip(point, is_float, strict=True)
     )
 

@@ -17,7 +17,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from jaxviz.functions import transformations
 from jaxviz.functions.custom_rules import argument_names
-from jaxviz.functions.lost_derivatives import Lost, lost_in
+from jaxviz.functions.lost_derivatives import Lost, like, lost_in
 from jaxviz.higher_order import of
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -464,7 +464,7 @@ class _Differences:
         self.fun, self.point, self.eps = fun, point, eps
         self.tol = tol if tol is not None else 1e-4 if eps < 1e-12 else 2e-2 if eps < 1e-5 else 0.2
         results = fun(*point)
-        self.dtypes = [y.dtype for y in results]
+        self.results = results
         self.here = [np.asarray(y, np.float64) for y in results]
         self.notes: list[str] = []
         random = np.random.default_rng(0)
@@ -474,7 +474,7 @@ class _Differences:
         self.along = functools.cache(lambda draw, i: self._central(i, self.directions[draw][i]))
 
     def _results(self, i: int, x: Any) -> list[Any]:
-        moved = tuple(jnp.asarray(x, y.dtype) if j == i else y for j, y in enumerate(self.point))
+        moved = tuple(like(y, x) if j == i else y for j, y in enumerate(self.point))
         return [np.asarray(y, np.float64) for y in self.fun(*moved)]
 
     def _central(self, i: int, direction: Any) -> list[tuple[Any, Any, Any]]:
@@ -500,7 +500,7 @@ class _Differences:
         x = self.point[i]
         tried = []
         for draw, weights in enumerate(self.weights):
-            cts = [jnp.asarray(w, dtype) for w, dtype in zip(weights, self.dtypes, strict=True)]
+            cts = [like(y, w) for w, y in zip(weights, self.results, strict=True)]
             pulled = [None if pull is None else np.asarray(pull(cts)[i], np.float64) for pull in (reverse, plain)]
 
             def along(direction: Any, central: Any, weights: Any = weights, pulled: Any = pulled) -> list[Any]:
@@ -526,7 +526,7 @@ class _Differences:
         for draw, directions in enumerate(self.directions):
             for i in range(len(self.point)):
                 tangents = tuple(
-                    jnp.asarray(d, x.dtype) if j == i else jnp.zeros_like(x)
+                    like(x, d) if j == i else jnp.zeros_like(x)
                     for j, (d, x) in enumerate(zip(directions, self.point, strict=True))
                 )
                 rule, replaced = (None if push is None else _array(push(tangents)[k]) for push in (forward, plain))

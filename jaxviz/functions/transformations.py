@@ -233,6 +233,7 @@ def _with_zeros(values: Sequence[Any], nonzeros: Sequence[bool], avals: Sequence
 
 
 @api_boundary
+@compat.replaceable_vjp
 def vjp(
     fun: Callable[..., Any],
     *primals: Any,

@@ -61,6 +61,12 @@ class _CondKind(HigherOrder):
         branches = enumerate(operation.params["branches"])
         return tuple(Body(b, range(1, n), f"branches[{i}]", branch=i) for i, b in branches)
 
+    def n_fixed(self, operation: Operation) -> int:
+        return len(operation.in_avals) - 1
+
+    def with_fixed(self, operation: Operation, programs: Sequence[Program], n: int) -> Operation:
+        return cond_operation(operation, programs)
+
 
 COND = _CondKind(compat.cond_p)
 

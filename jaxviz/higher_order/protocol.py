@@ -64,6 +64,15 @@ class HigherOrder:
         """The carry of a loop: how many inputs of the body come before it, and how many inputs it consists of. They are the first results."""
         return 0, 0
 
+    def n_fixed(self, operation: Operation) -> int:
+        """How many of the first inputs of each body get the same operand in each run, among branches and iterations, and can be replaced by
+        others; see `with_fixed`."""
+        return 0
+
+    def with_fixed(self, operation: Operation, programs: Sequence[Program], n: int) -> Operation:
+        """The operation with other bodies, whose first `n` inputs are such ones."""
+        raise NotImplementedError
+
     def trip_count(self, operation: Operation) -> int | None:
         """How often the body runs on one device; None if that is known only after running it."""
         return 1

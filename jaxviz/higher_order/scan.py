@@ -103,6 +103,13 @@ class _ScanKind(HigherOrder):
     def carry(self, operation: Operation) -> tuple[int, int]:
         return compat.scan_sizes(operation.params)
 
+    def n_fixed(self, operation: Operation) -> int:
+        return Scan(operation).n_consts
+
+    def with_fixed(self, operation: Operation, programs: Sequence[Program], n: int) -> Operation:
+        (body,) = programs
+        return Scan(operation).like(body, n, Scan(operation).n_carry)
+
     def trip_count(self, operation: Operation) -> int:
         return int(operation.params["length"])
 

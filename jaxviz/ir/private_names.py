@@ -56,6 +56,7 @@ _DUMPS = "jaxviz.CompiledMemory.from_dump of text"
 _POLICY = "a checkpoint policy"
 _MEMORY_SPACES = "gradients of moves between memories under an explicit mesh"
 _NAN_FLAGS = "jaxviz.find_nan under jax_debug_nans"
+_NAN_REFS = "jaxviz.find_nan of a function that uses mutable references"
 _OPTIONS = "naming the parameters of jax.jit"
 _ON_VALUES = "a function that branches on values"
 
@@ -100,6 +101,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "config.log_checkpoint_residuals": Name("whether JAX logs what checkpoints save"),
     "state.types.WriteEffect": Name("the effect of writing to a mutable reference"),
     "state.types.AccumEffect": Name("the effect of adding to a mutable reference"),
+    "state.discharge.discharge_state": Name("a program that takes and returns the values of its references", _NAN_REFS),
     "state.types.RefEffect": Name("the effect that JAX refuses in a mapped cond", _MAPPED_COND),
     # source lines
     "source_info_util.NameStack": Name("the scopes of an equation without a line"),

@@ -9,15 +9,50 @@ from typing import Any
 
 import jax
 
+from jaxviz.higher_order import bodies, of
 from jaxviz.ir import compat
-from jaxviz.ir.syntax import Program
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.syntax import Equation, Program
 from jaxviz.ir.trace import trace_call
+from jaxviz.transforms.driver import with_refs_as_inputs
 
 
 def on_copies(program: Program, inputs: Sequence[Any]) -> tuple[Program, list[Any]]:
     """A program and its inputs with a copy of each mutable reference, so that running it changes none of the user's."""
     copied = compat.Copies()
     return replace(program, consts=tuple(map(copied, program.consts))), list(map(copied, inputs))
+
+
+def uses_references(program: Program) -> bool:
+    """Whether a program reads, writes or makes a mutable reference, also in programs that it runs."""
+    return any(map(_uses_reference, program.equations))
+
+
+def _uses_reference(e: Equation) -> bool:
+    return compat.touches_ref(e.operation) or any(uses_references(body.program) for body in bodies(e))
+
+
+def repeated_references(program: Program) -> Iterator[Equation]:
+    """The checkpoints that use references, which JAX may read and write again in the backward pass."""
+    for e in program.equations:
+        if of(e).is_checkpoint and _uses_reference(e):
+            yield e
+        else:
+            for body in bodies(e):
+                yield from repeated_references(body.program)
+
+
+def on_values(program: Program) -> tuple[Program, tuple[Any, ...]]:
+    """A program without references, which computes the same.
+
+    Returns:
+      a program: what is in the references that the given one closes over, inputs → results, what is then in these references, and in those
+        among the inputs; an input that is a reference is what is in it. And the references that it closes over.
+    """
+    taking, refs = with_refs_as_inputs(program)
+    made = read_jaxpr(compat.without_refs(taking.jaxpr))
+    info = compat.derived_debug_info(program.debug_info, taking.arg_names, len(made.outvars))
+    return replace(made, debug_info=info), tuple(refs.values())
 
 
 @contextlib.contextmanager

@@ -158,9 +158,63 @@ def some_wanted(params, momentum, batch):
     return *updated(params, momentum, gradient), value
 
 
+def in_a_branch(params, momentum, batch):
+    """Only a gradient that is small enough is taken, as where a step is skipped."""
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+    skipped = lambda: (jax.tree.map(jnp.zeros_like, params),)
+    (gradient,) = lax.cond(value < 10.0, lambda: pull(jnp.ones_like(value)), skipped)
+    return *updated(params, momentum, gradient), value
+
+
+def in_a_branch_of_a_loop(params, momentum, batch):
+    """The branch also reads a residual that it gets as an operand, and the loop carries what the branch returns."""
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+
+    def add(total, scale):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        taken = lambda pull, scale: jax.tree.map(lambda g, w: g * w, pull(scale)[0], params)
+        return jax.tree.map(jnp.add, total, lax.cond(scale > 1.0, taken, lambda *_: zeros, pull, scale)), scale
+
+    gradient, scales = lax.scan(add, params, jnp.arange(4.0))
+    return *updated(params, momentum, gradient), value, scales
+
+
+def in_two_branches(params, momentum, batch):
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+    taken = [lambda scale: jax.jit(pull)(scale), lambda scale: pull(2.0 * scale), lambda scale: (params,)]
+    (gradient,) = lax.switch(jnp.int32(value < 10.0), taken, value)
+    return *updated(params, momentum, gradient), value
+
+
+def by_jaxviz(params, momentum, batch):
+    value, gradient = jaxviz.value_and_grad(loss)(params, batch)
+    return *updated(params, momentum, gradient), value
+
+
+def by_jaxviz_in_jit(params, momentum, batch):
+    (value, more), gradient = jaxviz.jit(jaxviz.value_and_grad(with_aux, has_aux=True))(params, batch)
+    return *updated(params, momentum, gradient), value, more["mean"]
+
+
+def by_the_vjp_of_jaxviz(params, momentum, batch):
+    value, pull = jaxviz.vjp(lambda p: loss(p, batch), params)
+    (gradient,) = pull(jnp.ones_like(value))
+    return *updated(params, momentum, gradient), value
+
+
+def choosing(params, batch):
+    value = loss(params, batch)
+    return lax.cond(value < 10.0, lambda p: loss(p[:2], batch) + value, lambda p: jnp.sum(jnp.sin(p[0])), params)
+
+
+def recomputing(params, momentum, batch):
+    return updated(params, momentum, jaxviz.grad(choosing, cond_residuals="recompute")(params, batch))
+
+
 STEPS = (
     plain, aux, closed_over, jitted, two_arguments, by_vjp, accumulated, two_gradients, penalized, on_devices,
     exchanging, unread, forward_and_backward, through_jit, taken_apart, into_references, some_wanted,
+    in_a_branch, in_a_branch_of_a_loop, by_jaxviz, by_jaxviz_in_jit, by_the_vjp_of_jaxviz, recomputing,
 )  # fmt: skip
 
 
@@ -181,14 +235,29 @@ def test_a_step_with_its_passes_as_equations_gives_what_jax_gives(step):
 
 
 @pytest.mark.parametrize(
-    "step", [plain, aux, jitted, accumulated, through_jit, into_references, some_wanted], ids=lambda f: f.__name__
-)
+    "step",
+    [
+        plain, aux, jitted, accumulated, through_jit, into_references, some_wanted, in_a_branch, in_a_branch_of_a_loop,
+        in_two_branches, by_jaxviz, recomputing,
+    ],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
 def test_another_function_may_take_the_place_of_the_one_that_is_differentiated(step):
     found = trace_training_step(step, (W, W, BATCH), {})
     types = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in found.gradient.primal.in_avals)
     checkpointed = jaxviz.trace(jax.checkpoint(as_function(found.gradient.primal)))(*types)
     agrees(step, step_function(found, checkpointed))
     assert derive_like(checkpointed, found.gradient).n_results == found.gradient.n_results
+
+
+def test_what_a_step_says_that_conds_save_is_what_they_save():
+    """An option of jaxviz: JAX saves dummies for what only another branch saves."""
+    found = trace_training_step(recomputing, (W, W, BATCH), {})
+    assert found.gradient.cond_residuals == "recompute"
+    own = jaxviz.derive(choosing, W, BATCH, cond_residuals="recompute").residuals
+    saved = lambda residuals: sorted((r.type, r.nbytes) for r in residuals)
+    assert saved(found.gradient.residuals) == saved(own)
+    assert saved(own) != saved(jaxviz.derive(choosing, W, BATCH).residuals)
 
 
 def twice_in_turn(params, momentum, batch):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.sharding import AxisType, PartitionSpec
 from test_custom_rules import RIGHT_FWD, X, weighted, with_jvp, with_vjp
 
 import jaxviz
@@ -335,3 +336,24 @@ def test_a_type_is_no_point():
 def test_a_tolerance_is_a_positive_number(tol):
     with pytest.raises(ValueError, match="a positive number such as 1e-4: got"):
         jaxviz.check_rule(jnp.sin, 1.0, tol=tol)
+
+
+@pytest.mark.values
+def test_seeds_have_the_sharding_that_types_over_explicit_axes_require():
+    """JAX checks it where the function is not compiled, as where its Python looks at values, and the rule may check it too."""
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
+    spec = PartitionSpec("a", "b")
+
+    def rule(x, ct):
+        assert jax.typeof(ct).sharding == jax.typeof(x).sharding
+        return (ct * jnp.cos(x),)
+
+    f = with_vjp(jnp.sin, lambda x: (jnp.sin(x), x), rule)
+    wrong = with_vjp(jnp.sin, lambda x: (jnp.sin(x), x), lambda x, ct: (2 * rule(x, ct)[0],))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(jnp.linspace(0.1, 1.0, 16).reshape(4, 4), spec)
+        for choose in (lambda f: f, lambda f: lambda x: f(x) if x.sum() > 0 else x):
+            assert jaxviz.check_rule(choose(f), x)
+            found = jaxviz.check_rule(choose(wrong), x)
+            assert [leaf.verdict for leaf in found.leaves] == ["wrong"]
+            assert found.leaves[0].rule == pytest.approx(2 * found.leaves[0].numerical, rel=1e-4)

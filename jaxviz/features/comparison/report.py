@@ -15,7 +15,7 @@ from jaxviz.derivation import STAGES, Argnums, Derivation, derive
 from jaxviz.features.comparison.alignment import Alignment, align
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.errors import JaxvizError
+from jaxviz.ir.errors import JaxvizError, NoRuleError
 from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
@@ -126,6 +126,11 @@ class Comparison(Report):
     _repr_html_ = api_boundary(Report._repr_html_)
 
     @cached_property
+    def _left_out(self) -> dict[str, NoRuleError]:
+        """Why stages cannot be compared, where a rule is missing; filled by `alignments`."""
+        return {}
+
+    @cached_property
     def alignments(self) -> Mapping[str, Alignment]:
         """For each stage that both have, 'primal', 'jvp', 'forward', 'linear' and 'backward', which equations the two have in common."""
         found: dict[str, Alignment] = {}
@@ -134,8 +139,9 @@ class Comparison(Report):
                 programs = getattr(self.before, stage), getattr(self.after, stage)
                 inputs = self._inputs(found["forward"]) if stage in ("linear", "backward") else None
                 found[stage] = align(*programs, inputs)
-            except JaxvizError:  # a stage that cannot be derived has nothing to compare
-                continue
+            except JaxvizError as error:  # a stage that cannot be derived has nothing to compare
+                if isinstance(error, NoRuleError):
+                    self._left_out[stage] = error
         return found
 
     def _inputs(self, forward: Alignment) -> dict[int, int]:
@@ -205,11 +211,14 @@ class Comparison(Report):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not compared: of training steps everything but their gradients, and what jaxviz does not look into."""
+        """What is not compared: of training steps everything but their gradients, stages that a rule is missing for, and what jaxviz does not
+        look into."""
         found = dict.fromkeys((*self.before.unopened, *self.after.unopened))
         is_step = any(d.step is not None for d in (self.before, self.after))
         no_gradient = dict.fromkeys(note for d in (self.before, self.after) for note in no_gradient_note(d))
-        return (*[_ONLY_GRADIENTS] * is_step, *no_gradient, *unopened_note(tuple(found)))
+        _ = self.alignments
+        left_out = (f"Not compared: {_LABELS[stage]}. {error}" for stage, error in self._left_out.items())
+        return (*[_ONLY_GRADIENTS] * is_step, *left_out, *no_gradient, *unopened_note(tuple(found)))
 
     @property
     def summary(self) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxviz.analysis.training_step import is_loss, takes_gradient
 from jaxviz.derivation import Argnums, flat_arguments, gradient_text, placed_at, positions
 from jaxviz.features.compile_cost.instructions import Instruction, after_xla, before_xla
 from jaxviz.features.profile.sampling import Stack, sampled
@@ -144,12 +145,13 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
     with usual_stack, noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs):
         traced = jax.jit(call()).trace(*inputs)
     results = traced.jaxpr.out_avals
-    is_loss = len(results) == 1 and results[0].shape == () and jnp.issubdtype(results[0].dtype, jnp.floating)
-    if not is_loss and any(compat.is_transposed(e.source) for _, e in read_jaxpr(traced.jaxpr).walk()):
+    program = read_jaxpr(traced.jaxpr)
+    of_loss_alone = is_loss(program)
+    if not of_loss_alone and takes_gradient(program):
         return as_it_is(f"training step `{name}`")
     heads = dict.fromkeys(names[i].split("[")[0].split(".")[0] for i in active)
     about = gradient_text(name, [head for head in heads if head]) if any(heads) else f"gradient of `{name}`"
-    if is_loss:
+    if of_loss_alone:
         make = lambda: _named(jax.value_and_grad(call(), argnums=active), name)
         of_loss = lambda fun, numbers, n: jax.value_and_grad(lambda *xs: fun(*xs)[0], argnums=numbers)
         return Subject(name, about, make, call, inputs, placed, names, len(inputs), active, of_loss)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from jaxviz.analysis.grouping import pattern, repetition
 from jaxviz.analysis.lowering import Lowering
-from jaxviz.analysis.training_step import OpenedStep
+from jaxviz.analysis.passes import OpenedStep
 from jaxviz.analysis.walk import Tracer, defined_at, place_of, primal_equation, with_holders
 from jaxviz.derivation import Derivation
 from jaxviz.features.compiled_memory.module import Instruction

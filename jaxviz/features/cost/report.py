@@ -15,7 +15,7 @@ from jaxviz.analysis.devices import input_types, spans_devices
 from jaxviz.analysis.grouping import evaluation, grouped
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
 from jaxviz.analysis.site import call_name
-from jaxviz.analysis.training_step import is_loss
+from jaxviz.analysis.training_step import is_backward, is_loss, takes_gradient
 from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, positions
 from jaxviz.features.cost.counts import Cost
@@ -344,17 +344,17 @@ def cost(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CostReport:
         return _report(d, None)
     leaves, _, _, is_input = flat_arguments(args, kwargs, positions(f, args, argnums))
     inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
-    if not is_loss(d.primal) and any(compat.is_transposed(e.source) for _, e in d.primal.walk()):
+    if not is_loss(d.primal) and takes_gradient(d.primal):
         return _report_of_step(derive(f, *args, argnums=(), **kwargs), inputs)
     return _report(d, inputs)
 
 
 def _report_of_step(d: Derivation, inputs: tuple[Any, ...]) -> CostReport:
     definition, naming = defined_at(d.primal), Naming(d.primal)
-    is_backward = lambda p: any(compat.is_transposed(e.source) for e in (p.equation, *p.within))
+    in_backward = lambda p: any(map(is_backward, (p.equation, *p.within)))
     rows = tuple(
         Row(
-            "backward" if is_backward(p) else "forward",
+            "backward" if in_backward(p) else "forward",
             p,
             naming.location(p.equation, p.within) or definition,
             _place(p),

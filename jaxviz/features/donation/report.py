@@ -10,8 +10,10 @@ from typing import Any
 
 import jax
 
+from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.donation import match_donations
 from jaxviz.analysis.grouping import alike, grouped, pattern
+from jaxviz.derivation import derive, flat_arguments, placed_at
 from jaxviz.features.compilations.compiled import (
     aliases_of,
     as_compiled,
@@ -19,10 +21,14 @@ from jaxviz.features.compilations.compiled import (
     input_shardings,
     result_paths,
 )
+from jaxviz.higher_order import of
+from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.emit import as_function
 from jaxviz.ir.leaks import without_leaks
+from jaxviz.ir.syntax import Atom, Literal, Program
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Listed, Report, Table, attributes
@@ -162,25 +168,16 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
     first, which takes as much memory as it saves.
 
     Args:
-      f: a function of `jax.jit` or `jaxviz.jit`.
+      f: a function of `jax.jit` or `jaxviz.jit`, or of a library that wraps it, such as Equinox's `filter_jit`.
       *args, **kwargs: its arguments.
 
     Raises:
       TypeError: f is not jitted.
       the errors of JAX when it traces and compiles f.
     """
-    underneath = jitted_of(f)
-    jitted = compat.jitted_function(underneath)
-    if jitted is None:
-        raise TypeError(f"{function_name(f)} is not jitted: pass jax.jit({function_name(f)}, donate_argnums=...)")
-    fun, info = jitted
     with unwatched(), noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs):
-        traced = underneath.trace(*args, **kwargs)
-        compiled = compiled_by_jax(traced.lower())
-    program = read_jaxpr(traced.jaxpr)
-    given = [x.donated for x in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
-    names = compat.argument_paths(fun, info, args, kwargs)
-    results = result_paths(traced)
+        call = _call_of(f, args, kwargs)
+    program, given, names, results, compiled = call.program, call.given, call.names, call.results, call.compiled
     kept = [s is not None for s in input_shardings(compiled, program)]
     numbers = _copied(compiled)
     copied = {i for n, i in enumerate(compiled_inputs(program, kept)) if n in numbers}
@@ -200,8 +197,74 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
         for d in match_donations(program, [True] * len(given))
         if d.result is not None and not given[d.argument] and results[d.result] not in taken
     ]
-    notes = _notes(jax.tree.leaves(_dynamic(fun, info, args, kwargs)), given, names)
-    return DonationReport(function_name(fun), tuple(donated), tuple(could), notes, aliases_of(compiled) is not None)
+    notes = _notes(call.leaves, given, names)
+    return DonationReport(call.name, tuple(donated), tuple(could), notes, aliases_of(compiled) is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of a jitted function, compiled.
+
+    Args:
+      name: of the function.
+      program: what is jitted.
+      given: for each of its inputs whether it is donated.
+      names, leaves: of its inputs, and their values.
+      results: the names of its results.
+      compiled: the compiled program.
+    """
+
+    name: str
+    program: Program
+    given: Sequence[bool]
+    names: Sequence[str]
+    leaves: Sequence[Any]
+    results: Sequence[str]
+    compiled: Any
+
+
+def _call_of(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    underneath = jitted_of(f)
+    if (jitted := compat.jitted_function(underneath)) is not None:
+        fun, info = jitted
+        traced = underneath.trace(*args, **kwargs)
+        given = [x.donated for x in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
+        leaves = jax.tree.leaves(_dynamic(fun, info, args, kwargs))
+        names = compat.argument_paths(fun, info, args, kwargs)
+        compiled = compiled_by_jax(traced.lower())
+        return _Call(function_name(fun), read_jaxpr(traced.jaxpr), given, names, leaves, result_paths(traced), compiled)
+    if compat.wraps_a_jit(f) and (wrapped := _wrapped_call(f, args, kwargs)) is not None:
+        return wrapped
+    raise TypeError(f"{function_name(f)} is not jitted: pass jax.jit({function_name(f)}, donate_argnums=...)")
+
+
+def _wrapped_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+    """The one call of a jitted function that a wrapper of one makes, as a library's own `jit` does; None if it does something else."""
+    derivation = derive(f, *args, argnums=(), **kwargs)
+    outer = derivation.primal
+    if len(outer.equations) != 1 or of(outer.equations[0]) is not JIT:
+        return None
+    (e,) = outer.equations
+    body, params = e.params["jaxpr"], e.params
+    leaves, _, _, is_input = flat_arguments(args, kwargs, ())
+    inputs = [x for x, given in zip(leaves, is_input, strict=True) if given]
+    values: dict[Atom, tuple[str, Any]] = {
+        v: ("a value that it closes over", x) for v, x in zip(outer.constvars, outer.consts, strict=True)
+    }
+    values |= {v: (name, x) for v, name, x in zip(outer.invars, outer.arg_names, inputs, strict=True)}
+    given = [values.get(a, ("a number", a.val if isinstance(a, Literal) else None)) for a in e.invars]
+    paths = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(derivation.out_tree, outer.outvars))
+    returned = {v: f"result{jax.tree_util.keystr(path)}" for path, v in paths}
+    jitted = jax.jit(
+        as_function(body), keep_unused=params["keep_unused"], in_shardings=params["in_shardings"],
+        out_shardings=list(params["out_shardings"]), donate_argnums=[i for i, d in enumerate(params["donated_invars"]) if d],
+    )  # fmt: skip
+    placed = [placed_at(x) for _, x in given]
+    return _Call(
+        outer.name, body, params["donated_invars"], [name for name, _ in given], [x for _, x in given],
+        [returned.get(v, "a result that is not returned") for v in e.outvars],
+        compiled_by_jax(jitted.lower(*types_to_lower(body, placed))),
+    )  # fmt: skip
 
 
 def _dynamic(fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -118,7 +118,7 @@ class _Builder:
             if self.canvas.left_out > before:
                 self.canvas.note_what_is_left_out(frame, self.canvas.left_out - before)
         self.canvas.add_results(results)
-        self.canvas.add_ports(residuals, self.residual_labels())
+        self.canvas.add_ports(residuals, self.residual_labels() if residuals else [])
         self.canvas.add_given()
         lines = self.canvas.lines()
         subject = self.subject

@@ -38,7 +38,7 @@ from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.diff import write_chosen
 from jaxviz.features.remat.forms import Trade, Trial
 from jaxviz.features.remat.graph import derive_like
-from jaxviz.features.remat.planning import best_of_all, repeated_effects
+from jaxviz.features.remat.planning import best_of_all, check_can_be_planned
 from jaxviz.features.remat.regions import Region, Spot
 from jaxviz.features.remat.search import Search
 from jaxviz.ir import compat
@@ -88,7 +88,7 @@ class Switches:
             )
         self.derivation = derivation = derivation.taken_by(None)
         self.search = Search(derivation, False)
-        repeated_effects(self.search.flat)
+        check_can_be_planned(self.search)
         self.tried: dict[str, Tried] = {"": self.search.written, "||": self.search.opened}
         self.planned: str | None = None
         """The setting of the best plan, once it was requested."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxviz.analysis.grouping import pattern, repetition
 from jaxviz.analysis.layouts import Layouts
-from jaxviz.analysis.training_step import OpenedStep
+from jaxviz.analysis.passes import OpenedStep
 from jaxviz.analysis.walk import place_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.names import Names, what_makes

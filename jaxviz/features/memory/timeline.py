@@ -14,7 +14,8 @@ import numpy as np
 from jaxviz.analysis.devices import input_types
 from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
-from jaxviz.analysis.training_step import Passes, TrainingStep, step_function, subject_of
+from jaxviz.analysis.passes import Passes
+from jaxviz.analysis.training_step import TrainingStep, step_function, subject_of
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.displays import display

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, is_of_users_rule
+from jaxviz.analysis.training_step import is_backward
 from jaxviz.features.nans.advice import ALIASES
 from jaxviz.features.nans.causes import SINGLE, Case, Operand, cause_of, is_slope, operand
 from jaxviz.features.nans.names import Names
@@ -198,11 +199,6 @@ def _own_operation(level: Level, e: Equation, written: str) -> tuple[str, str, b
 def _phase(level: Level, e: Equation) -> str:
     around = (e, *(outer for outer, _ in level.path))
     return "backward" if any(map(is_backward, around)) else "forward"
-
-
-def is_backward(e: Equation) -> bool:
-    """Whether a transposition created an equation: jaxviz's, or JAX's in the traced function."""
-    return (e.origin is not None and e.origin.transform == "transpose") or compat.is_transposed(e.source)
 
 
 def _goes_into_where(level: Level, e: Equation, operation: str, is_derivative: bool) -> bool:

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.naming import Naming
-from jaxviz.derivation import Argnums, Derivation, arrays_by_name, derive_call, flat_arguments, positions
+from jaxviz.analysis.training_step import stores_gradient, takes_gradient
+from jaxviz.derivation import Argnums, Derivation, arrays_by_name, derive, derive_call, flat_arguments, positions
 from jaxviz.features.nans.capture import Kept, evaluate_equation, place_of_body
 from jaxviz.features.nans.causes import operand
 from jaxviz.features.nans.events import (
@@ -23,7 +24,6 @@ from jaxviz.features.nans.events import (
     events_of,
     first_bad,
     harmless_in,
-    is_backward,
     kinds_of,
     read_and_made,
     with_values,
@@ -39,13 +39,16 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import NoArrayError, NoRuleError
 from jaxviz.ir.options import flag
+from jaxviz.ir.origin import ancestors
+from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.page.texts import first_line
 from jaxviz.progress import counting
 from jaxviz.report.tables import type_text
+from jaxviz.runtime.references import on_values, repeated_references, uses_references
 from jaxviz.transforms.dce import dce_program
-from jaxviz.transforms.driver import Builder, located, partition, select, with_results
-from jaxviz.transforms.flags import INFINITE, NAN, flag_program, flag_rules
+from jaxviz.transforms.driver import Builder, partition, select, with_results
+from jaxviz.transforms.flags import INFINITE, NAN, flag_program
 from jaxviz.transforms.inline import called_program, inlined_where
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
@@ -129,11 +132,10 @@ def find_nan(
 
     Returns:
       the report; None if everything was searched, every result is finite, and there is nothing harmless to list. If the gradient of a loss cannot
-      be searched, the report says why.
+      be searched, the report says why. What is in mutable references afterwards counts as results; they themselves are not written.
 
     Raises:
       TypeError: `gradient=True` is given, and `f` returns something else or is not differentiable in these arguments.
-      NotImplementedError: the program reads or writes a mutable reference.
     """
     compat.check_callable(f)
     gradient = None if gradient is None else flag(gradient, "gradient")
@@ -277,7 +279,6 @@ def _subject(
         wanted, refused = (), _reason(error)
         d = _derived(f, args, kwargs, ())
     primal = d.primal
-    _refuse_references(primal)
     _refuse_types((args, kwargs))
     leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)
     inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
@@ -286,6 +287,7 @@ def _subject(
     alone = _Subject(
         primal, inputs, names, results, primal.name, f"function `{primal.name}`", d, len(primal.outvars)
     )  # fmt: skip
+    alone = _on_values(alone) if uses_references(primal) else alone
     if gradient and not _is_loss(d):
         raise TypeError(
             "find_nan(gradient=True) needs a function that returns one real number, or a pair of one and auxiliary "
@@ -301,6 +303,7 @@ def _subject(
         raise TypeError(f"The gradient of {primal.name} cannot be searched: {refused}")
     if not refused:
         try:
+            _check_gradient_as_on_values(d)
             return _with_gradient(alone)
         except Exception as error:  # ours, and those of anybody's rules
             if gradient:
@@ -350,19 +353,35 @@ def _refuse_types(arguments: Any) -> None:
         raise TypeError("find_nan runs the function, so it needs arrays; got a ShapeDtypeStruct, which has no value.")
 
 
-def _refuse_references(program: Program) -> None:
-    """Raises an error if a program to which flags would be added reads or writes a mutable reference."""
-    for index, e in enumerate(program.equations):
-        if any(isinstance(a, jax.ref.AbstractRef) for a in (*e.operation.in_avals, *e.operation.out_avals)):
-            error = NoRuleError(
-                f"find_nan does not follow values through mutable references, such as `{e.primitive.name}` here. Write x = x.at[i].set(y) "
-                "instead of r[i] = y, or search the functions that are called in between."
-            )
-            located(error, e, index)
-            raise error
-        if e.primitive in flag_rules.registered or _is_plain_call(e):
-            for _, inner in e.programs:
-                _refuse_references(inner)
+def _on_values(alone: _Subject) -> _Subject:
+    """The same function without mutable references: it takes what is in them, and what is then in them is a result."""
+    d = alone.derivation
+    program, closed_over = on_values(d.primal)
+    refs = [x for x in (*closed_over, *alone.inputs) if compat.is_live_ref(x)]
+    names = (*("a reference that is closed over" for _ in closed_over), *alone.names)
+    inputs = tuple(x[...] if compat.is_live_ref(x) else x for x in (*closed_over, *alone.inputs))
+    of_refs = (name for name, x in zip(names, (*closed_over, *alone.inputs), strict=True) if compat.is_live_ref(x))
+    active = [i + len(closed_over) for i, nonzero in enumerate(d.nonzeros) if nonzero]
+    derivation = replace(derive(program, argnums=active), n_results=d.n_results or len(d.primal.outvars))
+    assert len(program.outvars) == len(alone.results) + len(refs)
+    return replace(
+        alone, traced=program, inputs=inputs, names=names, derivation=derivation, n_values=len(program.outvars),
+        results=(*alone.results, *(f"what is then in {name}" for name in of_refs)),
+    )  # fmt: skip
+
+
+def _check_gradient_as_on_values(d: Derivation) -> None:
+    """Raises an error if JAX may compute another gradient of a function than it does of the same function on values."""
+    for e in repeated_references(d.primal):
+        raise NoRuleError(
+            f"{describe_equation(e)} uses a mutable reference, which JAX may read and write again in the backward pass."
+        )
+    for program in (d.forward, d.backward) if d.linear.outvars else (d.forward,):
+        for _, e in program.walk():
+            if compat.touches_ref(e.operation) and any(of(a).has_custom_rule for a in ancestors(e)):
+                raise NoRuleError(
+                    f"{describe_equation(e)} in a custom rule uses a mutable reference, which find_nan does not follow."
+                )
 
 
 def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -391,11 +410,10 @@ def _has_auxiliary(d: Derivation) -> bool:
 
 def _is_derived(program: Program) -> bool:
     """Whether a program has taken its gradient itself: its first result comes from differentiation, or only its other results are
-    computed from a backward pass, as in a training step."""
-    if _is_gradient(program):
+    computed from a backward pass, as in a training step, or what it writes to a reference."""
+    if _is_gradient(program) or stores_gradient(program):
         return True
-    has_backward = lambda p: any(is_backward(e) for _, e in p.walk())
-    return len(program.outvars) > 1 and has_backward(program) and not has_backward(_loss_alone(program))
+    return len(program.outvars) > 1 and takes_gradient(program) and not takes_gradient(_loss_alone(program))
 
 
 def _is_gradient(program: Program) -> bool:

@@ -99,8 +99,8 @@ class Call:
                         f"the plan for {self.name} is for an argument {fixed!r}, not {x!r}; make one for this"
                     )
             for x, aval in zip(inputs, self.avals, strict=True):
-                got = jax.typeof(jax.numpy.asarray(x))
-                if (got.shape, got.dtype) != (aval.shape, aval.dtype):
+                got = jax.typeof(x if isinstance(x, jax.Ref) else jax.numpy.asarray(x))
+                if (got.shape, got.dtype, compat.is_ref(got)) != (aval.shape, aval.dtype, compat.is_ref(aval)):
                     raise TypeError(
                         f"the plan for {self.name} is for an argument {aval.str_short()}, not {got.str_short()}; make one for these types"
                     )

@@ -13,7 +13,7 @@ from jaxviz.features.remat.checkpointing import cut, inputs_of
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.offload import Offload
-from jaxviz.features.remat.refused import refused_in_plan
+from jaxviz.features.remat.refused import refused_in_checkpoint
 from jaxviz.features.remat.regions import Frame, Region, Spot, alike_spots, frames_of, stacks_of
 from jaxviz.features.remat.sizes import Sizes
 from jaxviz.higher_order import bodies, is_scan, of
@@ -115,7 +115,7 @@ class Context:
           JaxvizError, ValueError: no checkpoint can be put there.
         """
         first = spots[0]
-        why = refused_in_plan(first.equations)
+        why = refused_in_checkpoint(first.equations)
         if why:
             raise ValueError(why)
         times, devices = self.times[id(first.program)], self.devices[id(first.program)]

@@ -123,7 +123,7 @@ def write_plan(
             "With it, devices exchange values again that plan.apply saves and that cannot be named in the source."
         )
     chosen = [p for p, values in places.items() if not best.names.keys().isdisjoint(values)]
-    words, makers = Names(names_there(search.flat)), search.graph.makers
+    words, makers = Names(names_there(search.flat)), search.makers
     names = [
         _Name(p, *words.of_place(p, makers[places[p][0]]), _is_moved(search, best, places[p]), places[p])
         for p in chosen
@@ -173,7 +173,7 @@ def write_chosen(
             f"No name in your source tells some of the switches apart; as set, they have a peak of {format_bytes(trade.peak_nbytes)} "
             f"and save {format_bytes(trade.saved_nbytes)}, and recompute {format_flops(trade.flops)}."
         )
-    words, makers = Names(names_there(search.flat)), search.graph.makers
+    words, makers = Names(names_there(search.flat)), search.makers
     names = [_Name(p, *words.of_place(p, makers[vs[0]]), p in moved, vs) for p, vs in places.items()]
     if search.whole in regions:
         shown = name if name.isidentifier() else "f"

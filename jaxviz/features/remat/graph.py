@@ -27,6 +27,7 @@ from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.cost.parts import cost_of, parts
+from jaxviz.features.remat.refused import makes_references
 from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.remat.solver import Problem
 from jaxviz.higher_order import of
@@ -171,8 +172,10 @@ class Graph:
         self.copies: dict[Var, Var] = {}
         """Maps a value of a called function to the value in the function itself, which all its calls share."""
         flat = inlined(derivation.primal, _OPENED, self.copies)
-        self.is_nameless = not all(compat.is_askable(e.params) for _, e in flat.walk())
-        """Whether JAX can save nothing by name in it, see `is_askable`."""
+        self.is_nameless = not all(compat.is_askable(e.params) for _, e in flat.walk()) or makes_references(
+            flat.equations
+        )
+        """Whether JAX can save nothing by name in it, see `is_askable`, or has to run it as a whole, see `makes_references`."""
         self.has_checkpoints = any(of(e).is_checkpoint for _, e in derivation.primal.walk())
         self.plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
         kept = self.sizes_of.residuals(self.plain)

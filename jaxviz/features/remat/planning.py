@@ -19,7 +19,7 @@ from jaxviz.features.remat.lower_peak import improved
 from jaxviz.features.remat.names import saved_by
 from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.plan import RematPlan
-from jaxviz.features.remat.refused import refused_in_plan
+from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.ir import compat
@@ -27,9 +27,9 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.report.tables import format_bytes
+from jaxviz.runtime.references import repeated_references
 from jaxviz.transforms.unopened import unopened_note
 
 
@@ -106,6 +106,8 @@ def plan_remat(
         if step is not None:
             call, derivation = replace(call, name=step.gradient.primal.name), step.gradient
         planning = Planning(Search(derivation, recompute_collectives, transfers), call)
+        if bounds:
+            _check_checkpoints(planning.search)
         if memory is not None:
             free = lambda: free_memory([*call.arrays, *derivation.primal.consts])
             return planning.within_memory(free() if room is None else room)
@@ -139,7 +141,7 @@ class Planning:
         search = self.search
         trial = found if isinstance(found, Trial) else None
         after = search.finally_measured(found) if isinstance(found, Trial) else found
-        effects = repeated_effects(search.flat) if trial is not None else ()
+        effects = (*_outside(search), *_repeated_effects(search, trial.form.regions)) if trial is not None else ()
         moves = (search.offload.note,) if search.offload is not None and after.offloaded else ()
         unrolled = (_UNROLLED,) if trial is not None and search.is_unrolled(trial.form.regions) else ()
         about = (
@@ -165,7 +167,7 @@ class Planning:
         fine = [t for t in (search.opened, search.written) if fits(t)]
         if fine and not min(fine, key=lambda t: t.work).work:
             return self.plan(bound, min(fine, key=lambda t: t.work))
-        repeated_effects(search.flat)
+        check_can_be_planned(search)
         found = search.fastest(lambda t: highest - t.peak_nbytes)
         if found is None and not fine:
             leanest = search.leanest()
@@ -203,7 +205,7 @@ class Planning:
         most = int(share * search.plain_flops)
         bound = f"work within {100 * share:g} %"
         fine = [t for t in self.as_they_are if t.work <= most]
-        repeated_effects(search.flat)
+        check_can_be_planned(search)
         found = search.lowest(most)
         candidates: list[Found] = [*fine, *([found] if found is not None else [])]
         best: Found | None = min(candidates, key=lambda c: _rank(c, "peak_nbytes", "work"), default=None)
@@ -225,7 +227,7 @@ class Planning:
         fine = [t for t in self.as_they_are if fits(t)]
         if fine and not fine[0].work:
             return self.plan(bound, fine[0], budget=limit)
-        repeated_effects(search.flat)
+        check_can_be_planned(search)
         lower = lambda t: t.peak_nbytes <= written.peak_nbytes
         tried = filter(
             None,
@@ -251,7 +253,8 @@ class Planning:
             )
         these = "a budget" if asked == "budget" else asked
         search.leanest()
-        least = min([search.least, *(t.nbytes for t in search.measured_trades)])
+        around_all = [] if search.refused else [search.least]
+        least = min([*around_all, *(t.nbytes for t in search.measured_trades)])
         if least >= opened.nbytes:
             raise ValueError(
                 f"{these} of {_exactly(limit)} cannot be met for {name}: the minimum is {_exactly(opened.nbytes)}, "
@@ -267,7 +270,7 @@ class Planning:
         """The plan with the best reduction of the peak for its work."""
         search = self.search
         try:
-            repeated_effects(search.flat)
+            check_can_be_planned(search)
         except ValueError as error:
             return self.plan("", search.written, str(error))
         best = best_of_all(search)
@@ -380,17 +383,38 @@ def _exactly(n: int) -> str:
     return format_bytes(n) if n < 1024 else f"{format_bytes(n)} ({n:,} B)"
 
 
-def repeated_effects(program: Program) -> tuple[str, ...]:
-    """A sentence on effects that run in both passes, such as a debug callback.
+def check_can_be_planned(search: Search) -> None:
+    """Raises an error if no checkpoint can be put anywhere in a function.
 
     Raises:
-      ValueError: something that must not be in a checkpoint; see `refused_in_plan`.
+      ValueError: something that must not be in a checkpoint is in all of it; see `refused_in_checkpoint`.
     """
-    why = refused_in_plan(program.equations)
-    if why:
-        raise ValueError(
-            f"{why}, so nothing around it can be planned; move it out of the function, or plan the parts before and after it."
-        )
-    found = [(i, e) for i, e in enumerate(program.equations) if any(compat.is_real_effect(x) for x in e.effects)]
+    _check_checkpoints(search)
+    if not search.sets:
+        raise ValueError(f"{search.refused}, {_NOTHING}")
+
+
+_NOTHING = "so nothing around it can be planned; move it out of the function, or plan the parts before and after it."
+
+
+def _check_checkpoints(search: Search) -> None:
+    """Raises an error if a checkpoint of a function must stay: without it, or in another one, references would be written otherwise."""
+    for e in repeated_references(search.derivation.primal):
+        raise ValueError(f"{describe_equation(e)} uses a mutable reference in both passes, {_NOTHING}")
+
+
+def _outside(search: Search) -> tuple[str, ...]:
+    """A sentence on what no checkpoint may contain, such as what uses a reference."""
+    return (f"No checkpoint of the plan contains this: {search.refused}.",) if search.refused else ()
+
+
+def _repeated_effects(search: Search, regions: Sequence[Region]) -> tuple[str, ...]:
+    """A sentence on effects that run in both passes, such as a debug callback."""
+    inside = {e for r in regions for s in r.spots for e in s.equations}
+    found = [
+        (i, e)
+        for i, e in enumerate(search.flat.equations)
+        if e in inside and any(compat.is_real_effect(x) for x in e.effects)
+    ]
     named = ", ".join(describe_equation(e, i) for i, e in found)
     return (f"In a checkpoint, JAX runs these in both passes: {named}.",) if found else ()

@@ -27,18 +27,10 @@ def refused_in_checkpoint(equations: Sequence[Equation]) -> str:
     return ""
 
 
-def refused_in_plan(equations: Sequence[Equation]) -> str:
-    """Why no plan can put a checkpoint around some equations; the same with those that make a reference for themselves.
-
-    A plan chooses values to save, and does not know that to read a reference again JAX also writes it again.
-    """
-    why = refused_in_checkpoint(equations)
-    if why:
-        return why
-    for i, e in enumerate(equations):
-        if any(compat.touches_ref(inner.operation) for inner in (e, *_inside(e))):
-            return f"{describe_equation(e, i)} makes a mutable reference, which a plan cannot recompute yet"
-    return ""
+def makes_references(equations: Sequence[Equation]) -> bool:
+    """Whether some equations that can be in a checkpoint use references, which are then made by them: to read one again, JAX also writes it
+    again, so that values cannot be chosen one by one."""
+    return any(compat.touches_ref(inner.operation) for e in equations for inner in (e, *_inside(e)))
 
 
 def _inside(equation: Equation) -> Iterator[Equation]:

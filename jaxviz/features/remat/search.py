@@ -13,7 +13,8 @@ from math import inf
 
 from jaxviz.analysis.budgets import evenly
 from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
-from jaxviz.analysis.training_step import Passes, TrainingStep
+from jaxviz.analysis.passes import Passes
+from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of
@@ -33,12 +34,13 @@ from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, by_peak, by
 from jaxviz.features.remat.graph import Graph, derive_like, distinct
 from jaxviz.features.remat.lower_peak import improved
 from jaxviz.features.remat.offload import Offload
+from jaxviz.features.remat.refused import refused_in_checkpoint
 from jaxviz.features.remat.regions import Region, Spot, find_regions
 from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
-from jaxviz.ir.syntax import Program, Var
+from jaxviz.ir.syntax import Equation, Program, Var
 from jaxviz.progress import each
 from jaxviz.report.tables import format_bytes, short_location
 
@@ -108,6 +110,16 @@ class Search:
         """The function without its checkpoints."""
         return self.measured(self.plain, is_final=True) if self.context.written else self.written
 
+    @cached_property
+    def refused(self) -> str:
+        """Why no checkpoint can be around the whole function; '' if one can."""
+        return refused_in_checkpoint(self.flat.equations)
+
+    @cached_property
+    def makers(self) -> Mapping[Var, Equation]:
+        """The equation that computes each value, also in loops."""
+        return {v: e for _, e in self.flat.walk() for v in e.outvars}
+
     @property
     def graph(self) -> Graph:
         """What could be saved of the whole function."""
@@ -130,9 +142,9 @@ class Search:
 
     def within(self, limit: int) -> Trial | None:
         """One checkpoint around the function, with the fewest FLOPs within a limit of bytes."""
-        (part,) = self.whole_parts
-        if limit < self.least:
+        if self.refused or limit < self.least:
             return None
+        (part,) = self.whole_parts
         names = [s.name for s in self.graph.solve(limit).saved]
         return self.trial(Form((self.whole,), ((part, part.choice(names)),)))
 
@@ -314,7 +326,7 @@ class Search:
         if self.context.written and all(self.parts(r) for r in self.context.written):
             sets.append(tuple(self.context.written))
         # A single checkpoint around the whole function recomputes everything at once, unless XLA delays it.
-        return sets or [(self.whole,)]
+        return sets or ([] if self.refused else [(self.whole,)])
 
     def sets_of(self, regions: Sequence[Region]) -> list[tuple[Region, ...]]:
         """Sets of some regions."""

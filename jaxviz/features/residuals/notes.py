@@ -85,6 +85,11 @@ def no_gradient_note(derivation: Derivation) -> tuple[str, ...]:
             return (f"The result has no gradient: it is {listed(whole) or 'empty'}.",)
         differentiated = listed([name for name, _, nonzero in typed if nonzero])
         return (f"The result does not depend on {differentiated}, so the gradient is zero.",)
+    if derivation.refused and getattr(primal.out_avals[0], "shape", None) == ():
+        whole = [f"{name} is {type_text(aval)}" for name, aval, _ in typed if name in derivation.refused]
+        return (
+            f"jax.grad refuses this: {listed(whole)}, which has no gradient, and is fixed here. jax.grad(allow_int=True) takes it.",
+        )
     error = derivation.no_reverse_mode
     return () if error is None else (f"There is no backward program: {error}",)
 

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jaxlib
@@ -68,6 +68,11 @@ def jitted_function(f: Any) -> tuple[Any, Any] | None:
     fun, info = getattr(f, "_fun", None), getattr(f, "_jit_info", None)
     # A function that wraps a jitted one, such as its gradient, copies its attributes, but not its methods.
     return None if info is None or not hasattr(f, "lower") else (fun, info)
+
+
+def wraps_a_jit(f: Any) -> bool:
+    """Whether an object is called like a function of `jax.jit` and can be lowered like one, as libraries' own versions of `jit` make them."""
+    return callable(f) and callable(getattr(f, "lower", None)) and hasattr(f, "__wrapped__")
 
 
 def static_places(f: Any) -> tuple[frozenset[int], frozenset[str]]:
@@ -323,12 +328,13 @@ _in_place: contextvars.ContextVar[tuple[tuple[Callable[..., Any], Any], ...]] = 
 
 @contextlib.contextmanager
 def replaced_vjp(new: Callable[..., Any], key: Any = None) -> Iterator[None]:
-    """Makes `jax.vjp`, and with it `jax.grad` and everything built on them, call something else in this thread, except while that runs.
+    """Makes `jax.vjp`, and with it `jax.grad` and everything built on them, call something else in this thread, except while that runs. So
+    does `jaxviz.vjp`.
 
     Functions that `jax.jit` has traced before are traced again, since their cached traces do not include it.
 
     Args:
-      new: is called with `jax.vjp` itself, and then its arguments.
+      new: is called with the function that it stands for, `jax.vjp` or `jaxviz.vjp`, and then its arguments.
       key: equal for replacements with the same effect, which share JAX's cached traces; unique by default.
     """
     stack = (*_in_place.get(), (new, object() if key is None else key))
@@ -353,7 +359,7 @@ class _Vjp:
             self.n_inside += 1
             if self.n_inside == 1:
                 self.before = _api.vjp, jax.vjp
-                _api.vjp = jax.vjp = _asking(_api.vjp)
+                _api.vjp = jax.vjp = replaceable_vjp(_api.vjp)
 
     def __exit__(self, *_: object) -> None:
         with self.lock:
@@ -365,8 +371,11 @@ class _Vjp:
 _replaced = _Vjp()
 
 
-def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.vjp`, or the replacement that a thread has for it."""
+Vjp = TypeVar("Vjp", bound=Callable[..., Any])
+
+
+def replaceable_vjp(original: Vjp) -> Vjp:
+    """`jax.vjp`, or another function like it, or the replacement that a thread has for it; see `replaced_vjp`."""
 
     @functools.wraps(original)
     def vjp(*args: Any, **kwargs: Any) -> Any:
@@ -378,4 +387,4 @@ def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _in_place.reset(token)
 
-    return vjp
+    return cast(Vjp, vjp)

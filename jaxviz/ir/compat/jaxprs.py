@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, primitives
 
 from jaxviz.ir.compat.private import (
     _core,
+    _discharge,
     _effects,
     _hijax,
     _lax,
@@ -202,6 +203,11 @@ def check_no_aliased_refs(debug_info: Any, avals: Sequence[Any], args: Sequence[
     """Raises JAX's error if one reference is passed as two arguments, which a program would take for two references."""
     if any(map(is_ref, avals)):
         api_util.check_no_aliased_ref_args(lambda: debug_info, list(avals), list(args))
+
+
+def without_refs(jaxpr: Any) -> Any:
+    """A closed jaxpr in which each reference is its value: a result besides what it returns is what is then in each that it takes."""
+    return _discharge.discharge_state(jaxpr, lower=False)
 
 
 def kind_of_ref(aval: Any) -> Any:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jaxviz.ir.compat.checks import is_float0
+from jaxviz.ir.compat.jaxprs import is_ref
 from jaxviz.ir.compat.private import _core, _lax, dispatch, dtypes
 
 
@@ -27,8 +28,9 @@ def aval_of(x: Any) -> Any:
 
 
 def stand_in(aval: Any, sharding: Any = None) -> Any:
-    """What a function may be traced or lowered with in place of a value of this type; a hi type stands for itself."""
-    if not hasattr(aval, "dtype"):
+    """What a function may be traced or lowered with in place of a value of this type; a hi type and that of a reference stand for
+    themselves."""
+    if not hasattr(aval, "dtype") or is_ref(aval):
         return aval
     return jax.ShapeDtypeStruct(
         aval.shape, aval.dtype, sharding=sharding, weak_type=bool(getattr(aval, "weak_type", False))

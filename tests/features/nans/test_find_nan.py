@@ -658,13 +658,109 @@ def writes_to_a_reference(x):
     return jnp.sum(jnp.log(r[...]))
 
 
-def test_mutable_references_are_refused_and_what_is_advised_instead_is_searched():
-    line = inspect.getsourcelines(writes_to_a_reference)[1] + 1
-    with pytest.raises(
-        NotImplementedError, match=rf"mutable references.*x\.at\[i\]\.set\(y\).*test_find_nan.py:{line}\)"
-    ):
-        jaxviz.find_nan(writes_to_a_reference, X)
-    assert jaxviz.find_nan(lambda x: jnp.sum(jnp.log(jnp.zeros_like(x).at[0].set(x[1]))), X).born.primitive == "log"
+def test_what_is_in_a_reference_is_searched_but_no_gradient_through_it():
+    report = jaxviz.find_nan(writes_to_a_reference, X)
+    assert (report.born.primitive, report.results) == ("log", ("the result",))
+    assert re.search(r"Its gradient was not searched: .*mutable reference.*test_find_nan.py:\d+", report.unsearched)
+
+
+def logs_in_a_loop(x, total):
+    def body(h, step):
+        total[...] += jnp.log(h)
+        return h - 1.0, None
+
+    return lax.scan(body, x, jnp.arange(4))[0]
+
+
+def in_a_branch(x, total):
+    def add():
+        total[...] = jnp.log(x)
+
+    lax.cond(x[0] > 1.0, add, lambda: None)
+    return x
+
+
+CLOSED_OVER = jax.new_ref(jnp.float32(2.0))
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_references_are_searched_and_left_as_they_were(jitted):
+    """JAX is run on other references, to compare what is in them."""
+    before = jnp.array([1.0, 1.0])
+    made = jax.new_ref(before), jax.new_ref(before)
+    x = jnp.array([2.0, 5.0])
+    f = jax.jit(logs_in_a_loop) if jitted else logs_in_a_loop
+    report = jaxviz.find_nan(f, x, made[0])
+    f(x, made[1])
+    assert not jnp.isfinite(made[1][...]).all()
+    assert report.results == ("what is then in total",)
+    assert (report.born.primitive, report.born.expression) == ("log", "jnp.log(h)")
+    assert [i.index for event in (report.born, report.became_nan) for i in event.iterations] == [2, 3]
+    assert jnp.array_equal(made[0][...], before)
+    assert jaxviz.find_nan(f, x + 2.0, made[0]) is None
+
+
+@pytest.mark.parametrize("x", [[2.0, 0.0], [0.0, 0.0]])
+def test_only_the_branch_that_is_taken_writes_to_a_reference(x):
+    x = jnp.array(x)
+    report = jaxviz.find_nan(in_a_branch, x, jax.new_ref(jnp.zeros(2)))
+    assert (report is not None) == bool(x[0] > 1.0)
+    assert report is None or report.born.primitive == "log"
+
+
+def test_a_reference_that_is_closed_over_is_searched_too():
+    def f(x):
+        CLOSED_OVER[...] -= 1.0
+        return x / CLOSED_OVER[...] - jnp.log(CLOSED_OVER[...] - 1.0)
+
+    report = jaxviz.find_nan(f, jnp.float32(3.0), argnums=())
+    assert (report.born.primitive, report.results) == ("log", ("the result",))
+    assert CLOSED_OVER[...] == 2.0
+    bad = jax.new_ref(jnp.nan)
+    assert "a reference that is closed over" in jaxviz.find_nan(lambda x: x * bad[...], X).given[0]
+
+
+def test_the_gradient_of_a_loss_that_counts_is_searched():
+    def loss(x, count):
+        count[...] += 1.0
+        return jnp.sum(jnp.sqrt(x)) * count[...]
+
+    count = jax.new_ref(jnp.float32(0.0))
+    report = jaxviz.find_nan(loss, jnp.array([0.0, 4.0]), count)
+    assert report.results == ("the gradient in x",)
+    assert report.unsearched == ""
+    assert count[...] == 0.0
+
+
+@pytest.mark.parametrize("holder", ["checkpoint", "rule"])
+def test_a_gradient_that_uses_references_otherwise_than_the_function_is_not_searched(holder):
+    count = jax.new_ref(jnp.float32(1.0))
+
+    def counting(x):
+        count[...] += 1.0
+        return jnp.sin(x) * count[...]
+
+    if holder == "rule":
+        counted = jax.custom_vjp(jnp.sin)
+        counted.defvjp(lambda x: (counting(x), x), lambda x, ct: (ct * jnp.cos(x),))
+    else:
+        counted = jax.checkpoint(counting)
+    report = jaxviz.find_nan(lambda x: jnp.sum(counted(x)), X)
+    assert report.results == ()
+    assert re.search(r"Its gradient was not searched: .*test_find_nan.py:\d+", report.unsearched)
+    assert count[...] == 1.0
+
+
+def test_a_step_that_adds_its_gradient_to_references_is_searched_as_it_is():
+    def step(p, x, total):
+        value, pull = jax.vjp(lambda p: jnp.sum(jnp.sqrt(p * x)), p)
+        pull.with_refs(total)(jnp.ones(()))
+        return value
+
+    total = jax.new_ref(jnp.zeros(3))
+    report = jaxviz.find_nan(step, jnp.array([1.0, 0.0, 1.0]), jnp.ones(3), total)
+    assert (report.results, report.unsearched) == (("what is then in total",), "")
+    assert jnp.array_equal(total[...], jnp.zeros(3))
 
 
 def test_a_loss_with_a_gradient_in_it_is_a_loss():

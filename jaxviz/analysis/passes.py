@@ -1,0 +1,294 @@
+"""The passes of the gradients that a training step takes, each an equation of the step while it is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import compress, islice
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching
+
+from jaxviz.analysis.walk import with_holders
+from jaxviz.higher_order import Body, bodies, of
+from jaxviz.higher_order.jit import JIT, jit_operation
+from jaxviz.ir import compat
+from jaxviz.ir.convert import read_jaxpr, with_programs
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
+from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.driver import partition, program_effects
+from jaxviz.transforms.inline import inlined_where
+
+pass_p: Any = Primitive("gradient_pass")
+"""The forward or the backward pass of a gradient, while a step is traced."""
+pass_p.multiple_results = True
+pass_p.def_abstract_eval(lambda *_, out_avals, **__: list(out_avals))
+
+
+class NotAnEquation(Exception):
+    """A backward pass is used in a way that is not one equation of the step.
+
+    Args:
+      mark: of which gradient.
+    """
+
+    def __init__(self, mark: int):
+        super().__init__(mark)
+        self.mark = mark
+
+
+def _transformed(*_: Any, mark: int, **__: Any) -> Any:
+    """A gradient is taken under `jax.vmap` or `jax.jvp`, so its passes are not those of the function."""
+    raise NotAnEquation(mark)
+
+
+batching.primitive_batchers[pass_p] = ad.primitive_jvps[pass_p] = _transformed
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """The two passes of a gradient.
+
+    Args:
+      forward: inputs → results, residuals.
+      backward: residuals, cotangents of the results → cotangents of the inputs.
+    """
+
+    forward: Program
+    backward: Program
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedStep:
+    """A training step with the passes of its gradients as calls.
+
+    Args:
+      program: the step.
+      forward, backward: the equations that call the passes of the gradient that it is about, with the results of the forward pass that are
+        no residuals.
+    """
+
+    program: Program
+    forward: Mapping[Equation, int]
+    backward: frozenset[Equation]
+
+
+_Kept = Mapping[tuple[Atom, ...], tuple[Atom, ...]]
+"""For the residuals of each forward pass, the variables of a program that hold those of the pass in its place."""
+
+
+class Opening:
+    """Replaces each pass of a step by a call.
+
+    Args:
+      passes: of each gradient of the step.
+      n_results: of the functions that these differentiate.
+      mark: the gradient that the step is about.
+    """
+
+    def __init__(self, passes: Sequence[Passes], n_results: Sequence[int], mark: int):
+        self.passes = passes
+        self.n_results = n_results
+        self.mark = mark
+        self.done: dict[Program, Program] = {}
+        self.forward: dict[Equation, int] = {}
+        self.backward: set[Equation] = set()
+
+    def program(self, given: Program) -> Program:
+        """A program whose backward passes read only residuals of its own."""
+        if given not in self.done:
+            self.done[given] = self._within(given, {}, {})
+        return self.done[given]
+
+    def _within(self, given: Program, outer: Mapping[Atom, Atom], kept: _Kept) -> Program:
+        """A program in which backward passes may read residuals from outside.
+
+        Args:
+          outer: for its inputs that are the same in each run, the variables of the outermost program that these are.
+          kept: by these variables, the inputs that were added to the program.
+        """
+        kept = dict(kept)
+        equations = []
+        for e in given.equations:
+            if e.primitive is not pass_p:
+                e = self._holder(e, outer, kept) if e.programs else e
+            elif e.params["is_forward"]:
+                replaced = e.outvars[e.params["n_results"] :]
+                e, kept[replaced] = self._forward(e)
+            else:
+                residuals, cotangents = _split(e)
+                e = self._backward(e, (*kept[_resolved(residuals, outer)], *cotangents))
+            equations.append(e)
+        return replace(given, equations=tuple(equations))
+
+    def _forward(self, e: Equation) -> tuple[Equation, tuple[Atom, ...]]:
+        mark, n_results = e.params["mark"], self.n_results[e.params["mark"]]
+        passed = self.passes[mark].forward
+        residuals = tuple([Var(a.aval) for a in passed.outvars[n_results:]])
+        made = Equation(_call(passed), e.invars, (*e.outvars[:n_results], *residuals), e.source)
+        if mark == self.mark:
+            self.forward[made] = n_results
+        return made, residuals
+
+    def _backward(self, e: Equation, operands: tuple[Atom, ...]) -> Equation:
+        backward = _wanted_of(self.passes[e.params["mark"]].backward, e.params["wanted"])
+        made = Equation(_call(backward), operands, e.outvars, e.source)
+        if e.params["mark"] == self.mark:
+            self.backward.add(made)
+        return made
+
+    def _holder(self, e: Equation, outer: Mapping[Atom, Atom], kept: _Kept) -> Equation:
+        """An equation with nested programs, which gets residuals that backward passes in them read as operands in place of those from before."""
+        read = {key: kept[key] for key in _read_inside(e, outer) if key in kept}
+        if not read:
+            operation = with_programs(e.operation, self.program)
+            return e if operation is e.operation else replace(e, operation=operation)
+        kind, held = of(e), bodies(e)
+        n, first = kind.n_fixed(e.operation), held[0].operands[0]
+        added = tuple(dict.fromkeys(a for atoms in read.values() for a in atoms))
+        changed = []
+        for body in held:
+            new = {a: Var(a.aval) for a in added}
+            of_body = {key: tuple([new[a] for a in atoms]) for key, atoms in read.items()}
+            program = self._within(body.program, _fixed_inputs(e, body, outer), of_body)
+            changed.append((program, tuple(new.values())))
+        is_read = [any(_reads(program, program.invars[i]) for program, _ in changed) for i in range(n)]
+        programs = [_with_inputs(p, (*new, *compress(p.invars, is_read), *p.invars[n:])) for p, new in changed]
+        operation = kind.with_fixed(e.operation, programs, len(added) + sum(is_read))
+        before, fixed, after = partition(e.invars, first, n)
+        return Equation(operation, (*before, *added, *compress(fixed, is_read), *after), e.outvars, e.source, e.origin)
+
+
+def _resolved(atoms: Sequence[Atom], outer: Mapping[Atom, Atom]) -> tuple[Atom, ...]:
+    return tuple([outer.get(a, a) for a in atoms])
+
+
+def _fixed_inputs(e: Equation, body: Body, outer: Mapping[Atom, Atom]) -> dict[Atom, Atom]:
+    """For the inputs of a body that are the same in each run, the outermost variables that they are."""
+    fixed = zip(body.program.invars, body.operands, strict=True)
+    return {v: outer.get(e.invars[i], e.invars[i]) for v, i in islice(fixed, of(e).n_fixed(e.operation))}
+
+
+def _read_inside(e: Equation, outer: Mapping[Atom, Atom]) -> Iterator[tuple[Atom, ...]]:
+    """The residuals that backward passes read in the bodies of an equation."""
+    for body in bodies(e):
+        inner = _fixed_inputs(e, body, outer)
+        for nested in body.program.equations:
+            if _is_pass(nested, is_forward=False):
+                yield _resolved(_split(nested)[0], inner)
+            yield from _read_inside(nested, inner)
+
+
+def _with_inputs(program: Program, invars: tuple[Var, ...]) -> Program:
+    info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(program.outvars))
+    return replace(program, invars=invars, effects=program_effects(program.equations, invars), debug_info=info)
+
+
+def _reads(program: Program, v: Atom) -> bool:
+    return any(v in e.invars for e in program.equations) or v in program.outvars
+
+
+def _split(backward: Equation) -> tuple[tuple[Atom, ...], tuple[Atom, ...]]:
+    """The residuals and the cotangents that a backward pass reads."""
+    n = len(backward.invars) - backward.params["n_cotangents"]
+    return backward.invars[:n], backward.invars[n:]
+
+
+def _wanted_of(backward: Program, wanted: Sequence[bool]) -> Program:
+    """A backward pass with only these of its cotangents, of the same inputs."""
+    return backward if all(wanted) else dce_program(backward, wanted, [True] * len(backward.invars))[0]
+
+
+def _call(program: Program) -> Operation:
+    return jit_operation(_jit(), program, [None] * len(program.invars), [None] * len(program.outvars))
+
+
+@cache
+def _jit() -> Operation:
+    """A jit created by JAX, as a template for others."""
+    made = read_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(1.0))
+    return next(e.operation for e in made.equations if e.primitive is JIT.primitive)
+
+
+def with_passes_together(program: Program) -> Program:
+    """A step in which each backward pass is in the same program as its forward pass, or in a branch or the body of a scan in it.
+
+    What `jax.vjp` returns may be a result of a jitted function and an argument of another: these calls are inlined.
+
+    Raises:
+      NotAnEquation: a backward pass reads other values than the residuals of a forward pass.
+    """
+    program = _with_arguments_put_back(program)
+    if any(_apart(program)):
+        inlined = inlined_where(program, lambda e: of(e) is JIT and any(_is_apart(p) for _, p in e.programs))
+        program = _with_arguments_put_back(inlined)
+    for e in _apart(program):
+        raise NotAnEquation(e.params["mark"])
+    return program
+
+
+def _with_arguments_put_back(program: Program) -> Program:
+    """A step whose backward passes read the residuals of their forward passes where they read the arguments that these residuals are.
+
+    An argument that `jax.vjp` may not save is put back by the user before the backward pass.
+    """
+    forward: list[Equation] = []
+    equations: list[Equation] = []
+    for e in program.equations:
+        if e.primitive is not pass_p:
+            operation = with_programs(e.operation, _with_arguments_put_back) if e.programs else e.operation
+            e = e if operation is e.operation else replace(e, operation=operation)
+        elif e.params["is_forward"]:
+            forward.append(e)
+        else:
+            given, cotangents = _split(e)
+            residuals = next((kept for f in forward if (kept := _residuals_given(f, e.params["mark"], given))), given)
+            e = e if residuals == given else replace(e, invars=(*residuals, *cotangents))
+        equations.append(e)
+    same = all(a is b for a, b in zip(equations, program.equations, strict=True))
+    return program if same else replace(program, equations=tuple(equations))
+
+
+def _residuals_given(forward: Equation, mark: int, given: Sequence[Atom]) -> tuple[Atom, ...]:
+    """The residuals of a forward pass, if these are given to a backward pass, or the arguments that they are; else none."""
+    if forward.params["mark"] != mark:
+        return ()
+    residuals = forward.outvars[forward.params["n_results"] :]
+    arguments = (None if i is None else forward.invars[i] for i in forward.params["from_inputs"])
+    is_given = (g is r or g is a for g, r, a in zip(given, residuals, arguments, strict=True))
+    return residuals if all(is_given) else ()
+
+
+def _is_apart(program: Program) -> bool:
+    """Whether a forward pass in a program has no backward pass in it, or the reverse."""
+    backward = {e.params["mark"] for e, _ in with_holders(program) if _is_pass(e, is_forward=False)}
+    forward = {e.params["mark"] for e, _ in with_holders(program) if _is_pass(e, is_forward=True)}
+    return backward != forward or any(_apart(program))
+
+
+def _apart(
+    program: Program, outer: Mapping[Atom, Atom] = MappingProxyType({}), residuals: Collection[tuple[Atom, ...]] = ()
+) -> Iterator[Equation]:
+    """The backward passes whose residuals are not those of a forward pass in the same program, or in one around it which hands them on.
+
+    Args:
+      outer: for the inputs of the program that are the same in each run, the variables of the outermost program that these are.
+      residuals: of the forward passes before it in programs around it.
+    """
+    known = set(residuals)
+    for e in program.equations:
+        if _is_pass(e, is_forward=True):
+            known.add(e.outvars[e.params["n_results"] :])
+        elif _is_pass(e, is_forward=False) and _resolved(_split(e)[0], outer) not in known:
+            yield e
+        handed_on = known if of(e).n_fixed(e.operation) else ()
+        for body in bodies(e):
+            yield from _apart(body.program, _fixed_inputs(e, body, outer), handed_on)
+
+
+def _is_pass(e: Equation, is_forward: bool) -> bool:
+    return e.primitive is pass_p and e.params["is_forward"] is is_forward
