@@ -37,9 +37,10 @@ def residual_summary(view: View) -> str:
     here = np.where(parts >= 0, parts, sizes)
     of = [(kind == KINDS.index(name)) for name in ("argument", "unread")]
     rest = ~(of[0] | of[1])
-    figures = (int(n) for which in (rest, *of) for n in (here[which].sum(), which.sum()))
-    saved = SavedBytes(*figures, int(sizes[rest].sum()) if (parts >= 0).any() else None)
-    return "; ".join([f"saves {saved}", *saved.remarks])
+    (saved, n), (read, n_read), (unread, n_unread) = ((int(here[w].sum()), int(w.sum())) for w in (rest, *of))
+    on_all = int(sizes[rest].sum()) if (parts >= 0).any() else None
+    figures = SavedBytes(saved, n, read, n_read, unread, n_unread, on_all)
+    return "; ".join([f"saves {figures}", *figures.remarks])
 
 
 def stage_text(view: View, key: str) -> str:
