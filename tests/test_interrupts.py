@@ -10,6 +10,7 @@ from short_runs import short
 
 import jaxviz
 from jaxviz.derivation import STAGES
+from jaxviz.ir import compat
 
 OWN = str(Path(jaxviz.__file__).parent)
 SPOTS = 8
@@ -109,3 +110,11 @@ def test_interrupted_work_is_done_anew(name, spots):
             calls(lambda pair=pair: work(*pair), interrupted_at=total * spot // SPOTS)
         assert work(*pair) == expected, spot
         pair[1].close()
+
+
+def test_an_interrupt_is_one_also_where_mlir_calls_back():
+    lowered = jax.jit(activation).lower(1.0)
+    work = lambda: compat.told_of(lowered)
+    for i in range(calls(work)):
+        with pytest.raises(KeyboardInterrupt):
+            calls(work, interrupted_at=i + 1)
