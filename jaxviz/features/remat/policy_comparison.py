@@ -364,7 +364,8 @@ class PolicyComparison(Report):
         """Compares the policies as XLA compiles them, in a few sentences; compiles as `xla` does."""
         plain = self.without.timeline.xla
         parts = [f"without checkpoints {format_bytes(plain.temporaries)}"]
-        undone, spared = [], []
+        undone: list[str] = []
+        spared: list[str] = []
         for o, found in zip(self.outcomes, self.xla, strict=True):
             if found.temporaries_without_checkpoints is None:
                 continue
