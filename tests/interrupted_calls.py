@@ -60,6 +60,8 @@ CALLS = {
     "profile": lambda f: measured(jaxviz.profile(jax.jit(f), X, repeat=3)),
     "profile of a Python function": lambda f: measured(jaxviz.profile(f, X, repeat=3)),
 }
+ALONE = ("profile", "profile of a Python function")
+"""These need the process for themselves: JAX records one run at a time."""
 LAYERS = {
     "plan_remat": 40,
     "compare_policies": 24,
@@ -105,8 +107,11 @@ def stop(*_):
         raise KeyboardInterrupt
 
 
+INTERRUPTED = object()
+
+
 def interrupted(call, seconds):
-    """Whether a call was interrupted after some seconds."""
+    """Calls something, and interrupts it after some seconds: `INTERRUPTED`, or its answer if it is over before."""
     global is_inside
     over = threading.Event()
 
@@ -118,10 +123,9 @@ def interrupted(call, seconds):
     presses.start()
     try:
         is_inside = True
-        call()
-        return False
+        return call()
     except KeyboardInterrupt:
-        return True
+        return INTERRUPTED
     finally:
         is_inside = False
         over.set()
@@ -164,14 +168,12 @@ def main(name, times):
             faulthandler.dump_traceback_later(LONGEST, exit=True)
             start = time.perf_counter()
             try:
-                if not interrupted(call, after):
+                found = interrupted(call, after)
+                if found is INTERRUPTED:
+                    n += 1
+                    found = call()
+                else:
                     seconds = min(seconds, time.perf_counter() - start)
-                    continue
-            except Exception as error:
-                print(f"{told}, raised {type(error).__name__}: {error}", flush=True)
-            n += 1
-            try:
-                found = call()
             except Exception as error:
                 found = f"{type(error).__name__}: {error}"
             if found != expected:
