@@ -44,6 +44,11 @@ def shown(explorer):
     return explorer.payload, explorer.rest, explorer.what_if, str(explorer)
 
 
+def first_view(explorer):
+    explorer._fill()
+    return explorer.payload
+
+
 def planned(derivation, explorer):
     plan = jaxviz.plan_remat(loss, *ARGS, budget=0.9)
     return str(plan), plan.front
@@ -52,6 +57,7 @@ def planned(derivation, explorer):
 WORK = {
     "stages": lambda d, e: [str(getattr(d, s)) for s in STAGES],
     "residuals": lambda d, e: (str(d.residuals), d.residuals.notes, str(d.check())),
+    "first view": lambda d, e: first_view(e),
     "explorer": lambda d, e: shown(e),
     "memory": lambda d, e: jaxviz.memory(d).to_dict(),
     "cost": lambda d, e: jaxviz.cost(d).to_dict(),
@@ -98,7 +104,7 @@ def calls(work, interrupted_at=0):
 @pytest.mark.parametrize(
     "spots", [(1, 4, 7), pytest.param((2, 3, 5, 6), marks=pytest.mark.sweep)], ids=["early, midway, late", "between"]
 )
-@pytest.mark.parametrize("name", short(list(WORK), ["stages", "explorer", "lint", "batch"]))
+@pytest.mark.parametrize("name", short(list(WORK), ["stages", "first view", "explorer", "lint", "batch"]))
 def test_interrupted_work_is_done_anew(name, spots):
     work = WORK[name]
     expected = work(*subject())

@@ -722,7 +722,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/features/explorer/columns.py",
         "            self.begin()\n            raise",
         "            raise",
-        "tests/test_interrupts.py -k explorer",
+        "tests/test_interrupts.py -k view",
     ),
     Fault(
         "an imported package is not a requirement",
