@@ -1,13 +1,16 @@
 """Interrupts slow calls at random moments, as Ctrl-C does, and repeats them: `python tests/interrupted_calls.py NAME TIMES`.
 
-Prints a line for each call that did not answer afterwards as it does without an interrupt, and at the end how many were interrupted.
+Prints a line for each call that did not answer afterwards as it does without an interrupt, and for what an interrupt left behind; at the end how many
+were interrupted. One more is interrupted just before Python ends.
 """
 
+import faulthandler
 import functools
 import os
 import random
 import signal
 import sys
+import tempfile
 import threading
 import time
 
@@ -41,6 +44,7 @@ CALLS = {
     "compiled_memory of a lowered program": lambda f: str(jaxviz.compiled_memory(jax.jit(jax.grad(f)).lower(X))),
     "collectives": lambda f: str(jaxviz.collectives(f, ON_EIGHT)),
     "compile_cost": lambda f: jaxviz.compile_cost(f, X).counts,
+    "memory.xla": lambda f: jaxviz.memory(f, X).xla,
     "memory.compare": lambda f: str(jaxviz.memory(f, X).compare()),
     "cost.xla": lambda f: str(jaxviz.cost(f, X).xla()),
     "plan_remat": lambda f: str(jaxviz.plan_remat(f, X)),
@@ -52,7 +56,34 @@ CALLS = {
     "lint": lambda f: str(jaxviz.lint(f, X)),
     "report": lambda f: str(jaxviz.jit(f).report(X)),
     "donation": lambda f: str(jaxviz.donation(jax.jit(f, donate_argnums=0), jnp.ones((16, 16)))),
+    "check_rule": lambda f: str(jaxviz.check_rule(with_rule(f), X)),
+    "profile": lambda f: measured(jaxviz.profile(jax.jit(f), X, repeat=3)),
+    "profile of a Python function": lambda f: measured(jaxviz.profile(f, X, repeat=3)),
 }
+ALONE = ("profile", "profile of a Python function")
+"""These need the process for themselves: JAX records one run at a time."""
+LAYERS = {
+    "plan_remat": 40,
+    "compare_policies": 24,
+    "lint": 60,
+    "plan_remat.verify": 2,
+    "check_rule": 2,
+    "find_nan": 2,
+    "step": 2,
+}
+"""How many layers a program has, where four take too long or not long enough."""
+
+
+def with_rule(f):
+    ruled = jax.custom_vjp(f)
+    ruled.defvjp(lambda x: (f(x), x), lambda x, ct: (ct * jax.grad(f)(x),))
+    return ruled
+
+
+def measured(profile):
+    """What does not depend on the time."""
+    kernels = sorted((k.name, k.equations, k.lines) for k in profile.kernels)
+    return [p.name for p in profile.phases], kernels, sorted((d.name, d.calls) for d in profile.dispatches)
 
 
 def shown(explorer):
@@ -76,8 +107,11 @@ def stop(*_):
         raise KeyboardInterrupt
 
 
+INTERRUPTED = object()
+
+
 def interrupted(call, seconds):
-    """Whether a call was interrupted after some seconds."""
+    """Calls something, and interrupts it after some seconds: `INTERRUPTED`, or its answer if it is over before."""
     global is_inside
     over = threading.Event()
 
@@ -89,38 +123,68 @@ def interrupted(call, seconds):
     presses.start()
     try:
         is_inside = True
-        call()
-        return False
+        return call()
     except KeyboardInterrupt:
-        return True
+        return INTERRUPTED
     finally:
         is_inside = False
         over.set()
         presses.join()
 
 
+LONGEST = 240
+"""After how many seconds a call counts as hanging; Python then prints where it is, and ends."""
+
+
+def left_behind():
+    """What must be the same after an interrupt as before: standard error, settings of Python, and temporary folders."""
+    here = os.fstat(2)
+    return (
+        (here.st_dev, here.st_ino),
+        sys.getrecursionlimit(),
+        sys.getprofile(),
+        sorted(os.listdir(tempfile.gettempdir())),
+    )
+
+
 def main(name, times):
     signal.signal(signal.SIGINT, stop)
-    call, moment = functools.partial(CALLS[name], loss_of(12)), random.Random(0)
-    call()
-    forget()
-    start = time.perf_counter()
-    expected = call()
-    seconds = time.perf_counter() - start
-    n = 0
-    for _ in range(times):
+    faulthandler.enable()
+    call, moment = functools.partial(CALLS[name], loss_of(LAYERS.get(name, 4))), random.Random(0)
+    with tempfile.TemporaryDirectory() as tempfile.tempdir:
+        call()
         forget()
-        after = moment.uniform(0, seconds)
-        if not interrupted(call, after):
-            continue
-        n += 1
-        try:
-            found = call()
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-        if found != expected:
-            print(f"{name}, interrupted after {after:.3f} of {seconds:.3f} s: {found}", flush=True)
+        start = time.perf_counter()
+        expected = call()
+        seconds = time.perf_counter() - start
+        before = left_behind()
+        n = 0
+        for _ in range(2 * times):
+            if n == times:
+                break
+            forget()
+            after = moment.uniform(0, seconds)
+            told = f"{name}, interrupted after {after:.3f} of {seconds:.3f} s"
+            faulthandler.dump_traceback_later(LONGEST, exit=True)
+            start = time.perf_counter()
+            try:
+                found = interrupted(call, after)
+                if found is INTERRUPTED:
+                    n += 1
+                    found = call()
+                else:
+                    seconds = min(seconds, time.perf_counter() - start)
+            except Exception as error:
+                found = f"{type(error).__name__}: {error}"
+            if found != expected:
+                print(f"{told}: {found}", flush=True)
+            if left_behind() != before:
+                print(f"{told}, left {left_behind()} of {before}", flush=True)
+                before = left_behind()
+        faulthandler.cancel_dump_traceback_later()
     print(f"{n} interrupted", flush=True)
+    forget()
+    interrupted(call, moment.uniform(0, seconds))
 
 
 if __name__ == "__main__":

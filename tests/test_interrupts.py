@@ -10,6 +10,7 @@ from short_runs import short
 
 import jaxviz
 from jaxviz.derivation import STAGES
+from jaxviz.ir import compat
 
 OWN = str(Path(jaxviz.__file__).parent)
 SPOTS = 8
@@ -43,6 +44,11 @@ def shown(explorer):
     return explorer.payload, explorer.rest, explorer.what_if, str(explorer)
 
 
+def first_view(explorer):
+    explorer._fill()
+    return explorer.payload
+
+
 def planned(derivation, explorer):
     plan = jaxviz.plan_remat(loss, *ARGS, budget=0.9)
     return str(plan), plan.front
@@ -51,6 +57,7 @@ def planned(derivation, explorer):
 WORK = {
     "stages": lambda d, e: [str(getattr(d, s)) for s in STAGES],
     "residuals": lambda d, e: (str(d.residuals), d.residuals.notes, str(d.check())),
+    "first view": lambda d, e: first_view(e),
     "explorer": lambda d, e: shown(e),
     "memory": lambda d, e: jaxviz.memory(d).to_dict(),
     "cost": lambda d, e: jaxviz.cost(d).to_dict(),
@@ -97,7 +104,7 @@ def calls(work, interrupted_at=0):
 @pytest.mark.parametrize(
     "spots", [(1, 4, 7), pytest.param((2, 3, 5, 6), marks=pytest.mark.sweep)], ids=["early, midway, late", "between"]
 )
-@pytest.mark.parametrize("name", short(list(WORK), ["stages", "residuals", "explorer", "memory", "lint", "batch"]))
+@pytest.mark.parametrize("name", short(list(WORK), ["stages", "first view", "explorer", "lint", "batch"]))
 def test_interrupted_work_is_done_anew(name, spots):
     work = WORK[name]
     expected = work(*subject())
@@ -109,3 +116,11 @@ def test_interrupted_work_is_done_anew(name, spots):
             calls(lambda pair=pair: work(*pair), interrupted_at=total * spot // SPOTS)
         assert work(*pair) == expected, spot
         pair[1].close()
+
+
+def test_an_interrupt_is_one_also_where_mlir_calls_back():
+    lowered = jax.jit(activation).lower(1.0)
+    work = lambda: compat.told_of(lowered)
+    for i in range(calls(work)):
+        with pytest.raises(KeyboardInterrupt):
+            calls(work, interrupted_at=i + 1)

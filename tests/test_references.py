@@ -391,7 +391,7 @@ def stepped_through(stepper):
 REPORTS = {
     "residuals": jaxviz.residuals, "memory": jaxviz.memory, "lint": jaxviz.lint, "draw": jaxviz.draw, "explore": jaxviz.explore,
     "compiled_memory": jaxviz.compiled_memory, "policies": jaxviz.policies, "plan_remat": jaxviz.plan_remat, "trace": lambda f, *args: jaxviz.trace(f)(*args),
-    "step": stepped, "step of a program": program_stepped, "check": lambda f, *args: jaxviz.derive(f, *args).check(), "profile": jaxviz.profile,
+    "step": stepped, "step of a program": program_stepped, "check": lambda f, *args: jaxviz.derive(f, *args).check(), "profile": lambda f, *args: jaxviz.profile(f, *args, repeat=2),
     "measure": lambda f, *args: jaxviz.cost(f, *args).measure(repeat=2),
 }  # fmt: skip
 

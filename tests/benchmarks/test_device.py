@@ -83,13 +83,13 @@ import sys, time
 from benchmarks.device.device import alone, join
 join()
 for _ in range(4):
-    until, last = time.time() + 0.2, time.time()
+    until, last = time.time() + 0.05, time.time()
     while time.time() < until:
         worked, last = last, time.time()
         print("works", worked, last)
     with alone():
         start = time.time()
-        time.sleep(0.3)
+        time.sleep(0.1)
         print("alone", start, time.time())
 """
 

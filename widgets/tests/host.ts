@@ -25,6 +25,19 @@ export function host(values: Record<string, unknown>) {
   };
 }
 
+/** A signal of JupyterLab. */
+export function signal<T>() {
+  const slots = new Set<(sender: unknown, content: T) => void>();
+  return {
+    slots,
+    connect: (slot: (sender: unknown, content: T) => void) => slots.add(slot),
+    disconnect: (slot: (sender: unknown, content: T) => void) => slots.delete(slot),
+    emit(content: T) {
+      for (const slot of slots) slot(null, content);
+    },
+  };
+}
+
 /** A gzipped block, as sent by Python. */
 export async function zipped(block: DataView<ArrayBuffer> | string): Promise<DataView<ArrayBuffer>> {
   const { body } = new Response(block);

@@ -2,7 +2,7 @@
 import { beforeEach, expect, test, vi } from "vitest";
 import live, { described, label, range, ticks } from "../src/main/live";
 import type { LiveLine, Shown } from "../src/wire/live.generated";
-import { host } from "./host";
+import { host, signal } from "./host";
 
 const line = (name: string, y: (number | null)[], kind: LiveLine["kind"] = "value"): LiveLine => ({
   name,
@@ -79,4 +79,22 @@ test("new data is shown, and closing cleans up", () => {
   expect(el.querySelector("b")).toBeNull();
   stop();
   expect(model.count()).toBe(0);
+});
+
+test("a watch whose kernel ends is no longer said to go on", async () => {
+  const kernel = { status: "busy", statusChanged: signal<string>(), disposed: signal<void>() };
+  const model = { ...host({ shown: shown([line("loss", [3, 2])]) }), widget_manager: { kernel } };
+  const el = document.createElement("div");
+  const stop = live.render({ model: model as never, el });
+  const said = () => el.querySelector("[data-testid=live-status]")!.textContent;
+  await new Promise((done) => setTimeout(done));
+  expect(said()).toBe("watching");
+  kernel.statusChanged.emit("autorestarting");
+  await vi.waitFor(() => expect(said()).toBe("the kernel has shut down or restarted"));
+  expect(el.querySelectorAll("li").length).toBe(1);
+  kernel.statusChanged.emit("idle");
+  model.set("shown", shown([line("loss", [3, 2])], false));
+  expect(said()).toBe("over");
+  stop();
+  expect(model.count() + kernel.statusChanged.slots.size + kernel.disposed.slots.size).toBe(0);
 });

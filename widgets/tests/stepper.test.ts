@@ -8,7 +8,7 @@ import { GONE, SAVED, Session } from "../src/stepper/session";
 import { described, histogram, number } from "../src/stepper/values";
 import { StepperState } from "../src/stepper/view";
 import type { Programs, Stop } from "../src/wire/stepper.generated";
-import { host, zipped } from "./host";
+import { host, signal, zipped } from "./host";
 import { layOut, standIn } from "./layout";
 
 const programs = fixture.programs as unknown as Programs;
@@ -435,19 +435,6 @@ test("when the kernel is gone, the last stop stays, with the reason why nothing 
   expect(find("step-notice").textContent).toContain(GONE);
   expect(all("equation").length).toBeGreaterThan(0);
 });
-
-/** A signal of JupyterLab. */
-function signal<T>() {
-  const slots = new Set<(sender: unknown, content: T) => void>();
-  return {
-    slots,
-    connect: (slot: (sender: unknown, content: T) => void) => slots.add(slot),
-    disconnect: (slot: (sender: unknown, content: T) => void) => slots.delete(slot),
-    emit(content: T) {
-      for (const slot of slots) slot(null, content);
-    },
-  };
-}
 
 function sessionOf(code = { comm_live: true }) {
   const kernel = { status: "idle", statusChanged: signal<string>(), disposed: signal<void>() };

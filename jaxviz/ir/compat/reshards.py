@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from jaxviz.ir.compat.hlo_shardings import apart, dims_of
 from jaxviz.ir.compat.private import _mlir, _passmanager, _sdy, _xla_client
+from jaxviz.ir.compat.shardy import operations_in
 
 _FIND = "func.func(sdy-populate-op-sharding-rules),func.func(sdy-insert-explicit-reshards{enable-full-version=true})"
 _AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
@@ -157,14 +158,7 @@ def told_of(lowered: Any) -> str:
     """Everything in a lowered program that XLA's result depends on, apart from flags: its text, and the names of its instructions, without
     the lines."""
     module = lowered.compiler_ir("stablehlo").operation
-    names: list[str] = []
-
-    def visit(op: Any) -> Any:
-        names.append(_name(op.location))
-        return _mlir.WalkResult.ADVANCE
-
-    module.walk(visit)
-    return "\n".join([module.get_asm(), *names])
+    return "\n".join([module.get_asm(), *(_name(op.location) for op in operations_in(module))])
 
 
 def layout_of(text: str, mesh: Mapping[str, int]) -> str:
@@ -209,17 +203,17 @@ def _imported(partitioned: bytes, given: _Module) -> Any:
         dims = dims_of(text, rank, mesh) or ((),) * rank
         return f"<@{name}, [{', '.join('{' + ', '.join(map(_quoted, axes)) + '}' for axes in dims)}]>"
 
-    def visit(op: Any) -> Any:
+    def lay_out(op: Any) -> None:
         if "mhlo.sharding" in op.attributes and op.operation.name != "func.func":
             texts = apart(_mlir.StringAttr(op.attributes["mhlo.sharding"]).value)
             types = [r.type for r in op.results]
             if len(texts) == len(types) and all("manual" not in t for t in texts):
                 of_each = ", ".join(map(attribute, texts, types))
                 op.attributes["sdy.sharding"] = _mlir.Attribute.parse(f"#sdy.sharding_per_value<[{of_each}]>")
-        return _mlir.WalkResult.ADVANCE
 
     if mesh:
-        module.walk(visit)
+        for op in operations_in(module):
+            lay_out(op)
         for function in module.regions[0].blocks[0].operations:
             if function.operation.name == "func.func" and "arg_attrs" in function.attributes:
                 types = _mlir.TypeAttr(function.attributes["function_type"]).value.inputs
@@ -249,8 +243,7 @@ class _Module:
         self.operation = operation
         self.meshes: dict[str, dict[str, int]] = {}
         self.devices: dict[str, tuple[int, ...]] = {}
-        self.ops: list[Any] = []
-        operation.walk(self._visit)
+        self.ops: list[Any] = operations_in(operation)
         for op in self.ops:  # the module's operations
             if op.operation.name == "sdy.mesh":
                 name, mesh = str(op.attributes["sym_name"]).strip('"'), _sdy.MeshAttr(op.attributes["mesh"])
@@ -258,12 +251,7 @@ class _Module:
                 self.devices[name] = tuple(mesh.device_ids)
         functions = (op for op in self.ops if op.operation.name == "func.func")
         self.main = next(op for op in functions if str(op.attributes["sym_name"]) == '"main"')
-        self.ops = []
-        self.main.operation.walk(self._visit)  # all else are bodies of loops and reductions
-
-    def _visit(self, op: Any) -> Any:
-        self.ops.append(op)
-        return _mlir.WalkResult.ADVANCE
+        self.ops = operations_in(self.main.operation)  # all else are bodies of loops and reductions
 
     # --- layouts ------------------------------------------------------------------------------------------------------
 

@@ -38,8 +38,31 @@ def propagated(lowered: Any) -> tuple[Propagated, list[Propagated]]:
     with module.context:
         _passmanager.PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(module.operation)
         reader = _Reader(module)
-        module.operation.walk(reader.visit)
+        for op in operations_in(module.operation):
+            reader.read_layout(op)
         return reader.arguments, reader.found
+
+
+def operations_in(root: Any) -> list[Any]:
+    """An MLIR operation and all those in it, which come first.
+
+    Raises:
+      KeyboardInterrupt: the user stops it.
+    """
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        found.append(op)
+        return _mlir.WalkResult.ADVANCE
+
+    try:
+        root.walk(visit)
+    except RuntimeError as error:
+        # What MLIR makes of any exception in the callback, and so of an interrupt.
+        if KeyboardInterrupt.__name__ in str(error):
+            raise KeyboardInterrupt from None
+        raise
+    return found
 
 
 class _Reader:
@@ -58,14 +81,13 @@ class _Reader:
         parts = [self.parts([a["sdy.sharding"]])[0] if "sdy.sharding" in a else 1 for a in given]
         self.arguments = Propagated("", tuple(tuple(a.type.shape) for a in main.arguments), tuple(parts))
 
-    def visit(self, op: Any) -> Any:
+    def read_layout(self, op: Any) -> None:
         shapes = tuple(tuple(r.type.shape) if isinstance(r.type, _mlir.RankedTensorType) else () for r in op.results)
         if shapes:
             attributes = op.attributes
             given = next((attributes[key] for key in _LAYOUTS if key in attributes), None)
             parts = (1,) * len(shapes) if given is None else self.of_results(given)
             self.found.append(Propagated(_name(op.location), shapes, parts))
-        return _mlir.WalkResult.ADVANCE
 
     def of_results(self, given: Any) -> tuple[int, ...]:
         if given not in self.read:

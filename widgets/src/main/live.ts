@@ -4,6 +4,7 @@
  * Python sends the whole plot as one trait, several times per second, so a page that connects later, or a saved notebook, has all of it.
  */
 
+import { isGone, watchKernel } from "../host/held";
 import type { Host } from "../host/model";
 import style from "../styles/live.css";
 import { h, onResize } from "../ui/dom";
@@ -163,6 +164,7 @@ function render({ model, el }: Host): () => void {
   const legend = h("ul", { class: "jvl-legend", "data-testid": "live-legend" });
   const note = h("p", { class: "jvl-note", "data-testid": "live-note" });
   let shown: Shown = { lines: [], more: 0, note: "", isRunning: true };
+  let [isLost, isOff] = [false, false];
   const draw = () => {
     const names = [...new Set(shown.lines.map((line) => line.name))];
     const hueOf = (name: string) => names.indexOf(name) % HUES;
@@ -175,11 +177,20 @@ function render({ model, el }: Host): () => void {
   };
   const values = new Panel("values", draw);
   const cotangents = new Panel("cotangents", draw);
+  const sayStatus = () => {
+    if (!shown.isRunning && shown.lines.length > 0) status.textContent = "over";
+    else if (isOff) status.textContent = "the kernel has shut down or restarted";
+    else status.textContent = shown.lines.length === 0 ? "nothing recorded yet" : "watching";
+  };
+  const look = async (isLostNow: boolean) => {
+    isLost ||= isLostNow;
+    isOff = isLost || (await isGone(model));
+    sayStatus();
+  };
   const read = () => {
     shown = JSON.parse(String(model.get("shown"))) as Shown;
     const names = [...new Set(shown.lines.map((line) => line.name))];
-    status.textContent =
-      shown.lines.length === 0 ? "nothing recorded yet" : shown.isRunning ? "watching" : "over";
+    sayStatus();
     legend.replaceChildren(
       ...shown.lines.map((line) =>
         h(
@@ -218,7 +229,10 @@ function render({ model, el }: Host): () => void {
   scheme?.addEventListener?.("change", draw);
   model.on("change:shown", read);
   read();
+  const unwatch = watchKernel(model, look);
+  void look(false);
   return () => {
+    unwatch();
     model.off("change:shown", read);
     theme.disconnect();
     scheme?.removeEventListener?.("change", draw);

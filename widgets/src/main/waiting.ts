@@ -9,7 +9,7 @@ const AT_ONCE = 1000;
 
 export const NO_ANSWER =
   "No answer from the kernel yet. If it is busy, this continues when it is free; if it has shut down, run the cell again.";
-export const GONE = "The kernel that made this has shut down. Run the cell again to see it.";
+export const GONE = "The kernel that made this has shut down or restarted. Run the cell again to see it.";
 
 /** The message for each state. */
 const WORDS: Partial<Record<Progress["state"], string>> = {

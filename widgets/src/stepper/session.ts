@@ -10,7 +10,7 @@ const MOST_WAITING = 2;
 
 export const SAVED = "This is a saved page: it shows the last stop, and nothing can be run.";
 export const GONE =
-  "The kernel that ran this has shut down. The last stop is still shown; run the cell again to continue.";
+  "The kernel that ran this has shut down or restarted. The last stop is still shown; run the cell again to continue.";
 
 export class Session {
   /** When the first pending request was sent, as `performance.now()`; null if there is none. */
