@@ -18,6 +18,7 @@ from jaxviz.analysis.passes import OpenedStep
 from jaxviz.analysis.walk import place_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.names import Names, what_makes
+from jaxviz.features.residuals.saved_bytes import are_read
 from jaxviz.higher_order import bodies, of
 from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
@@ -183,9 +184,10 @@ class Model:
             back[v] = self.new(v, "cotangent", name="the incoming cotangent", parts=n_parts)
         for v in backward.constvars:
             back[v] = self.new(v, "constant", name="a constant of a rule")
-        for i, buffer in enumerate(saved):
-            self.keep(buffer, i)
-            buffer.last = max(buffer.last, turn - 1)
+        for i, (buffer, is_read) in enumerate(zip(saved, are_read(derivation), strict=True)):
+            if is_read:  # XLA does not keep the others
+                self.keep(buffer, i)
+                buffer.last = max(buffer.last, turn - 1)
         self.walk(backward, back, ())
         gradients = [self.read(back, a) for a in backward.outvars]
         for buffer, name in zip(gradients, compress(derivation.primal.arg_names, derivation.reached), strict=True):
@@ -277,8 +279,11 @@ class Model:
                 self.walk(body.program, inner, () if is_forward or is_backward else (*within, e))
                 self.is_backward, self.in_pass = before
                 if is_forward:
-                    for i, a in enumerate(body.program.outvars[self.opened.forward[e] :]):
-                        self.keep(self.read(inner, a), i)
+                    for i, (a, is_read) in enumerate(
+                        zip(body.program.outvars[self.opened.forward[e] :], are_read(self.derivation), strict=True)
+                    ):
+                        if is_read:
+                            self.keep(self.read(inner, a), i)
                 for outer, result in zip(e.outvars, body.program.outvars, strict=True):
                     env[outer] = self.read(inner, result)
                 continue

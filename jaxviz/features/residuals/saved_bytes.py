@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from jaxviz.analysis.walk import find_readers
 from jaxviz.report.report import Data
@@ -77,7 +78,18 @@ def saved_bytes(residuals: Sequence[Residual]) -> SavedBytes:
 def saved_values(derivation: Derivation) -> list[Atom]:
     """The residuals of a derivation that `saved_bytes` counts, without what it takes to describe them."""
     arguments = set(derivation.primal.invars)
-    inputs = derivation.backward.invars[: derivation.n_residuals]
-    readers = find_readers(derivation.backward, inputs)
-    pairs = zip(derivation.linearized.residuals, inputs, strict=True)
-    return [a for a, v in pairs if a not in arguments and readers[v]]
+    pairs = zip(derivation.linearized.residuals, are_read(derivation), strict=True)
+    return [a for a, is_read in pairs if a not in arguments and is_read]
+
+
+_read: WeakKeyDictionary[Derivation, tuple[bool, ...]] = WeakKeyDictionary()
+
+
+def are_read(derivation: Derivation) -> tuple[bool, ...]:
+    """For each residual whether the backward program reads it."""
+    found = _read.get(derivation)
+    if found is None:
+        inputs = derivation.backward.invars[: derivation.n_residuals]
+        readers = find_readers(derivation.backward, inputs)
+        found = _read[derivation] = tuple([bool(readers[v]) for v in inputs])
+    return found
