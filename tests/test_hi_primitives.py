@@ -146,6 +146,19 @@ def test_a_tangent_that_a_rule_leaves_out_is_zero_as_in_jax(weights, around):
     assert "peak" in jaxviz.memory(loss, X).summary
 
 
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["plain", "jit"])
+def test_no_checkpoint_is_planned_around_a_rule_that_leaves_out_a_tangent(around):
+    loss = around(lambda x: jnp.sum(sine_and_cosine_p.bind(jnp.exp(x))[0]))
+    with pytest.raises(TypeError, match="None"):
+        jax.grad(jax.checkpoint(loss))(X)
+    why = "`sine_and_cosine`.* returns None for a tangent"
+    with pytest.raises(ValueError, match=why):
+        jaxviz.compare_policies(loss, X)
+    with pytest.raises(ValueError, match=why):
+        jaxviz.plan_remat(loss, X, residuals="50%")
+    assert not jaxviz.plan_remat(loss, X).regions
+
+
 # --- hi types ---------------------------------------------------------------------------------------------------------
 
 
