@@ -278,3 +278,21 @@ def test_donated_arguments_after_one_of_a_hi_type():
     assert [(a.path, a.nbytes_per_device) for a in report.arguments] == [("weights", NBYTES), ("x", 16)]
     donated = jaxviz.donation(jax.jit(updated, donate_argnums=1), *args)
     assert "1 of 1 donated arguments save 16 B" in donated.summary
+
+
+def test_variables_of_flax_of_mutable_hi_types():
+    nnx = pytest.importorskip("flax.nnx", reason="flax is not in every environment of `make test-latest`")
+
+    def loss(w, x):
+        mean = nnx.Variable(jnp.zeros(3), hijax=True)
+        for _ in range(2):
+            mean[...] = 0.9 * mean[...] + 0.1 * jax.lax.stop_gradient(x)
+            x = jnp.tanh((x - mean[...]) * w)
+        return jnp.sum(x)
+
+    args = jnp.ones(3), X
+    np.testing.assert_array_equal(jaxviz.grad(loss)(*args), jax.grad(loss)(*args))
+    assert jaxviz.derive(loss, *args).check()
+    assert jaxviz.memory(loss, *args).peak_nbytes > 0
+    assert "new_variable" in str(jaxviz.explore(loss, *args))
+    assert jaxviz.find_nan(loss, *args) is None
