@@ -73,7 +73,7 @@ def _spec_text(spec: Any) -> str:
 
 def nbytes_per_device(aval: Any) -> int:
     """The bytes of a value on one device, or -1 if its type is not sharded."""
-    sharding = getattr(aval, "sharding", None)
+    sharding: Any = getattr(aval, "sharding", None)
     if not _is_sharding(sharding) or all(part is None for part in sharding.spec.partitions):
         return -1
     return int(math.prod(sharding.shard_shape(aval.shape)) * aval.dtype.itemsize)
