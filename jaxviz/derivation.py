@@ -98,8 +98,8 @@ class Derivation:
 
     primal: Program
     nonzeros: tuple[bool, ...]
-    reference: Callable[[], Counter[str]]
-    """Counts, by type, what `jax.vjp` of the same function saves."""
+    reference: Callable[[int | None], Counter[str]]
+    """Counts, by type, what `jax.vjp` of the same function saves, given how many results are differentiated."""
     cond_residuals: CondResiduals = "jax"
     placed: tuple[Any, ...] = ()
     out_tree: Any = None
@@ -279,7 +279,7 @@ class Derivation:
             its results, and the references afterwards, with those of the forward program. Other programs compute the same by construction.
         """
         ours = Counter(type_name(a.aval) for a in self.linearized.residuals)
-        theirs = self.reference()
+        theirs = self.reference(self.n_results)
         same = sum((ours & theirs).values())
         total = sum(theirs.values())
         compares = values and self.find_wrong_values is not None and any(map(may_differ, self.primal.equations))
@@ -365,7 +365,7 @@ def derive(
         n = len(program.invars)
         wanted = tuple(range(n)) if argnums is None else in_bounds(argnums, n)
         nonzeros = tuple(i in wanted and _has_tangent(v.aval) for i, v in enumerate(program.invars))
-        reference = lambda: _jax_residuals_of_program(program, nonzeros)
+        reference = lambda n_results: _jax_residuals_of_program(program, nonzeros, n_results)
         return Derivation(program, nonzeros, reference, cond_residuals, (None,) * len(nonzeros))
     compat.check_callable(f)
     made = derive_call(f, args, kwargs, positions(f, args, argnums), cond_residuals)
@@ -394,7 +394,9 @@ def derive_call(
         traced = trace_call(call, inputs, active=active, debug_info=info, on_values=on_values)
         program = traced.program
         nonzeros = tuple(a and _has_tangent(v.aval) for a, v in zip(active, program.invars, strict=True))
-        reference = lambda: _jax_residuals_of_call(call, inputs, active, program.is_path, program.consts)
+        reference = lambda n_results: _jax_residuals_of_call(
+            call, inputs, active, program.is_path, program.consts, n_results
+        )
         wrong = partial(wrong_values, call, inputs, active, program) if are_concrete(inputs) else None
         asked = zip(active, program.invars, program.arg_names, strict=True)
         refused = tuple(name or "an argument" for a, v, name in asked if a and not _has_tangent(v.aval))
@@ -519,13 +521,19 @@ def _jax_residuals_of_call(
     active: Sequence[bool],
     on_values: bool,
     consts: Sequence[Any] = (),
+    n_results: int | None = None,
 ) -> Counter[str]:
-    """The types of what `jax.vjp` saves. A function that branches on values is run, with references as they were afterwards; any other is
+    """The types of what `jax.vjp` saves, if only the first results are differentiated or, with None, all. A function that branches on values is run, with references as they were afterwards; any other is
     only traced."""
     found: list[Any] = []
 
     def hold(*given: Any) -> None:
-        _, pull_back = compat.jax_vjp(*in_active(call, given, active))
+        fun, *primals = in_active(call, given, active)
+        if n_results is not None:
+            parts = lambda results: (results[:n_results], results[n_results:])
+            _, pull_back, _ = compat.jax_vjp(lambda *xs: parts(jax.tree.leaves(fun(*xs))), *primals, has_aux=True)
+        else:
+            _, pull_back = compat.jax_vjp(fun, *primals)
         found.extend(jax.typeof(x) for x in jax.tree.leaves(pull_back))
 
     if on_values:
@@ -537,9 +545,11 @@ def _jax_residuals_of_call(
     return Counter(type_name(aval) for aval in found)
 
 
-def _jax_residuals_of_program(program: Program, nonzeros: Sequence[bool]) -> Counter[str]:
+def _jax_residuals_of_program(program: Program, nonzeros: Sequence[bool], n_results: int | None) -> Counter[str]:
     fun = as_function(_held_as_constants(program))
-    return _jax_residuals_of_call(fun, tuple(map(compat.stand_in, program.in_avals)), nonzeros, False)
+    return _jax_residuals_of_call(
+        fun, tuple(map(compat.stand_in, program.in_avals)), nonzeros, False, n_results=n_results
+    )
 
 
 def _held_as_constants(program: Program) -> Program:

@@ -147,6 +147,19 @@ def test_a_tangent_that_a_rule_leaves_out_is_zero_as_in_jax(weights, around):
     assert "peak" in jaxviz.memory(loss, X).summary
 
 
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["plain", "jit"])
+def test_no_checkpoint_is_planned_around_a_rule_that_leaves_out_a_tangent(around):
+    loss = around(lambda x: jnp.sum(sine_and_cosine_p.bind(jnp.exp(x))[0]))
+    with pytest.raises(TypeError, match="None"):
+        jax.grad(jax.checkpoint(loss))(X)
+    why = "`sine_and_cosine`.* returns None for a tangent"
+    with pytest.raises(ValueError, match=why):
+        jaxviz.compare_policies(loss, X)
+    with pytest.raises(ValueError, match=why):
+        jaxviz.plan_remat(loss, X, residuals="50%")
+    assert not jaxviz.plan_remat(loss, X).regions
+
+
 # --- hi types ---------------------------------------------------------------------------------------------------------
 
 
@@ -314,7 +327,7 @@ def test_a_missing_forward_mode_is_said_in_jaxs_words_with_the_line():
 def test_functions_without_forward_mode_are_compared_in_reverse():
     found = jaxviz.compare(reversible, lambda x: reversible(jnp.sin(x)), X)
     assert [d.what for d in found.differences()] == ["sin"]
-    assert {f.name for f in found.figures} >= {"forward", "linear", "backward", "residuals", "modelled peak"}
+    assert {f.name for f in found.figures} >= {"forward", "linear", "backward", "saved values", "modelled peak"}
     assert "jvp" not in found.alignments
     (note,) = [note for note in found.notes if note.startswith("Not compared: jvp.")]
     assert HERE in note
@@ -335,3 +348,21 @@ def test_a_plan_leaves_what_has_no_forward_mode_outside_of_its_checkpoints():
         str(jaxviz.compare_policies(reversible, x))
     with pytest.raises(NotImplementedError, match="must implement `jvp`"):
         jax.grad(jax.checkpoint(reversible))(x)
+
+
+def test_variables_of_flax_of_mutable_hi_types():
+    nnx = pytest.importorskip("flax.nnx", reason="flax is not in every environment of `make test-latest`")
+
+    def loss(w, x):
+        mean = nnx.Variable(jnp.zeros(3), hijax=True)
+        for _ in range(2):
+            mean[...] = 0.9 * mean[...] + 0.1 * jax.lax.stop_gradient(x)
+            x = jnp.tanh((x - mean[...]) * w)
+        return jnp.sum(x)
+
+    args = jnp.ones(3), X
+    np.testing.assert_array_equal(jaxviz.grad(loss)(*args), jax.grad(loss)(*args))
+    assert jaxviz.derive(loss, *args).check()
+    assert jaxviz.memory(loss, *args).peak_nbytes > 0
+    assert "new_variable" in str(jaxviz.explore(loss, *args))
+    assert jaxviz.find_nan(loss, *args) is None

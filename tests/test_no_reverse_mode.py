@@ -101,3 +101,21 @@ def test_a_loop_that_is_not_differentiated_has_a_gradient():
     f = lambda x: jnp.sin(x[0]) * lax.while_loop(lambda i: i < 5, lambda i: i + 1, 0)
     assert "gradient of `<lambda>` in `x`" in jaxviz.residuals(f, X).summary
     assert "no reverse-mode" not in str(jaxviz.compiled_memory(f, X))
+
+
+@pytest.mark.parametrize("report", ["residuals", "lint", "cost", "memory"])
+def test_a_loop_in_a_librarys_jitted_function_has_the_users_line_too(tmp_path, report):
+    file = tmp_path / "site-packages" / "halving.py"
+    file.parent.mkdir()
+    file.write_text(
+        "import jax\n\n\n@jax.jit\ndef halved(x):\n    return jax.lax.while_loop(lambda x: x > 1.0, lambda x: 0.5 * x, x)\n"
+    )
+    space = {}
+    exec(compile(file.read_text(), str(file), "exec"), space)
+
+    def f(x):
+        return space["halved"](x[0])
+
+    found = said(f, report)
+    assert "halving.py:6" in found
+    assert f"test_no_reverse_mode.py:{inspect.getsourcelines(f)[1] + 1})" in found

@@ -114,6 +114,19 @@ def test_the_explorer_shows_the_gradient_that_the_step_takes():
     assert alone.view.title == explorer.view.title
 
 
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["plain", "jit"])
+def test_jax_is_asked_without_what_an_auxiliary_result_would_save(around):
+    def with_norm(params, x):
+        value = loss(params, x)
+        return value, jnp.linalg.norm(params[0])
+
+    f = around(with_norm)
+    step = lambda params, x: jax.value_and_grad(f, has_aux=True)(params, x)
+    assert jaxviz.derive(f, PARAMS, X).n_residuals > jaxviz.derive(loss, PARAMS, X).n_residuals
+    check = jaxviz.explore(step, PARAMS, X).derivation.check()
+    assert check.agrees, check
+
+
 def test_a_derivation_brings_its_step():
     derivation = jaxviz.explore(*STEP).derivation
     assert jaxviz.memory(derivation).summary == jaxviz.memory(*STEP).summary

@@ -73,8 +73,8 @@ def _spec_text(spec: Any) -> str:
 
 def nbytes_per_device(aval: Any) -> int:
     """The bytes of a value on one device, or -1 if its type is not sharded."""
-    sharding = getattr(aval, "sharding", None)
-    if sharding is None or all(part is None for part in sharding.spec.partitions):
+    sharding: Any = getattr(aval, "sharding", None)
+    if not _is_sharding(sharding) or all(part is None for part in sharding.spec.partitions):
         return -1
     return int(math.prod(sharding.shard_shape(aval.shape)) * aval.dtype.itemsize)
 

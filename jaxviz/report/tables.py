@@ -213,11 +213,14 @@ def line_beside(location: Location, shown: Location) -> str:
 
 @lru_cache(maxsize=4096)
 def nbytes(aval: Any) -> int:
-    """The size of a value of a type in bytes; random keys and values of hi types count as the arrays that they consist of."""
+    """The size of a value of a type in bytes; random keys and values of hi types count as the arrays that they consist of.
+
+    A mutable hi type, such as that of flax's variables under hijax, does not say what a value holds, which counts as nothing.
+    """
     dtype = getattr(aval, "dtype", None)
     if dtype is not None:
         return int(getattr(aval, "size", 0)) * int(dtype.itemsize)
-    lowered = getattr(aval, "lo_ty", None)
+    lowered = None if getattr(aval, "has_qdd", False) else getattr(aval, "lo_ty", None)
     return 0 if lowered is None else sum(nbytes(a) for a in lowered() if a is not aval)
 
 

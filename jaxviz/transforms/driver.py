@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced, shared
 from jaxviz.ir.errors import EquationError, ForwardModeError, NoRuleError
-from jaxviz.ir.origin import is_inside_own_code, locate
+from jaxviz.ir.origin import is_inside_own_code, library_line, locate, own_line
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.sharing import SharedTable
 from jaxviz.ir.stack import deep_stack
@@ -319,17 +319,18 @@ _DERIVING = "Raised while deriving"
 
 
 def located(error: Exception, equation: Equation, index: int) -> None:
-    """Adds to an error where it occurred: the equation, and the enclosing call if it has no line of the user's.
+    """Adds to an error where it occurred: the equation, and what encloses it until there is a line of the user's, and not of a library.
 
     Other errors than the engine's, such as one raised in a user's rule, get the same as a note.
     """
     place = describe_equation(equation, index)
     has_line = locate(equation.source) is not None
+    is_users = has_line and (own_line(equation.source) is not None or library_line(equation.source) is None)
     if isinstance(error, EquationError):
         error.equation = error.equation or equation
         if not error.is_placed:
             error.trail.append(place)
-            error.is_placed = has_line
+            error.is_placed = is_users
     elif has_line and not any(note.startswith(_DERIVING) for note in getattr(error, "__notes__", ())):
         error.add_note(f"{_DERIVING} {place}.")
 

@@ -80,3 +80,51 @@ def transformers_bert_base():
         return cross_entropy(logits, tokens)
 
     return loss, (params, tokens, jax.random.key(2))
+
+
+def gemma_model():
+    """A small Gemma 3 with a local and a global layer, in bfloat16, and its parameters by their types."""
+    from gemma import gm
+
+    attention = gm.nn.AttentionType
+    config = gm.nn.config.TransformerConfig(
+        num_embed=32768, embed_dim=640, hidden_dim=2048, num_heads=4, head_dim=256, num_kv_heads=1,
+        final_logit_softcap=None, use_post_attn_norm=True, use_post_ffw_norm=True, use_qk_norm=True,
+        attention_types=(attention.LOCAL_SLIDING,) * 3 + (attention.GLOBAL,), sliding_window_size=128,
+    )  # fmt: skip
+    model = gm.nn.Transformer(config=config, tokens="tokens")
+    tokens = jax.ShapeDtypeStruct((4, 512), jnp.int32)
+    return model, jax.eval_shape(model.init, jax.random.key(0), tokens), tokens
+
+
+@program("gemma", is_abstract=True)
+def gemma_next_token():
+    model, params, tokens = gemma_model()
+
+    def loss(params, tokens):
+        return cross_entropy(model.apply(params, tokens).logits, tokens)
+
+    return loss, (params, tokens)
+
+
+@program("gemma", is_abstract=True, step_of="gemma_next_token")
+def gemma_training_step():
+    """A step of Adam with clipped gradients and a decaying rate; the loss also returns the logits' norm."""
+    import optax
+
+    model, params, tokens = gemma_model()
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adamw(optax.cosine_decay_schedule(1e-3, 1000), weight_decay=0.1)
+    )
+
+    def loss(params, tokens):
+        logits = model.apply(params, tokens).logits
+        return cross_entropy(logits, tokens), {"norm": jnp.linalg.norm(logits)}
+
+    @jax.jit
+    def train_step(params, state, tokens):
+        (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(params, tokens)
+        updates, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state, metrics | {"loss": value}
+
+    return train_step, (params, jax.eval_shape(optimizer.init, params), tokens)

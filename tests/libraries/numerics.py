@@ -101,3 +101,36 @@ def s2fft_spherical_harmonics():
         return jnp.sum(jnp.abs(smooth) ** 2)
 
     return loss, (jax.random.normal(jax.random.key(0), (L, 2 * L - 1)),)
+
+
+@program("jaxopt", unbounded="solver.run(")
+def jaxopt_without_implicit_differentiation():
+    """Gradient descent until it converges, neither unrolled nor differentiated implicitly."""
+    import jaxopt
+
+    def loss(target):
+        solver = jaxopt.GradientDescent(
+            lambda w, t: jnp.sum((w - t) ** 2 + 0.1 * w**4), maxiter=50, implicit_diff=False, jit=True, unroll=False
+        )
+        return jnp.sum(solver.run(jnp.ones(6), target).params ** 3)
+
+    return loss, (jnp.linspace(-0.2, 0.9, 6),)
+
+
+@program("matfree")
+def matfree_log_determinant():
+    """The log-determinant of a kernel matrix that is never formed: Lanczos in a loop with a rule of its own, for random vectors."""
+    from matfree import decomp, funm, stochtrace
+
+    x = jnp.linspace(0.0, 1.0, 24)
+    integrand = funm.monte_carlo_funm_sym_logdet(decomp.tridiag_sym(6))
+    estimate = stochtrace.estimator_monte_carlo(integrand, stochtrace.sampler_signs(jnp.ones_like(x), num=4))
+
+    def loss(params, key):
+        def matvec(v, params):
+            kernel = jnp.exp(-(((x[:, None] - x) / params["scale"]) ** 2))
+            return params["noise"] * v + kernel @ v
+
+        return estimate(matvec, key, params)
+
+    return loss, ({"scale": jnp.float32(0.3), "noise": jnp.float32(0.5)}, jax.random.key(0))

@@ -237,3 +237,65 @@ def sax_interferometer():
         return jnp.mean(jnp.abs(sax.sdict(found)["in0", "out0"]) ** 2)
 
     return passed, (jnp.array([25.0, 15.0]),)
+
+
+@program("dinosaur")
+def dinosaur_shallow_water():
+    """Eight steps of shallow water on a sphere, in loops in loops, with a filter; with respect to the initial state."""
+    import numpy as np
+    from dinosaur import (
+        coordinate_systems,
+        layer_coordinates,
+        shallow_water,
+        shallow_water_states,
+        spherical_harmonic,
+        time_integration,
+        units,
+    )
+
+    grid = spherical_harmonic.Grid.T21()
+    coords = coordinate_systems.CoordinateSystem(grid, layer_coordinates.LayerCoordinates(2))
+    density = np.array([0.9, 1.0])
+    state = shallow_water_states.multi_layer(jnp.stack([0.2 * jnp.cos(3 * grid.latitudes)] * 2), density, coords)
+    equation = shallow_water.ShallowWaterEquations(
+        coords, units.SimUnits.from_si(), np.zeros(grid.modal_shape), np.full(2, 0.1), density
+    )
+    dt = 1e-2
+    step = time_integration.step_with_filters(
+        time_integration.imex_rk_sil3(equation, dt),
+        [time_integration.exponential_step_filter(grid, dt)],
+    )
+    run = time_integration.trajectory_from_step(step, outer_steps=4, inner_steps=2)
+
+    def energy(state):
+        last, _ = run(state)
+        return 100.0 * jnp.sum(grid.to_nodal(last.potential) ** 2)
+
+    return energy, (state,)
+
+
+@program("jaxoplanet")
+def jaxoplanet_transits():
+    """The light of a star with two planets on eccentric orbits, night by night in a scan: Kepler's equation has a rule of its own."""
+    jax.config.update(
+        "jax_enable_x64", True
+    )  # in single precision, rounding alone changes the gradient by half a percent
+    from jaxoplanet.light_curves.limb_dark import light_curve
+    from jaxoplanet.orbits.keplerian import Body, Central, System
+
+    nights = jnp.linspace(-0.1, 0.1, 12)[None] + 3.0 * jnp.arange(3.0)[:, None]
+
+    def loss(params, nights):
+        planet = lambda p: Body(
+            period=p["period"], time_transit=0.0, radius=p["radius"], eccentricity=p["e"], omega_peri=0.3
+        )
+        system = System(Central(mass=1.0, radius=1.0))
+        for p in params["planets"]:
+            system = system.add_body(planet(p))
+        flux = light_curve(system, params["limb"])
+        total, _ = jax.lax.scan(lambda s, t: (s + jnp.sum(flux(t) ** 2), None), 0.0, nights)
+        return 1e3 * total
+
+    planets = [{"period": 3.0, "radius": 0.1, "e": 0.2}, {"period": 4.5, "radius": 0.05, "e": 0.1}]
+    params = {"planets": planets, "limb": jnp.array([0.3, 0.2])}
+    return loss, (jax.tree.map(jnp.float64, params), nights)

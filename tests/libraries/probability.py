@@ -166,3 +166,37 @@ def pyhf_likelihood():
     )
     data = jnp.array([51.0, 48.0, 45.0, *model.config.auxdata])
     return lambda params, data: -model.logpdf(params, data)[0], (jnp.array(model.config.suggested_init()), data)
+
+
+NO_CHECKPOINT = "JAX differentiates no checkpoint around rules that leave out a tangent, and the report says so."
+
+
+@program("celerite2", compare_policies=NO_CHECKPOINT, plan=NO_CHECKPOINT)
+def celerite2_likelihood():
+    """A Gaussian process by the library's own primitives in C++, whose rules leave out some tangents."""
+    jax.config.update("jax_enable_x64", True)
+    import celerite2.jax as celerite2
+
+    times = jnp.linspace(0.0, 5.0, 40)
+
+    def loss(params, y):
+        kernel = celerite2.terms.SHOTerm(sigma=params["sigma"], rho=params["rho"], tau=params["tau"])
+        process = celerite2.GaussianProcess(kernel, mean=params["mean"])
+        process.compute(times, diag=0.1, check_sorted=False)
+        return -process.log_likelihood(y)
+
+    params = {"sigma": 1.2, "rho": 1.1, "tau": 2.0, "mean": 0.1}
+    return loss, (jax.tree.map(jnp.float64, params), jnp.sin(3.0 * times))
+
+
+@program("blackjax", unbounded="kernel.step(")
+def blackjax_no_u_turn():
+    """A step of the no-U-turn sampler, whose trajectory ends when it turns back."""
+    import blackjax
+
+    def loss(scale, position, key):
+        kernel = blackjax.nuts(lambda x: -jnp.sum((x / scale) ** 2), step_size=0.1, inverse_mass_matrix=jnp.ones(2))
+        state, _ = kernel.step(key, kernel.init(position))
+        return jnp.sum(state.position**2)
+
+    return loss, (jnp.float32(1.5), jnp.ones(2), jax.random.key(0))

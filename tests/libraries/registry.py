@@ -11,7 +11,7 @@ AREAS = "language images physics probability learning numerics modules".split()
 """The modules with the programs."""
 
 Made = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A loss and its arguments; the first argument is differentiated."""
+"""A loss or a training step, and its arguments; the first argument is differentiated."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class LibraryProgram:
       is_abstract: whether the arguments are ShapeDtypeStructs, since the program is too large to run.
       expected_failures: why a tool currently fails on it, by the tool's name.
       modules: some modules that the residuals are grouped by.
+      step_of: of a training step, the name of the program with its loss.
+      unbounded: of a loss that JAX cannot differentiate in reverse mode, what is written in its line with the loop.
     """
 
     name: str
@@ -33,19 +35,28 @@ class LibraryProgram:
     is_abstract: bool
     expected_failures: dict[str, str]
     modules: tuple[str, ...] = ()
+    step_of: str = ""
+    unbounded: str = ""
+
+    @property
+    def kind(self) -> str:
+        return "step" if self.step_of else "unbounded" if self.unbounded else "loss"
 
 
 PROGRAMS: dict[str, LibraryProgram] = {}
 
 
 def program(
-    library: str, is_abstract: bool = False, modules: tuple[str, ...] = (), **expected_failures: str
-) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
+    library: str, is_abstract: bool = False, modules: tuple[str, ...] = (), step_of: str = "", unbounded: str = "",
+    **expected_failures: str,
+) -> Callable[[Callable[[], Made]], Callable[[], Made]]:  # fmt: skip
     """Adds a program to the table: `@program("mctx", plan="why it fails today")`."""
 
     def enter(make: Callable[[], Made]) -> Callable[[], Made]:
         name = make.__name__
-        PROGRAMS[name] = LibraryProgram(name, library, make, is_abstract, expected_failures, modules)
+        PROGRAMS[name] = LibraryProgram(
+            name, library, make, is_abstract, expected_failures, modules, step_of, unbounded
+        )
         return make
 
     return enter

@@ -12,14 +12,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from registry import LibraryProgram, load
+from tools import tools_for
 
 RESULTS = Path(__file__).parents[2] / "artifacts" / "libraries"
 HEADS = (
     "library", "program", "equations", "gradient", "residuals as in JAX", "on own lines", "gradient, s (JAX)", "reports, s",
     "explorer, s", "find_nan, s", "planted NaNs found", "memory, GiB (JAX)", "expected failures",
 )  # fmt: skip
-REPORTS = "check residuals memory cost lint policies compare_policies plan".split()
-PLANTED = ("find_nan_line", "find_nan_argument")
+REPORTS = (
+    "check residuals memory cost lint policies compare_policies plan one_subject plan_step no_reverse_mode".split()
+)
+PLANTED = ("find_nan_line", "find_nan_argument", "find_nan_otherwise")
 
 
 def rows() -> Iterator[tuple[str, ...]]:
@@ -30,24 +33,27 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 
 def row(program: LibraryProgram, by_tool: dict[str, dict]) -> tuple[str, ...]:
-    """The row of a program; says what failed or was not reached."""
-    got = lambda tool, key: by_tool.get(tool, {}).get(key, "failed")
+    """The row of a program; says what failed or was not reached. What is not for its kind of program is empty."""
+    used = tools_for(program)
+    got = lambda tool, key: by_tool.get(tool, {}).get(key, "failed") if tool in used else ""
     seconds = lambda *tools: f"{sum(by_tool[t]['seconds'] for t in tools if t in by_tool):.1f}"
     peak = max((r["peak"] for r in by_tool.values()), default=0)
-    found = sum("error" not in by_tool[t] for t in PLANTED if t in by_tool)
+    planted = [t for t in PLANTED if t in used]
+    found = sum("error" not in by_tool.get(t, {"error": ""}) for t in planted)
+    own, equations = got("own_lines", "own"), got("jax_grad", "equations")
     return (
         program.library,
         f"`{program.name}`",
-        f"{got('jax_grad', 'equations'):,}" if "equations" in by_tool.get("jax_grad", {}) else "failed",
+        equations if isinstance(equations, str) else f"{equations:,}",
         {"types": "types are equal"}.get(got("grad", "gradient"), got("grad", "gradient")),
         got("check", "residuals"),
-        f"{by_tool['own_lines']['own']:.0%}" if "own" in by_tool.get("own_lines", {}) else "failed",
-        f"{seconds('grad')} ({seconds('jax_grad')})",
+        own if isinstance(own, str) else f"{own:.0%}",
+        f"{seconds('grad')} ({seconds('jax_grad')})" if "grad" in used else "",
         seconds(*REPORTS),
-        seconds("explore"),
-        "" if program.is_abstract else seconds("find_nan"),
-        "" if program.is_abstract else f"{found} of {len(PLANTED)}",
-        f"{peak / 2**30:.1f} ({by_tool['jax_grad']['peak'] / 2**30:.1f})" if "jax_grad" in by_tool else "",
+        seconds("explore") if "explore" in used else "",
+        seconds("find_nan") if "find_nan" in used else "",
+        f"{found} of {len(planted)}" if planted else "",
+        f"{peak / 2**30:.1f}" + (f" ({by_tool['jax_grad']['peak'] / 2**30:.1f})" if "jax_grad" in by_tool else ""),
         ", ".join(f"`{tool}`" for tool in program.expected_failures),
     )
 

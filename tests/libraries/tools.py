@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import inspect
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.extend.core import jaxprs_in_params
 from registry import LibraryProgram, load
 
@@ -36,13 +38,38 @@ LIMIT = 180
 
 @dataclass
 class Subject:
-    """A loss and its arguments, with JAX's gradient, which is None for abstract arguments."""
+    """A loss or a training step and its arguments, with JAX's gradient of a loss, which is None for abstract arguments."""
 
     loss: Callable[..., Any]
     args: tuple[Any, ...]
-    is_abstract: bool
-    modules: tuple[str, ...] = ()
+    program: LibraryProgram
     gradient: Any = None
+
+    @property
+    def is_abstract(self) -> bool:
+        return self.program.is_abstract
+
+
+def for_jax_grad(f: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A function and its arguments as `jax.grad` takes them: what is no array in the first one, a model, is fixed."""
+    model, *rest = args
+    leaves, structure = jax.tree.flatten(model)
+    if all(map(is_differentiable, leaves)):
+        return f, args
+
+    def of_arrays(arrays: list[Any], *rest: Any) -> Any:
+        given = iter(arrays)
+        return f(structure.unflatten([next(given) if is_differentiable(x) else x for x in leaves]), *rest)
+
+    return of_arrays, (arrays_of(model), *rest)
+
+
+def is_differentiable(x: Any) -> bool:
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def arrays_of(tree: Any) -> list[Any]:
+    return [x for x in jax.tree.leaves(tree) if is_differentiable(x)]
 
 
 Tool = Callable[[Subject], dict[str, Any] | None]
@@ -52,19 +79,22 @@ TOOLS: dict[str, Tool] = {}
 NEED_VALUES: set[str] = set()
 """The tools that run the program."""
 
-
-def tool(use: Tool) -> Tool:
-    TOOLS[use.__name__] = use
-    return use
+KINDS: dict[str, set[str]] = {}
+"""The kinds of programs that a tool is for."""
 
 
-def tool_on_values(use: Tool) -> Tool:
-    NEED_VALUES.add(use.__name__)
-    return tool(use)
+def tool(use: Tool | None = None, *, on_values: bool = False, kinds: str = "loss") -> Any:
+    def enter(use: Tool) -> Tool:
+        TOOLS[use.__name__], KINDS[use.__name__] = use, set(kinds.split())
+        if on_values:
+            NEED_VALUES.add(use.__name__)
+        return use
+
+    return enter if use is None else enter(use)
 
 
 def tools_for(program: LibraryProgram) -> list[str]:
-    return [name for name in TOOLS if not (program.is_abstract and name in NEED_VALUES)]
+    return [n for n in TOOLS if program.kind in KINDS[n] and not (program.is_abstract and n in NEED_VALUES)]
 
 
 # --- the gradient -----------------------------------------------------------------------------------------------------
@@ -73,10 +103,11 @@ def tools_for(program: LibraryProgram) -> list[str]:
 @tool
 def jax_grad(subject: Subject) -> dict[str, Any] | None:
     """The reference for everything else: the gradient by JAX alone, traced, compiled and run."""
+    loss, args = for_jax_grad(subject.loss, subject.args)
     if subject.is_abstract:
-        return {"equations": count(jax.make_jaxpr(jax.grad(subject.loss))(*subject.args).jaxpr)}
-    traced = jax.jit(jax.grad(subject.loss)).trace(*subject.args)
-    subject.gradient = jax.block_until_ready(traced.lower().compile()(*subject.args))
+        return {"equations": count(jax.make_jaxpr(jax.grad(loss))(*args).jaxpr)}
+    traced = jax.jit(jax.grad(loss)).trace(*args)
+    subject.gradient = jax.block_until_ready(traced.lower().compile()(*args))
     return {"equations": count(traced.jaxpr.jaxpr)}
 
 
@@ -87,12 +118,13 @@ def count(jaxpr: Any) -> int:
 
 @tool
 def grad(subject: Subject) -> dict[str, Any] | None:
-    gradient = jaxviz.grad(subject.loss)
+    loss, args = for_jax_grad(subject.loss, subject.args)
+    gradient = jaxviz.grad(loss)
     if subject.is_abstract:
-        want, got = (jax.eval_shape(g, *subject.args) for g in (jax.grad(subject.loss), gradient))
+        want, got = (jax.eval_shape(g, *args) for g in (jax.grad(loss), gradient))
         assert_same_types(got, want)
         return {"gradient": "types"}
-    got = jax.block_until_ready(jax.jit(gradient)(*subject.args))
+    got = jax.block_until_ready(jax.jit(gradient)(*args))
     return {"gradient": compared(got, subject.gradient)}
 
 
@@ -162,7 +194,9 @@ def own_lines(subject: Subject) -> dict[str, Any] | None:
 def modules(subject: Subject) -> dict[str, Any] | None:
     """The residuals are grouped by the network's modules, with repeated layers combined."""
     found = [t.name for t in jaxviz.residuals(subject.loss, *subject.args).by_module()]
-    assert set(subject.modules) <= set(found), f"{sorted(set(subject.modules) - set(found))} are not among {found}"
+    assert set(subject.program.modules) <= set(found), (
+        f"{sorted(set(subject.program.modules) - set(found))} are not among {found}"
+    )
     return {"modules": len(found)}
 
 
@@ -177,7 +211,7 @@ def readable(report: Any) -> None:
 def memory(subject: Subject) -> dict[str, Any] | None:
     found = jaxviz.memory(subject.loss, *subject.args)
     readable(found)
-    arguments = sum(x.size * x.dtype.itemsize for x in map(jax.typeof, jax.tree.leaves(subject.args[0])))
+    arguments = sum(x.size * x.dtype.itemsize for x in map(jax.typeof, arrays_of(subject.args[0])))
     assert found.peak_nbytes >= arguments
     return {"modelled": found.peak_nbytes}
 
@@ -237,7 +271,8 @@ def plan(subject: Subject) -> None:
     kept = jaxviz.residuals(applied, *subject.args).nbytes
     assert kept == found.nbytes, f"{kept:,} bytes are kept where the plan says {found.nbytes:,}"
     if not subject.is_abstract:
-        compared(jax.jit(jax.grad(applied))(*subject.args), subject.gradient)
+        applied, args = for_jax_grad(applied, subject.args)
+        compared(jax.jit(jax.grad(applied))(*args), subject.gradient)
 
 
 @tool
@@ -253,7 +288,7 @@ def plan_peak(subject: Subject) -> dict[str, Any] | None:
     return {"peaks": [before, after]}
 
 
-@tool
+@tool(kinds="loss step")
 def explore(subject: Subject) -> dict[str, Any] | None:
     """The explorer as a page that works without a kernel."""
     explorer = jaxviz.explore(subject.loss, *subject.args)
@@ -261,16 +296,23 @@ def explore(subject: Subject) -> dict[str, Any] | None:
         return {"page": explorer.save_html(Path(folder) / "page.html").stat().st_size}
 
 
+@tool(on_values=True, kinds="loss step")
+def compile_cost(subject: Subject) -> None:
+    found = jaxviz.compile_cost(subject.loss, *subject.args)
+    readable(found)
+    assert f"`{subject.loss.__name__}`" in found.summary
+
+
 # --- NaNs -------------------------------------------------------------------------------------------------------------
 
 
-@tool_on_values
+@tool(on_values=True, kinds="loss step")
 def find_nan(subject: Subject) -> None:
     found = jaxviz.find_nan(subject.loss, *subject.args)
     assert found is None, str(found)
 
 
-@tool_on_values
+@tool(on_values=True)
 def find_nan_line(subject: Subject) -> None:
     """Adds a term with an infinite slope to the loss; its line has to be found."""
 
@@ -284,7 +326,7 @@ def find_nan_line(subject: Subject) -> None:
     assert (found.born.location.file, found.born.location.line) == (__file__, line), str(found)
 
 
-@tool_on_values
+@tool(on_values=True)
 def find_nan_argument(subject: Subject) -> None:
     """Puts a NaN into one array of the first argument; its name has to be found."""
     params, *rest = subject.args
@@ -301,22 +343,140 @@ def find_nan_argument(subject: Subject) -> None:
 
 def leaf_of(params: Any) -> tuple[Any, Any]:
     """The middle one of an argument's non-empty arrays, and its path."""
-    leaves = [(path, x) for path, x in jax.tree_util.tree_leaves_with_path(params) if jnp.size(x)]
+    leaves = [
+        (path, x) for path, x in jax.tree_util.tree_leaves_with_path(params) if is_differentiable(x) and jnp.size(x)
+    ]
     path, leaf = leaves[len(leaves) // 2]
     return path, jnp.asarray(leaf)
 
 
 def found_as_by_jax(loss: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """The report of `find_nan`, which has as many results as JAX has non-finite ones."""
-    results = jax.tree.leaves(jax.jit(jax.value_and_grad(loss))(*args))
-    n = sum(not np.all(np.isfinite(x)) for x in results)
-    found = jaxviz.find_nan(loss, *args)
+    plain, arrays = for_jax_grad(loss, args)
+    return as_many_as(jax.jit(jax.value_and_grad(plain))(*arrays), jaxviz.find_nan(loss, *args))
+
+
+def as_many_as(results: Any, found: Any) -> Any:
+    n = sum(not np.all(np.isfinite(x)) for x in jax.tree.leaves(results))
     if found is None:
         assert n == 0, f"nothing is found, and {n} results are not finite"
         return None
     readable(found)
     assert len(found.results) == n, f"{len(found.results)} results are named, and {n} are not finite: {found.results}"
     return found
+
+
+@tool(on_values=True)
+def find_nan_otherwise(subject: Subject) -> None:
+    """The loss has an auxiliary result, and is called by keywords: nothing is found in it, and the line of a planted slope."""
+    params, *rest = subject.args
+    by_name = {f"given_{k}": x for k, x in enumerate(rest)}
+
+    def healthy(params: Any, **given: Any) -> Any:
+        value = subject.loss(params, *given.values())
+        return value, {"doubled": 2.0 * value}
+
+    def faulty(params: Any, **given: Any) -> Any:
+        value = subject.loss(params, *given.values())
+        return value + jnp.sqrt(jnp.real(jnp.sum(leaf_of(params)[1] * 0))), {"doubled": 2.0 * value}
+
+    found = jaxviz.find_nan(healthy, params=params, **by_name)
+    assert found is None, str(found)
+    plain, args = for_jax_grad(
+        lambda params, *rest: faulty(params, **dict(zip(by_name, rest, strict=True))), subject.args
+    )
+    found = as_many_as(
+        jax.jit(jax.value_and_grad(plain, has_aux=True))(*args), jaxviz.find_nan(faulty, params=params, **by_name)
+    )
+    assert found.born is not None, str(found)
+    line = faulty.__code__.co_firstlineno + 2
+    assert (found.born.location.file, found.born.location.line) == (__file__, line), str(found)
+
+
+# --- training steps ---------------------------------------------------------------------------------------------------
+
+
+def loss_of(subject: Subject) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    return load()[subject.program.step_of].make()
+
+
+def title_of(subject: Subject) -> str:
+    """What reports call the gradient of a step: by the name of the loss, and that of its first argument."""
+    loss = loss_of(subject)[0]
+    return f"the gradient of `{loss.__name__}` in `{next(iter(inspect.signature(loss).parameters))}`"
+
+
+@tool(kinds="step")
+def one_subject(subject: Subject) -> None:
+    """Every report is about the gradient that the step takes, which is that of its loss."""
+    loss, args = loss_of(subject)
+    title = title_of(subject)
+    for report in "residuals lint policies compare_policies memory plan_remat".split():
+        found = getattr(jaxviz, report)(subject.loss, *subject.args)
+        readable(found)
+        assert f"training step `{subject.loss.__name__}`, which takes {title}" in found.summary, found.summary
+    cost = jaxviz.cost(subject.loss, *subject.args)
+    readable(cost)
+    assert f"training step `{subject.loss.__name__}`" in cost.summary, cost.summary
+    explorer = jaxviz.explore(subject.loss, *subject.args)
+    assert explorer.view.title == f"{title.removeprefix('the ')}, which `{subject.loss.__name__}` takes"
+    check = explorer.derivation.check(values=False)
+    assert check.agrees, str(check)
+    of_step, alone = jaxviz.residuals(subject.loss, *subject.args), jaxviz.residuals(loss, *args)
+    assert sorted(r.type for r in of_step) == sorted(r.type for r in alone)
+    assert of_step.nbytes == alone.nbytes
+    kept = lambda f, *args: [(o.name, o.nbytes) for o in jaxviz.compare_policies(f, *args).outcomes]
+    assert kept(subject.loss, *subject.args) == kept(loss, *args)
+
+
+@tool(kinds="step")
+def plan_step(subject: Subject) -> dict[str, Any] | None:
+    """The planned step has the residuals and the peak that the plan says, no higher than before, and the same results."""
+    before = jaxviz.memory(subject.loss, *subject.args).peak_nbytes
+    for bound in ({}, {"residuals": "70%"}):
+        found = jaxviz.plan_remat(subject.loss, *subject.args, **bound)
+        readable(found)
+        assert found.code().strip()
+        for file, text in found.written.files.items():
+            compile(text, file, "exec")
+        applied = found.apply(subject.loss)
+        after = jaxviz.memory(applied, *subject.args).peak_nbytes
+        assert (found.before.peak_nbytes, found.peak_nbytes) == (before, after)
+        assert after <= before, f"the modelled peak rises from {before:,} to {after:,} bytes"
+        assert jaxviz.residuals(applied, *subject.args).nbytes == found.nbytes
+        if not subject.is_abstract:
+            results = lambda step: arrays_of(jax.block_until_ready(step(*subject.args)))
+            compared(results(applied), results(subject.loss))
+    return {"peaks": [before, after]}
+
+
+# --- losses without a gradient in reverse mode ------------------------------------------------------------------------
+
+
+@tool(kinds="unbounded")
+def no_reverse_mode(subject: Subject) -> None:
+    """JAX refuses the gradient; every report says so, with the line of the loop, and forward mode works."""
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+        jax.jit(jax.grad(subject.loss)).trace(*subject.args)
+    lines, first = inspect.getsourcelines(subject.loss)
+    (line,) = [first + k for k, text in enumerate(lines) if subject.program.unbounded in text]
+    for (
+        report
+    ) in "residuals lint policies cost explore find_nan memory plan_remat compare_policies compile_cost".split():
+        try:
+            said = getattr(jaxviz, report)(subject.loss, *subject.args)
+            said = said.view.title if report == "explore" else str(said)
+        except jaxviz.ReverseModeError as error:
+            said = str(error)
+        assert re.search("reverse[- ]mode", said, re.IGNORECASE), f"{report} says:\n{said}"
+        assert report == "explore" or f"{Path(inspect.getfile(subject.loss)).name}:{line}" in said, (
+            f"{report} says:\n{said}"
+        )
+    tangents = jax.tree.map(
+        lambda x: jnp.ones_like(x) if is_differentiable(x) else np.zeros(x.shape, jax.dtypes.float0), subject.args
+    )
+    forward = lambda jvp: jax.jit(lambda args: jvp(subject.loss, args, tangents))(subject.args)
+    compared(forward(jaxviz.jvp), forward(jax.jvp))
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
@@ -333,7 +493,7 @@ def ring(*_: Any) -> None:
 def run(program: LibraryProgram) -> None:
     """Runs the tools in sequence and prints a line of JSON for each, even if one fails."""
     signal.signal(signal.SIGPROF, ring)
-    subject = Subject(*program.make(), program.is_abstract, program.modules)
+    subject = Subject(*program.make(), program)
     for name in tools_for(program):
         print(json.dumps({"tool": name} | measured(TOOLS[name], subject)), flush=True)
     os._exit(0)  # some libraries take seconds at exit

@@ -249,7 +249,7 @@ class Places:
     @cached_property
     def _names_outside(self) -> Names:
         program = self.derivation.primal if self.opened is None else self.opened.program
-        return Names(Derivation(program, (), Counter))
+        return Names(Derivation(program, (), lambda _: Counter()))
 
     def _same_value(
         self, equation: Equation, within: tuple[Equation, ...]

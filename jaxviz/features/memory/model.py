@@ -388,7 +388,7 @@ class Model:
 
     @cached_property
     def _names_outside(self) -> Names:
-        return Names(Derivation(self.opened.program, (), Counter))
+        return Names(Derivation(self.opened.program, (), lambda _: Counter()))
 
     def called(self, b: Buffer) -> str:
         """The name of the value in a buffer."""

@@ -409,7 +409,7 @@ def _numbered(traced: Any, leaves: Sequence[Any]) -> tuple[_Numbered | None, flo
     except (JaxvizError, TypeError, ValueError, NotImplementedError) as error:
         why = message_of(error).split("\n")[0]
         return None, 0.0, (f"The device's time is not attributed to equations: {why}",)
-    lowering = Lowering(Derivation(program, (), Counter), ("primal",), "", lowered, tags, (program,))
+    lowering = Lowering(Derivation(program, (), lambda _: Counter()), ("primal",), "", lowered, tags, (program,))
     return _Numbered(lowering, compiled), seconds, ()
 
 

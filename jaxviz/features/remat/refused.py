@@ -24,6 +24,8 @@ def refused_in_checkpoint(equations: Sequence[Equation]) -> str:
         for inner in (e, *_inside(e)):
             if inner.primitive is compat.hi_primitive_p and (why := _no_forward_mode(inner.operation)):
                 return f"{describe_equation(inner)} has no forward mode, which JAX needs in a checkpoint ({why})"
+            if compat.leaves_out_tangents(inner.primitive):
+                return f"{describe_equation(inner)} has a rule that returns None for a tangent, which JAX refuses in a checkpoint"
     return ""
 
 

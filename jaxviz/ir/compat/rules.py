@@ -112,11 +112,21 @@ def jvp_rule(
             primals_out, tangents_out = rule(args[: len(in_avals)], tuple(tangents), **params)
         if not primitive.multiple_results:
             primals_out, tangents_out = [primals_out], [tangents_out]
+        if any(t is None for t in tangents_out):
+            _leaving_out.add(primitive)
         # Where a rule returns None, JAX's linearize sees a value that depends on no tangent.
         nonzeros_out[:] = [t is not None and _is_nonzero(t) for t in tangents_out]
         return [*primals_out, *(t for t, nz in zip(tangents_out, nonzeros_out, strict=True) if nz)]
 
     return push, [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)], nonzeros_out
+
+
+_leaving_out: set[Any] = set()
+
+
+def leaves_out_tangents(primitive: Any) -> bool:
+    """Whether the JVP rule of a primitive has returned None for a tangent, which JAX takes as zero except in a checkpoint."""
+    return primitive in _leaving_out
 
 
 def trace_custom_jvp_rule(
