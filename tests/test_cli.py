@@ -272,7 +272,7 @@ def test_names_do_not_command_the_terminal(run):
         status, out, err = run(command, "evil", "--args", "hostile")
         assert status == 0
         assert not set(out + err) & {"\x1b", "\u202e"}
-    assert "residuals of the gradient of `<U+001B>[2J<U+202E>evil" in run("residuals", "evil", "--args", "hostile")[1]
+    assert "the gradient of `<U+001B>[2J<U+202E>evil` in `d` saves" in run("residuals", "evil", "--args", "hostile")[1]
 
 
 def test_colours_are_for_terminals_alone(run, monkeypatch, capsys):

@@ -75,7 +75,7 @@ def test_remat(run):
         "def deep(w, x):\n    for _ in range(3):\n        x = jnp.sin(x @ w)\n    return x.sum()\nw = jnp.ones((4, 4))\nxs = jnp.ones((64, 4))"
     )
     plan, err = run("%remat --budget 0.7 deep(w, xs)")
-    assert str(plan).startswith("plan for the gradient of `deep` in `w`, residuals within ")
+    assert str(plan).startswith("plan for the gradient of `deep` in `w`, residuals, with arguments, within ")
     assert err == ""
     assert run("%remat -w 0% deep(w, xs)")[0].flops == 0
     assert "--work: work must be a share, such as 0.1 or '10%'; got 'much'" in run("%remat --work much deep(w, xs)")[1]

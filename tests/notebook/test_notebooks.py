@@ -18,7 +18,7 @@ MOST_SECONDS = 60
 
 SHOWN = {
     "00_first_look": [
-        "residuals of the gradient of `loss` in `params`",
+        "the gradient of `loss` in `params` saves ",
         "tanh's derivative multiplies the tangent by it",
         "residuals as in JAX",
         "lambda",
@@ -234,6 +234,6 @@ def test_the_first_notebook_is_a_script_too(tmp_path):
     done = subprocess.run(
         [sys.executable, str(NOTEBOOKS / "00_first_look.py")], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert "residuals of the gradient of `loss` in `params`" in done.stdout
+    assert "the gradient of `loss` in `params` saves " in done.stdout
     page = (tmp_path / "first_look.html").read_text()
     assert "jaxviz" in page

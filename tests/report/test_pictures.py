@@ -107,10 +107,7 @@ def figures_of_donation(r):
 
 
 def figures_of_comparison(r):
-    lines = [
-        sums((d.location.line, d.nbytes) for d in side.residuals if d.kind != "argument")
-        for side in (r.before, r.after)
-    ]
+    lines = [sums((d.location.line, d.nbytes) for d in side.residuals if d.is_saved) for side in (r.before, r.after)]
     text = Path(__file__).read_text().splitlines().__getitem__
     before, after = ({text(line - 1): n for line, n in side.items()} for side in lines)
     return [
@@ -123,7 +120,7 @@ def figures_of_comparison(r):
 
 
 FIGURES = {
-    "residuals": lambda r: [f"{k} {format_bytes(n)}" for k, n in sums((x.kind, x.nbytes) for x in r).items()],
+    "residuals": lambda r: [f"{k} {format_bytes(n)}" for k, n in sums((x.kind, x.nbytes) for x in r if x.is_saved).items()],
     "memory": lambda r: [
         f"peak {format_bytes(r.peak_nbytes)}",
         *(f"{k} {format_bytes(n)}" for k, n in sums((a.kind, a.nbytes) for a in r.alive).items()),
@@ -153,7 +150,7 @@ FIGURES = {
     "compilations": lambda r: [f"compile {format_seconds(sum(c.seconds['compile'] for c in r.records if c.is_compiled))}"],
     "explain_recompile": lambda r: ["x: f32[3] → f32[4]", f"compile {format_seconds(sum(c.compile for c in r.compiled))}"],
     "donation": figures_of_donation,
-    "lint": lambda r: [f"at stake {format_bytes(sum(a.nbytes for a in r))}"],
+    "lint": lambda r: ["at stake", *(format_bytes(a.nbytes) for a in r)],
     "comparison": figures_of_comparison,
     "profile": lambda r: ["compilation by XLA", format_seconds(r.flame.seconds)],
 }  # fmt: skip

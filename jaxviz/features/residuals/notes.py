@@ -28,8 +28,8 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
         )
     if found.unread:
         notes.append(
-            f"Of what JAX saves the backward program never reads {format_bytes(sum(f.nbytes for f in found.unread))}, which a compiled gradient "
-            f"does not keep: {listed(f.text for f in found.unread)}."
+            f"JAX saves {format_bytes(sum(f.nbytes for f in found.unread))} that the backward program never reads: "
+            f"{listed(f.text for f in found.unread)}. A compiled gradient keeps nothing for that."
         )
     if found.duplicates:
         notes.append(

@@ -46,7 +46,7 @@ class Measure:
 
 
 def _kept(f: Function, types: tuple[Any, ...], argnums: Argnums) -> int:
-    return residuals(f, *types, argnums=argnums).saved.nbytes
+    return residuals(f, *types, argnums=argnums).nbytes_without_arguments
 
 
 def _most_kept(f: Function, types: tuple[Any, ...], argnums: Argnums) -> str:

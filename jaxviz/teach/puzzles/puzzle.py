@@ -181,7 +181,7 @@ def fewest_kept(work: float) -> Callable[[Puzzle], int]:
         (part,) = search.whole_parts
         saved = search.graph.solve_for_bytes(int(work * search.plain_flops)).saved
         planned = search.trial(Form((search.whole,), ((part, part.choice([s.name for s in saved])),)))
-        return residuals(planned.derivation).saved.nbytes
+        return residuals(planned.derivation).nbytes_without_arguments
 
     return found
 

@@ -67,7 +67,8 @@ def check(module, f, args, share):
     assert held_by_jax(g, *args) == point.nbytes
     assert recomputed(plain, g, *args) == point.flops
     assert code.startswith(f"# {f.__name__}: peak ")
-    assert f"→ {format_bytes(point.nbytes)}, recomputes" in code
+    assert f"→ {format_bytes(point.saved_nbytes)}, recomputes" in code
+    assert jaxviz.residuals(g, *args).saved.nbytes == point.saved_nbytes
     for a, b in zip(jax.tree.leaves(jax.grad(g)(*args)), jax.tree.leaves(jax.grad(f)(*args)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     return plan, code

@@ -360,8 +360,8 @@ def test_what_a_backward_rule_never_reads_is_reported():
     assert unread.location.line == line_of(wasteful_fwd, "exp")
     assert "the custom VJP rule of wasteful passes it to its backward function" in unread.reason
     assert found.notes == (
-        "Of what JAX saves the backward program never reads 12 B, which a compiled gradient does not keep: `jnp.exp(y)` "
-        f"(test_nested_residuals.py:{unread.location.line}).",
+        f"JAX saves 12 B that the backward program never reads: `jnp.exp(y)` (test_nested_residuals.py:{unread.location.line}). "
+        "A compiled gradient keeps nothing for that.",
     )
 
 
