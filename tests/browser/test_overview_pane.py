@@ -40,7 +40,7 @@ def test_it_says_what_is_kept_where_and_what_would_help(tab, shown, width):
     tab.page.goto(path.as_uri())
     page = tab.page.get_by_test_id("explorer")
     residuals, memory = explorer.derivation.residuals, jaxviz.memory(explorer.derivation)
-    expect(page.get_by_test_id("headline")).to_contain_text(f"saves {format_bytes(residuals.nbytes_without_arguments)}")
+    expect(page.get_by_test_id("headline")).to_contain_text(f"saves {residuals.saved.size}")
     expect(page.get_by_test_id("headline")).to_contain_text(f"peak {format_bytes(memory.peak_nbytes)}")
     expect(page.get_by_test_id("advice")).to_contain_text(re.compile("more work would bring the peak to"))
     expect(page.get_by_test_id("scope").filter(has_text="layer × 6")).to_have_count(2)

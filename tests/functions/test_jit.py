@@ -420,7 +420,9 @@ def test_residuals_whole_and_on_one_device():
     )
     assert sorted((r.nbytes, r.nbytes_per_device) for r in found) == held
     assert found.nbytes_per_device == sum(n for _, n in held)
-    assert "a device" in found.summary
+    assert "on each device" in found.summary
+    assert found.saved.nbytes == sum(r.nbytes_per_device for r in found if r.is_saved)
+    assert found.saved.on_all == sum(r.nbytes for r in found if r.is_saved)
 
 
 def test_an_argument_is_where_it_lies():
