@@ -158,9 +158,10 @@ test-latest: $(STAMPS)/install$(LATEST:.venv%=%)
 		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/binder \
 		--ignore-glob='tests/test_libraries*.py'
 
-$(STAMPS)/install-libraries: jaxviz/static/explorer.js pyproject.toml tests/libraries/requirements.txt
+$(STAMPS)/install-libraries: jaxviz/static/explorer.js pyproject.toml tests/libraries/requirements.txt tests/libraries/requirements_alone.txt
 	$(PYTHON) -m venv $(LIBRARIES)
 	SKIP_JUPYTER_BUILDER=1 $(LIBRARIES)/bin/python -m pip install --quiet --requirement tests/libraries/requirements.txt --editable .
+	$(LIBRARIES)/bin/python -m pip install --quiet --no-deps --requirement tests/libraries/requirements_alone.txt
 	@mkdir -p $(STAMPS) && touch $@
 
 test-libraries: $(STAMPS)/install-libraries
