@@ -631,3 +631,24 @@ def test_no_report_advises_a_checkpoint_around_a_body_that_writes():
     assert not [a for a in jaxviz.lint(layers, *args) if a.rule == "layer-checkpoint"]
     without = lambda x, ws: lax.scan(lambda h, w: (jnp.tanh(jnp.sin(h * w) * jnp.cos(h)), None), x, ws)[0].sum()
     assert "jax.checkpoint around the body" in str(jaxviz.residuals(without, *args[:2]))
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("inner", [False, True], ids=["around the loop", "around its body too"])
+def test_a_checkpoint_around_a_loop_that_writes_a_reference_of_its_own(inner):
+    """What the loop does to the reference depends on known values alone, and is not part of its linear half."""
+
+    def loss(w, xs):
+        ref = jax.new_ref(jnp.zeros(4))
+
+        def body(h, x):
+            ref[...] = 0.9 * ref[...] + jax.lax.stop_gradient(h + x)
+            act = lambda h, mean: h + jnp.tanh((h + x - mean) * w)
+            return (jax.checkpoint(act) if inner else act)(h, ref[...]), None
+
+        return jnp.sum(jax.lax.scan(body, jnp.zeros_like(xs[0]), xs)[0])
+
+    args = jnp.ones(4), jnp.linspace(0.0, 1.0, 12).reshape(3, 4)
+    f = jax.checkpoint(loss)
+    np.testing.assert_array_equal(jax.jit(jaxviz.grad(f))(*args), jax.jit(jax.grad(f))(*args))
+    assert jaxviz.derive(f, *args).check()

@@ -156,11 +156,25 @@ def _refs_made_later(program: Program, unknown: set[Atom]) -> set[Var]:
         later = {*unknown, *found}
         for e in program.equations:
             if not later.isdisjoint(e.invars):
-                later.update(e.outvars, (a for a in e.invars if compat.is_ref(a.aval)))
+                later.update(*_parts_made_later(e, later))
         grown = {v for e in program.equations for v in e.outvars if v in later and compat.is_ref(v.aval)}
         if grown == found:
             return found
         found = grown
+
+
+def _parts_made_later(e: Equation, later: set[Atom]) -> tuple[Sequence[Atom], Sequence[Atom]]:
+    """The results of an equation that are unknown until later, and the references that its staged part uses."""
+    references = [a for a in e.invars if compat.is_ref(a.aval)]
+    if e.primitive not in split_rules.registered:
+        return e.outvars, references
+    unknown = tuple([a in later for a in e.invars])
+    rule = split_rules(e.operation, unknown, None, None)
+    known = rule.known.program  # which may return an operand as it is
+    operand: dict[Atom, Atom] = dict(zip(known.invars, select([not u for u in unknown], e.invars), strict=True))
+    values = [*e.invars, *(operand.get(a, a) for a in known.outvars)]
+    read = {values[i] for i in rule.staged_in}
+    return select(rule.unknown_out, e.outvars), [a for a in references if a in read]
 
 
 class _Splitter:

@@ -304,16 +304,6 @@ def diffrax_forward_mode():
     return loss, (0.5 * jnp.eye(4), X[0, :4])
 
 
-NOT_WITH_REFERENCES = {
-    "compare_policies": "A checkpoint around a scan that writes references is not transposed as by JAX: a part that is not linear remains.",
-    "plan": "It refuses to plan around mutable references, as it says.",
-    **dict.fromkeys(
-        ("find_nan", "find_nan_line", "find_nan_argument", "find_nan_otherwise"),
-        "It refuses to search programs with mutable references, as it says.",
-    ),
-}
-
-
 def nnx_recurrent(is_scaled: bool):
     """A recurrent cell that centres its input, and keeps the mean in mutable arrays that the scan reads and writes."""
     from flax import nnx
@@ -347,14 +337,13 @@ def nnx_recurrent(is_scaled: bool):
     return loss, (params, statistics, jax.random.normal(jax.random.key(2), (5, 6, 16)))
 
 
-@program("flax", **NOT_WITH_REFERENCES)
+@program("flax")
 def flax_nnx_mutable_arrays_in_scan():
     return nnx_recurrent(False)
 
 
 @program(
-    "flax", **NOT_WITH_REFERENCES,
-    check="JAX also saves what it multiplies by the tangent of a reference that has none.",
+    "flax", check="JAX also saves what it multiplies by the tangent of a reference that has none.",
 )  # fmt: skip
 def flax_nnx_scaled_by_mutable_arrays():
     return nnx_recurrent(True)
