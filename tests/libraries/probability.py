@@ -171,7 +171,7 @@ def pyhf_likelihood():
 NO_CHECKPOINT = "JAX differentiates no checkpoint around rules that leave out a tangent, and the report says so."
 
 
-@program("celerite2", compare_policies=NO_CHECKPOINT, plan=NO_CHECKPOINT)
+@program("celerite2", compare_policies=NO_CHECKPOINT)
 def celerite2_likelihood():
     """A Gaussian process by the library's own primitives in C++, whose rules leave out some tangents."""
     jax.config.update("jax_enable_x64", True)

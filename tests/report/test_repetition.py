@@ -113,7 +113,9 @@ def test_iterations_of_a_scan_count_as_layers_do():
 @pytest.mark.large
 def test_advice_on_layers_is_one_piece():
     f, (params, tokens) = models.transformer(12)
-    found = jaxviz.lint(f, params, jax.numpy.tile(tokens, 4))  # more tokens, of which what is saved outweighs the weights
+    found = jaxviz.lint(
+        f, params, jax.numpy.tile(tokens, 4)
+    )  # more tokens, of which what is saved outweighs the weights
     layers, gelu, norm = found[0], found[1], found[2]
     assert layers.rule == "layer-checkpoint"
     assert ", 12 ×: " in layers.head
