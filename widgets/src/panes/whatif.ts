@@ -30,7 +30,7 @@ const HEADS: [SortKey, string, string][] = [
   ["saved", "switch", "switch"],
   ["what", "name", "checkpoint, value"],
   ["peak", "peak", "peak"],
-  ["kept", "kept", "residuals"],
+  ["kept", "kept", "saved"],
   ["work", "work", "work"],
   ["nbytes", "nbytes", "bytes"],
   ["type", "type", "type"],
