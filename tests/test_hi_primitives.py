@@ -8,14 +8,10 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hi_primitives import HiPrim, OnlyReverse
 from jax import lax
 from jax.experimental import hijax
 from jax.interpreters import ad, mlir
-
-try:
-    from jax.experimental.hijax import HiPrim
-except ImportError:  # before 0.12
-    from jax.experimental.hijax import VJPHiPrimitive as HiPrim
 
 import jaxviz
 
@@ -282,22 +278,6 @@ def test_donated_arguments_after_one_of_a_hi_type():
 
 
 # --- without a rule for forward mode ----------------------------------------------------------------------------------
-
-
-class OnlyReverse(HiPrim):
-    def __init__(self, aval):
-        self.in_avals, self.out_aval, self.params = (aval,), aval, {}
-        super().__init__()
-
-    def expand(self, x):
-        return jnp.tanh(x)
-
-    def vjp_fwd(self, nonzeros, x):
-        y = jnp.tanh(x)
-        return y, y
-
-    def vjp_bwd_retval(self, y, ct):
-        return (ct * (1 - y * y),)
 
 
 def only_reverse(x):

@@ -199,7 +199,8 @@ class ResidualSet(Report, Sequence[Residual]):
     @property
     def summary(self) -> str:
         """the gradient of `loss` in `params` saves 0.4 MiB in 4 values; it reads 0.8 MiB of its arguments, which are in memory anyway."""
-        return "; ".join([f"the {self.gradient} saves {self.saved}", *self.saved.remarks])
+        subject = f"the {self.gradient}{',' if ', which' in self.gradient else ''}"
+        return "; ".join([f"{subject} saves {self.saved}", *self.saved.remarks])
 
     @cached_property
     def dummy_nbytes(self) -> int:

@@ -57,8 +57,7 @@ class SavedBytes(Data):
         if self.n_arguments:
             found.append(f"it reads {format_bytes(self.arguments)} of its arguments, which are in memory anyway")
         if self.n_unread:
-            which = "that nothing reads and XLA drops"
-            found.append(f"JAX also saves {format_bytes(self.unread)} {which}")
+            found.append(f"JAX also saves {format_bytes(self.unread)} that nothing reads and XLA drops")
         return tuple(found)
 
 
