@@ -151,7 +151,7 @@ def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyR
 
 def _about(derivation: Derivation, checkpoints: Sequence[CheckpointReport]) -> Iterable[str]:
     primal = derivation.primal
-    if derivation.no_reverse_mode is not None:
+    if derivation.no_reverse_mode is not None or not any(derivation.nonzeros):
         return
     if not has_checkpoints(primal):
         if not any(u.is_opaque for u in derivation.unopened):  # it may contain one
