@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jaxviz.analysis.checkpoints import names_without_effect
 from jaxviz.derivation import Derivation
 from jaxviz.features.residuals.findings import Finding
 from jaxviz.ir.compat import is_float0
@@ -60,7 +61,7 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
             f"{len(unknown):,} of them, {size}, count in full for one device, because XLA's layout "
             "of them is unknown. jaxviz.residuals(..., compile=True) compiles the forward program to find out."
         )
-    notes += [*(note for c in found.checkpoints for note in c.notes), *found.mapped]
+    notes += [*(n.text for n in names_without_effect(found.checkpoints)), *found.mapped]
     return tuple(dict.fromkeys(notes))
 
 

@@ -133,6 +133,9 @@ def hi_primitive_name(params: Mapping[str, Any]) -> str:
     return f"{type(params['_prim']).__name__}{f' of {function}' if function else ''}"
 
 
+_ASKED_OF = name_p, primitives.dot_general_p, primitives.conv_general_dilated_p
+
+
 @dataclass(frozen=True)
 class _AskedOfSome:
     """A checkpoint policy as used by `jax_remat3`: it only decides about names, matrix products and convolutions; everything else is
@@ -141,9 +144,14 @@ class _AskedOfSome:
     __wrapped__: Any
 
     def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Any:
-        if primitive in (name_p, primitives.dot_general_p, primitives.conv_general_dilated_p):
+        if primitive in _ASKED_OF:
             return self.__wrapped__(primitive, *avals, **params)
         return _saves_all(self)
+
+
+def left_out_by(policy: Any, primitive: Any) -> bool:
+    """Whether JAX does not ask a checkpoint policy about an operation, under `jax_remat3`."""
+    return isinstance(policy, _AskedOfSome) and not _saves_all(policy) and primitive not in _ASKED_OF
 
 
 def policy_in_rules(policy: Any) -> Any:
