@@ -97,11 +97,11 @@ _ASIDE = re.compile(r" \(and \d+ other uses?\)")
 
 
 def _keeps(residuals: ResidualSet) -> str:
-    """`saves 33.2 MiB for the backward pass; it reads 9.0 MiB of its arguments, which are in memory anyway`, and what has no effect on that."""
+    """`saves 33.2 MiB for the backward pass; it reads 9.0 MiB of its arguments, which are in memory anyway`, and which policy has no effect."""
     saved = residuals.saved
     what = saved.size if saved.count else "nothing"
     idle = in_short(names_without_effect(residuals.checkpoints))
-    return "; ".join(filter(None, [f"saves {what} for the backward pass", *saved.remarks[:1], idle]))
+    return "; ".join(filter(None, [f"saves {what} for the backward pass", idle, *saved.remarks[:1]]))
 
 
 def _largest(found: Sequence[Sequence[ResidualGroup]], residuals: ResidualSet) -> str:
