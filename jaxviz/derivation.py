@@ -93,6 +93,8 @@ class Derivation:
       out_tree: the structure of the function's results; None if it was given as a program.
       n_results: how many of its results are differentiated; None for all. The other results are an auxiliary output.
       step: the training step that takes this gradient, a `TrainingStep`; None for a function that is not differentiated by another one.
+      not_followed: the gradients that the function takes itself and that are differentiated with it, although it may be a training step:
+        "the gradient of `loss` in `params` under jax.vmap".
       refused: the leaves of the differentiated arguments for which `jax.grad` refuses these: arrays without a derivative.
     """
 
@@ -107,6 +109,7 @@ class Derivation:
     find_wrong_values: Callable[[Program], list[str]] | None = None
     """Runs a forward program and `jax.vjp` on the arguments, and says which values differ; None without arguments that have values."""
     step: Any = None
+    not_followed: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
 
     @cached_property

@@ -268,6 +268,7 @@ def test_other_values_put_back_are_not_those_of_the_gradient():
         return pull(jnp.ones(()))
 
     assert "training step" not in jaxviz.residuals(other, PARAMS, X).summary
+    assert "not followed" in jaxviz.residuals(other, PARAMS, X).notes[0]
 
 
 @newer
@@ -305,6 +306,71 @@ def in_a_branch_of_a_loop(params, x, is_taken):
 @pytest.mark.parametrize("step", [in_a_branch, in_every_branch, in_a_branch_of_a_loop])
 def test_the_backward_pass_of_a_step_may_be_in_a_branch_or_a_loop(step):
     is_about_its_loss(step, (PARAMS, X, jnp.array(True)), jaxviz.residuals(*LOSS, argnums=(0, 1)))
+
+
+def jacobian(params, x):
+    return jax.jacrev(loss, argnums=(0, 1))(params, x), x
+
+
+def pulled_in_a_checkpoint(params, x):
+    value, pull = jax.vjp(loss, params, x)
+    return jax.checkpoint(pull)(jnp.ones(())), value
+
+
+def pulled_in_a_while_loop(params, x):
+    value, pull = jax.vjp(loss, params, x)
+    again = lambda c: (0.5 * c[0], *pull(c[0]))
+    return jax.lax.while_loop(lambda c: c[0] > value, again, (jnp.ones(()), params, x)), value
+
+
+@pytest.mark.parametrize("step", [jacobian, pulled_in_a_checkpoint, pulled_in_a_while_loop])
+def test_the_function_that_vjp_returns_may_be_transformed(step):
+    is_about_its_loss(step, (PARAMS, X), jaxviz.residuals(*LOSS, argnums=(0, 1)))
+
+
+def test_the_loss_of_a_step_may_use_a_reference():
+    def counted(params, x, count):
+        count[...] += 1.0
+        return loss(params, x) / count[...]
+
+    def step(params, x, count):
+        return jax.value_and_grad(counted)(params, x, count)
+
+    args = PARAMS, X, jax.new_ref(jnp.ones(()))
+    found, alone = jaxviz.residuals(step, *args), jaxviz.residuals(counted, *args)
+    assert sorted((r.type, r.nbytes) for r in found) == sorted((r.type, r.nbytes) for r in alone)
+    assert found.gradient == "training step `step`, which takes the gradient of `counted` in `params`"
+    assert jaxviz.memory(step, *args).summary.startswith(f"memory of the {found.gradient}")
+    assert args[-1][...] == 1.0
+
+
+def for_each_example(params, x):
+    return jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, x[:, None])
+
+
+def curved(params, x):
+    return jax.jvp(lambda p: jax.grad(loss)(p, x), (params,), (params,))
+
+
+def asking(params, x):
+    return jax.grad(loss)(params, x) if jnp.sum(x) > 0 else params
+
+
+@pytest.mark.parametrize(
+    ("step", "left"),
+    [
+        (for_each_example, "the gradient of `loss` in `params` under jax.vmap"),
+        (curved, "the gradient of `loss` in `params` that is differentiated again"),
+        (asking, "a gradient in a function whose Python branches on values"),
+    ],
+)
+def test_a_gradient_that_is_not_followed_is_named(step, left):
+    said = f"not followed: {left}. This is about the gradient of `{step.__name__}` in `params` as a whole, a second derivative."
+    reports = [jaxviz.residuals, jaxviz.memory, jaxviz.lint, jaxviz.policies]
+    for report in (*reports, jaxviz.plan_remat) if step is not asking else reports:
+        assert said in " ".join(str(report(step, PARAMS, X)).split())
+    assert said in jaxviz.explore(step, PARAMS, X).view.notes
+    assert said in str(jaxviz.draw(step, PARAMS, X, stage="backward"))
 
 
 WITH_A_COUNT = {"w": 0.1 * jnp.eye(8), "n": jnp.int32(3)}

@@ -22,11 +22,12 @@ from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import partition, program_effects
 from jaxviz.transforms.inline import inlined_where
+from jaxviz.transforms.vmap import Dim, vmap_program
 
 pass_p: Any = Primitive("gradient_pass")
 """The forward or the backward pass of a gradient, while a step is traced."""
 pass_p.multiple_results = True
-pass_p.def_abstract_eval(lambda *_, out_avals, **__: list(out_avals))
+pass_p.def_effectful_abstract_eval(lambda *_, out_avals, effects, **__: (list(out_avals), effects))
 
 
 class NotAnEquation(Exception):
@@ -34,19 +35,36 @@ class NotAnEquation(Exception):
 
     Args:
       mark: of which gradient.
+      how: how it is used, such as "under jax.vmap".
     """
 
-    def __init__(self, mark: int):
-        super().__init__(mark)
+    def __init__(self, mark: int, how: str):
+        super().__init__(mark, how)
         self.mark = mark
+        self.how = how
 
 
-def _transformed(*_: Any, mark: int, **__: Any) -> Any:
-    """A gradient is taken under `jax.vmap` or `jax.jvp`, so its passes are not those of the function."""
-    raise NotAnEquation(mark)
+def _pushed(*_: Any, mark: int, **__: Any) -> Any:
+    """A gradient is differentiated, so its passes are not those of the function."""
+    raise NotAnEquation(mark, "that is differentiated again")
 
 
-batching.primitive_batchers[pass_p] = ad.primitive_jvps[pass_p] = _transformed
+def _mapped(
+    axis: compat.Axis, operands: Sequence[Any], dims: Sequence[Dim], **params: Any
+) -> tuple[Any, Sequence[Dim]]:
+    """A pass under `jax.vmap`: of the residuals of one forward pass, as in `jax.jacrev`, it is a backward pass of the function."""
+    types, n = params["out_avals"], len(operands) - params.get("n_cotangents", 0)
+    if all(d is None for d in dims):
+        return pass_p.bind(*operands, **params), [None] * len(types)
+    if any(d is not None for d in dims[:n]):
+        raise NotAnEquation(params["mark"], "under jax.vmap")
+    params["maps"] = (*params["maps"], (axis, tuple(dims[n:])))
+    params["out_avals"] = tuple([compat.mapped_type(a, 0, axis) for a in types])
+    return pass_p.bind(*operands, **params), [0] * len(types)
+
+
+ad.primitive_jvps[pass_p] = _pushed
+batching.fancy_primitive_batchers[pass_p] = _mapped
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +150,15 @@ class Opening:
         made = Equation(_call(passed), e.invars, (*e.outvars[:n_results], *residuals), e.source)
         if mark == self.mark:
             self.forward[made] = n_results
-        return made, residuals
+        given = dict(zip(passed.invars, e.invars, strict=True))
+        held = zip(passed.outvars[n_results:], residuals, strict=True)
+        return made, tuple([given[a] if compat.is_ref(a.aval) else v for a, v in held])  # a reference is no result
 
     def _backward(self, e: Equation, operands: tuple[Atom, ...]) -> Equation:
         backward = _wanted_of(self.passes[e.params["mark"]].backward, e.params["wanted"])
+        n = len(backward.invars) - e.params["n_cotangents"]
+        for axis, dims in e.params["maps"]:
+            backward = vmap_program(backward, [None] * n + [*dims], axis, to=[0] * len(backward.outvars)).program
         made = Equation(_call(backward), operands, e.outvars, e.source)
         if e.params["mark"] == self.mark:
             self.backward.add(made)
@@ -147,7 +170,8 @@ class Opening:
         if not read:
             operation = with_programs(e.operation, self.program)
             return e if operation is e.operation else replace(e, operation=operation)
-        kind, held = of(e), bodies(e)
+        kind, held = of(e), [b for b in bodies(e) if b.has_results]
+        others = {b.program for b in bodies(e)} - {b.program for b in held}
         n, first = kind.n_fixed(e.operation), held[0].operands[0]
         added = tuple(dict.fromkeys(a for atoms in read.values() for a in atoms))
         changed = []
@@ -158,7 +182,8 @@ class Opening:
             changed.append((program, tuple(new.values())))
         is_read = [any(_reads(program, program.invars[i]) for program, _ in changed) for i in range(n)]
         programs = [_with_inputs(p, (*new, *compress(p.invars, is_read), *p.invars[n:])) for p, new in changed]
-        operation = kind.with_fixed(e.operation, programs, len(added) + sum(is_read))
+        operation = with_programs(e.operation, lambda p: self.program(p) if p in others else p)
+        operation = kind.with_fixed(operation, programs, len(added) + sum(is_read))
         before, fixed, after = partition(e.invars, first, n)
         return Equation(operation, (*before, *added, *compress(fixed, is_read), *after), e.outvars, e.source, e.origin)
 
@@ -170,7 +195,8 @@ def _resolved(atoms: Sequence[Atom], outer: Mapping[Atom, Atom]) -> tuple[Atom, 
 def _fixed_inputs(e: Equation, body: Body, outer: Mapping[Atom, Atom]) -> dict[Atom, Atom]:
     """For the inputs of a body that are the same in each run, the outermost variables that they are."""
     fixed = zip(body.program.invars, body.operands, strict=True)
-    return {v: outer.get(e.invars[i], e.invars[i]) for v, i in islice(fixed, of(e).n_fixed(e.operation))}
+    n = of(e).n_fixed(e.operation) if body.has_results else 0
+    return {v: outer.get(e.invars[i], e.invars[i]) for v, i in islice(fixed, n)}
 
 
 def _read_inside(e: Equation, outer: Mapping[Atom, Atom]) -> Iterator[tuple[Atom, ...]]:
@@ -215,19 +241,21 @@ def _jit() -> Operation:
 
 
 def with_passes_together(program: Program) -> Program:
-    """A step in which each backward pass is in the same program as its forward pass, or in a branch or the body of a scan in it.
+    """A step in which each backward pass is in the same program as its forward pass, or in a branch or the body of a loop in it.
 
-    What `jax.vjp` returns may be a result of a jitted function and an argument of another: these calls are inlined.
+    What `jax.vjp` returns may be a result of a jitted function and an argument of another: these calls are inlined. So are checkpoints, which
+    change nothing where they are not differentiated.
 
     Raises:
       NotAnEquation: a backward pass reads other values than the residuals of a forward pass.
     """
     program = _with_arguments_put_back(program)
     if any(_apart(program)):
-        inlined = inlined_where(program, lambda e: of(e) is JIT and any(_is_apart(p) for _, p in e.programs))
+        is_call = lambda e: of(e) is JIT or of(e).is_checkpoint
+        inlined = inlined_where(program, lambda e: is_call(e) and any(_is_apart(p) for _, p in e.programs))
         program = _with_arguments_put_back(inlined)
     for e in _apart(program):
-        raise NotAnEquation(e.params["mark"])
+        raise NotAnEquation(e.params["mark"], "whose backward pass is apart from its forward pass")
     return program
 
 

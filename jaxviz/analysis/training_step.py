@@ -92,9 +92,9 @@ class TrainingStep:
 @deep_stack
 def trace_training_step(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int] = ()
-) -> TrainingStep | None:
-    """A function as a training step; None where it takes no gradient, or only where its passes are not equations of the step, as under
-    `jax.vmap`.
+) -> TrainingStep | tuple[str, ...]:
+    """A function as a training step; otherwise the gradients that it takes nevertheless, and whose passes are not equations of the step:
+    "the gradient of `loss` in `params` under jax.vmap".
 
     Args:
       f: takes gradients by `jax.grad`, `jax.value_and_grad` or `jax.vjp`, those of jaxviz, or what a library makes of them.
@@ -106,29 +106,36 @@ def trace_training_step(
     """
     *_, is_input = flat_arguments(args, kwargs, wanted)
     call, inputs, info = with_fixed(f, args, kwargs, is_input)
-    left_to_jax: set[int] = set()
+    left_to_jax: dict[int, str] = {}
     while True:
         taken: list[Derivation] = []
+        unknown: list[str] = []
         try:
-            with compat.replaced_vjp(partial(_taken, taken, left_to_jax)):
+            with compat.replaced_vjp(partial(_taken, taken, left_to_jax, unknown)):
                 traced = trace_call(call, inputs, debug_info=info)
             program = with_passes_together(traced.program)
             break
         except NotAnEquation as refused:
-            left_to_jax.add(refused.mark)
+            left_to_jax[refused.mark] = refused.how
     found = {e.params["mark"]: within for e, within in with_holders(program) if e.primitive is pass_p}
-    if not found or program.is_path:
-        return None
+    if program.is_path and (found or left_to_jax or unknown):
+        return (_ON_VALUES,)
+    if not found:
+        return (*(f"the {taken[mark].gradient} {how}" for mark, how in left_to_jax.items()), *unknown)
     size = lambda mark: sum(nbytes(a.aval) for a in taken[mark].linearized.residuals)
     mark = max(found, key=size)
     maps = tuple(e.operation for e in found[mark] if of(e) is SHARD_MAP)
     return TrainingStep(program, tuple(taken), mark, maps, tuple(map(placed_at, inputs)))
 
 
-def step_of(
+_ON_VALUES = "a gradient in a function whose Python branches on values"
+
+
+def taken_gradient(
     f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], derivation: Derivation, argnums: Argnums
-) -> TrainingStep | None:
-    """A function as a training step, if it is one: it takes a gradient, and its result is not a single real number.
+) -> Derivation:
+    """The gradient that a function takes if it is a training step: it takes a gradient, and its result is not a single real number. Otherwise
+    the derivation of the function itself.
 
     A loss whose result is a scalar may take gradients as well, for example in a gradient penalty; it is differentiated itself, unless it
     adds a gradient to a reference. So is a function that is given as a program.
@@ -139,9 +146,14 @@ def step_of(
       argnums: the arguments with respect to which this is differentiated; `()` for none, and then a step is a function like any other.
     """
     is_program = isinstance(f, Program) or not callable(f)
-    if is_program or argnums == () or is_loss(derivation.primal) or derivation.primal.is_path:
-        return None
-    return trace_training_step(f, args, kwargs, positions(f, args, argnums))
+    if is_program or argnums == () or is_loss(derivation.primal):
+        return derivation
+    if derivation.primal.is_path:
+        return replace(derivation, not_followed=(_ON_VALUES,)) if takes_gradient(derivation.primal) else derivation
+    found = trace_training_step(f, args, kwargs, positions(f, args, argnums))
+    if isinstance(found, TrainingStep):
+        return found.gradient
+    return replace(derivation, not_followed=found) if found else derivation
 
 
 def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Derivation:
@@ -149,14 +161,12 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
 
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
-      args, kwargs, argnums: as for `step_of`.
+      args, kwargs, argnums: as for `taken_gradient`.
 
     Raises:
       the errors of `derive`.
     """
-    derivation = derive(f, *args, argnums=argnums, **kwargs)
-    step = step_of(f, args, kwargs, derivation, argnums)
-    return derivation if step is None else step.gradient
+    return taken_gradient(f, args, kwargs, derive(f, *args, argnums=argnums, **kwargs), argnums)
 
 
 def is_loss(program: Program) -> bool:
@@ -256,7 +266,7 @@ def taking_gradient_of(loss: Program, step: TrainingStep) -> Iterator[None]:
         original: Callable[..., Any], fun: Callable[..., Any], *primals: Any, has_aux: bool = False, **options: Any
     ) -> Any:
         call = _Call.of(fun, primals, has_aux, options)
-        if call is None or next(marks) != step.mark:
+        if isinstance(call, str) or next(marks) != step.mark:
             return original(fun, *primals, has_aux=has_aux, **options)
         traced, expected = call.traced, [v.aval for v in step.gradient.primal.invars]
         if [v.aval.str_short() for v in call.program.invars] != [a.str_short() for a in expected]:
@@ -306,18 +316,16 @@ class _Call:
     cond_residuals: CondResiduals
 
     @staticmethod
-    def of(
-        fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, options: Mapping[str, Any]
-    ) -> _Call | None:
-        """None for a call that is left to JAX: of a function whose Python branches on values, or that prints, or with options that are not
-        known here."""
-        if any(options[name] for name in options.keys() - {"saveable_args", "in_nzs", "cond_residuals"}):
-            return None
+    def of(fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, options: Mapping[str, Any]) -> _Call | str:
+        """Why the call is left to JAX, if its function branches on values in Python, or if it has an option that is not known here."""
+        unknown = [name for name in options.keys() - {"saveable_args", "in_nzs", "cond_residuals"} if options[name]]
+        if unknown:
+            return f"with {unknown[0]}"
         info, names = compat.differentiated_debug_info(fun, primals)
         traced = trace_call(fun, primals, has_aux=has_aux, debug_info=info)
         program, consts = _closed(traced.program, names)
-        if program.is_path or any(map(compat.is_real_effect, program.effects)):
-            return None
+        if program.is_path:
+            return "whose Python branches on values"
         tree = jax.tree.structure(primals)
         asked = options.get("in_nzs")
         differentiated = [True] * tree.num_leaves if asked is None else compat.flags(asked, tree, "in_nzs")
@@ -328,12 +336,14 @@ class _Call:
 
 
 def _taken(
-    taken: list[Derivation], left_to_jax: Collection[int], original: Callable[..., Any], fun: Callable[..., Any],
-    *primals: Any, has_aux: bool = False, **options: Any,
+    taken: list[Derivation], left_to_jax: Collection[int], unknown: list[str], original: Callable[..., Any],
+    fun: Callable[..., Any], *primals: Any, has_aux: bool = False, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The result of `jax.vjp`, with its passes as one equation each."""
     call = _Call.of(fun, primals, has_aux, options)
-    if call is None:
+    if isinstance(call, str):
+        info, _ = compat.differentiated_debug_info(fun, primals)
+        unknown.append(f"the gradient of `{info.func_name}` {call}")
         given: tuple[Any, ...] = original(fun, *primals, has_aux=has_aux, **options)
         return given
     traced, program, consts, nonzeros = call.traced, call.program, call.consts, call.nonzeros
@@ -345,13 +355,17 @@ def _taken(
     if mark in left_to_jax:
         given = original(fun, *primals, has_aux=has_aux, **options)
         return given
-    known = _BackwardPass(traced, derivation, nonzeros, mark)
+    known, operands = _BackwardPass(traced, derivation, nonzeros, mark), (*consts, *traced.leaves)
+    residuals = derivation.linearized.residuals
+    places: dict[Atom, int] = {v: i for i, v in enumerate(program.invars)}
     outs = pass_p.bind(
-        *consts, *traced.leaves, mark=mark, is_forward=True, n_results=n, out_avals=_types(derivation.forward.outvars),
-        from_inputs=tuple([None if i is None else len(consts) + i for i in known.from_argument]),
+        *operands, mark=mark, is_forward=True, n_results=n, out_avals=_types(derivation.forward.outvars),
+        effects=derivation.forward.effects, from_inputs=tuple(map(places.get, residuals)),
     )  # fmt: skip
     value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
-    pull = vjp_of(known, jax.tree.structure(primals), traced.out_tree, outs[n:], call.saveable)
+    pairs = zip(residuals, outs[n:], strict=True)
+    saved = [operands[places[a]] if compat.is_ref(a.aval) else x for a, x in pairs]  # a reference is no result
+    pull = vjp_of(known, jax.tree.structure(primals), traced.out_tree, saved, call.saveable)
     return (value, pull, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, pull)
 
 
@@ -373,14 +387,15 @@ class _BackwardPass(Transposable):
     ) -> tuple[Iterator[Any], Mask, Any]:
         """See `Transposable`; a zero is written out."""
         if logs:
-            raise NotAnEquation(self.mark)
+            raise NotAnEquation(self.mark, "with logs")
         given = [compat.zeros(ct.aval) if compat.is_zero(ct) else ct for ct in cts]
         of_arguments = self.derivation.reached[len(self.derivation.reached) - len(self.nonzeros_in) :]
         reached = [r for r, nonzero in zip(of_arguments, self.nonzeros_in, strict=True) if nonzero]
         of_reached = tuple([w for w, r in zip(wanted, reached, strict=True) if r])
         types = _types(self.derivation.backward.outvars)
         outs = pass_p.bind(
-            *residuals, *given, mark=self.mark, is_forward=False, n_cotangents=len(given), wanted=of_reached,
+            *residuals, *given, mark=self.mark, is_forward=False, n_cotangents=len(given), wanted=of_reached, maps=(),
+            effects=self.derivation.backward.effects,
             out_avals=tuple([t for t, w in zip(types, of_reached, strict=True) if w]),
         )  # fmt: skip
         return iter(outs), tuple([w and r for w, r in zip(wanted, reached, strict=True)]), None

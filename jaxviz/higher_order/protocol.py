@@ -65,12 +65,12 @@ class HigherOrder:
         return 0, 0
 
     def n_fixed(self, operation: Operation) -> int:
-        """How many of the first inputs of each body get the same operand in each run, among branches and iterations, and can be replaced by
-        others; see `with_fixed`."""
+        """How many of the first inputs of each body with the equation's results get the same operand in each run, among branches and
+        iterations, and can be replaced by others; see `with_fixed`."""
         return 0
 
     def with_fixed(self, operation: Operation, programs: Sequence[Program], n: int) -> Operation:
-        """The operation with other bodies, whose first `n` inputs are such ones."""
+        """The operation with other bodies of that kind, whose first `n` inputs are such ones."""
         raise NotImplementedError
 
     def trip_count(self, operation: Operation) -> int | None:

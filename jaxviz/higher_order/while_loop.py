@@ -97,6 +97,14 @@ class _WhileKind(HigherOrder):
     def carry(self, operation: Operation) -> tuple[int, int]:
         return While(operation).sizes[1], len(operation.out_avals)
 
+    def n_fixed(self, operation: Operation) -> int:
+        return While(operation).sizes[1]
+
+    def with_fixed(self, operation: Operation, programs: Sequence[Program], n: int) -> Operation:
+        (body,) = programs
+        loop = While(operation)
+        return loop.like(loop.condition, loop.sizes[0], body, n)
+
     def trip_count(self, operation: Operation) -> None:
         return None
 

@@ -186,6 +186,49 @@ def in_two_branches(params, momentum, batch):
     return *updated(params, momentum, gradient), value
 
 
+def by_jacobian(params, momentum, batch):
+    """The backward pass is mapped over the results, for two scales of each."""
+    out, pull = jax.vjp(lambda p: jnp.mean(predict(p, batch["x"]), 0), params)
+    (jacobian,) = jax.vmap(jax.vmap(pull, in_axes=1))(jnp.stack([jnp.eye(4), 2.0 * jnp.eye(4)]))
+    return *updated(params, momentum, jax.tree.map(lambda j: jnp.sum(j, (0, 1)), jacobian)), out
+
+
+def in_checkpoints(params, momentum, batch):
+    value, pull = jax.checkpoint(lambda p: jax.vjp(lambda p: loss(p, batch), p))(params)
+    (gradient,) = jax.checkpoint(pull)(jnp.ones_like(value))
+    return *updated(params, momentum, gradient), value
+
+
+def in_a_while_loop(params, momentum, batch):
+    """The condition takes a gradient as well."""
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+    goes_on = lambda c: jnp.sum(jax.grad(lambda w: jnp.sum(w**2))(c[1][0])) + c[0] < 20.0
+    again = lambda c: (c[0] + 1.0, jax.tree.map(jnp.add, c[1], pull(c[0])[0]))
+    return lax.while_loop(goes_on, again, (value, params)), value
+
+
+def with_statistics(params, momentum, batch):
+    """The function reads and writes a reference from outside, and prints."""
+    mean = jax.new_ref(jnp.zeros(()))
+
+    def centred(params):
+        out = predict(params, batch["x"])
+        mean[...] = 0.9 * mean[...] + 0.1 * lax.stop_gradient(out.mean())
+        jax.debug.callback(lambda x: None, out.mean())
+        return jnp.mean((out - mean[...] - batch["y"]) ** 2)
+
+    value, gradient = jax.value_and_grad(centred)(params)
+    return *updated(params, momentum, gradient), value, mean[...]
+
+
+def read_in_a_checkpoint(params, momentum, batch):
+    """The reference is a residual."""
+    scale = jax.new_ref(jnp.full((), 2.0))
+    gradient = jax.grad(jax.checkpoint(lambda p: loss(p, batch) * scale[...]))(params)
+    scale[...] = 0.0
+    return updated(params, momentum, gradient)
+
+
 def by_jaxviz(params, momentum, batch):
     value, gradient = jaxviz.value_and_grad(loss)(params, batch)
     return *updated(params, momentum, gradient), value
@@ -214,7 +257,8 @@ def recomputing(params, momentum, batch):
 STEPS = (
     plain, aux, closed_over, jitted, two_arguments, by_vjp, accumulated, two_gradients, penalized, on_devices,
     exchanging, unread, forward_and_backward, through_jit, taken_apart, into_references, some_wanted,
-    in_a_branch, in_a_branch_of_a_loop, by_jaxviz, by_jaxviz_in_jit, by_the_vjp_of_jaxviz, recomputing,
+    in_a_branch, in_a_branch_of_a_loop, by_jaxviz, by_jaxviz_in_jit, by_the_vjp_of_jaxviz, recomputing, by_jacobian,
+    in_checkpoints, in_a_while_loop, with_statistics, read_in_a_checkpoint,
 )  # fmt: skip
 
 
@@ -238,7 +282,7 @@ def test_a_step_with_its_passes_as_equations_gives_what_jax_gives(step):
     "step",
     [
         plain, aux, jitted, accumulated, through_jit, into_references, some_wanted, in_a_branch, in_a_branch_of_a_loop,
-        in_two_branches, by_jaxviz, recomputing,
+        in_two_branches, by_jaxviz, recomputing, by_jacobian, in_a_while_loop,
     ],
     ids=lambda f: f.__name__,
 )  # fmt: skip
@@ -335,7 +379,8 @@ def test_compiled_memory_of_a_step_with_several_gradients():
 
 @pytest.mark.parametrize("step", [other_argument, in_two_loops], ids=lambda f: f.__name__)
 def test_a_pass_that_is_not_one_equation_is_left_to_jax(step):
-    assert trace_training_step(step, (W, W, BATCH), {}) is None
+    (left,) = trace_training_step(step, (W, W, BATCH), {})
+    assert left.endswith(" whose backward pass is apart from its forward pass")
 
     def both(params, momentum, batch):
         return step(*plain(params, momentum, batch), batch)
@@ -370,7 +415,7 @@ def test_an_argument_of_the_step_that_the_function_closes_over_has_its_name(grad
 
 def test_what_was_traced_before_is_traced_again():
     jitted(jax.tree.map(jnp.copy, W), jax.tree.map(jnp.copy, W), BATCH)
-    assert trace_training_step(jitted, (W, W, BATCH), {}) is not None
+    assert trace_training_step(jitted, (W, W, BATCH), {})
 
 
 def test_afterwards_jax_is_as_it_was():
@@ -411,9 +456,9 @@ def test_threads_that_overlap_leave_jax_as_it_was():
 
 
 def test_what_is_no_step():
-    assert trace_training_step(loss, (W, BATCH), {}) is None
+    assert trace_training_step(loss, (W, BATCH), {}) == ()
     mapped = lambda params, batch: jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, batch)
-    assert trace_training_step(mapped, (W, BATCH), {}) is None
+    assert trace_training_step(mapped, (W, BATCH), {}) == ("the gradient of `loss` in `params` under jax.vmap",)
     assert "gradient of `mapped` in" not in jaxviz.memory(loss, W, BATCH).summary
     assert jaxviz.memory(mapped, W, BATCH).step is None
 

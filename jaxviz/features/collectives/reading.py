@@ -27,7 +27,7 @@ from jaxviz.features.compiled_memory.module import Module
 from jaxviz.features.compiled_memory.places import Place, Places
 from jaxviz.features.compiled_memory.reading import names_of_results
 from jaxviz.features.memory.timeline import donated_by
-from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.higher_order import is_loop, is_scan, scan_length
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -142,7 +142,7 @@ def read_collectives(
     replicated = sorted(find_replicated(causes, list(results), mesh), key=lambda r: -r.nbytes) if is_known else []
     notes = (
         *_notes(made),
-        *no_gradient_note(derivation),
+        *gradient_note(derivation),
         *unopened_note([u for u in derivation.unopened if u.name not in _ASKS]),
     )
     return Collectives(

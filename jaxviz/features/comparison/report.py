@@ -13,7 +13,7 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import location_of, with_holders
 from jaxviz.derivation import STAGES, Argnums, Derivation, derive
 from jaxviz.features.comparison.alignment import Alignment, align
-from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import JaxvizError, NoRuleError
 from jaxviz.ir.expressions import expression_at, shortened_expression
@@ -215,7 +215,7 @@ class Comparison(Report):
         look into."""
         found = dict.fromkeys((*self.before.unopened, *self.after.unopened))
         is_step = any(d.step is not None for d in (self.before, self.after))
-        no_gradient = dict.fromkeys(note for d in (self.before, self.after) for note in no_gradient_note(d))
+        no_gradient = dict.fromkeys(note for d in (self.before, self.after) for note in gradient_note(d))
         _ = self.alignments
         left_out = (f"Not compared: {_LABELS[stage]}. {error}" for stage, error in self._left_out.items())
         return (*[_ONLY_GRADIENTS] * is_step, *left_out, *no_gradient, *unopened_note(tuple(found)))

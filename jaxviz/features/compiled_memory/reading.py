@@ -29,7 +29,7 @@ from jaxviz.features.compiled_memory.op_names import OpNames
 from jaxviz.features.compiled_memory.places import Makers, Places
 from jaxviz.features.compiled_memory.report import CompiledMemory, Held, Moment, largest_first
 from jaxviz.features.memory.timeline import MemoryTimeline, donated_by
-from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import counting
@@ -178,7 +178,7 @@ def read_memory(
     """
     derivation = lowering.derivation
     name = derivation.primal.name if places.opened is None else places.opened.program.name
-    notes = *no_gradient_note(derivation), *unopened_note(derivation.unopened)
+    notes = *gradient_note(derivation), *unopened_note(derivation.unopened)
     return memory_of(program_of(lowering), places, name, about, results, n_devices, notes)
 
 

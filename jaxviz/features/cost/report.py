@@ -22,7 +22,7 @@ from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import Part, parts, repeats, total_of, weight
 from jaxviz.features.cost.rows import PASSES, CostGroup, CostOfRows, Pass, Row
 from jaxviz.features.cost.timings import Stopwatch, Timings
-from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.higher_order import is_choice, is_loop, is_scan
 from jaxviz.higher_order.others import RUNS
 from jaxviz.ir import compat
@@ -368,13 +368,13 @@ def _report_of_step(d: Derivation, inputs: tuple[Any, ...]) -> CostReport:
 
 def _report(d: Derivation, inputs: tuple[Any, ...] | None) -> CostReport:
     programs: list[tuple[Pass, Program]] = [("forward", d.forward)]
-    notes = [*no_gradient_note(d)]
+    notes = [*gradient_note(d)]
     try:
         programs.append(("backward", d.backward))
     except EquationError as error:
         notes.append(
             "Only the forward pass is counted."
-            if notes
+            if d.no_reverse_mode is not None
             else f"There is no backward program, so only the forward pass is counted: {error}"
         )
     notes += unopened_note(find_unopened(d.derivable, opened=RUNS))

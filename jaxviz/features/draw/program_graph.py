@@ -24,6 +24,7 @@ from jaxviz.features.draw.labels import (
     stage_title,
     summary,
 )
+from jaxviz.features.residuals.notes import not_followed_note
 from jaxviz.higher_order import Body, bodies, carried, is_choice
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import DropVar, Equation, Program, Var
@@ -126,12 +127,13 @@ class _Builder:
             name = subject.name
         else:
             name = subject.primal.name if self.programs.keys() == {"primal"} else subject.title.replace("`", "")
+        about = () if isinstance(subject, Program) else not_followed_note(subject)
         return Graph(
             printable(name, 80),
             tuple(self.canvas.boxes),
             tuple(self.canvas.frames),
             lines,
-            (*self.canvas.notes(self.depth), *unopened_note(find_unopened(self.programs.values()))),
+            (*self.canvas.notes(self.depth), *about, *unopened_note(find_unopened(self.programs.values()))),
         )
 
     # --- names --------------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
         saved,
         least,
         few,
-        (*subject.found.why_none, *unopened_note(derivation.unopened)),
+        (*subject.found.on_gradient, *unopened_note(derivation.unopened)),
     )
 
 

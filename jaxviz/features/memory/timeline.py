@@ -20,7 +20,7 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.displays import display
 from jaxviz.features.memory.model import KINDS, Kind, Live, Model, Step
-from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.higher_order import of
 from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.higher_order.jit import JIT
@@ -230,7 +230,7 @@ class MemoryTimeline(Report):
         """Why there is no gradient, and what the model leaves out: of an equation that is not opened it has only the operands and the
         results."""
         unknown = self.model.layouts.unknown if self.model.layouts is not None else ""
-        return (*no_gradient_note(self.derivation), *unopened_note(self.derivation.unopened), *filter(None, [unknown]))
+        return (*gradient_note(self.derivation), *unopened_note(self.derivation.unopened), *filter(None, [unknown]))
 
     @property
     def about(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.budgets import free_memory, least_budget, least_size, read_budget, read_share, read_size
-from jaxviz.analysis.training_step import step_of
+from jaxviz.analysis.training_step import taken_gradient
 from jaxviz.derivation import Argnums
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.exhaustive import bound_within
@@ -21,7 +21,7 @@ from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
-from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
@@ -102,9 +102,9 @@ def plan_remat(
     transfers = read_offload(offload)
     with counting("planning"), collector_paused():
         call, derivation = Call.traced(_aside(f) if has_aux else f, args, kwargs, argnums)
-        step = step_of(f, args, kwargs, derivation, argnums) if not has_aux else None
-        if step is not None:
-            call, derivation = replace(call, name=step.gradient.primal.name), step.gradient
+        if not has_aux:
+            derivation = taken_gradient(f, args, kwargs, derivation, argnums)
+            call = replace(call, name=derivation.primal.name)
         planning = Planning(Search(derivation, recompute_collectives, transfers), call)
         if bounds:
             _check_checkpoints(planning.search)
@@ -145,7 +145,7 @@ class Planning:
         moves = (search.offload.note,) if search.offload is not None and after.offloaded else ()
         unrolled = (_UNROLLED,) if trial is not None and search.is_unrolled(trial.form.regions) else ()
         about = (
-            *moves, *no_gradient_note(search.plain), *unopened_note(search.plain.unopened), *notes, *effects, *unrolled
+            *moves, *gradient_note(search.plain), *unopened_note(search.plain.unopened), *notes, *effects, *unrolled
         )  # fmt: skip
         saved = saved_by(search, trial.form) if trial is not None else None
         return RematPlan(

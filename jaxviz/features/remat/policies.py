@@ -12,7 +12,7 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.derivation import Argnums, Derivation
 from jaxviz.features.remat.set_policy import has_checkpoints
 from jaxviz.features.remat.without_effect import without_effect
-from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.higher_order import of
 from jaxviz.ir.boundary import api_boundary
@@ -146,7 +146,7 @@ def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyR
         derivation.primal.name,
         checkpoints,
         derivation.residuals,
-        (*no_gradient_note(derivation), *unopened_note(derivation.unopened), *notes, *_about(derivation, checkpoints)),
+        (*gradient_note(derivation), *unopened_note(derivation.unopened), *notes, *_about(derivation, checkpoints)),
     )
 
 

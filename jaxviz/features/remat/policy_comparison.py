@@ -30,7 +30,7 @@ from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.planning import plan_remat
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
-from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.features.residuals.saved_bytes import SavedBytes
 from jaxviz.higher_order import of
@@ -278,7 +278,7 @@ class PolicyComparison(Report):
     def notes(self) -> tuple[str, ...]:
         """Policies that JAX refuses, and parts of the function in which the policies are not set."""
         plain = self.without.derivation
-        return (*self.refused, *no_gradient_note(plain), *unopened_note(plain.unopened))
+        return (*self.refused, *gradient_note(plain), *unopened_note(plain.unopened))
 
     @property
     def summary(self) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def notes_of(found: ResidualSet) -> tuple[str, ...]:
     """See `ResidualSet.notes`."""
-    notes = [*found.why_none, *unopened_note(found.unopened)]
+    notes = [*found.on_gradient, *unopened_note(found.unopened)]
     if found.dummy_nbytes:
         n = sum(bool(r.dummies) for r in found)
         notes.append(
@@ -69,11 +69,27 @@ def why_nothing_is_kept(derivation: Derivation) -> tuple[str, ...]:
     """Why a gradient saves nothing, in a sentence."""
     linear = "Every operation is linear in the differentiated arguments, so the gradient saves no values."
     none = "argnums selects no argument that has a gradient, so nothing is differentiated."
-    return no_gradient_note(derivation) or (linear if any(derivation.nonzeros) else none,)
+    why = _no_gradient(derivation) or (linear if any(derivation.nonzeros) else none,)
+    return (*not_followed_note(derivation), *why)
 
 
-def no_gradient_note(derivation: Derivation) -> tuple[str, ...]:
-    """Why there is no gradient, or why it is zero, in a sentence; otherwise empty, also if none is asked for, as with `argnums=()`."""
+def gradient_note(derivation: Derivation) -> tuple[str, ...]:
+    """Which gradient it is if the function takes one itself, and why there is none, or why it is zero, a sentence each; otherwise empty."""
+    return (*not_followed_note(derivation), *_no_gradient(derivation))
+
+
+def not_followed_note(derivation: Derivation) -> tuple[str, ...]:
+    """The gradients that a function takes itself, and in which it is not a training step."""
+    if not derivation.not_followed:
+        return ()
+    again = ", a second derivative" if any(derivation.nonzeros) and derivation.no_reverse_mode is None else ""
+    return (
+        f"not followed: {listed(derivation.not_followed)}. This is about the {derivation.gradient} as a whole{again}.",
+    )
+
+
+def _no_gradient(derivation: Derivation) -> tuple[str, ...]:
+    """Why there is no gradient, or why it is zero; empty also if none is asked for, as with `argnums=()`."""
     primal, parts = derivation.primal, derivation.linearized
     inputs = zip(primal.arg_names, primal.in_avals, derivation.nonzeros, strict=True)
     typed = [(name or "an argument", aval, nonzero) for name, aval, nonzero in inputs]

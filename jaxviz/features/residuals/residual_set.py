@@ -24,7 +24,7 @@ from jaxviz.features.residuals.findings import (
     finding,
     largest_first,
 )
-from jaxviz.features.residuals.notes import no_gradient_note, notes_of, why_nothing_is_kept
+from jaxviz.features.residuals.notes import gradient_note, notes_of, why_nothing_is_kept
 from jaxviz.features.residuals.residual import Dummy, Kind, Residual, ResidualGroup
 from jaxviz.features.residuals.saved_bytes import SavedBytes, saved_bytes
 from jaxviz.features.residuals.totals import NO_SCOPE, Total, path_totals, per_device, totals
@@ -71,7 +71,8 @@ class ResidualSet(Report, Sequence[Residual]):
       on_devices: whether the function runs on more than one device.
       find_unopened: finds `unopened`, when it is first read.
       finders: the same for `duplicates`, `invariant` and `forced`.
-      why_none: a sentence that says why there are no residuals, or no gradient that reads them; empty otherwise.
+      on_gradient: sentences that say which gradient it is, if the function takes one itself, and why there are no residuals, or no
+        gradient that reads them; empty otherwise.
     """
 
     function: str
@@ -82,7 +83,7 @@ class ResidualSet(Report, Sequence[Residual]):
     on_devices: bool = False
     find_unopened: Callable[[], tuple[Unopened, ...]] = tuple
     finders: Mapping[str, Callable[[], tuple[Finding, ...]]] = field(default_factory=dict)
-    why_none: tuple[str, ...] = ()
+    on_gradient: tuple[str, ...] = ()
 
     @overload
     def __getitem__(self, index: int) -> Residual: ...
@@ -373,7 +374,7 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
         "forced": partial(find_forced, made, parts.residuals, site),
     }
     checkpoints, mapped = report_checkpoints(derivation), _mapped(derivation.primal)
-    why_none = no_gradient_note(derivation) if made else why_nothing_is_kept(derivation)
+    on_gradient = gradient_note(derivation) if made else why_nothing_is_kept(derivation)
     return ResidualSet(
         derivation.primal.name,
         derivation.about,
@@ -383,7 +384,7 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
         on_devices,
         lambda: derivation.unopened,
         finders,
-        why_none,
+        on_gradient,
     )
 
 

@@ -55,9 +55,9 @@ def lowering_of(program):
 
 def step_of_program(program, derivation):
     from jaxviz.analysis.lowering import lower_step
-    from jaxviz.analysis.training_step import step_of
+    from jaxviz.analysis.training_step import taken_gradient
 
-    step = step_of(program, PROGRAMS[program], {}, derivation, 0)
+    step = taken_gradient(program, PROGRAMS[program], {}, derivation, 0).step
     return None if step is None else lower_step(step, step.opened())
 
 
