@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hi_primitives import HiPrim, OnlyReverse
 from jax import lax
+from jax._src import hijax as types_of_jax
 from jax.experimental import hijax
 from jax.interpreters import ad, mlir
 
@@ -253,6 +254,42 @@ def test_an_argument_of_a_hi_type_is_one_of_the_compiled_program():
     assert rows == [("bias", 32), ("weights", 32), ("weights", 32), ("x", 16)]
     assert "compiling" in jaxviz.compile_cost(quantized_loss, *args, argnums=1).summary
     assert "no collectives" in jaxviz.collectives(quantized_loss, *args, argnums=1).summary
+
+
+mutable = pytest.mark.skipif(not hasattr(types_of_jax, "Box"), reason="JAX has no mutable hi type since 0.11.1")
+
+
+def counted(w, x, seen):
+    """What is seen is in a value of a mutable hi type, which a scan reads and writes."""
+    box = types_of_jax.new_box()
+    types_of_jax.box_set(box, seen)
+
+    def step(total, x):
+        types_of_jax.box_set(box, 0.9 * types_of_jax.box_get(box) + 0.1 * lax.stop_gradient(jnp.log(x)))
+        return total + jnp.sum((w * x - types_of_jax.box_get(box)) ** 2), None
+
+    return lax.scan(step, 0.0, jnp.stack([x, x]))[0]
+
+
+@mutable
+@pytest.mark.parametrize("given", ["seen", "x"])
+def test_a_search_for_a_nan_follows_a_mutable_hi_type(given):
+    args = {"w": jnp.ones(3), "x": jnp.arange(1.0, 4.0), "seen": jnp.zeros(3)}
+    assert jaxviz.find_nan(counted, *args.values()) is None
+    args[given] = args[given].at[1].set(jnp.nan if given == "seen" else -1.0)
+    found = jaxviz.find_nan(counted, *args.values())
+    assert found.results == ("the loss", "the gradient in w")
+    assert "argument seen" in str(found) if given == "seen" else found.born.expression == "jnp.log(x)"
+
+
+@mutable
+def test_a_rule_beside_a_mutable_hi_type_is_not_lowered_away():
+    def loss(x, seen):
+        return counted(squared(x), x, seen)
+
+    found = jaxviz.find_nan(loss, X, jnp.full(3, jnp.nan))
+    assert "has a rule of its own" in " ".join(str(found).split())
+    assert found.results == ("the result",)
 
 
 def test_a_residual_of_a_hi_type_weighs_what_it_consists_of():

@@ -24,12 +24,18 @@ def on_copies(program: Program, inputs: Sequence[Any]) -> tuple[Program, list[An
 
 
 def uses_references(program: Program) -> bool:
-    """Whether a program reads, writes or makes a mutable reference, also in programs that it runs."""
+    """Whether a program reads, writes or makes a mutable reference, or a value of a mutable hi type, also in programs that it runs."""
     return any(map(_uses_reference, program.equations))
 
 
 def _uses_reference(e: Equation) -> bool:
-    return compat.touches_ref(e.operation) or any(uses_references(body.program) for body in bodies(e))
+    is_one = compat.touches_ref(e.operation) or compat.touches_mutable(e.operation)
+    return is_one or any(uses_references(body.program) for body in bodies(e))
+
+
+def uses_mutable_types(program: Program) -> bool:
+    """Whether a program uses a value of a mutable hi type, also in programs that it runs."""
+    return any(compat.touches_mutable(e.operation) for _, e in program.walk())
 
 
 def repeated_references(program: Program) -> Iterator[Equation]:
@@ -43,14 +49,14 @@ def repeated_references(program: Program) -> Iterator[Equation]:
 
 
 def on_values(program: Program) -> tuple[Program, tuple[Any, ...]]:
-    """A program without references, which computes the same.
+    """A program without references and mutable hi types, which computes the same; with such types it has no hi-primitive at all.
 
     Returns:
       a program: what is in the references that the given one closes over, inputs → results, what is then in these references, and in those
         among the inputs; an input that is a reference is what is in it. And the references that it closes over.
     """
     taking, refs = with_refs_as_inputs(program)
-    made = read_jaxpr(compat.without_refs(taking.jaxpr))
+    made = read_jaxpr(compat.without_refs(taking.jaxpr, lower=uses_mutable_types(taking)))
     info = compat.derived_debug_info(program.debug_info, taking.arg_names, len(made.outvars))
     return replace(made, debug_info=info), tuple(refs.values())
 

@@ -352,13 +352,7 @@ def flax_nnx_scaled_by_mutable_arrays():
 NO_CHECKPOINT = "JAX allows no checkpoint around the effects of variables under hijax, and the report says so."
 
 
-NOT_SEARCHED = "A search for a NaN that is there does not know values of mutable hi types."
-
-
-@program(
-    "flax", compare_policies=NO_CHECKPOINT, plan=NO_CHECKPOINT, find_nan_line=NOT_SEARCHED,
-    find_nan_otherwise=NOT_SEARCHED,
-)  # fmt: skip
+@program("flax", compare_policies=NO_CHECKPOINT, plan=NO_CHECKPOINT)
 def flax_nnx_hijax_variables():
     """Statistics in variables that JAX sees as values of a mutable hi type."""
     from flax import nnx

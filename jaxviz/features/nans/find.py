@@ -32,7 +32,7 @@ from jaxviz.features.nans.names import Names
 from jaxviz.features.nans.report import NanReport, Passed, Ran, remembered
 from jaxviz.features.nans.run import Run, is_inexact, kinds_of_all, run_program, without_nans
 from jaxviz.features.nans.search import Birth, Level, Search, Steps
-from jaxviz.higher_order import carried, is_call, is_choice, is_loop, of
+from jaxviz.higher_order import bodies, carried, is_call, is_choice, is_loop, of
 from jaxviz.higher_order.while_loop import with_one_predicate
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -45,7 +45,7 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.page.texts import first_line
 from jaxviz.progress import counting
 from jaxviz.report.tables import type_text
-from jaxviz.runtime.references import on_values, repeated_references, uses_references
+from jaxviz.runtime.references import on_values, repeated_references, uses_mutable_types, uses_references
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import Builder, partition, select, with_results
 from jaxviz.transforms.flags import INFINITE, NAN, flag_program
@@ -370,11 +370,22 @@ def _on_values(alone: _Subject) -> _Subject:
     )  # fmt: skip
 
 
+def _has_own_rule(e: Equation) -> bool:
+    """Whether it calls a hi-primitive, which JAX differentiates by a rule of its own."""
+    is_high = compat.is_high_equation(e.primitive, e.operation.in_avals, e.operation.params)
+    return is_high and not bodies(e) and not compat.touches_mutable(e.operation)
+
+
 def _check_gradient_as_on_values(d: Derivation) -> None:
     """Raises an error if JAX may compute another gradient of a function than it does of the same function on values."""
     for e in repeated_references(d.primal):
         raise NoRuleError(
             f"{describe_equation(e)} uses a mutable reference, which JAX may read and write again in the backward pass."
+        )
+    ruled = (e for _, e in d.primal.walk() if _has_own_rule(e)) if uses_mutable_types(d.primal) else ()
+    for e in ruled:
+        raise NoRuleError(
+            f"{describe_equation(e)} has a rule of its own, which find_nan does not follow beside a value of a mutable type."
         )
     for program in (d.forward, d.backward) if d.linear.outvars else (d.forward,):
         for _, e in program.walk():

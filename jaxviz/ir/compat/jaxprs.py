@@ -214,9 +214,13 @@ def check_no_aliased_refs(debug_info: Any, avals: Sequence[Any], args: Sequence[
         api_util.check_no_aliased_ref_args(lambda: debug_info, list(avals), list(args))
 
 
-def without_refs(jaxpr: Any) -> Any:
-    """A closed jaxpr in which each reference is its value: a result besides what it returns is what is then in each that it takes."""
-    return _discharge.discharge_state(jaxpr, lower=False)
+def without_refs(jaxpr: Any, lower: bool) -> Any:
+    """A closed jaxpr in which each reference is its value: a result besides what it returns is what is then in each that it takes.
+
+    Args:
+      lower: whether hi-primitives are lowered as well, so that no value of a hi type is left.
+    """
+    return _discharge.discharge_state(jaxpr, lower=lower)
 
 
 def kind_of_ref(aval: Any) -> Any:
@@ -227,6 +231,11 @@ def kind_of_ref(aval: Any) -> Any:
 def touches_ref(operation: Operation) -> bool:
     """Whether an operation takes or makes a mutable reference. One that it makes and uses inside is not visible outside."""
     return any(map(is_ref, operation.in_avals)) or any(map(is_ref, operation.out_avals))
+
+
+def touches_mutable(operation: Operation) -> bool:
+    """Whether an operation takes or makes a value of a mutable hi type."""
+    return any(getattr(a, "has_qdd", False) for a in (*operation.in_avals, *operation.out_avals))
 
 
 def is_array(x: Any) -> bool:
