@@ -215,7 +215,8 @@ def _pull_back(
 
 def _evaluate(backward: Program, inputs: list[Any]) -> list[Any]:
     try:
-        return evaluate(backward, inputs)
+        with compat.in_transpose():
+            return evaluate(backward, inputs)
     except RuntimeError as error:
         gone = [jax.typeof(r).str_short(short_dtypes=True) for r in inputs if is_deleted(r)]
         if gone:

@@ -112,6 +112,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "source_info_util.is_user_filename": Name("whether a file is neither jax's nor Python's"),
     "source_info_util.raw_frame_to_frame": Name("the lines and columns of a frame"),
     "source_info_util.new_source_info": Name("the source of an equation without a line"),
+    "source_info_util.transform_name_stack": Name("marking the equations of a backward pass"),
     "source_info_util.reset_name_stack": Name("tracing without the surrounding scopes"),
     "source_info_util.user_context": Name("gives equations the line of the equation that they are evaluated from"),
     "source_info_util.user_frames": Name("the user's frames of an equation"),

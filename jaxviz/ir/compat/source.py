@@ -125,6 +125,11 @@ def is_transposed(source: Any) -> bool:
     return any(isinstance(item, _source.Transform) and item.name == "transpose" for item in stack)
 
 
+def in_transpose() -> Any:
+    """Within it JAX traces equations as those of a backward pass, which `is_transposed` then finds in a function that it has traced."""
+    return _source.transform_name_stack("transpose")
+
+
 def within_scopes(source: Any, outer: Any) -> Any:
     """The source of an equation that is taken out of an enclosing one, with that one's scopes added.
 

@@ -191,6 +191,8 @@ def test_what_is_compiled():
 
     assert about(train_step, x, x) == "training step `train_step`"
     assert about(jax.jit(train_step), x, x) == "training step `train_step`"
+    for take in (jaxviz.grad(loss), jaxviz.jit(jaxviz.grad(loss))):
+        assert about(lambda w, x, take=take: w - 0.1 * take(w, x), x, x) == "training step `<lambda>`"
 
     def features(w, x):
         return {"h": x @ w, "n": jnp.argmax(x)}

@@ -402,6 +402,18 @@ def test_a_training_step_is_counted_as_it_is():
     assert step.backward.flops > 0
     # XLA removes the multiplication by the cotangent of a sum, which is ones.
     assert step.total.flops - step.xla(optimized=False).flops == args[1].size
+
+
+def test_a_training_step_may_take_its_gradient_by_jaxviz():
+    """Also in a jitted function, whose equations are JAX's."""
+    loss = lambda w, x: jnp.sum(jnp.tanh(x @ w))
+    step = lambda take, jit: lambda w, x: w - 0.1 * jit(take(loss))(w, x)
+    args = jnp.eye(4), jnp.ones((8, 4))
+    of_jax = jaxviz.cost(step(jax.grad, jax.jit), *args)
+    own = jaxviz.cost(step(jaxviz.grad, jaxviz.jit), *args)
+    assert own.summary.startswith("cost of the training step `<lambda>`: ")
+    assert own.total.flops == of_jax.total.flops
+    assert own.backward.flops == of_jax.backward.flops > 0
     # a loss that itself takes a gradient is differentiated
     assert "gradient of" in jaxviz.cost(lambda w, x: jnp.sum(jax.grad(loss)(w, x)), *args).summary
 
