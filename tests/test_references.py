@@ -630,3 +630,41 @@ def test_a_checkpoint_around_a_loop_that_writes_a_reference_of_its_own(inner):
     f = jax.checkpoint(loss)
     np.testing.assert_array_equal(jax.jit(jaxviz.grad(f))(*args), jax.jit(jax.grad(f))(*args))
     assert jaxviz.derive(f, *args).check()
+
+
+def scaled_in_a_scan(x, is_own):
+    def body(h, _):
+        return jnp.sin(h * scale[...]), None
+
+    scale = jax.new_ref(jnp.full(4, 2.0)) if is_own else SCALE
+    return jnp.sum(lax.scan(body, x, None, length=3)[0])
+
+
+SCALE = jax.new_ref(jnp.full(4, 2.0))
+
+
+def test_what_jax_saves_for_the_zero_tangent_of_a_reference_is_said():
+    """It gives one to a reference that the function makes, and none to one from outside."""
+    for is_own in (True, False):
+        derivation = jaxviz.derive(scaled_in_a_scan, X, is_own)
+        notes = [note for note in jaxviz.residuals(derivation).notes if "a tangent, which is zero here" in note]
+        assert len(notes) == is_own
+        assert derivation.check().agrees is not is_own
+        assert not notes or f"test_references.py:{scaled_in_a_scan.__code__.co_firstlineno + 4}" in notes[0]
+
+
+def read_in_a_checkpoint(x):
+    scale = jax.new_ref(jnp.full(4, 2.0))
+    return jax.checkpoint(lambda x: jnp.sin(x * scale[...]))(x)
+
+
+@pytest.mark.parametrize(
+    "holder", [jax.jit, lambda f: lambda x: lax.cond(x[0] > 0, f, jnp.sin, x)], ids=["jit", "cond"]
+)
+def test_a_reference_that_would_have_to_be_returned_is_refused(holder):
+    """JAX fails as well."""
+    loss = lambda x: jnp.sum(holder(read_in_a_checkpoint)(x))
+    with pytest.raises((ValueError, KeyError)):
+        jax.grad(loss)(X)
+    with pytest.raises(NotImplementedError, match="makes a mutable reference that is read again in the backward pass"):
+        jaxviz.grad(loss)(X)

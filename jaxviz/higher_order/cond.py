@@ -40,6 +40,7 @@ from jaxviz.transforms.linearize import (
     Mode,
     linearize_program,
     linearize_rules,
+    refuse_own_references,
     rule_of,
 )
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
@@ -156,6 +157,7 @@ def _linearize_cond(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> L
     n_out = len(nonzeros_out)
     passed = [_passed_on(i, b) if compat.COND_PASSES_OPERANDS_ON else {} for i, b in enumerate(branches)]
     saved = [[a for a in p.residuals if a not in given] for p, given in zip(parts, passed, strict=True)]
+    refuse_own_references([a for group in saved for a in group], "A branch of a cond")
     avals, places = _merged(saved)
     forward = [_saving(p.forward, n_out, m, avals, at) for p, m, at in zip(parts, saved, places, strict=True)]
     primal = call_of(cond_operation(operation, forward))

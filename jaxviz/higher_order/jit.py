@@ -107,6 +107,7 @@ def _linearize_jit(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> Li
     outer_results = [result_of[i] if i in result_of else outside[a] for i, a in enumerate(results)]
     for a, v in zip([*(results[i] for i in returned), *computed], outs, strict=True):
         outside.setdefault(a, v)  # if an operand is also a result, JAX keeps the operand
+    linearize.refuse_own_references([a for a in parts.residuals if a not in outside], "A jitted function")
     residuals = [outside[a] for a in parts.residuals]
 
     call = Equation(made, (*refs, *operands), outs)

@@ -19,6 +19,7 @@ from typing import Literal as OneOf
 from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import read_jaxpr, trace_rule, write_params
+from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program, roles_by_use, values_at
 from jaxviz.transforms.driver import (
@@ -191,6 +192,19 @@ def linearize_from_jvp(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -
     """The rule of an operation that JAX linearizes by splitting its JVP, found from ours."""
     rule = jvp_rules(operation, nonzeros)
     return split_jvp(rule.pushed.program, rule.nonzeros_out, len(nonzeros), rule.name, keeps_lines=True)
+
+
+def refuse_own_references(residuals: Sequence[Atom], what: str) -> None:
+    """Raises an error if one of these values, which an equation would have to return, is a mutable reference.
+
+    Args:
+      what: the equation, such as "A jitted function".
+    """
+    if any(compat.is_ref(a.aval) for a in residuals):
+        raise NoRuleError(
+            f"{what} makes a mutable reference that is read again in the backward pass, as in a checkpoint, and cannot return it: make it "
+            "outside, or read it before the checkpoint."
+        )
 
 
 def rule_of(
