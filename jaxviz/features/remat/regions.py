@@ -242,6 +242,7 @@ def _find_calls(
 ) -> None:  # fmt: skip
     """Records the calls of each function in the equations of one program, outer calls before the calls they make."""
     equations = program.equations
+    anew = [range(0), *map(_called_anew, stacks, stacks[1:])]
 
     def look(start: int, end: int, level: int, inside: frozenset[Any]) -> None:
         i = start
@@ -253,7 +254,7 @@ def _find_calls(
             stop = i
             while stop < end and level < len(stacks[stop]) and stacks[stop][level][0] is code:
                 stop += 1
-            in_a_row = _calls_in_a_row(stacks, equations, i, stop, level)
+            in_a_row = _calls_in_a_row(stacks, anew, equations, i, stop, level)
             for first, last in in_a_row:
                 is_whole = first == 0 and last == len(equations)
                 if last - first >= _LEAST and not is_whole and code not in inside:
@@ -272,13 +273,18 @@ def _find_calls(
 
 
 def _calls_in_a_row(
-    stacks: Sequence[Sequence[Frame]], equations: Sequence[Equation], start: int, end: int, level: int
+    stacks: Sequence[Sequence[Frame]],
+    anew: Sequence[range],
+    equations: Sequence[Equation],
+    start: int,
+    end: int,
+    level: int,
 ) -> list[tuple[int, int]]:
     """Consecutive calls of one function, separated where its Python code goes backwards, or repeats.
 
     None if it could also be a loop within the function.
     """
-    new = [i for i in range(start + 1, end) if _is_called_anew(stacks[i - 1], stacks[i], level)]
+    new = [i for i in range(start + 1, end) if level in anew[i]]
     if new:
         return list(zip([start, *new], [*new, end], strict=True))
     key = [(stacks[i][level], _kind(equations[i])) for i in range(start, end)]
@@ -292,14 +298,16 @@ def _calls_in_a_row(
     return [(start, end)]
 
 
-def _is_called_anew(before: Sequence[Frame], after: Sequence[Frame], level: int) -> bool:
-    """Whether the function at a level of the stack was called again between two equations, as far as its instructions tell."""
+def _called_anew(before: Sequence[Frame], after: Sequence[Frame]) -> range:
+    """The levels of the stack at which a function was called again between two equations, as far as its instructions tell."""
     differs = next((k for k, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), None)
-    if differs is None or differs < level:
-        return False
+    if differs is None:
+        return range(0)
     (code, was), (same, now) = before[differs], after[differs]
-    went_back = code is same and now < was and not _is_in_loop(code, now, was)
-    return went_back and not any(_is_in_loop(outer, at, at) for outer, at in before[level:differs])
+    if code is not same or now >= was or _is_in_loop(code, now, was):
+        return range(0)
+    in_loops = [k for k, frame in enumerate(before[:differs]) if is_called_in_loop(frame)]
+    return range(max(in_loops, default=-1) + 1, differs + 1)
 
 
 def _loops_inside(stacks: Sequence[Sequence[Frame]], level: int) -> bool:
