@@ -166,7 +166,36 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
     Raises:
       the errors of `derive`.
     """
-    return taken_gradient(f, args, kwargs, derive(f, *args, argnums=argnums, **kwargs), argnums)
+    if argnums == () or isinstance(f, Program) or not callable(f):
+        return derive(f, *args, argnums=argnums, **kwargs)
+    try:
+        with compat.replaced_vjp(_stop, key=_stop):
+            return derive(f, *args, argnums=argnums, **kwargs)
+    except _TakesGradient:
+        return _subject_of_step(f, args, kwargs, argnums)
+
+
+class _TakesGradient(BaseException):
+    """A function takes a gradient while it is traced; JAX's own would take longer to trace than the step."""
+
+
+def _stop(*_: Any, **__: Any) -> Any:
+    raise _TakesGradient
+
+
+def _subject_of_step(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Derivation:
+    try:
+        found = trace_training_step(f, args, kwargs, positions(f, args, argnums))
+    except Exception:  # which is JAX's if the function cannot be traced at all, and raised again if it is a step
+        return taken_gradient(f, args, kwargs, derive(f, *args, argnums=argnums, **kwargs), argnums)
+    if isinstance(found, TrainingStep) and not is_loss(found.traced):
+        return found.gradient
+    derivation = derive(f, *args, argnums=argnums, **kwargs)
+    return (
+        derivation
+        if isinstance(found, TrainingStep) or is_loss(derivation.primal)
+        else replace(derivation, not_followed=found)
+    )
 
 
 def is_loss(program: Program) -> bool:
@@ -193,7 +222,9 @@ def takes_gradient(program: Program) -> bool:
 
 
 def is_backward(e: Equation) -> bool:
-    """Whether a transposition created an equation: jaxviz's, or JAX's in the traced function."""
+    """Whether a transposition created an equation: jaxviz's, or JAX's in the traced function; or it is a backward pass of a step."""
+    if e.primitive is pass_p:
+        return not e.params["is_forward"]
     return (e.origin is not None and e.origin.transform == "transpose") or compat.is_transposed(e.source)
 
 
