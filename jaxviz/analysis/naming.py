@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from jaxviz.analysis.walk import location_of, own_location_of, primal_equation, programs_in, with_holders
+from jaxviz.analysis.modules import module_of
+from jaxviz.analysis.walk import (
+    library_location_of,
+    location_of,
+    own_location_of,
+    primal_equation,
+    programs_in,
+    with_holders,
+)
 from jaxviz.derivation import Derivation
+from jaxviz.ir import compat
 from jaxviz.ir.expressions import assigned_at, assignment, expression_at, shortened_expression
-from jaxviz.ir.origin import Instructions, Location, ancestors, own_line, written_by
+from jaxviz.ir.origin import Instructions, Location, ancestors, evaluated_by, library_line, own_line, written_by
 from jaxviz.ir.syntax import Atom, Equation, Program
 
 ROOM = 72
@@ -78,6 +88,9 @@ class Naming:
     def name(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0, room: int = ROOM) -> str:
         """`jnp.tanh(x @ w + b)`, or `exp in jax.nn.softmax(x, -1)` for an intermediate result of an expression.
 
+        What a library's module computes within the user's expression is named by the module and the library's expression:
+        `Net/layer_3/mlp · nn.gelu(gate)`.
+
         Args:
           equation: the equation that computes the value.
           within: the equations that contain its program, outermost first.
@@ -87,22 +100,31 @@ class Naming:
         Returns:
           the name; '' if no expression is found, as for code without source.
         """
-        at = own_location_of(equation, within)
-        if at is None:
+        if own_location_of(equation, within) is None:
             within = self.held(equation, within)
-            at = own_location_of(equation, within)
-        text = expression_at(at)
-        if not text:
-            return ""
-        shown = shortened_expression(text, room)
-        if _is_of_rule(equation):
-            return f"{equation.primitive.name} in the derivative of {self._of_rule(equation, within, shown)}"
-        return shown if self.is_whole(equation, within, place) else f"{equation.primitive.name} in {shown}"
+        if not _is_of_rule(equation):
+            module, made = self._made(equation, within, place, room)
+        else:  # a rule is applied to one operation within an expression, or to the whole expression
+            module, made = self._made(next(e for e in ancestors(equation) if not _is_of_rule(e)), within, 0, room)
+            made = f"{equation.primitive.name} in the derivative of {made}" if made else ""
+        return f"{module} · {made}" if module and made else made
 
-    def _of_rule(self, equation: Equation, within: Sequence[Equation], shown: str) -> str:
-        """What a rule was applied to: one operation within an expression, or the whole expression."""
-        source = next(e for e in ancestors(equation) if not _is_of_rule(e))
-        return shown if self.is_whole(source, within, 0) else f"{source.primitive.name} in {shown}"
+    def _made(self, equation: Equation, within: Sequence[Equation], place: int, room: int) -> tuple[str, str]:
+        """The library's module that computes a value, if any, and the expression."""
+        operation = equation.primitive.name
+        own = shortened_expression(expression_at(own_location_of(equation, within)), room)
+        is_cotangent = compat.is_transposed(primal_equation(equation).source)
+        if own and not is_cotangent and self.is_whole(equation, within, place):
+            return "", own
+        written = shortened_expression(expression_at(library_location_of(equation, within)), room)
+        module = module_of(equation, within) if written else ""
+        outer = own if own and not module else written
+        if not outer:
+            return "", ""
+        if is_cotangent:
+            return module, f"{operation} in the inner gradient of {outer}"
+        made = written if written and self.is_whole(equation, within, place, in_library=True) else operation
+        return module, made if made == outer else f"{made} in {outer}"
 
     def assigned(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> str:
         """The variable that the value is assigned to in the user's source; '' if it is part of an expression."""
@@ -113,7 +135,7 @@ class Naming:
 
     def _is_alone(self, equation: Equation) -> bool:
         """Whether this operation is all that its expression evaluates in the forward program."""
-        return len(self._of_expression.get(_own(written_by(equation.source)), ())) <= 1
+        return len(self._of_expression.get(_users(equation.source), ())) <= 1
 
     @cached_property
     def _of_expression(self) -> dict[Hashable, set[Hashable]]:
@@ -124,21 +146,25 @@ class Naming:
             found.setdefault(_own(written), set()).add(written)
         return found
 
-    def is_whole(self, equation: Equation, within: Sequence[Equation], place: int) -> bool:
-        """Whether a value is that of the user's whole expression: something outside the expression reads it."""
-        key = equation, tuple(within), place
+    def is_whole(self, equation: Equation, within: Sequence[Equation], place: int, in_library: bool = False) -> bool:
+        """Whether a value is that of the user's whole expression: something outside the expression reads it.
+
+        Args:
+          in_library: whether the expression is that of a library which the user's calls, rather than the user's.
+        """
+        key = equation, tuple(within), place, in_library
         if (known := self._whole.get(key)) is None:
-            known = self._whole[key] = self._find_whole(equation, within, place)
+            known = self._whole[key] = self._find_whole(*key)
         return known
 
     @cached_property
-    def _whole(self) -> dict[tuple[Equation, tuple[Equation, ...], int], bool]:
+    def _whole(self) -> dict[tuple[Equation, tuple[Equation, ...], int, bool], bool]:
         """The answers of `is_whole` so far: reports name a value itself, its cotangent, and what it is assigned to."""
         return {}
 
-    def _find_whole(self, equation: Equation, within: Sequence[Equation], place: int) -> bool:
+    def _find_whole(self, equation: Equation, within: Sequence[Equation], place: int, in_library: bool) -> bool:
         if is_of_users_rule(equation):
-            return self._is_alone(equation)
+            return self._is_alone(equation) and not in_library
         for depth in range(len(within), -1, -1):
             e = equation if depth == len(within) else within[depth]
             source = primal_equation(e)
@@ -149,8 +175,9 @@ class Naming:
             if program is None or place >= len(source.outvars):
                 return False
             value = source.outvars[place]
-            if own_line(source.source) is not None:
-                return any(_is_outside(r, source) for r in self._readers_in(program).get(value, ()))
+            if own_line(source.source) is not None or (in_library and library_line(source.source) is not None):
+                readers = self._readers_in(program).get(value, ())
+                return any(_is_outside(r, source, evaluated_by if in_library else _users) for r in readers)
             # A jitted library function: its results are the call's results.
             if value not in program.outvars:
                 return False
@@ -188,19 +215,23 @@ def is_of_users_rule(equation: Equation) -> bool:
         return False
     if equation.source is equation.origin.equation.source:
         return False  # the usual case
-    of_call = [_own(written_by(e.source)) for e in ancestors(equation) if own_line(e.source) is not None]
-    return _own(written_by(equation.source)) not in of_call
+    of_call = [_users(e.source) for e in ancestors(equation) if own_line(e.source) is not None]
+    return _users(equation.source) not in of_call
 
 
-def _is_outside(reader: Equation | None, equation: Equation) -> bool:
-    """Whether a reader of an equation's result is not part of the same evaluation of the user's expression."""
+def _is_outside(reader: Equation | None, equation: Equation, expression: Callable[[Any], Hashable]) -> bool:
+    """Whether a reader of an equation's result is not part of the same evaluation of the expression that the function finds of a source."""
     if reader is None:
         return True
     if reader.source is equation.source:  # both from one inlined call
         return False
-    mine, other = written_by(equation.source), written_by(reader.source)
     # The same instructions in a second run compute the same values.
-    return mine == other or _own(mine) != _own(other)
+    same = written_by(equation.source) == written_by(reader.source)
+    return same or expression(equation.source) != expression(reader.source)
+
+
+def _users(source: Any) -> Hashable:
+    return _own(written_by(source))
 
 
 def _own(written: Instructions | None) -> Hashable:

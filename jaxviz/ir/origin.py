@@ -167,7 +167,8 @@ def _lines_of(traceback: Any) -> _Lines:
                     return _Lines(None, library, here, _instructions(*passed), _instructions(*evaluated))
                 return _Lines(here, library, None, _instructions(*passed), _instructions(*evaluated))
             case "library":
-                library = library or location_at(code, instruction)
+                # What a library's own trace does for an operation is not where the operation was written.
+                library = None if code.co_name == "process_primitive" else library or location_at(code, instruction)
                 evaluated.append((code, instruction))
             case "jaxviz":
                 by_jaxviz = True

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from jaxviz.analysis.checkpoints import moved_or_rounded
+from jaxviz.analysis.modules import module_of
 from jaxviz.analysis.site import Site, call_name
 from jaxviz.analysis.walk import Reader, Source, library_of, primal_equation
-from jaxviz.features.residuals.modules import module_of
 from jaxviz.features.residuals.reasons import explain
 from jaxviz.features.residuals.totals import scope_of
 from jaxviz.ir.expressions import shows_source, source_shown_as
