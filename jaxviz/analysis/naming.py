@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from jaxviz.analysis.modules import module_of
 from jaxviz.analysis.walk import (
     library_location_of,
+    library_of,
     location_of,
     own_location_of,
     primal_equation,
@@ -19,9 +20,10 @@ from jaxviz.analysis.walk import (
 )
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
-from jaxviz.ir.expressions import assigned_at, assignment, expression_at, shortened_expression
+from jaxviz.ir.expressions import assigned_at, assignment, expression_at, shortened_expression, shows_source
 from jaxviz.ir.origin import Instructions, Location, ancestors, evaluated_by, library_line, own_line, written_by
 from jaxviz.ir.syntax import Atom, Equation, Program
+from jaxviz.transforms.inline import Made
 
 ROOM = 72
 """The longest expression in a name; longer ones are cut after a token."""
@@ -43,15 +45,20 @@ class Naming:
     Args:
       program: the traced function.
       forward: its forward program, for the values of custom rules.
+      written: if calls are inlined in the program, the function as written, for what a library computes in them,
+      originals: and the equations of that; see `transforms.inline.originals`.
     """
 
     program: Program
     forward: Program | None = None
+    written: Program | None = None
+    originals: Mapping[Equation, Made] = field(default_factory=dict)
 
     @cached_property
     def _home(self) -> dict[Equation, Program]:
         """The program that contains each equation."""
-        return {e: program for program in programs_in(self.program) for e in program.equations}
+        both = (self.program,) if self.written is None else (self.written, self.program)
+        return {e: inner for program in both for inner in programs_in(program) for e in inner.equations}
 
     @cached_property
     def _holders(self) -> dict[Equation, tuple[Equation, ...]]:
@@ -62,6 +69,14 @@ class Naming:
     def location(self, equation: Equation, within: Sequence[Equation]) -> Location | None:
         """The user's line of an equation, wherever it was moved from; a library's, if there is no line of the user's."""
         return own_location_of(equation, within) or location_of(equation, self.held(equation, within))
+
+    def library(self, equation: Equation, within: Sequence[Equation]) -> str:
+        """`flax Dense.__call__, linear.py:287`: where in a library that the user's line calls an equation is computed; '' if in none."""
+        return library_of(*self._original(equation, self.held(equation, within)))
+
+    def _original(self, equation: Equation, within: Sequence[Equation]) -> tuple[Equation, Sequence[Equation]]:
+        """The equation of the function as written, with those that contain it."""
+        return self.originals.get(primal_equation(equation), (equation, within))
 
     def held(self, equation: Equation, within: Sequence[Equation]) -> Sequence[Equation]:
         """The equations that contain an equation; for one hoisted out of a loop, those that contained the original."""
@@ -116,14 +131,17 @@ class Naming:
         is_cotangent = compat.is_transposed(primal_equation(equation).source)
         if own and not is_cotangent and self.is_whole(equation, within, place):
             return "", own
-        written = shortened_expression(expression_at(library_location_of(equation, within)), room)
-        module = module_of(equation, within) if written else ""
+        original, holders = self._original(equation, within)
+        at = library_location_of(original, holders)
+        written = shortened_expression(expression_at(at), room)
+        module = module_of(original, holders) if at is not None and shows_source() else ""
         outer = own if own and not module else written
-        if not outer:
-            return "", ""
         if is_cotangent:
-            return module, f"{operation} in the inner gradient of {outer}"
-        made = written if written and self.is_whole(equation, within, place, in_library=True) else operation
+            made = f"{operation} in the inner gradient"
+            return module, f"{made} of {outer}" if outer else made if module else ""
+        made = written if written and self.is_whole(original, holders, place, in_library=True) else operation
+        if not outer:
+            return module, made if module else ""
         return module, made if made == outer else f"{made} in {outer}"
 
     def assigned(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> str:
@@ -199,6 +217,13 @@ def written_at(location: Location | None, room: int = ROOM) -> str:
     """`h = jnp.tanh(x @ w)`: the expression at a location, with its assignment target; '' if there is none."""
     expression = shortened_expression(expression_at(location), room)
     return assignment(assigned_at(location), expression) if expression else ""
+
+
+def of_module(equation: Equation, within: Sequence[Equation] = (), room: int = ROOM) -> str:
+    """`Net/layer_3/mlp · nn.gelu(gate)`: the library's expression that an equation is evaluated for, if that is in a module; otherwise ''."""
+    written = shortened_expression(expression_at(library_location_of(equation, within)), room)
+    module = module_of(equation, within) if written else ""
+    return f"{module} · {written}" if module else ""
 
 
 def _is_of_rule(equation: Equation) -> bool:

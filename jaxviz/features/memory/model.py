@@ -88,6 +88,11 @@ class Live:
         return self.model.location(self.buffer)
 
     @property
+    def library(self) -> str:
+        """Where in a library it is computed; '' if in none, and for an argument."""
+        return self.model.library(self.buffer)
+
+    @property
     def repeats(self) -> Hashable:
         """A key, the same for values of one expression in repeated layers and calls."""
         return self.model.repeats(self.buffer)
@@ -399,6 +404,10 @@ class Model:
         if b.location is not None or b.equation is None:
             return b.location
         return self.names_at(b.born).location(b.equation, b.within)
+
+    def library(self, b: Buffer) -> str:
+        """Where in a library the value in a buffer is computed; '' if in none."""
+        return "" if b.equation is None else self.names_at(b.born).library(b.equation, b.within)
 
     def repeats(self, b: Buffer) -> Hashable:
         """A key shared by values of one expression in repeated layers and calls."""

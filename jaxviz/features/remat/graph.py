@@ -65,6 +65,7 @@ class Saved:
       nbytes: its size in bytes.
       location: the user's line.
       offloaded: whether it is offloaded to the host.
+      library: where in a library it is computed; '' if in none.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Saved:
     nbytes: int
     location: Location | None
     offloaded: bool = False
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True)

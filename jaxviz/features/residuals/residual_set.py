@@ -43,6 +43,7 @@ from jaxviz.report.places import source_line
 from jaxviz.report.report import SHOWN, Report, Table, attributes, plain
 from jaxviz.report.tables import (
     format_bytes,
+    in_library,
     line_beside,
     more_rows,
     nbytes,
@@ -303,7 +304,7 @@ _CELLS: Mapping[str, Callable[[ResidualGroup], str]] = {
 
 def _called(group: ResidualGroup) -> str:
     """The label as code, and the library location."""
-    return f"`{group.label}` (in {group.library})" if group.library else f"`{group.label}`"
+    return in_library(f"`{group.label}`", group.library)
 
 
 def _propagated(derivation: Derivation) -> list[int | None]:
