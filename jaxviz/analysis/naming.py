@@ -72,9 +72,9 @@ class Naming:
 
     def library(self, equation: Equation, within: Sequence[Equation]) -> str:
         """`flax Dense.__call__, linear.py:287`: where in a library that the user's line calls an equation is computed; '' if in none."""
-        return library_of(*self._original(equation, self.held(equation, within)))
+        return library_of(*self.original(equation, self.held(equation, within)))
 
-    def _original(self, equation: Equation, within: Sequence[Equation]) -> tuple[Equation, Sequence[Equation]]:
+    def original(self, equation: Equation, within: Sequence[Equation]) -> tuple[Equation, Sequence[Equation]]:
         """The equation of the function as written, with those that contain it."""
         return self.originals.get(primal_equation(equation), (equation, within))
 
@@ -115,14 +115,21 @@ class Naming:
         Returns:
           the name; '' if no expression is found, as for code without source.
         """
+        module, made = self._named(equation, within, place, room)
+        return f"{module} · {made}" if module and made else made
+
+    def module(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> str:
+        """The module that the name of a value begins with; '' if it does not begin with one."""
+        return self._named(equation, within, place, ROOM)[0]
+
+    def _named(self, equation: Equation, within: Sequence[Equation], place: int, room: int) -> tuple[str, str]:
         if own_location_of(equation, within) is None:
             within = self.held(equation, within)
         if not _is_of_rule(equation):
-            module, made = self._made(equation, within, place, room)
-        else:  # a rule is applied to one operation within an expression, or to the whole expression
-            module, made = self._made(next(e for e in ancestors(equation) if not _is_of_rule(e)), within, 0, room)
-            made = f"{equation.primitive.name} in the derivative of {made}" if made else ""
-        return f"{module} · {made}" if module and made else made
+            return self._made(equation, within, place, room)
+        # A rule is applied to one operation within an expression, or to the whole expression.
+        module, made = self._made(next(e for e in ancestors(equation) if not _is_of_rule(e)), within, 0, room)
+        return module, f"{equation.primitive.name} in the derivative of {made}" if made else ""
 
     def _made(self, equation: Equation, within: Sequence[Equation], place: int, room: int) -> tuple[str, str]:
         """The library's module that computes a value, if any, and the expression."""
@@ -131,7 +138,7 @@ class Naming:
         is_cotangent = compat.is_transposed(primal_equation(equation).source)
         if own and not is_cotangent and self.is_whole(equation, within, place):
             return "", own
-        original, holders = self._original(equation, within)
+        original, holders = self.original(equation, within)
         at = library_location_of(original, holders)
         written = shortened_expression(expression_at(at), room)
         module = module_of(original, holders) if at is not None and shows_source() else ""

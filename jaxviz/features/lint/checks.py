@@ -221,7 +221,8 @@ def _sources(atoms: Sequence[Atom], kept: Kept) -> Iterator[str]:
         equation, _ = made_by
         name, where = kept.naming.name(equation, room=ROOM_IN_SENTENCE), location_of(equation)
         at = f" ({short_location(where)})" if where is not None else ""
-        return repetition(equation), f"{f'`{name}`' if name else equation.primitive.name}{at}"
+        same = repetition(equation), repetition(*kept.naming.original(equation, ()))
+        return same, f"{f'`{name}`' if name else equation.primitive.name}{at}"
 
     for group in grouped(map(written, atoms), lambda pair: pair[0]):
         yield repeated(len(group), alike([text for _, text in group]))

@@ -103,6 +103,13 @@ class Words:
     def module(self) -> str:
         return module_of(*self._place) if self._place is not None else ""
 
+    @_said
+    def leading_module(self) -> str:
+        """The module that its name begins with; '' if it does not begin with one."""
+        source = self.sources[0]
+        made_by = moved_or_rounded(source.equation) or source.equation
+        return self.site.naming.module(made_by, source.within, source.place) if made_by is not None else ""
+
     @cached_property
     def _place(self) -> tuple[Equation, Sequence[Equation]] | None:
         """The equation that computes it, passes it on, or reads it first, and its enclosing equations."""
