@@ -133,17 +133,16 @@ class Naming:
 
     def _made(self, equation: Equation, within: Sequence[Equation], place: int, room: int) -> tuple[str, str]:
         """The library's module that computes a value, if any, and the expression."""
-        operation = equation.primitive.name
+        operation, is_inner = equation.primitive.name, _is_inner(equation)
         own = shortened_expression(expression_at(own_location_of(equation, within)), room)
-        is_cotangent = compat.is_transposed(primal_equation(equation).source)
-        if own and not is_cotangent and self.is_whole(equation, within, place):
+        if own and not is_inner and self.is_whole(equation, within, place):
             return "", own
         original, holders = self.original(equation, within)
         at = library_location_of(original, holders)
         written = shortened_expression(expression_at(at), room)
         module = module_of(original, holders) if at is not None and shows_source() else ""
         outer = own if own and not module else written
-        if is_cotangent:
+        if is_inner:
             made = f"{operation} in the inner gradient"
             return module, f"{made} of {outer}" if outer else made if module else ""
         made = written if written and self.is_whole(original, holders, place, in_library=True) else operation
@@ -154,7 +153,7 @@ class Naming:
     def assigned(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> str:
         """The variable that the value is assigned to in the user's source; '' if it is part of an expression."""
         within = self.held(equation, within)
-        if _is_of_rule(equation) or not self.is_whole(equation, within, place):
+        if _is_of_rule(equation) or _is_inner(equation) or not self.is_whole(equation, within, place):
             return ""
         return assigned_at(own_location_of(equation, within))
 
@@ -241,6 +240,11 @@ def _is_of_rule(equation: Equation) -> bool:
     return not is_of_users_rule(equation)
 
 
+def _is_inner(equation: Equation) -> bool:
+    """Whether it computes a cotangent of a gradient that the function itself takes, such as a force."""
+    return compat.is_transposed(primal_equation(equation).source)
+
+
 def is_of_users_rule(equation: Equation) -> bool:
     """Whether it was created in a custom rule of the user's, and has its own expression."""
     if equation.origin is None or equation.origin.equation is None or own_line(equation.source) is None:
@@ -257,8 +261,8 @@ def _is_outside(reader: Equation | None, equation: Equation, expression: Callabl
         return True
     if reader.source is equation.source:  # both from one inlined call
         return False
-    # The same instructions in a second run compute the same values.
-    same = written_by(equation.source) == written_by(reader.source)
+    # The same instructions in a second run compute the same values; a cotangent of an inner gradient has those of its value.
+    same = written_by(equation.source) == written_by(reader.source) and not compat.is_transposed(reader.source)
     return same or expression(equation.source) != expression(reader.source)
 
 
