@@ -67,7 +67,7 @@ class Live:
       kind: its kind, such as 'residual'.
       born: the first step at which it is in memory.
       last: the last step; the number of steps if it is still there at the end.
-      equation: the equation that computes it, at step `born`; None for an input.
+      equation: the equation that computes it, at step `born`, or in the body of the loop that runs there; None for an input.
       residuals: the indices of the residuals that it holds: several if one is a view of another.
     """
 

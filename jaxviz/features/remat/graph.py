@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxviz.analysis.grouping import pattern
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
@@ -76,6 +77,12 @@ class Saved:
     location: Location | None
     offloaded: bool = False
     library: str = ""
+
+    @property
+    def repeats(self) -> tuple[str, str]:
+        """A key, the same for the values of one expression of a library in repeated layers: its module and the expression."""
+        module, _, made = self.label.rpartition(" · ")
+        return pattern(module), made
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxviz.analysis.budgets import evenly
-from jaxviz.analysis.grouping import grouped
+from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.training_step import taking_gradient_of
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.remat.branches import in_branches as put_in_branches
@@ -275,12 +275,12 @@ class RematPlan(Report):
         return draw_plan(self)
 
     def _parts(self) -> Iterator[str | Table]:
-        groups = grouped(self.saved or (), lambda s: (s.label, s.type, s.location, s.library, s.offloaded))
+        groups = grouped(self.saved or (), lambda s: (s.repeats, s.type, s.location, s.library, s.offloaded))
         groups.sort(key=lambda g: -sum(s.nbytes for s in g))
         rows = [
             (
                 repeated(len(g), g[0].type), format_bytes(sum(s.nbytes for s in g)), short_location(g[0].location),
-                in_library(f"`{g[0].label}`", g[0].library), *(["the host" if g[0].offloaded else "the device"] if self.offloaded else []),
+                in_library(f"`{alike([s.label for s in g])}`", g[0].library), *(["the host" if g[0].offloaded else "the device"] if self.offloaded else []),
             )
             for g in groups
         ]  # fmt: skip
