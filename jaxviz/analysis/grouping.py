@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import TypeVar
 
 from jaxviz.analysis.walk import primal_equation
@@ -139,14 +140,23 @@ def alike(names: Sequence[str]) -> str:
 
 
 def _range(words: Sequence[str]) -> str:
-    """`0…11` for numbers, `Dense_0…2` for names with numbers, `block…block_2` if the first has none."""
+    """`0…11` for numbers, `Dense_0…2,4` for names with numbers, `block…block_2` if the first has none."""
     if len(set(words)) == 1:
         return words[0]
-    least, most = min(words, key=_number), max(words, key=_number)
-    base = _SUFFIX.sub("", least)
-    if words[0].isdigit() or base == least:
-        return f"{least}…{most}"
-    return f"{base}_{_number(least)}…{_number(most)}"
+    named = {_number(word): word for word in words}
+    numbers = sorted(named)
+    base = _SUFFIX.sub("", named[numbers[0]])
+    are_suffixes = base != named[numbers[0]]
+    runs: list[str] = []
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        ends = [str(n) if are_suffixes else named[n] for _, n in run]
+        runs.append(ends[0] if len(ends) == 1 else f"{ends[0]}…{ends[-1]}")
+    shown = runs if len(runs) <= _RUNS else [*runs[:2], "…", runs[-1]]
+    return (f"{base}_" if are_suffixes else "") + ",".join(shown)
+
+
+_RUNS = 6
+"""How many runs of consecutive numbers one name shows."""
 
 
 def _number(word: str) -> int:

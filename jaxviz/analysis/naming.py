@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from jaxviz.analysis.walk import location_of, own_location_of, primal_equation, programs_in, with_holders
+from jaxviz.analysis.modules import module_of
+from jaxviz.analysis.walk import (
+    library_location_of,
+    library_of,
+    location_of,
+    own_location_of,
+    primal_equation,
+    programs_in,
+    with_holders,
+)
 from jaxviz.derivation import Derivation
-from jaxviz.ir.expressions import assigned_at, assignment, expression_at, shortened_expression
-from jaxviz.ir.origin import Instructions, Location, ancestors, own_line, written_by
+from jaxviz.ir import compat
+from jaxviz.ir.expressions import assigned_at, assignment, expression_at, shortened_expression, shows_source
+from jaxviz.ir.origin import Instructions, Location, ancestors, evaluated_by, library_line, own_line, written_by
 from jaxviz.ir.syntax import Atom, Equation, Program
+from jaxviz.transforms.inline import Made
 
 ROOM = 72
 """The longest expression in a name; longer ones are cut after a token."""
@@ -33,15 +45,20 @@ class Naming:
     Args:
       program: the traced function.
       forward: its forward program, for the values of custom rules.
+      written: if calls are inlined in the program, the function as written, for what a library computes in them,
+      originals: and the equations of that; see `transforms.inline.originals`.
     """
 
     program: Program
     forward: Program | None = None
+    written: Program | None = None
+    originals: Mapping[Equation, Made] = field(default_factory=dict)
 
     @cached_property
     def _home(self) -> dict[Equation, Program]:
         """The program that contains each equation."""
-        return {e: program for program in programs_in(self.program) for e in program.equations}
+        both = (self.program,) if self.written is None else (self.written, self.program)
+        return {e: inner for program in both for inner in programs_in(program) for e in inner.equations}
 
     @cached_property
     def _holders(self) -> dict[Equation, tuple[Equation, ...]]:
@@ -52,6 +69,14 @@ class Naming:
     def location(self, equation: Equation, within: Sequence[Equation]) -> Location | None:
         """The user's line of an equation, wherever it was moved from; a library's, if there is no line of the user's."""
         return own_location_of(equation, within) or location_of(equation, self.held(equation, within))
+
+    def library(self, equation: Equation, within: Sequence[Equation]) -> str:
+        """`flax Dense.__call__, linear.py:287`: where in a library that the user's line calls an equation is computed; '' if in none."""
+        return library_of(*self.original(equation, self.held(equation, within)))
+
+    def original(self, equation: Equation, within: Sequence[Equation]) -> tuple[Equation, Sequence[Equation]]:
+        """The equation of the function as written, with those that contain it."""
+        return self.originals.get(primal_equation(equation), (equation, within))
 
     def held(self, equation: Equation, within: Sequence[Equation]) -> Sequence[Equation]:
         """The equations that contain an equation; for one hoisted out of a loop, those that contained the original."""
@@ -78,6 +103,9 @@ class Naming:
     def name(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0, room: int = ROOM) -> str:
         """`jnp.tanh(x @ w + b)`, or `exp in jax.nn.softmax(x, -1)` for an intermediate result of an expression.
 
+        What a library's module computes within the user's expression is named by the module and the library's expression:
+        `Net/layer_3/mlp · nn.gelu(gate)`.
+
         Args:
           equation: the equation that computes the value.
           within: the equations that contain its program, outermost first.
@@ -87,33 +115,51 @@ class Naming:
         Returns:
           the name; '' if no expression is found, as for code without source.
         """
-        at = own_location_of(equation, within)
-        if at is None:
-            within = self.held(equation, within)
-            at = own_location_of(equation, within)
-        text = expression_at(at)
-        if not text:
-            return ""
-        shown = shortened_expression(text, room)
-        if _is_of_rule(equation):
-            return f"{equation.primitive.name} in the derivative of {self._of_rule(equation, within, shown)}"
-        return shown if self.is_whole(equation, within, place) else f"{equation.primitive.name} in {shown}"
+        module, made = self._named(equation, within, place, room)
+        return f"{module} · {made}" if module and made else made
 
-    def _of_rule(self, equation: Equation, within: Sequence[Equation], shown: str) -> str:
-        """What a rule was applied to: one operation within an expression, or the whole expression."""
-        source = next(e for e in ancestors(equation) if not _is_of_rule(e))
-        return shown if self.is_whole(source, within, 0) else f"{source.primitive.name} in {shown}"
+    def module(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> str:
+        """The module that the name of a value begins with; '' if it does not begin with one."""
+        return self._named(equation, within, place, ROOM)[0]
+
+    def _named(self, equation: Equation, within: Sequence[Equation], place: int, room: int) -> tuple[str, str]:
+        if own_location_of(equation, within) is None:
+            within = self.held(equation, within)
+        if not _is_of_rule(equation):
+            return self._made(equation, within, place, room)
+        # A rule is applied to one operation within an expression, or to the whole expression.
+        module, made = self._made(next(e for e in ancestors(equation) if not _is_of_rule(e)), within, 0, room)
+        return module, f"{equation.primitive.name} in the derivative of {made}" if made else ""
+
+    def _made(self, equation: Equation, within: Sequence[Equation], place: int, room: int) -> tuple[str, str]:
+        """The library's module that computes a value, if any, and the expression."""
+        operation, is_inner = equation.primitive.name, _is_inner(equation)
+        own = shortened_expression(expression_at(own_location_of(equation, within)), room)
+        if own and not is_inner and self.is_whole(equation, within, place):
+            return "", own
+        original, holders = self.original(equation, within)
+        at = library_location_of(original, holders)
+        written = shortened_expression(expression_at(at), room)
+        module = module_of(original, holders) if at is not None and shows_source() else ""
+        outer = own if own and not module else written
+        if is_inner:
+            made = f"{operation} in the inner gradient"
+            return module, f"{made} of {outer}" if outer else made if module else ""
+        made = written if written and self.is_whole(original, holders, place, in_library=True) else operation
+        if not outer:
+            return module, made if module else ""
+        return module, made if made == outer else f"{made} in {outer}"
 
     def assigned(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> str:
         """The variable that the value is assigned to in the user's source; '' if it is part of an expression."""
         within = self.held(equation, within)
-        if _is_of_rule(equation) or not self.is_whole(equation, within, place):
+        if _is_of_rule(equation) or _is_inner(equation) or not self.is_whole(equation, within, place):
             return ""
         return assigned_at(own_location_of(equation, within))
 
     def _is_alone(self, equation: Equation) -> bool:
         """Whether this operation is all that its expression evaluates in the forward program."""
-        return len(self._of_expression.get(_own(written_by(equation.source)), ())) <= 1
+        return len(self._of_expression.get(_users(equation.source), ())) <= 1
 
     @cached_property
     def _of_expression(self) -> dict[Hashable, set[Hashable]]:
@@ -124,21 +170,25 @@ class Naming:
             found.setdefault(_own(written), set()).add(written)
         return found
 
-    def is_whole(self, equation: Equation, within: Sequence[Equation], place: int) -> bool:
-        """Whether a value is that of the user's whole expression: something outside the expression reads it."""
-        key = equation, tuple(within), place
+    def is_whole(self, equation: Equation, within: Sequence[Equation], place: int, in_library: bool = False) -> bool:
+        """Whether a value is that of the user's whole expression: something outside the expression reads it.
+
+        Args:
+          in_library: whether the expression is that of a library which the user's calls, rather than the user's.
+        """
+        key = equation, tuple(within), place, in_library
         if (known := self._whole.get(key)) is None:
-            known = self._whole[key] = self._find_whole(equation, within, place)
+            known = self._whole[key] = self._find_whole(*key)
         return known
 
     @cached_property
-    def _whole(self) -> dict[tuple[Equation, tuple[Equation, ...], int], bool]:
+    def _whole(self) -> dict[tuple[Equation, tuple[Equation, ...], int, bool], bool]:
         """The answers of `is_whole` so far: reports name a value itself, its cotangent, and what it is assigned to."""
         return {}
 
-    def _find_whole(self, equation: Equation, within: Sequence[Equation], place: int) -> bool:
+    def _find_whole(self, equation: Equation, within: Sequence[Equation], place: int, in_library: bool) -> bool:
         if is_of_users_rule(equation):
-            return self._is_alone(equation)
+            return self._is_alone(equation) and not in_library
         for depth in range(len(within), -1, -1):
             e = equation if depth == len(within) else within[depth]
             source = primal_equation(e)
@@ -149,8 +199,9 @@ class Naming:
             if program is None or place >= len(source.outvars):
                 return False
             value = source.outvars[place]
-            if own_line(source.source) is not None:
-                return any(_is_outside(r, source) for r in self._readers_in(program).get(value, ()))
+            if own_line(source.source) is not None or (in_library and library_line(source.source) is not None):
+                readers = self._readers_in(program).get(value, ())
+                return any(_is_outside(r, source, evaluated_by if in_library else _users) for r in readers)
             # A jitted library function: its results are the call's results.
             if value not in program.outvars:
                 return False
@@ -174,6 +225,13 @@ def written_at(location: Location | None, room: int = ROOM) -> str:
     return assignment(assigned_at(location), expression) if expression else ""
 
 
+def of_module(equation: Equation, within: Sequence[Equation] = (), room: int = ROOM) -> str:
+    """`Net/layer_3/mlp · nn.gelu(gate)`: the library's expression that an equation is evaluated for, if that is in a module; otherwise ''."""
+    written = shortened_expression(expression_at(library_location_of(equation, within)), room)
+    module = module_of(equation, within) if written else ""
+    return f"{module} · {written}" if module else ""
+
+
 def _is_of_rule(equation: Equation) -> bool:
     """Whether a derivative rule of JAX's or a library's created it, and the function itself has no such equation."""
     origin = equation.origin
@@ -182,25 +240,34 @@ def _is_of_rule(equation: Equation) -> bool:
     return not is_of_users_rule(equation)
 
 
+def _is_inner(equation: Equation) -> bool:
+    """Whether it computes a cotangent of a gradient that the function itself takes, such as a force."""
+    return compat.is_transposed(primal_equation(equation).source)
+
+
 def is_of_users_rule(equation: Equation) -> bool:
     """Whether it was created in a custom rule of the user's, and has its own expression."""
     if equation.origin is None or equation.origin.equation is None or own_line(equation.source) is None:
         return False
     if equation.source is equation.origin.equation.source:
         return False  # the usual case
-    of_call = [_own(written_by(e.source)) for e in ancestors(equation) if own_line(e.source) is not None]
-    return _own(written_by(equation.source)) not in of_call
+    of_call = [_users(e.source) for e in ancestors(equation) if own_line(e.source) is not None]
+    return _users(equation.source) not in of_call
 
 
-def _is_outside(reader: Equation | None, equation: Equation) -> bool:
-    """Whether a reader of an equation's result is not part of the same evaluation of the user's expression."""
+def _is_outside(reader: Equation | None, equation: Equation, expression: Callable[[Any], Hashable]) -> bool:
+    """Whether a reader of an equation's result is not part of the same evaluation of the expression that the function finds of a source."""
     if reader is None:
         return True
     if reader.source is equation.source:  # both from one inlined call
         return False
-    mine, other = written_by(equation.source), written_by(reader.source)
-    # The same instructions in a second run compute the same values.
-    return mine == other or _own(mine) != _own(other)
+    # The same instructions in a second run compute the same values; a cotangent of an inner gradient has those of its value.
+    same = written_by(equation.source) == written_by(reader.source) and not compat.is_transposed(reader.source)
+    return same or expression(equation.source) != expression(reader.source)
+
+
+def _users(source: Any) -> Hashable:
+    return _own(written_by(source))
 
 
 def _own(written: Instructions | None) -> Hashable:

@@ -231,15 +231,21 @@ def own_location_of(equation: Equation, within: Sequence[Equation] = ()) -> Loca
 
 def library_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
     """`flax Dense.__call__, linear.py:287`: where an equation was created in a library that the user's line called; '' if it was not."""
-    held = [e for candidate in (equation, *reversed(within)) for e in (candidate, *ancestors(candidate))]
-    for e in held:
-        at = library_line(e.source)
-        if at is not None:
-            name = at.function.rpartition("<locals>.")[2]
-            return f"{package(at.file)} {name}, {short_location(at)}".lstrip()
-        if own_line(e.source) is not None:
-            break
-    return ""
+    at = library_location_of(equation, within)
+    if at is None:
+        return ""
+    name = at.function.rpartition("<locals>.")[2]
+    return f"{package(at.file)} {name}, {short_location(at)}".lstrip()
+
+
+def library_location_of(equation: Equation, within: Sequence[Equation] = ()) -> Location | None:
+    """The innermost line of a library, called by the user's line, that created an equation; None if there is none."""
+    for candidate in (equation, *reversed(within)):
+        for e in (candidate, *ancestors(candidate)):
+            at = library_line(e.source)
+            if at is not None or own_line(e.source) is not None:
+                return at
+    return None
 
 
 def _first(line: Callable[[Any], Location | None], equation: Equation, within: Sequence[Equation]) -> Location | None:

@@ -177,16 +177,17 @@ def _lines_of(traceback: Any) -> _Lines:
 
 def owners(codes: Sequence[Any]) -> list[Owner]:
     """The owner of each code of a stack, innermost first. Code that a library generates, compiles and calls, as type checkers do, counts as
-    Python's."""
+    Python's; and so does what a library's own `jax.core.Trace` runs for an operation, since the operation was not written there."""
     found: list[Owner] = []
-    in_library = False
+    in_library = in_trace = False
     for code in reversed(codes):
         whose = owner(code.co_filename)
         if in_library and code.co_filename == "<string>":
             whose = "python"
         else:
             in_library = whose == "library"
-        found.append(whose)
+            in_trace = (in_trace or (in_library and code.co_name == "process_primitive")) and whose != "user"
+        found.append("python" if in_trace and whose == "library" else whose)
     return found[::-1]
 
 

@@ -104,6 +104,8 @@ PRIVATE_NAMES: dict[str, Name] = {
     "state.discharge.discharge_state": Name("a program that takes and returns the values of its references", _NAN_REFS),
     "state.types.RefEffect": Name("the effect that JAX refuses in a mapped cond", _MAPPED_COND),
     # source lines
+    "source_info_util._source_info_context": Name("the place that a jaxpr's equation gives to what it is evaluated as"),
+    "lib.xla_client.Traceback": Name("the current frames in Python"),
     "source_info_util.NameStack": Name("the scopes of an equation without a line"),
     "source_info_util.Scope": Name("a name from jax.named_scope"),
     "source_info_util.Transform": Name("a name from a transform"),

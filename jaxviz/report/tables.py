@@ -186,6 +186,11 @@ def repeated(n: int, what: str) -> str:
     return f"{n:,} × {what}" if n > 1 else what
 
 
+def in_library(what: str, library: str) -> str:
+    """`x (in flax Dense.__call__, linear.py:287)`: with where in a library it is made, if it is in one."""
+    return f"{what} (in {library})" if library else what
+
+
 def more_rows(n: int, n_values: int, what: str, amount: str) -> str:
     """`and 3 more rows of 12 residuals, 1.5 KiB`: the rows that a table leaves out."""
     return f"and {counted(n, 'more row')} of {counted(n_values, what)}, {amount}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,41 @@ def inlined_where(program: Program, is_opened: Callable[[Equation], bool], own_s
       own_sources: whether the called equations keep their sources, without adding those of the calls.
     """
     return _Inliner(is_opened, {}, own_sources).program(program)
+
+
+Made = tuple[Equation, tuple[Equation, ...]]
+"""An equation, and the equations that contain its program, outermost first."""
+
+
+def originals(program: Program, opened: Program, is_opened: Callable[[Equation], bool]) -> dict[Equation, Made]:
+    """The equation of a program as written for each equation of the same program with its calls inlined.
+
+    Args:
+      program: as written.
+      opened: with the calls inlined.
+      is_opened: which calls are.
+    """
+    found: dict[Equation, Made] = {}
+
+    def walk(p: Program, within: tuple[Equation, ...]) -> Iterator[Made]:
+        for e in p.equations:
+            if is_opened(e):
+                yield from walk(called_program(e.operation), (*within, e))
+            else:
+                yield e, within
+
+    def note(p: Program, now: Program, within: tuple[Equation, ...]) -> None:
+        is_left = len(p.consts) < len(p.constvars)
+        for (e, holders), copied in zip(
+            [(e, within) for e in p.equations] if is_left else walk(p, within), now.equations, strict=True
+        ):
+            if copied not in found:
+                found[copied] = e, holders
+                for (_, inside), (_, inside_now) in zip(e.programs, copied.programs, strict=True):
+                    note(inside, inside_now, (*holders, e))
+
+    note(program, opened, ())
+    return found
 
 
 def called_program(operation: Operation) -> Program:

@@ -12,7 +12,7 @@ from test_front_ends import run_in_lab
 
 import jaxviz
 from benchmarks.models import transformer
-from jaxviz.features.residuals.totals import call_path
+from jaxviz.analysis.modules import call_path
 
 pytestmark = pytest.mark.browser
 light = pytest.mark.parametrize("theme", ["light"], indirect=True)

@@ -92,7 +92,7 @@ def test_what_a_librarys_loop_is_rid_of_is_on_the_users_line(tmp_path):
     jaxviz.own_code(exclude=[str(tmp_path)])
     f, n = lambda x, n: space["loop"](x, n).sum(), jnp.arange(3.0)
     found = jaxviz.residuals(f, n, n)
-    assert any("mul in " in r.expression and '["loop"](x, n)' in r.expression and not r.lengths for r in found)
+    assert any("n * mask in " in r.expression and '["loop"](x, n)' in r.expression and not r.lengths for r in found)
     for located in (
         found,
         jaxviz.cost(f, n, n).rows,

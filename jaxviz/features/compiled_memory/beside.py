@@ -34,7 +34,6 @@ _WORDS = {
     MERGED: "a checkpoint recomputes it; XLA merged that with the forward pass and holds the value",
     FUSED: "XLA computes it within a fusion, without memory",
     "not found": "no buffer of the compiled program corresponds to it",
-    "inside of loops": "the model has one sum for the memory of a loop's body; XLA's buffers are in the rows below",
     "at another time": "it is not alive at the other peak",
     "results from the start": "XLA allocates them before the program runs",
 }
@@ -95,8 +94,6 @@ class MemoryBeside(Report):
             return "at another time" if same_in(self._at_any_time, b) else "not in the model"
         if b is not None:
             return MERGED if b.kind == "merged" else "another number" if a.count != b.count else "another size"
-        if not a.type:
-            return "inside of loops"
         if same_in(self.compiled.values, a) is not None:
             return "at another time"
         return FUSED if same_in(self.compiled.fused, a) is not None else "not found"

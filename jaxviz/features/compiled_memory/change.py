@@ -261,7 +261,7 @@ def _said(kind: str) -> str:
 
 # --- matching rows of two reports -------------------------------------------------------------------------------------
 
-_RANGE = re.compile(r"…\w+")
+_RANGE = re.compile(r"…\w*|(?<=\d),(\d+|(?=…))")
 
 
 def name_of(held: Held) -> str:

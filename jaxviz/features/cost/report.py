@@ -29,7 +29,6 @@ from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import EquationError, JaxvizError
-from jaxviz.ir.expressions import shortened_expression
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Equation, Program
@@ -39,6 +38,7 @@ from jaxviz.report.report import SHOWN, Report, Table, attributes, plain
 from jaxviz.report.tables import (
     format_bytes,
     format_count,
+    in_library,
     line_label,
     more_rows,
     narrow_location,
@@ -302,8 +302,7 @@ def _grouped(costs: Iterable[tuple[Any, Cost]]) -> dict[Any, Cost]:
 
 def _called(group: CostGroup) -> str:
     """`12 × h = jnp.tanh(x @ w)` as code, and the library location if there is one."""
-    where = f" (in {group.library})" if group.library else ""
-    return repeated(group.count, f"`{shortened_expression(group.label, ROOM_IN_SENTENCE)}`{where}")
+    return repeated(group.count, in_library(f"`{group.named(ROOM_IN_SENTENCE)}`", group.library))
 
 
 def _share(cost: Cost, total: Cost) -> str:

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 from typing import Literal as OneOf
 
-from jaxviz.analysis.grouping import repetition
-from jaxviz.analysis.naming import written_at
+from jaxviz.analysis.grouping import alike, repetition
+from jaxviz.analysis.naming import ROOM, of_module, written_at
 from jaxviz.analysis.walk import library_of
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import Part, total_of
@@ -103,9 +103,13 @@ class CostGroup(CostOfRows, Data):
 
     @property
     def label(self) -> str:
-        """The expression, such as `h = jnp.tanh(x @ w)`; the primitives if there is no source."""
-        primitives = dict.fromkeys(r.primitive for r in self.rows)
-        return written_at(self.rows[0].location) or listed(primitives)
+        """The expression, such as `h = jnp.tanh(x @ w)`, with the module if a library's computes it; the primitives if there is no source."""
+        return self.named()
+
+    def named(self, room: int = ROOM) -> str:
+        """The same with an expression of at most this length."""
+        in_module = alike([of_module(r.part.equation, r.part.within, room) for r in self.rows])
+        return in_module or written_at(self.rows[0].location, room) or listed(r.primitive for r in self.rows)
 
     @property
     def location(self) -> Location:

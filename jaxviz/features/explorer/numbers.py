@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxviz.features.residuals.totals import path_to
+from jaxviz.analysis.modules import path_to
 from jaxviz.ir.origin import Location, ancestors, locate, own_line
 from jaxviz.ir.syntax import Equation, Literal
 from jaxviz.page.params import nbytes_per_device

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxviz.analysis.checkpoints import in_short, names_without_effect
-from jaxviz.analysis.grouping import grouped
+from jaxviz.analysis.grouping import alike, grouped, without_repeats
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
 from jaxviz.analysis.walk import location_of
 from jaxviz.features.explorer.numbers import Numbers
@@ -53,9 +53,13 @@ def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) 
 
 
 def kept_expressions(residuals: ResidualSet) -> list[tuple[ResidualGroup, ...]]:
-    """The groups of saved values of each of the user's expressions, largest first."""
+    """The groups of saved values of each of the user's expressions, and of each library's module in it, largest first."""
     groups = [g for g in residuals.groups if g.residuals[0].is_saved]
-    place = lambda g: (g.location, g.location.column, g.location.end_line, g.location.end_column)
+    module = lambda r: r.words.leading_module
+    key = without_repeats([list(map(module, g.residuals)) for g in groups])
+    place = lambda g: (
+        g.location, g.location.column, g.location.end_line, g.location.end_column, key(module(g.residuals[0]))
+    )  # fmt: skip
     return sorted(grouped(groups, place), key=lambda e: -sum(g.nbytes for g in e))
 
 
@@ -76,6 +80,8 @@ def _times(groups: Sequence[ResidualGroup]) -> int:
 
 def _label(groups: Sequence[ResidualGroup]) -> str:
     first = groups[0]
+    if modules := [m for g in groups for r in g.residuals if (m := r.words.leading_module)]:
+        return alike(modules)
     is_carried = first.residuals[0].words.sources[0].carry is not None
     return first.label if is_carried else written_at(first.location) or first.label
 

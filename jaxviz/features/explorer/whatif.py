@@ -15,8 +15,7 @@ from functools import cached_property
 from itertools import groupby
 
 from jaxviz.analysis.checkpoints import report_checkpoints
-from jaxviz.analysis.grouping import repetition
-from jaxviz.analysis.naming import Naming
+from jaxviz.analysis.grouping import alike, repetition
 from jaxviz.analysis.walk import location_of, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.features.explorer.compiled import lower
@@ -313,14 +312,13 @@ class Switches:
           source: whether to include expressions of the user's source.
         """
         with source_shown(source):
-            naming = Naming(self.search.flat)
             table: SwitchTable = {
                 "function": self.derivation.primal.name,
                 "work": self.search.plain_flops,
                 "present": self.present,
                 "regions": [self._region(i) for i in range(len(self.regions))],
                 "groups": [
-                    self._group(naming, next(members)) for _, members in self._in_order()
+                    self._group(members) for _, members in self._in_order()
                 ],
                 "values": SwitchValues(
                     group=self.group_of,
@@ -358,10 +356,9 @@ class Switches:
             "values": runs,
         }
 
-    def _group(self, naming: Naming, v: Var) -> SwitchGroup:
-        _, e = self._made[v]
-        name = naming.name(e, (), e.outvars.index(v)) or str(e.primitive.name)
-        return {"what": name, "type": type_text(v.aval)}
+    def _group(self, members: Iterator[Var]) -> SwitchGroup:
+        values = list(members)
+        return {"what": alike([self.search.called(v) for v in values]), "type": type_text(values[0].aval)}
 
     @cached_property
     def _rows(self) -> dict[Atom, int]:

@@ -14,7 +14,7 @@ import jax
 
 from jaxviz.analysis.checkpoints import NoEffect
 from jaxviz.analysis.grouping import alike, grouped, pattern, repetition
-from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE
 from jaxviz.analysis.site import Site
 from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
@@ -119,7 +119,7 @@ class Subject:
 def _cheap(subject: Subject) -> Iterator[Advice]:
     d = subject.derivation
     flat = replace(d, primal=inlined(d.primal, (JIT.primitive,)))
-    kept = Kept(flat)
+    kept = Kept(flat, d.primal)
     matching = _Matching(subject.found)
     for c in candidates(kept):
         yield _recompute(c, kept, matching(c, kept))
@@ -213,16 +213,16 @@ def _made_by(atom: Atom, kept: Kept) -> str:
 def _sources(atoms: Sequence[Atom], kept: Kept) -> Iterator[str]:
     """``12 × `x + attention(p, x)` (model.py:12)``, `params['layers'][0…11]['scale']`: the saved values, with those of one expression
     combined."""
-    naming = Naming(kept.primal, kept.derivation.forward)
 
     def written(atom: Atom) -> tuple[Hashable, str]:
         made_by = kept.maker.get(atom)
         if made_by is None:
             return pattern(_made_by(atom, kept)), _made_by(atom, kept)
         equation, _ = made_by
-        name, where = naming.name(equation, room=ROOM_IN_SENTENCE), location_of(equation)
+        name, where = kept.naming.name(equation, room=ROOM_IN_SENTENCE), location_of(equation)
         at = f" ({short_location(where)})" if where is not None else ""
-        return repetition(equation), f"{f'`{name}`' if name else equation.primitive.name}{at}"
+        same = repetition(equation), repetition(*kept.naming.original(equation, ()))
+        return same, f"{f'`{name}`' if name else equation.primitive.name}{at}"
 
     for group in grouped(map(written, atoms), lambda pair: pair[0]):
         yield repeated(len(group), alike([text for _, text in group]))

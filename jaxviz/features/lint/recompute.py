@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import find_readers
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import COUNTS
@@ -25,7 +26,7 @@ from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors, call_stack, library_line
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.tables import nbytes
-from jaxviz.transforms.inline import with_own_variables
+from jaxviz.transforms.inline import originals, with_own_variables
 
 _COSTLY = frozenset(
     "dot_general conv_general_dilated sort fft cholesky triangular_solve select_and_scatter_add device_put igamma igammac "
@@ -56,11 +57,14 @@ class Kept:
 
     Args:
       derivation: of a program without calls of jitted functions.
+      written: the program with them, for names of what they compute.
     """
 
-    def __init__(self, derivation: Derivation):
+    def __init__(self, derivation: Derivation, written: Program | None = None):
         self.derivation = derivation
         self.primal = derivation.primal
+        inside = {} if written is None else originals(written, self.primal, lambda e: of(e) is JIT)
+        self.naming = Naming(self.primal, derivation.forward, written, inside)
         self.written = {e for _, e in derivation.primal.walk()}
         self.size: dict[Atom, int] = {}
         self.maker: dict[Atom, tuple[Equation, Equation | None]] = {}

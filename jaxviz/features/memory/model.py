@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress
+from itertools import chain, compress
 from typing import Any
 from typing import Literal as OneOf
 
@@ -17,7 +17,7 @@ from jaxviz.analysis.layouts import Layouts
 from jaxviz.analysis.passes import OpenedStep
 from jaxviz.analysis.walk import place_of
 from jaxviz.derivation import Derivation
-from jaxviz.features.memory.names import Names, what_makes
+from jaxviz.features.memory.names import Names
 from jaxviz.features.residuals.saved_bytes import are_read
 from jaxviz.higher_order import bodies, of
 from jaxviz.ir import compat
@@ -62,12 +62,12 @@ class Live:
 
     Args:
       what: the path of an argument, the expression that computes it, or the value whose cotangent it is.
-      type: its type; '' for the memory inside the body of a loop.
+      type: its type; of one iteration, in the body of a loop.
       nbytes: its size in bytes.
       kind: its kind, such as 'residual'.
       born: the first step at which it is in memory.
       last: the last step; the number of steps if it is still there at the end.
-      equation: the equation that computes it, at step `born`; None for an input.
+      equation: the equation that computes it, at step `born`, or in the body of the loop that runs there; None for an input.
       residuals: the indices of the residuals that it holds: several if one is a view of another.
     """
 
@@ -86,6 +86,11 @@ class Live:
     def location(self) -> Location | None:
         """The user's line; None for an argument."""
         return self.model.location(self.buffer)
+
+    @property
+    def library(self) -> str:
+        """Where in a library it is computed; '' if in none, and for an argument."""
+        return self.model.library(self.buffer)
 
     @property
     def repeats(self) -> Hashable:
@@ -139,8 +144,8 @@ class Model:
         self.donated = donated
         self.buffers: list[Buffer] = []
         self.steps: list[tuple[Equation, tuple[Equation, ...], bool]] = []
-        self.inside: dict[int, int] = {}
-        """Bytes that the bodies of a loop or a branch need inside, by step."""
+        self.inside: dict[int, list[Buffer]] = {}
+        """What is in memory in the bodies of a loop, or in a branch, where it takes most, by the step of the loop."""
         self.reads: list[list[Buffer]] = []
         """The operands of each step."""
         self.of_forward: dict[Atom, Buffer] = {}
@@ -306,8 +311,8 @@ class Model:
             if writes:
                 (made,) = (env[v] for v in e.outvars)
                 self.into.append((now, [b for b in operands if b.nbytes == made.nbytes], made))
-            if e.operation.programs and (inner_peak := self.peak_inside(e)):
-                self.inside[now] = inner_peak
+            if e.operation.programs and (held := self.held_inside(e, (*within, e))):
+                self.inside[now] = held
 
     def kind_of(self, e: Equation) -> Kind:
         if not self.is_backward:
@@ -315,18 +320,22 @@ class Model:
         role = e.origin.role if e.origin is not None else "cotangent"
         return "cotangent" if role in ("cotangent", "accumulation", "zero") else "temporary"
 
-    def peak_inside(self, e: Equation) -> int:
-        """Bytes that the body of a loop takes for one iteration, or the largest branch of a cond, in addition to operands and results."""
-        peaks = []
+    def held_inside(self, e: Equation, within: tuple[Equation, ...]) -> list[Buffer]:
+        """What is in memory at the peak of one iteration of a loop's body, or of the largest branch of a cond, in addition to operands and
+        results."""
+        now, most, found = len(self.steps) - 1, 0, list[Buffer]()
         for body in bodies(e):
             model = Model(self.derivation, (), self.named, self.layouts)
             model.opened, model.is_backward, model.in_pass = self.opened, self.is_backward, self.in_pass
             given: dict[Atom, Buffer] = {
                 v: Buffer(0, "argument", 0, 0) for v in (*body.program.invars, *body.program.constvars)
             }
-            model.walk(body.program, given, ())
-            peaks.append(max(map(sum, model.alive_by_step().tolist()), default=0))
-        return max(peaks, default=0)
+            model.walk(body.program, given, within)
+            totals = model.alive_by_step().sum(axis=1)
+            if len(totals) and totals.max() > most:
+                at = int(totals.argmax())
+                most, found = int(totals[at]), [b for b in model.all_buffers() if b.born <= at <= b.last]
+        return [replace(b, kind="temporary", born=now, last=now) for b in found if b.nbytes and not b.is_free]
 
     def settle(self) -> None:
         """Writes results into operands that are last read there, each operand once."""
@@ -344,7 +353,8 @@ class Model:
         self.settle()
         n = len(self.steps)
         there = [b for b in self.buffers if b.nbytes and not b.is_free and b.last >= b.born]
-        most = sum(b.nbytes for b in there) + sum(self.inside.values())
+        inside = {step: sum(b.nbytes for b in held) for step, held in self.inside.items()}
+        most = sum(b.nbytes for b in there) + sum(inside.values())
         # Nested scans may stack more bytes than int64 holds, and NumPy would overflow silently.
         whole = np.int64 if most < 2**63 else object
         change = np.zeros((n + 1, len(KINDS)), whole)
@@ -353,8 +363,8 @@ class Model:
         np.add.at(change, (np.array([min(b.born, n) for b in there], np.int64), kinds), sizes)
         np.subtract.at(change, (np.array([min(b.last + 1, n) for b in there], np.int64), kinds), sizes)
         alive: np.ndarray = np.cumsum(change, axis=0)[:n]
-        for step, inside in self.inside.items():
-            alive[step, _KIND["temporary"]] += inside
+        for step, taken in inside.items():
+            alive[step, _KIND["temporary"]] += taken
         return alive
 
     def finished(self) -> tuple[Step, ...]:
@@ -366,17 +376,15 @@ class Model:
         )
 
     def values(self, at: int | None = None) -> Iterator[Live]:
-        """What takes memory at any step, or at a given one: a value, or the body of a running loop."""
-        for b in (*self.buffers, *self.insides()):
+        """What takes memory at any step, or at a given one, in the body of a running loop too."""
+        for b in self.all_buffers():
             is_there = b.born <= min(b.last, len(self.steps) - 1) if at is None else b.born <= at <= b.last
             if b.nbytes and not b.is_free and is_there:
                 yield Live(self.called(b), b.type, b.nbytes, b.kind, b.born, b.last, b.equation, b.residuals, b, self)
 
-    def insides(self) -> Iterator[Buffer]:
-        """The memory of the bodies of loops and branches, each while it runs."""
-        for step, taken in self.inside.items():
-            e, within, _ = self.steps[step]
-            yield Buffer(taken, "temporary", step, step, e, within, name=f"inside {what_makes(e, within)}")
+    def all_buffers(self) -> Iterator[Buffer]:
+        """The memory of all values, and of those in the bodies of loops and branches, each while it runs."""
+        return chain(self.buffers, *self.inside.values())
 
     def names_at(self, step: int) -> Names:
         """The names of a step's results."""
@@ -399,6 +407,10 @@ class Model:
         if b.location is not None or b.equation is None:
             return b.location
         return self.names_at(b.born).location(b.equation, b.within)
+
+    def library(self, b: Buffer) -> str:
+        """Where in a library the value in a buffer is computed; '' if in none."""
+        return "" if b.equation is None else self.names_at(b.born).library(b.equation, b.within)
 
     def repeats(self, b: Buffer) -> Hashable:
         """A key shared by values of one expression in repeated layers and calls."""

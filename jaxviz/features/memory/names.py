@@ -39,6 +39,10 @@ class Names:
         """The user's line of an equation."""
         return self._naming.location(equation, within)
 
+    def library(self, equation: Equation, within: Sequence[Equation]) -> str:
+        """Where in a library the user's line has an equation computed; '' if in none."""
+        return self._naming.library(equation, within)
+
     def _of_cotangent(self, equation: Equation, var: Atom | None) -> str:
         """The value whose cotangent an equation computes; '' if none, or if unknown."""
         if equation.origin is None or equation.origin.role not in _OF_COTANGENTS or not any(self.derivation.nonzeros):

@@ -33,7 +33,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.report import pictures
 from jaxviz.report.report import Drawn, Part, Report, Table, attributes
-from jaxviz.report.tables import format_bytes, more_rows, repeated, short_location
+from jaxviz.report.tables import format_bytes, in_library, more_rows, repeated, short_location
 from jaxviz.runtime.stoppable import compiled_by_jax
 from jaxviz.transforms.inline import inlined
 from jaxviz.transforms.unopened import unopened_note
@@ -57,6 +57,7 @@ class Alive:
       kind: their kind, such as 'residual'.
       location: the user's line; None for an argument.
       count: how many there are.
+      library: where in a library they are computed; '' if in none.
     """
 
     what: str
@@ -65,6 +66,7 @@ class Alive:
     kind: Kind
     location: Location | None
     count: int = 1
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +156,12 @@ class MemoryTimeline(Report):
         """
         groups = grouped(self.model.values(step), lambda v: (v.repeats, v.type, v.kind, v.location))
         alive = [
-            Alive(alike([v.what for v in g]), g[0].type, sum(v.nbytes for v in g), g[0].kind, g[0].location, len(g))
+            Alive(
+                alike([v.what for v in g]), g[0].type, sum(v.nbytes for v in g), g[0].kind, g[0].location, len(g), g[0].library
+            )
             for g in groups
-        ]
-        same = grouped(alive, lambda a: (a.what, a.type, a.kind, a.location))
+        ]  # fmt: skip
+        same = grouped(alive, lambda a: (a.what, a.type, a.kind, a.location, a.library))
         whole = [replace(g[0], nbytes=sum(a.nbytes for a in g), count=sum(a.count for a in g)) for g in same]
         return tuple(sorted(whole, key=lambda a: -a.nbytes))
 
@@ -269,7 +273,7 @@ class MemoryTimeline(Report):
             rows = [
                 (
                     a.kind, repeated(a.count, a.type), format_bytes(a.nbytes),
-                    short_location(a.location), a.what,
+                    short_location(a.location), in_library(a.what, a.library),
                 )
                 for a in self.alive
             ]  # fmt: skip

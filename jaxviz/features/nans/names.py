@@ -35,6 +35,9 @@ class Names:
           room: the maximum length of the expression.
         """
         name = self.naming.name(e, [outer for outer, _ in level.path], place, room)
+        name = (
+            name.partition(_OF_INNER)[2] or name
+        )  # the function that is searched is a gradient, and the report says which pass
         _, of_derivative, called = name.partition(_OF)
         if not is_derivative and of_derivative:  # the transpose of a user's rule
             return called
@@ -67,4 +70,4 @@ def _expression(e: Equation, room: int) -> str:
     return shortened_expression(expression_at(locate(e.source)), room)
 
 
-_OF = " in the derivative of "
+_OF, _OF_INNER = " in the derivative of ", " in the inner gradient of "

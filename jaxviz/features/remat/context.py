@@ -7,6 +7,7 @@ from functools import cached_property
 
 from jaxviz.analysis.grouping import grouped
 from jaxviz.analysis.layouts import Layouts
+from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import defined_at, programs_in
 from jaxviz.derivation import Derivation
 from jaxviz.features.remat.checkpointing import cut, inputs_of
@@ -24,7 +25,7 @@ from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.transforms.driver import with_constants_as_inputs
-from jaxviz.transforms.inline import inlined, numbers_in_place
+from jaxviz.transforms.inline import inlined, numbers_in_place, originals
 
 Find = Callable[[Derivation], tuple[Layouts, Sequence[int]] | None]
 
@@ -39,11 +40,12 @@ class Context:
     """
 
     def __init__(self, derivation: Derivation, find: Find = lambda _: None):
+        self.derivation = derivation
         self.copies: dict[Var, Var] = {}
         """Maps a value of a called function to the value in the function itself, which all its calls share."""
         kept = inlined(derivation.primal, (JIT.primitive,), self.copies)
         self.flat = numbers_in_place(inlined(kept, (CHECKPOINT.primitive,), self.copies))
-        self.stacks = stacks_of(derivation.primal, self.flat, lambda e: of(e) in (JIT, CHECKPOINT))
+        self.stacks = stacks_of(derivation.primal, self.flat, _is_opened)
         self.written = list(_checkpoints(kept, self.flat))
         """Its existing checkpoints, as regions."""
         layouts, parts = find(derive_like(self.flat, derivation)) or (None, ())
@@ -63,6 +65,11 @@ class Context:
         while before < len(self.active):  # a carry that is active at the end of an iteration is active throughout
             before = len(self.active)
             self._walk(self.flat, 1, 1)
+
+    @cached_property
+    def naming(self) -> Naming:
+        written = self.derivation.primal
+        return Naming(self.flat, None, written, originals(written, self.flat, _is_opened))
 
     @cached_property
     def frames(self) -> dict[Var, tuple[Frame, ...]]:
@@ -129,6 +136,10 @@ class Context:
         prices = [len(spots) * self.prices[v] for v in inputs if isinstance(v, Var)]
         active = [v in self.active for v in inputs]
         return Part(spots, body, times, prices, active, recompute_collectives, offload, self.sizes, devices)
+
+
+def _is_opened(e: Equation) -> bool:
+    return of(e) in (JIT, CHECKPOINT)
 
 
 def _is_differentiable(v: Var) -> bool:

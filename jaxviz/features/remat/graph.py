@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxviz.analysis.grouping import pattern
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
@@ -65,6 +66,7 @@ class Saved:
       nbytes: its size in bytes.
       location: the user's line.
       offloaded: whether it is offloaded to the host.
+      library: where in a library it is computed; '' if in none.
     """
 
     name: str
@@ -74,6 +76,13 @@ class Saved:
     nbytes: int
     location: Location | None
     offloaded: bool = False
+    library: str = ""
+
+    @property
+    def repeats(self) -> tuple[str, str]:
+        """A key, the same for the values of one expression of a library in repeated layers: its module and the expression."""
+        module, _, made = self.label.rpartition(" · ")
+        return pattern(module), made
 
 
 @dataclass(frozen=True, slots=True)

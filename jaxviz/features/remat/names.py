@@ -8,16 +8,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxviz.analysis.naming import ROOM
+from jaxviz.analysis.grouping import alike
 from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.code import Place
 from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.graph import Saved
-from jaxviz.features.remat.regions import Frame, frames_of, place_of
+from jaxviz.features.remat.regions import frames_of, place_of
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import last_name
 from jaxviz.ir import compat
-from jaxviz.ir.expressions import assigned_at, called_by, expression_at, shortened_expression
+from jaxviz.ir.expressions import assigned_at, called_by, expression_at
 from jaxviz.ir.origin import Location, location_at
 from jaxviz.ir.own_code import owner
 from jaxviz.ir.syntax import Equation, Program, Var
@@ -139,17 +139,18 @@ def saved_by(search: Search, form: Form) -> tuple[Saved, ...]:
         for candidate in part.names_of(choice):
             value = part.graph.candidates[candidate][0]
             saved = replace(part.described(candidate), name=words[value], offloaded=candidate in moved)
-            found.append(_on_own_line(saved, search.context.frames.get(value, ())))
+            found.append(_as_written(saved, search, list(part.everywhere(value))))
         for k in part.inputs_moved(choice):
             found.append(replace(part.described_input(k), name=words[part.body.invars[k]]))
     return tuple(found)
 
 
-def _on_own_line(saved: Saved, frames: Sequence[Frame]) -> Saved:
-    """A value in a library's loop, with the user's line that led there."""
-    own = next((frame for frame in reversed(frames) if owner(frame[0].co_filename) == "user"), None)
-    if own is None or (saved.location is not None and owner(saved.location.file) == "user"):
-        return saved
-    at = location_at(*own)
-    text = shortened_expression(expression_at(at), ROOM)
-    return replace(saved, location=at, label=f"{saved.expression} in {text}" if text else saved.expression)
+def _as_written(saved: Saved, search: Search, everywhere: Sequence[Var]) -> Saved:
+    """A value with its name, line and library in the function as written, given its variables in all spots."""
+    naming, made_by = search.context.naming, search.makers[everywhere[0]]
+    return replace(
+        saved,
+        label=alike([search.called(v) for v in everywhere]),
+        location=naming.location(made_by, ()),
+        library=naming.library(made_by, ()),
+    )

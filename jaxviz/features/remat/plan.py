@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxviz.analysis.budgets import evenly
-from jaxviz.analysis.grouping import grouped
+from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.training_step import taking_gradient_of
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.remat.branches import in_branches as put_in_branches
@@ -27,7 +27,7 @@ from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.report.report import SHOWN, Report, Table, attributes
-from jaxviz.report.tables import counted, format_bytes, listed, repeated, short_location
+from jaxviz.report.tables import counted, format_bytes, in_library, listed, repeated, short_location
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -275,12 +275,12 @@ class RematPlan(Report):
         return draw_plan(self)
 
     def _parts(self) -> Iterator[str | Table]:
-        groups = grouped(self.saved or (), lambda s: (s.label, s.type, s.location, s.offloaded))
+        groups = grouped(self.saved or (), lambda s: (s.repeats, s.type, s.location, s.library, s.offloaded))
         groups.sort(key=lambda g: -sum(s.nbytes for s in g))
         rows = [
             (
                 repeated(len(g), g[0].type), format_bytes(sum(s.nbytes for s in g)), short_location(g[0].location),
-                f"`{g[0].label}`", *(["the host" if g[0].offloaded else "the device"] if self.offloaded else []),
+                in_library(f"`{alike([s.label for s in g])}`", g[0].library), *(["the host" if g[0].offloaded else "the device"] if self.offloaded else []),
             )
             for g in groups
         ]  # fmt: skip
@@ -355,4 +355,4 @@ class RematPlan(Report):
         }
 
 
-_SAVED = ("name", "expression", "label", "type", "nbytes", "location", "offloaded")
+_SAVED = ("name", "expression", "label", "type", "nbytes", "location", "library", "offloaded")

@@ -14,7 +14,7 @@ from jaxviz.higher_order import is_scan, of
 from jaxviz.higher_order.scan import SCAN
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location, location_at
+from jaxviz.ir.origin import Location, location_at, owners
 from jaxviz.ir.own_code import owner
 from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation, Program, Var
@@ -343,8 +343,8 @@ def _loops(code: Any) -> tuple[tuple[int, int], ...]:
 @lru_cache(maxsize=65536)
 def _frames_of(traceback: Any) -> tuple[tuple[Any, int], ...]:
     frames: list[tuple[Any, int]] = []
-    for code, instruction in zip(*traceback.raw_frames(), strict=True):
-        whose = owner(code.co_filename)
+    codes, instructions = traceback.raw_frames()
+    for code, instruction, whose in zip(codes, instructions, owners(codes), strict=True):
         if whose == "jaxviz":
             break
         if whose in ("user", "library"):

@@ -120,6 +120,11 @@ class Search:
         """The equation that computes each value, also in loops."""
         return {v: e for _, e in self.flat.walk() for v in e.outvars}
 
+    def called(self, value: Var) -> str:
+        """The name of a value in the function as written; the operation if it has none."""
+        made_by = self.makers[value]
+        return self.context.naming.name(made_by, (), made_by.outvars.index(value)) or str(made_by.primitive.name)
+
     @property
     def graph(self) -> Graph:
         """What could be saved of the whole function."""

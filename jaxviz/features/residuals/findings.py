@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
+from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.site import Site
 from jaxviz.analysis.walk import Source, Tracer, location_of
 from jaxviz.derivation import Derivation
@@ -50,6 +51,11 @@ def finding(residual: Residual, size: int) -> Finding:
     """A finding about one residual."""
     times = f"{residual.type} " if residual.lengths else ""
     return Finding((residual,), size, f"{times}`{residual.expression}` ({short_location(residual.location)})")
+
+
+def texts_of(found: Sequence[Finding]) -> list[str]:
+    """The texts of findings, one for those about one expression in repeated layers, calls and iterations."""
+    return [alike([f.text for f in same]) for same in grouped(found, lambda f: tuple(r.repeats for r in f.residuals))]
 
 
 def largest_first(found: Sequence[Finding]) -> tuple[Finding, ...]:

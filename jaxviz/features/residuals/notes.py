@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jaxviz.analysis.checkpoints import names_without_effect
 from jaxviz.derivation import Derivation
-from jaxviz.features.residuals.findings import Finding
+from jaxviz.features.residuals.findings import Finding, texts_of
 from jaxviz.ir.compat import is_float0, is_ref, kind_of_ref
 from jaxviz.ir.syntax import Atom
 from jaxviz.report.tables import counted, format_bytes, listed, type_text
@@ -31,15 +31,15 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
     if found.unread:
         notes.append(
             f"JAX saves {format_bytes(sum(f.nbytes for f in found.unread))} that the backward program never reads: "
-            f"{listed(f.text for f in found.unread)}. A compiled gradient keeps nothing for that."
+            f"{listed(texts_of(found.unread))}. A compiled gradient keeps nothing for that."
         )
     if found.duplicates:
         notes.append(
             f"{_bytes_of(found.duplicates)} are copies of values that are saved too, and could be recomputed from them: "
-            f"{listed(f.text for f in found.duplicates)}."
+            f"{listed(texts_of(found.duplicates))}."
         )
     if found.stacked:
-        note = f"{_bytes_of(found.stacked)} are stacked by scans, one value for each iteration: {listed(f.text for f in found.stacked)}."
+        note = f"{_bytes_of(found.stacked)} are stacked by scans, one value for each iteration: {listed(texts_of(found.stacked))}."
         repeats = any(e.on_reference for e in found.unopened)  # which a checkpoint would do twice
         if any(r.lengths and r.is_saved and r.is_asked_for_in_loop for r in found) and not repeats:
             note += " jax.checkpoint around the body saves only the inputs of each iteration instead."
@@ -47,13 +47,13 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
     if found.invariant:
         notes.append(
             f"{_bytes_of(found.invariant)} are copies, stacked by a scan, of values that are the same in each iteration: "
-            f"{listed(f.text for f in found.invariant)}. If you compute them before the loop and close over them, each is saved once."
+            f"{listed(texts_of(found.invariant))}. If you compute them before the loop and close over them, each is saved once."
         )
     # The occasional scalar that a jitted jax.numpy function receives as an array is not worth a note.
     if found.forced and 100 * sum(f.nbytes for f in found.forced) >= found.saved.nbytes:
         notes.append(
             f"{_bytes_of(found.forced)} are saved only because they cross the boundary of a jitted function; without the "
-            f"inner jit they would not be: {listed(f.text for f in found.forced)}."
+            f"inner jit they would not be: {listed(texts_of(found.forced))}."
         )
     unknown = [r for r in found if r.nbytes_per_device is None] if found.on_devices else []
     if unknown:

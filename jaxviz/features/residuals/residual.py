@@ -175,10 +175,8 @@ class ResidualGroup(Data):
 
     @property
     def label(self) -> str:
-        """Their name: `jnp.tanh(x @ w)`, `params['layers'][0…11]['w1']`."""
-        first = self.residuals[0]
-        # The values of one expression share a name; the paths of arguments differ in numbers.
-        return first.label if first.producer is not None else alike([r.label for r in self.residuals])
+        """Their name: `jnp.tanh(x @ w)`, `Net/layer_0…11/mlp · nn.gelu(gate)`, `params['layers'][0…11]['w1']`."""
+        return alike([r.label for r in self.residuals])
 
     @property
     def type(self) -> str:

@@ -43,7 +43,9 @@ from jaxviz.report.places import source_line
 from jaxviz.report.report import SHOWN, Report, Table, attributes, plain
 from jaxviz.report.tables import (
     format_bytes,
+    in_library,
     line_beside,
+    listed,
     more_rows,
     nbytes,
     short_location,
@@ -73,6 +75,7 @@ class ResidualSet(Report, Sequence[Residual]):
       finders: the same for `duplicates`, `invariant` and `forced`.
       on_gradient: sentences that say which gradient it is, if the function takes one itself, and why there are no residuals, or no
         gradient that reads them; empty otherwise.
+      part: the module or scope that they are all of; '' if they are those of the whole gradient.
     """
 
     function: str
@@ -84,6 +87,7 @@ class ResidualSet(Report, Sequence[Residual]):
     find_unopened: Callable[[], tuple[Unopened, ...]] = tuple
     finders: Mapping[str, Callable[[], tuple[Finding, ...]]] = field(default_factory=dict)
     on_gradient: tuple[str, ...] = ()
+    part: str = ""
 
     @overload
     def __getitem__(self, index: int) -> Residual: ...
@@ -123,6 +127,29 @@ class ResidualSet(Report, Sequence[Residual]):
         """The residuals grouped by expression, largest first; groups of equal size in order of appearance."""
         found = [ResidualGroup(group) for group in grouped(self.items, lambda r: r.repeats)]
         return tuple(sorted(found, key=lambda g: -g.nbytes))
+
+    def of(self, path: str) -> ResidualSet:
+        """Only the residuals of one module or named scope, which may be a layer, with what it contains.
+
+        >>> print(jaxviz.residuals(loss, params, x).of("layer_7"))
+        the gradient of `loss` in `params` saves 0.8 GiB in 59 values of `layer_7`; ...
+
+        Args:
+          path: one or several consecutive names of a path that `by_module` or `by_scope` has, such as "layer_7/mlp".
+
+        Raises:
+          ValueError: no residual has these names in its path.
+        """
+        names = path.split("/")
+        spans = lambda of: (of[i : i + len(names)] for i in range(len(of)))
+        items = tuple(r for r in self.items if any(names in spans(p.split("/")) for p in (r.module, r.scope)))
+        if not items:
+            there = listed([t.name for t in self.by_module()], 8)
+            raise ValueError(f"no residual is of the module or scope {path!r}; the modules are {there or 'none'}")
+        those = frozenset(items)
+        among = lambda find: lambda: tuple(f for f in find() if those.issuperset(f.residuals))
+        finders = {name: among(find) for name, find in self.finders.items()}
+        return replace(self, items=items, checkpoints=(), mapped=(), find_unopened=tuple, finders=finders, part=path)
 
     def by_line(self) -> tuple[Total, ...]:
         """The saved bytes of each source line, largest first; here and below without arguments and without what nothing reads."""
@@ -201,7 +228,8 @@ class ResidualSet(Report, Sequence[Residual]):
     def summary(self) -> str:
         """the gradient of `loss` in `params` saves 0.4 MiB in 4 values; it reads 0.8 MiB of its arguments, which are in memory anyway."""
         subject = f"the {self.gradient}{',' if ', which' in self.gradient else ''}"
-        return "; ".join([f"{subject} saves {self.saved}", *self.saved.remarks])
+        within = f" of `{self.part}`" if self.part else ""
+        return "; ".join([f"{subject} saves {self.saved}{within}", *self.saved.remarks])
 
     @cached_property
     def dummy_nbytes(self) -> int:
@@ -304,7 +332,7 @@ _CELLS: Mapping[str, Callable[[ResidualGroup], str]] = {
 
 def _called(group: ResidualGroup) -> str:
     """The label as code, and the library location."""
-    return f"`{group.label}` (in {group.library})" if group.library else f"`{group.label}`"
+    return in_library(f"`{group.label}`", group.library)
 
 
 def _propagated(derivation: Derivation) -> list[int | None]:

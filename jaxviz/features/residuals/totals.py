@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxviz.analysis.grouping import alike, grouped, without_repeats
-from jaxviz.features.residuals.modules import scopes_of
-from jaxviz.ir import compat
-from jaxviz.ir.origin import Location, ancestors
-from jaxviz.ir.own_code import is_own, owner
-from jaxviz.ir.sharing import cleared
+from jaxviz.analysis.modules import scopes_of
+from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Equation
 from jaxviz.report.report import Data
 
@@ -22,9 +16,6 @@ if TYPE_CHECKING:
     from jaxviz.features.residuals.residual import Residual
 
 NO_SCOPE = "no scope"
-
-_SCOPED_BY_MODULE = (f"{os.sep}flax{os.sep}linen{os.sep}", f"{os.sep}haiku{os.sep}")
-"""Libraries that record the path of each module as named scopes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,37 +73,3 @@ def per_device(residuals: Sequence[Residual]) -> int | None:
 def scope_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
     """`encoder/attention`: the named scopes of an equation, preceded by those of the enclosing equations."""
     return "/".join(scopes_of(equation, within))
-
-
-def call_path(equation: Equation) -> str:
-    """`loss/Net/Block/eqx.nn.Linear`: the functions that were called on the way to an equation, then its named scopes.
-
-    Only the equation's own, not those of enclosing equations, so that inside a program the path is relative to it. flax linen and haiku
-    record the path of each module as scopes, which are then used alone. '' if nothing is known.
-    """
-    return next(filter(None, (path_to(e.source) for e in (equation, *ancestors(equation)))), "")
-
-
-def path_to(source: Any) -> str:
-    """The same from an equation's `source` alone."""
-    if source is None or (source.traceback is None and not source.name_stack.stack):
-        return ""
-    return _call_path(source.traceback, compat.scopes(source))
-
-
-@cleared
-@lru_cache(maxsize=65536)
-def _call_path(traceback: Any, scopes: tuple[str, ...]) -> str:
-    frames = compat.user_frames(traceback) if traceback is not None else ()
-    inside = list(takewhile(lambda frame: owner(frame.file_name) != "jaxviz", frames))
-    # flax excludes its frames from the user's.
-    every = traceback.frames if scopes and traceback is not None else ()
-    if any(library in frame.file_name for frame in every for library in _SCOPED_BY_MODULE):
-        return "/".join(scopes)
-    called = [
-        frame.function_name.split("<locals>.")[-1].removesuffix(".__call__")
-        for frame in reversed(inside)
-        # Skip a library's internal frames, but keep the call of a module that has no scope.
-        if is_own(frame.file_name) or (frame.function_name.endswith(".__call__") and not scopes)
-    ]
-    return "/".join((*(name for name in called if "<" not in name), *scopes))

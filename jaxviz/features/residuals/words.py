@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from jaxviz.analysis.checkpoints import moved_or_rounded
+from jaxviz.analysis.modules import module_of
 from jaxviz.analysis.site import Site, call_name
 from jaxviz.analysis.walk import Reader, Source, library_of, primal_equation
-from jaxviz.features.residuals.modules import module_of
 from jaxviz.features.residuals.reasons import explain
 from jaxviz.features.residuals.totals import scope_of
 from jaxviz.ir.expressions import shows_source, source_shown_as
@@ -102,6 +102,13 @@ class Words:
     @_said
     def module(self) -> str:
         return module_of(*self._place) if self._place is not None else ""
+
+    @_said
+    def leading_module(self) -> str:
+        """The module that its name begins with; '' if it does not begin with one."""
+        source = self.sources[0]
+        made_by = moved_or_rounded(source.equation) or source.equation
+        return self.site.naming.module(made_by, source.within, source.place) if made_by is not None else ""
 
     @cached_property
     def _place(self) -> tuple[Equation, Sequence[Equation]] | None:

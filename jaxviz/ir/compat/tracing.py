@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -30,6 +31,28 @@ from jaxviz.ir.compat.jaxprs import is_ref, unknown_debug_info
 from jaxviz.ir.compat.private import _ad, _api, _config, _core, _lu, _pe, _source, _xla_client, dtypes
 from jaxviz.ir.compat.values import Copies, concrete_value
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
+
+
+def _place_of_operation() -> contextlib.AbstractContextManager[Any]:
+    """Puts an operation in the frames that lead to it, if those that JAX would give it have no line of the user's or of a library.
+
+    A library's trace that evaluates the jaxpr of one of JAX's jitted functions gives operations the frames of that function.
+    """
+    given = _source._source_info_context.context
+    if given.traceback is None or _has_user_frame(given.traceback):
+        return _AS_GIVEN
+    context: contextlib.AbstractContextManager[Any] = _source.user_context(
+        _xla_client.Traceback.get_traceback(), name_stack=given.name_stack
+    )
+    return context
+
+
+_AS_GIVEN = contextlib.nullcontext()
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_user_frame(traceback: Any) -> bool:
+    return next(_source.user_frames(traceback), None) is not None
 
 
 class _Trace(_pe.DynamicJaxprTrace):
@@ -69,7 +92,8 @@ class _Trace(_pe.DynamicJaxprTrace):
             return primitive.bind_with_trace(self.parent_trace, tracers, tuple(map(_core.typeof, tracers)), params)
         if self.keeps_rules:
             _note_rules(params)
-        out = super().process_primitive(primitive, tracers, params)
+        with _place_of_operation():
+            out = super().process_primitive(primitive, tracers, params)
         for tracer in out if primitive.multiple_results else [out]:
             self.hold(tracer)
         return out

@@ -70,7 +70,7 @@ def test_steps_and_what_is_alive_follow_from_the_values(f, donated):
     sums = np.zeros((end, len(KINDS)), int)
     for v in timeline.values:
         assert 0 <= v.born <= v.last <= end
-        assert v.equation is None or v.equation is timeline.steps[v.born].equation
+        assert v.equation is None or timeline.steps[v.born].equation in (v.equation, *v.buffer.within)
         sums[v.born : v.last + 1, KINDS.index(v.kind)] += v.nbytes
     assert sums.tolist() == [list(step.nbytes) for step in timeline.steps]
     assert timeline.alive == timeline.alive_at(timeline.peak)

@@ -13,8 +13,9 @@ from jax import lax
 
 import jaxviz
 from benchmarks.models import layer_norm, transformer
+from jaxviz.analysis.modules import call_path
 from jaxviz.features.residuals.plot import _end_of, squarify
-from jaxviz.features.residuals.totals import call_path, path_totals, per_device
+from jaxviz.features.residuals.totals import path_totals, per_device
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.expressions import source_shown

@@ -36,14 +36,28 @@ export function alike(names: readonly string[]): string {
   return words[0]!.map((_, i) => rangeOf(words.map((of) => of[i]!))).join("");
 }
 
-/** `0…11` for numbers, `Dense_0…2` for numbered names, `block…block_2` if the first has no number. */
+/** How many runs of consecutive numbers one name shows. */
+const RUNS = 6;
+
+/** `0…11` for numbers, `Dense_0…2,4` for numbered names, `block…block_2` if the first has no number. */
 function rangeOf(words: readonly string[]): string {
   if (words.every((word) => word === words[0])) return words[0]!;
-  const sorted = [...words].sort((a, b) => numberOf(a) - numberOf(b));
-  const [least, most] = [sorted[0]!, sorted.at(-1)!];
-  const base = least.replace(SUFFIX, "");
-  if (/^\d+$/.test(least) || base === least) return `${least}…${most}`;
-  return `${base}_${numberOf(least)}…${numberOf(most)}`;
+  const named = new Map(words.map((word) => [numberOf(word), word]));
+  const numbers = [...named.keys()].sort((a, b) => a - b);
+  const first = named.get(numbers[0]!)!;
+  const base = first.replace(SUFFIX, "");
+  const areSuffixes = base !== first;
+  const text = (n: number): string => (areSuffixes ? String(n) : named.get(n)!);
+  const runs: string[] = [];
+  let start = 0;
+  for (let i = 1; i <= numbers.length; i++) {
+    if (numbers[i] === numbers[i - 1]! + 1) continue;
+    const ends = [text(numbers[start]!), text(numbers[i - 1]!)];
+    runs.push(start === i - 1 ? ends[0]! : ends.join("…"));
+    start = i;
+  }
+  const shown = runs.length <= RUNS ? runs : [runs[0]!, runs[1]!, "…", runs.at(-1)!];
+  return (areSuffixes ? `${base}_` : "") + shown.join(",");
 }
 
 /** The number in a name or index; 0 if there is none. */

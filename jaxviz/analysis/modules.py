@@ -1,4 +1,4 @@
-"""The module of a neural network that an equation belongs to, from named scopes or from method calls."""
+"""The modules, functions and scopes that an equation belongs to, from named scopes and from calls."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import ast
 import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import called_by, expression_at, shows_source
 from jaxviz.ir.origin import ancestors, path_of_calls
+from jaxviz.ir.own_code import is_own, owner
 from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation
 
 _SCOPED_BY_MODULE = tuple(f"{os.sep}{folder}{os.sep}" for folder in (f"flax{os.sep}linen", "haiku", "penzai"))
-"""Libraries that record the path of each module as named scopes."""
+"""Libraries that record the path of each module as named scopes, and leave their frames out of the user's."""
 
 _INSIDES = (
     f"{os.sep}equinox{os.sep}_",
@@ -45,9 +47,49 @@ def module_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
     scopes = [name for name in scopes_of(equation, within) if "," not in name and "->" not in name]
     tracebacks = filter(None, map(_traceback, _held(equation, within)))
     if scopes and any(map(_leaves_scopes, filter(None, map(_traceback, _held(equation, within))))):
-        return "/".join(scopes)
+        return "/".join(_of_modules(scopes))
     called = next(filter(None, (_modules_on(t, shows_source()) for t in tracebacks)), ())
     return "/".join((*called, *(name for name in scopes if not name.startswith(_OF_EQUINOX))))
+
+
+def _of_modules(scopes: Sequence[str]) -> list[str]:
+    """Scopes without a module's methods that it calls itself: flax records `Net/Net.encode/layer` for `self.encode(x)`."""
+    path: list[str] = []
+    for name in scopes:
+        if not path or not name.startswith(f"{path[-1]}."):
+            path.append(name)
+    return path
+
+
+def call_path(equation: Equation) -> str:
+    """`loss/Net/Block/eqx.nn.Linear`: the functions that were called on the way to an equation, then its named scopes.
+
+    Only the equation's own, not those of enclosing equations, so that inside a program the path is relative to it. For a library that
+    records the path of each module as scopes, these alone. '' if nothing is known.
+    """
+    return next(filter(None, (path_to(e.source) for e in (equation, *ancestors(equation)))), "")
+
+
+def path_to(source: Any) -> str:
+    """The same from an equation's `source` alone."""
+    if source is None or (source.traceback is None and not source.name_stack.stack):
+        return ""
+    return _call_path(source.traceback, compat.scopes(source))
+
+
+@cleared
+@lru_cache(maxsize=65536)
+def _call_path(traceback: Any, scopes: tuple[str, ...]) -> str:
+    if scopes and traceback is not None and _leaves_scopes(traceback):
+        return "/".join(_of_modules(scopes))
+    frames = compat.user_frames(traceback) if traceback is not None else ()
+    called = [
+        frame.function_name.split("<locals>.")[-1].removesuffix(".__call__")
+        for frame in reversed(list(takewhile(lambda frame: owner(frame.file_name) != "jaxviz", frames)))
+        # Skip a library's internal frames, but keep the call of a module that has no scope.
+        if is_own(frame.file_name) or (frame.function_name.endswith(".__call__") and not scopes)
+    ]
+    return "/".join((*(name for name in called if "<" not in name), *scopes))
 
 
 def _held(equation: Equation, within: Sequence[Equation]) -> Iterator[Equation]:
