@@ -183,7 +183,7 @@ def find_runs(program: Program, alike: Alike) -> list[Run]:
     for _ in range(_MOST):
         best: Run | None = None
         saved = least
-        for start, end, period in _candidates(numbers):
+        for start, end, period in candidates(numbers):
             if weights[end] - weights[start] - (weights[start + period] - weights[start]) <= saved:
                 continue
             for run in values.runs(start, end, period):
@@ -197,7 +197,7 @@ def find_runs(program: Program, alike: Alike) -> list[Run]:
     return sorted(found, key=lambda run: run.start)
 
 
-def _candidates(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
+def candidates(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
     """Where the same operations repeat: start, end, and period; the ones that cover most first."""
     # An operation may occur several times in a block, so the previous occurrence may be in the same block.
     last: dict[int, deque[int]] = {}

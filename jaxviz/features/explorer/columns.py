@@ -299,7 +299,7 @@ class ViewMaker:
             buffer_name=number(v.what for v in values),
             buffer_type=number(v.type for v in values),
         )
-        add_scopes(self.columns, self.numbers, timeline, steps, self.places)
+        add_scopes(self.columns, self.numbers, timeline, steps, self.rows, self.places)
         return "", timeline.n_devices, said_of_peak(timeline)
 
     @cached_property

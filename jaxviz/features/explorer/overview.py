@@ -15,6 +15,7 @@ from jaxviz.analysis.checkpoints import in_short, names_without_effect
 from jaxviz.analysis.grouping import alike, grouped, without_repeats
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
 from jaxviz.analysis.walk import location_of
+from jaxviz.features.explorer.boxes import Boxes
 from jaxviz.features.explorer.numbers import Numbers
 from jaxviz.features.explorer.scopes import Item, Items, Scope, scopes_of
 from jaxviz.features.residuals.residual import ResidualGroup
@@ -24,6 +25,7 @@ from jaxviz.page.schema import COLUMNS, SCOPES, Headline
 from jaxviz.report.tables import format_bytes, listed, short_location
 
 if TYPE_CHECKING:
+    from jaxviz.features.explorer.rows import Rows
     from jaxviz.features.memory.timeline import MemoryTimeline
 
 
@@ -138,6 +140,7 @@ def add_scopes(
     numbers: Numbers,
     timeline: MemoryTimeline,
     rows: Sequence[int],
+    rows_of: Rows,
     places: Sequence[Mapping[tuple[int, Equation], int]],
 ) -> None:
     """Adds the scopes of both passes, in the order of the steps of the modelled memory.
@@ -146,12 +149,13 @@ def add_scopes(
       columns, numbers: where to add them.
       timeline: the modelled memory.
       rows: the rows of its steps.
+      rows_of: all rows.
       places: for the forward and the backward stage, the row of each equation, by the row that contains its program and the equation.
     """
     strings = list(numbers.string.number)
     paths: dict[int, tuple[str, ...]] = {}
-    scope, group, location, program = (
-        np.asarray(columns[f"equation_{name}"]).tolist() for name in ("scope", "group", "location", "program")
+    scope, location, program = (
+        np.asarray(columns[f"equation_{name}"]).tolist() for name in ("scope", "location", "program")
     )
     holder = np.asarray(columns["program_owner"])[program].tolist()
     is_user = [file.is_user for file in numbers.sources.files()]
@@ -171,9 +175,10 @@ def add_scopes(
         return paths[number]
 
     passes: tuple[list[Item], list[Item]] = ([], [])
-    function = timeline.derivation.primal.name
     line_at = lambda row: line_of.get(location[row], -1)
-    of_pass = [Items(place, holder, path_of, group, line_at, function) for place in places]
+    primal = timeline.derivation.primal
+    boxes = Boxes(primal, lambda e: path_of(rows_of.first[e]), lambda e: line_at(rows_of.first[e]))
+    of_pass = [Items(boxes, rows_of.equations, place, holder, path_of, line_at) for place in places]
     sizes = []
     for row, step in zip(rows, timeline.steps, strict=True):
         items = of_pass[step.is_backward].of_step(row, step.equation)
@@ -199,9 +204,9 @@ def _add(
     for name, value in (
         ("parent", parent),
         ("backward", is_backward),
-        ("name", numbers.string(scope.name)),
-        ("kind", SCOPES.index(scope.kind)),
-        ("count", scope.count),
+        ("name", numbers.string(scope.box.name)),
+        ("kind", SCOPES.index(scope.box.kind)),
+        ("count", scope.box.count),
         ("location", scope.line if scope.line >= 0 else location[scope.items[0].row]),
         ("flops", scope.flops),
         ("equations", len(scope.items)),

@@ -48,7 +48,7 @@ class Buffer:
     var: Atom | None = None
     """The variable that the equation computes."""
     is_free: bool = False
-    """Whether it takes no memory: XLA computes a broadcast where it is read."""
+    """Whether it takes no memory: it is computed, or laid out, where it is read."""
     last_forward: int = -1
     """The last step of the forward pass that needs it."""
 
@@ -124,10 +124,10 @@ class Step:
 _VIEWS = frozenset(
     "reshape squeeze expand_dims stop_gradient copy_p optimization_barrier bitcast_convert_type pvary name".split()
 )
-_FREE = frozenset(("broadcast_in_dim", "iota"))
+_FREE = frozenset(("broadcast_in_dim", "iota", "transpose"))
 _WRITTEN_INTO = frozenset(("temporary", "cotangent", "residual", "argument"))
 """The kinds of results that may overwrite it after its last use; an argument may only be overwritten if it is donated."""
-_WRITES_INTO = frozenset(("dynamic_update_slice", "scatter", "scatter-add", "scatter_mul", "select_n"))
+_WRITES_INTO = frozenset(("transpose", "dynamic_update_slice", "scatter", "scatter-add", "scatter_mul", "select_n"))
 
 
 class Model:
@@ -310,7 +310,9 @@ class Model:
                 writes = self.writes[e.operation] = may_write_into_an_operand(e)
             if writes:
                 (made,) = (env[v] for v in e.outvars)
-                self.into.append((now, [b for b in operands if b.nbytes == made.nbytes], made))
+                # An argument has its layout; anything else is written in the one in which it is read.
+                fits = [b for b in operands if b.nbytes == made.nbytes and not (made.is_free and b.kind == "argument")]
+                self.into.append((now, fits, made))
             if e.operation.programs and (held := self.held_inside(e, (*within, e))):
                 self.inside[now] = held
 
@@ -341,15 +343,31 @@ class Model:
         """Writes results into operands that are last read there, each operand once."""
         used: set[int] = set()
         for now, candidates, result in self.into:
-            for buffer in candidates:
+            for candidate in candidates:
+                buffer = self.read_through(candidate, result)
                 is_there = buffer.born < now or buffer.kind == "argument"
-                dies = buffer.last == now and is_there and id(buffer) not in used
+                dies = buffer.last == now and is_there and id(buffer) not in used and buffer.nbytes == result.nbytes
                 if dies and buffer.kind in _WRITTEN_INTO and not buffer.is_free and not result.is_free:
                     used.add(id(buffer))
                     buffer.last = now - 1
                     break
 
+    def put_where_read(self) -> None:
+        """Keeps the operands of what is computed where it is read until then."""
+        for buffer in reversed(self.buffers):
+            if buffer.is_free and buffer.equation is not None:
+                for operand in self.reads[buffer.born]:
+                    operand.last = max(operand.last, buffer.last)
+
+    def read_through(self, buffer: Buffer, result: Buffer) -> Buffer:
+        """The memory that holds an operand of a result: that of a value which is only written out or laid out where it is read."""
+        laid_out = lambda b: b.equation is not None and b.equation.primitive.name == "transpose"
+        while buffer.is_free and len(self.reads[buffer.born]) == 1 and laid_out(buffer) == laid_out(result):
+            (buffer,) = self.reads[buffer.born]
+        return buffer
+
     def alive_by_step(self) -> np.ndarray:
+        self.put_where_read()
         self.settle()
         n = len(self.steps)
         there = [b for b in self.buffers if b.nbytes and not b.is_free and b.last >= b.born]
@@ -428,7 +446,7 @@ def is_view(e: Equation) -> bool:
 
 
 def is_made_where_read(e: Equation) -> bool:
-    """Whether the result takes no memory: XLA computes a broadcast where it is read."""
+    """Whether the result takes no memory: XLA computes a broadcast where it is read, and reads a transposed value as it was."""
     return e.primitive.name in _FREE
 
 

@@ -111,7 +111,7 @@ class MemoryTimeline(Report):
 
     The model evaluates equation by equation, as one jitted program would: a value is freed after the last equation that reads it, an
     elementwise operation writes into an operand that nothing reads afterwards, a view takes no memory, a broadcast is computed where it is
-    read, and a checkpoint recomputes a value only when it is read. The model does not include XLA's fusion, which needs less memory: see
+    read, a transposed value is read as it was or written so from the start, and a checkpoint recomputes a value only when it is read. The model does not include XLA's fusion, which needs less memory: see
     `xla`.
 
     Args:

@@ -55,12 +55,13 @@ def texts(view, column):
 
 
 def named(view, is_backward=0):
-    """The names and counts of a pass's scopes, by path."""
+    """The names and counts of a pass's scopes, by path; of several with one path, their sum."""
     c, names, paths, found = view.columns, texts(view, "scope_name"), {-1: ()}, {}
     for i, (name, parent) in enumerate(zip(names, c["scope_parent"].tolist(), strict=True)):
         paths[i] = (*paths[parent], name)
         if c["scope_backward"][i] == is_backward and SCOPES[c["scope_kind"][i]] in ("scope", "loop", "repeated"):
-            found.setdefault("/".join(paths[i]), int(c["scope_count"][i]))
+            path = "/".join(paths[i])
+            found[path] = found.get(path, 0) + int(c["scope_count"][i])
     return found
 
 
@@ -125,9 +126,9 @@ def test_layers_are_one_box():
     assert forward["layer/layer_norm"] == backward["layer/layer_norm"] == 2
     assert forward["prediction_loss"] == 1
     f, args = scan_transformer(12)
-    scanned = named(view_of(derive(f, *args)))
-    assert scanned["layer/layer_norm"] == 1
-    assert max(n for path, n in scanned.items() if path == "layer") in (1, 12)
+    view = view_of(derive(f, *args))
+    for scanned in (named(view), named(view, 1)):
+        assert (scanned["scan"], scanned["scan/layer"], scanned["scan/layer/layer_norm"]) == (12, 1, 2)
 
 
 def test_a_step_of_a_loop_is_one_though_the_backward_pass_has_two_products_of_a_line():
@@ -143,7 +144,8 @@ def test_a_step_of_a_loop_is_one_though_the_backward_pass_has_two_products_of_a_
 
     params = {"w": jnp.ones((4, 4)), "u": jnp.ones((4, 2)), "v": jnp.ones((3, 4))}
     view = view_of(derive(loss, params, jnp.ones((5, 2))))
-    assert named(view, 1)["step"] == 5
+    assert named(view, 1)["scan"] == 5
+    assert named(view, 1)["scan/step"] == named(view, 1)["scan/step/cell"] == 1
 
 
 def test_what_a_loop_calls_one_after_the_other_is_one_box():

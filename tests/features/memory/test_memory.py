@@ -17,6 +17,11 @@ from jaxviz.features.memory.model import KINDS
 
 X = jnp.ones(1000)  # 4,000 bytes
 W = jnp.ones((50, 50))  # 10,000 bytes
+PERCEPTRON = (
+    [(jnp.ones((200, 100)), jnp.ones(100)), (jnp.ones((100, 10)), jnp.ones(10))],
+    jnp.ones((20, 200)),
+    jnp.ones((20, 10)),
+)
 
 
 def of_kind(step, kind):
@@ -88,7 +93,7 @@ def test_values_of_a_chain_counted_by_hand():
         ("jnp.sin(x)", "temporary", 4000, 0, 2),
         ("cos in the derivative of jnp.sin(x)", "residual", 4000, 1, 3),
         ("jnp.sum(jnp.sin(x))", "result", 4, 2, 5),
-        ("the incoming cotangent", "cotangent", 4, 3, 3),
+        ("the incoming cotangent", "cotangent", 4, 3, 4),
         ("the gradient in x", "result", 4000, 4, 5),
     ]
 
@@ -194,6 +199,25 @@ def test_an_update_is_written_in_place():
 def test_views_and_broadcasts_have_no_memory():
     f = lambda x: jnp.sum((x + 1.0).reshape(10, 100)[None].reshape(1000) * jnp.broadcast_to(jnp.float32(2.0), (1000,)))
     assert max(totals(jaxviz.memory(f, X), "temporary")) == 4000
+
+
+def test_a_transposed_value_has_no_memory_of_its_own():
+    """JAX transposes the gradient of a matrix after its product, which XLA writes in that layout, as it reads `w.T`."""
+    for f in (lambda w, x: jnp.sum((x @ w) ** 2), lambda w, x: jnp.sum((x @ w.T) ** 2)):
+        timeline = jaxviz.memory(f, W, jnp.ones((8, 50)))
+        assert "transpose" in {s.equation.primitive.name for s in timeline.steps}
+        assert timeline.steps[timeline.peak].equation.primitive.name != "transpose"
+        assert all(of_kind(s, "cotangent") + of_kind(s, "result") <= 12_000 for s in timeline.steps)
+    # What is transposed stays until the transposed value has been read.
+    timeline = jaxviz.memory(lambda w: jnp.sum(jnp.sin(w).T + w), W)
+    sine = next(v for v in timeline.values if v.what == "jnp.sin(w)")
+    assert timeline.steps[sine.last].equation.primitive.name == "add"
+
+
+def test_the_peak_of_a_perceptron_is_that_of_xla():
+    timeline = jaxviz.memory(models.mlp_loss, *PERCEPTRON)
+    xla = timeline.xla
+    assert abs(timeline.peak_nbytes / (xla.arguments + xla.results + xla.temporaries) - 1) < 0.1
 
 
 def test_donated_arguments_are_freed_after_their_last_use():

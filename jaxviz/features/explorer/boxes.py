@@ -1,0 +1,322 @@
+"""The boxes of a function, in which both passes of its gradient are shown: its calls, scopes, loops and lines, with repetitions folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, takewhile
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxviz.analysis.calls import Call, Calls, Frame
+from jaxviz.analysis.grouping import alike, pattern
+from jaxviz.analysis.walk import primal_equation
+from jaxviz.features.compile_cost.repeats import Alike, candidates
+from jaxviz.features.cost.parts import repeats, run_by
+from jaxviz.higher_order import is_choice, is_loop
+from jaxviz.ir import compat
+from jaxviz.ir.origin import definition, owners
+from jaxviz.ir.syntax import Equation, Program
+
+
+@dataclass(eq=False, slots=True)
+class Box:
+    """Something of the function that is shown as one box.
+
+    Args:
+      name: the name of the function, module, scope or loop; for several that differ in numbers, one name for all; '' for a line.
+      kind: one of `SCOPES` of the wire format.
+      count: how often it is called per run of the enclosing box, for a loop its iterations; 1 if that is not certain.
+      line: for a line its number, or -1.
+    """
+
+    name: str
+    kind: str
+    count: int = 1
+    line: int = -1
+
+
+Path = tuple[Box, ...]
+"""The boxes around an equation, outermost first."""
+
+_Key = tuple[str, Call | None]
+"""The name of a function and its call, or the name of a scope."""
+
+
+class _Named(NamedTuple):
+    """A function or a scope around an equation.
+
+    Args:
+      level: the number of its frame; for a scope that of the first frame in it.
+    """
+
+    level: int
+    name: str
+    is_scope: bool
+
+
+_Names = tuple[_Named, ...]
+"""Outermost first."""
+
+
+@dataclass(eq=False, slots=True)
+class _Leaf:
+    """An equation of the function without a body of its own, or one that runs its bodies as loop or by choice.
+
+    Args:
+      place: the number of the program that contains it; see `Boxes`.
+      keys: the functions and scopes that contain it.
+      bodies: for a loop or a choice its programs.
+    """
+
+    equation: Equation
+    place: int
+    stack: Sequence[Frame]
+    names: _Names
+    line: int
+    keys: tuple[_Key, ...] = ()
+    bodies: list[list[_Leaf]] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class _Node:
+    """A part of the function, before repetitions are folded. Those that do the same have the same `number`."""
+
+    name: str
+    kind: str
+    number: int
+    leaves: list[_Leaf] = field(default_factory=list)
+    children: list[_Node] = field(default_factory=list)
+    trips: int = 1
+    call: Call | None = None
+
+
+class Boxes:
+    """Finds the boxes around each equation of a function, and around those that are derived from it.
+
+    The calls and scopes of the function are a tree. Parts of it that do the same, one after the other, share their boxes.
+
+    Args:
+      program: the function.
+      path_to: the functions and scopes that lead to an equation, outermost first.
+      line_of: the number of the line of an equation, or -1.
+    """
+
+    def __init__(
+        self, program: Program, path_to: Callable[[Equation], Sequence[str]], line_of: Callable[[Equation], int]
+    ):
+        self._path_to, self._line_of = path_to, line_of
+        self.function = program.name
+        self._places: dict[tuple[int, Equation], int] = {}
+        """A number for each program that an equation in a place runs; 0 is the function."""
+        self._any_place: dict[Equation, int] = {}
+        """One of the places of an equation that is run in several, which is then the same box."""
+        self._in_place: list[list[_Leaf]] = []
+        """For each place what is in it."""
+        self._found: dict[tuple[int, Equation], Path] = {}
+        self._any: dict[Equation, Path] = {}
+        self._calls, self._alike = Calls(), Alike()
+        self._met: set[Call] = set()
+        self._numbers: dict[Hashable, int] = {}
+        self._put([self._nodes(self._told_apart(self._leaves(program, (), ())), 0)], ())
+
+    def place(self, holder: int, equation: Equation) -> int:
+        """The place of what an equation runs, given that of its own program. Equations may be derived ones."""
+        primal = primal_equation(equation)
+        return self._places.get((holder, primal), self._any_place.get(primal, holder))
+
+    def around(self, place: int, equation: Equation) -> Path | None:
+        """The boxes around an equation; None for one that comes from no equation of the function, as in a custom rule."""
+        primal = primal_equation(equation)
+        # One that was moved out of its program is also found.
+        path = self._found.get((place, primal)) or self._any.get(primal)
+        if path is None and primal in self._any_place:
+            return self.inside(self.place(place, primal))
+        return path
+
+    def inside(self, place: int) -> Path:
+        """The boxes around everything in a place."""
+        paths = [self._found[leaf.place, leaf.equation] for leaf in self._in_place[place]]
+        return tuple(boxes[0] for boxes in takewhile(lambda boxes: len(set(boxes)) == 1, zip(*paths, strict=False)))
+
+    # --- the tree -----------------------------------------------------------------------------------------------------
+
+    def _leaves(self, program: Program, call: Sequence[Frame], names: _Names) -> list[_Leaf]:
+        """The equations of a program that is run with these frames, those of calls in place of the call."""
+        found: list[_Leaf] = []
+        place = len(self._in_place)
+        self._in_place.append(found)
+        for e in program.equations:
+            stack, named = self._led_to(e, program, call, names)
+            inside = []
+            for body in run_by(e):
+                self._any_place.setdefault(e, self._places.setdefault((place, e), len(self._in_place)))
+                inside.append(self._leaves(body, stack, named))
+            if not inside or is_loop(e) or is_choice(e):
+                leaf = _Leaf(e, place, stack, named, self._line_of(e))
+                leaf.bodies = [self._told_apart(leaves, leaf) for leaves in inside]
+                found.append(leaf)
+            else:
+                found += [leaf for leaves in inside for leaf in leaves]
+        return found
+
+    def _told_apart(self, leaves: list[_Leaf], holder: _Leaf | None = None) -> list[_Leaf]:
+        """The same, with the calls and scopes within their holder that they belong to."""
+        of_leaf = self._calls_of(leaves)
+        # Equations in a library's scope are not named after its methods, though these may be around them.
+        names = {
+            calls[n.level]: n.name
+            for leaf, calls in zip(leaves, of_leaf, strict=True)
+            for n in leaf.names
+            if not n.is_scope and n.level < len(calls)
+        }
+        outer, begin = (len(holder.names), len(holder.stack)) if holder is not None else (0, 0)
+        for leaf, calls in zip(leaves, of_leaf, strict=True):
+            scopes = [n for n in leaf.names[outer:] if n.is_scope]
+            around = [(i, (names[c], c)) for i, c in enumerate(calls) if i >= begin and c in names]
+            found = sorted([*((n.level, (n.name, None)) for n in scopes), *around], key=itemgetter(0))
+            leaf.keys = tuple(key for _, key in found)
+            if holder is None and leaf.keys and leaf.keys[0][0] == self.function:
+                leaf.keys = leaf.keys[1:]
+        return leaves
+
+    def _calls_of(self, leaves: Sequence[_Leaf]) -> list[Sequence[Call]]:
+        """The calls that the frames of each equation belong to."""
+        # What JAX transposes has the frames of what it transposes, in another order.
+        in_order = [leaf for leaf in leaves if not compat.is_transposed(leaf.equation.source)]
+        kinds = [self._alike.number(leaf.equation.operation) for leaf in in_order]
+        calls = dict(zip(in_order, self._calls.of([leaf.stack for leaf in in_order], kinds), strict=True))
+        last: dict[tuple[Frame, ...], Sequence[Call]] = {}
+        found: list[Sequence[Call]] = []
+        for leaf in leaves:
+            stack = tuple(leaf.stack)
+            if leaf in calls:
+                last[stack] = calls[leaf]
+            elif stack not in last:
+                before = zip(leaves[len(found) - 1].stack, stack, strict=False) if found else ()
+                last[stack] = (
+                    found[-1][: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))] if found else ()
+                )
+            found.append(last[stack])
+        return found
+
+    def _led_to(
+        self, e: Equation, program: Program, call: Sequence[Frame], outer: _Names
+    ) -> tuple[Sequence[Frame], _Names]:
+        """The frames that led to an equation, and the functions and scopes around it."""
+        own = _frames(e)
+        path = [*self._path_to(e)]
+        at = definition(program.debug_info)
+        begins = 0
+        if call:
+            # A jitted function is traced once, and its equations have the frames of its first call.
+            is_start = lambda code: at is not None and (code.co_filename, code.co_firstlineno) == (at.file, at.line)
+            begins = next((i for i, (code, _) in enumerate(own) if is_start(code)), min(len(call), len(own)))
+        found = []
+        whose = owners([code for code, _ in reversed(own)])[::-1]
+        for i, (code, _) in enumerate(own):
+            if path and whose[i] in ("user", "library") and _name(code) == path[0]:
+                found.append((i, path.pop(0)))
+        scopes = [n.name for n in outer if n.is_scope]
+        path = path[len(scopes) :] if path[: len(scopes)] == scopes else path
+        shift = len(call) - begins
+        stack = (*call, *own[begins:])
+        named = [_Named(i + shift, name, False) for i, name in found if i >= begins or not call]
+        return stack, (*outer, *named, *(_Named(len(stack), name, True) for name in path))
+
+    def _nodes(self, leaves: Sequence[_Leaf], depth: int) -> list[_Node]:
+        """The parts of the equations of a function or scope, in order."""
+        found: list[_Node] = []
+        for key, run in groupby(leaves, lambda leaf: leaf.keys[depth] if depth < len(leaf.keys) else None):
+            part = [*run]
+            if key is None:
+                found += self._lines(part)
+                continue
+            name, call = key
+            inside = self._nodes(part, depth + 1)
+            if call is not None:
+                call.is_certain &= call not in self._met  # otherwise it is shown in parts
+                self._met.add(call)
+            found.append(_Node(name, "scope", self._number(pattern(name), inside), children=inside, call=call))
+        return found
+
+    def _lines(self, leaves: Sequence[_Leaf]) -> Iterator[_Node]:
+        for (line, whole), run in groupby(leaves, lambda leaf: (leaf.line, leaf if leaf.bodies else None)):
+            if whole is None:
+                part = [*run]
+                kinds = tuple(self._alike.number(leaf.equation.operation) for leaf in part)
+                yield _Node("", "line", self._number((line, *kinds), ()), part)
+                continue
+            inside = [self._nodes(leaves, 0) for leaves in whole.bodies]
+            of_branches = [_Node("", "branch", self._number("branch", nodes), children=nodes) for nodes in inside]
+            kind, e = "loop" if is_loop(whole.equation) else "choice", whole.equation
+            trips = repeats(e)[0] if kind == "loop" else 1
+            name = str(e.primitive.name)
+            yield _Node(name, kind, self._number((name, trips), of_branches), [whole], of_branches, trips)
+
+    def _number(self, what: Hashable, inside: Sequence[_Node]) -> int:
+        return self._numbers.setdefault((what, *(n.number for n in inside)), len(self._numbers))
+
+    # --- the boxes ----------------------------------------------------------------------------------------------------
+
+    def _put(self, runs: Sequence[Sequence[_Node]], outer: Path) -> None:
+        """Puts several runs of the same parts into the same boxes."""
+        for start, period, count in _folded(np.array([node.number for node in runs[0]])):
+            parts = [run[start + period * k : start + period * (k + 1)] for run in runs for k in range(count)]
+            if period == 1:
+                self._box([node for (node,) in parts], count, outer)
+                continue
+            calls = [node for part in parts for node in part if node.kind in ("scope", "loop")]
+            box = Box("", "repeated", count if _are_certain(calls) else 1)
+            self._put(parts, (*outer, box) if calls else outer)
+
+    def _box(self, nodes: Sequence[_Node], count: int, outer: Path) -> None:
+        first = nodes[0]
+        times = count if _are_certain(nodes) else 1
+        match first.kind:
+            case "line":
+                line = first.leaves[0].line
+                path = (*outer, Box("", "line" if line >= 0 else "rest", line=line))
+            case "loop":
+                path = (*outer, Box(first.name, "loop", first.trips * times))
+            case "scope":
+                path = (*outer, Box(alike([node.name for node in nodes]), "scope", times))
+            case _:
+                path = outer
+        for leaf in (leaf for node in nodes for leaf in node.leaves):
+            self._found[leaf.place, leaf.equation] = path
+            self._any.setdefault(leaf.equation, path)
+        if first.children:
+            self._put([node.children for node in nodes], path)
+
+
+def _are_certain(nodes: Iterable[_Node]) -> bool:
+    return all(node.call is None or node.call.is_certain for node in nodes)
+
+
+def _frames(e: Equation) -> list[Frame]:
+    """The frames that led to an equation, outermost first, without those that called jaxviz."""
+    frames = compat.frames_of(e.source)
+    whose = owners([code for code, _ in frames])
+    end = whose.index("jaxviz") if "jaxviz" in whose else len(frames)
+    return frames[:end][::-1]
+
+
+def _name(code: object) -> str:
+    name: str = code.co_qualname  # type: ignore[attr-defined]
+    return name.split("<locals>.")[-1].removesuffix(".__call__")
+
+
+def _folded(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Divides numbers where some of them repeat, one after the other: start, length, and how often; those that leave out most first."""
+    at, past, period = next(candidates(numbers), (0, 0, 1)) if len(numbers) > 1 else (0, 0, 1)
+    n = (past - at) // period
+    if n < 2:
+        yield from ((i, 1, 1) for i in range(len(numbers)))
+        return
+    yield from _folded(numbers[:at])
+    yield at, period, n
+    end = at + n * period
+    yield from ((end + start, period, count) for start, period, count in _folded(numbers[end:]))
