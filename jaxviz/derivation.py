@@ -94,6 +94,7 @@ class Derivation:
       n_results: how many of its results are differentiated; None for all. The other results are an auxiliary output.
       step: the training step that takes this gradient, a `TrainingStep`; None for a function that is not differentiated by another one.
       refused: the leaves of the differentiated arguments for which `jax.grad` refuses these: arrays without a derivative.
+      again: derives the same call again, of what it is given the function for; None for a program.
     """
 
     primal: Program
@@ -108,6 +109,7 @@ class Derivation:
     """Runs a forward program and `jax.vjp` on the arguments, and says which values differ; None without arguments that have values."""
     step: Any = None
     refused: tuple[str, ...] = ()
+    again: Callable[[Callable[[Any], Any]], Derivation] | None = None
 
     @cached_property
     def pushed(self) -> Jvp:
@@ -212,6 +214,8 @@ class Derivation:
         """This derivation, with what has been derived so far, as the gradient that a training step takes; None for the gradient alone."""
         made = copy.copy(self)
         object.__setattr__(made, "step", step)
+        if step is not None:
+            object.__setattr__(made, "again", lambda other: step.again(other).gradient)
         return made
 
     @property
@@ -409,6 +413,7 @@ def derive_call(
             traced.out_tree,
             find_wrong_values=wrong,
             refused=refused,
+            again=lambda other: derive_call(other(f), args, kwargs, wanted, cond_residuals),
         )
 
     made = derivation()

@@ -23,6 +23,7 @@ from jaxviz.features.remat.libraries import CHECKPOINTS, library_of
 from jaxviz.features.remat.names import Names, names_there
 from jaxviz.features.remat.offload import offloads
 from jaxviz.features.remat.regions import Region
+from jaxviz.features.remat.rewritten import Obtained, obtained
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import source_line
 from jaxviz.features.remat.ways import removals_of, ways_of
@@ -39,7 +40,7 @@ _BY_HAND = Way("", None, ())
 """A checkpoint that no change of a file puts around the function."""
 
 
-_ONLY_APPLIED = "Use plan.apply: the changes that could be written in your source would raise the peak."
+_RAISES = "The changes that could be written in your source would raise the peak."
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +68,21 @@ class Written:
 
     Args:
       text: comments with its figures, and the diff.
-      trade: the figures of the function with the code; None if there is no code.
+      trade: the figures of the function with the code, measured on the edited function; None if there is no code, or it could not be
+        measured.
       files: each changed file with its new text.
+      is_as_planned: whether they are those that the edits were expected to have.
     """
 
     text: str
     trade: Trade | None
     files: Mapping[str, str] = field(default_factory=dict)
+    is_as_planned: bool = True
+
+    @property
+    def fails(self) -> bool:
+        """Whether the edited function raises an error."""
+        return self.trade is None and not self.is_as_planned
 
 
 def write_plan(
@@ -81,7 +90,8 @@ def write_plan(
 ) -> Written:
     """The code for a plan.
 
-    If one of its checkpoints cannot be written, the code is the closest plan with checkpoints that can.
+    If one of its checkpoints cannot be written, or does something else where it can be written, the code is the closest plan with checkpoints
+    that can.
 
     Args:
       search: the search that found the plan.
@@ -92,23 +102,47 @@ def write_plan(
     """
     if trial is None:
         return _write(search, call, search.opened, {}, [], [])
-    ways = {r: _ways(search, r, call) for r in trial.form.regions}
+    unwritable: set[Region] = set()
+    while True:
+        made, regions = _written_without(search, trial, call, limits, in_branches, unwritable)
+        wrong = (
+            [] if made.is_as_planned else [r for r in regions if not _holds(search, call, r, _ways(search, r, call))]
+        )
+        if not wrong:
+            break
+        unwritable.update(wrong)
+    is_higher = made.trade is not None and made.trade.peak_nbytes > search.written.peak_nbytes
+    if made.files and (is_higher or made.fails):
+        why = _RAISES if is_higher else made.text.partition("\n")[0].removeprefix("# ")
+        return Written(_comments([_not_written(call.name, trial.trade, search), why]), None)
+    return made
+
+
+def _holds(search: Search, call: Call, region: Region, ways: Sequence[Way] | None) -> bool:
+    """Whether the edits for a region, by themselves, put a checkpoint around exactly this region."""
+    alone = search.trial(search.path((region,))[0]).trade
+    return bool(ways) and _write(search, call, alone, {region: ways or ()}, [], []).is_as_planned
+
+
+def _written_without(
+    search: Search, trial: Trial, call: Call, limits: Limits, in_branches: bool, unwritable: Collection[Region]
+) -> tuple[Written, Sequence[Region]]:
+    """The code for a plan, and its regions, none of which is one of those that cannot be written."""
+    ways = {r: None if r in unwritable else _ways(search, r, call) for r in trial.form.regions}
     elsewhere = [r for r in trial.form.regions if not ways[r]]
     notes = [_elsewhere(region) for region in elsewhere]
     sets: list[tuple[Region, ...]] = [trial.form.regions]
     if elsewhere:
-        ways |= {r: _ways(search, r, call) for r in search.regions}
+        ways |= {r: None if r in unwritable else _ways(search, r, call) for r in search.regions}
         sets = search.sets_of([r for r in search.regions if ways[r]])
     if not sets:
-        lines = [_comes_to(call.name, trial.trade, search), *notes]
-        return Written(_comments(lines), None)
+        return Written(_comments([_not_written(call.name, trial.trade, search), *notes]), None), ()
     places = places_of_values(search.flat)
     best = _writable(search, trial, sets, places, limits)
     layers = layered(search, best, trial, ways) if limits == Limits() and best.trade.work > trial.trade.work else None
     best = layers.trial if layers is not None else best
     if best.trade.peak_nbytes > search.written.peak_nbytes:
-        lines = [_comes_to(call.name, trial.trade, search), _ONLY_APPLIED, *notes]
-        return Written(_comments(lines), None)
+        return Written(_comments([_not_written(call.name, trial.trade, search), _RAISES, *notes]), None), ()
     if not _is_as_good(best.trade, trial.trade, limits):
         notes.append(
             f"plan.apply can also save values that no name in your source refers to; it has a peak of "
@@ -141,7 +175,7 @@ def write_plan(
                 f"The checkpoint around {region.described} is not in a branch: only jax.checkpoint at a call can be written that way."
             )
         written[region] = written[region] if held is None else held
-    return _write(search, call, best.trade, written, names, notes, layers)
+    return _write(search, call, best.trade, written, names, notes, layers), best.form.regions
 
 
 def write_chosen(
@@ -181,7 +215,13 @@ def write_chosen(
         policy = f", policy={' '.join(text.split())}" if names else ""
         notes.append(f"Differentiate jax.checkpoint({shown}{policy}) instead of {shown}.")
     call = Call(None, None, (), (), (), name, None)
-    return _write(search, call, comes_to, ways, names, notes, is_plan=False).text
+    made = _write(search, call, comes_to, ways, names, [*notes], is_plan=False)
+    wrong = [] if made.is_as_planned else [r for r, some in ways.items() if some and not _holds(search, call, r, some)]
+    if wrong:
+        notes += [f"{_elsewhere(r)} It is not in this code." for r in wrong]
+        ways = {r: some for r, some in ways.items() if r not in wrong}
+        made = _write(search, call, comes_to, ways, names, notes, is_plan=False)
+    return made.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +348,12 @@ def _write(
         notes.append(_by_hand(call, policies.get(policy, ""), search.step is not None))
     diffs = {file: diff for file, text in texts.items() if (diff := unified(file, text))}
     notes += filter(None, (encoding_note(file, diff) for file, diff in diffs.items()))
-    lines = [_comes_to(call.name, trade, search), *notes]
-    if is_plan and not diffs and _BY_HAND not in used and not is_by_hand:
+    is_by_hand = is_by_hand or _BY_HAND in used
+    found = obtained(search, texts) if diffs and not is_by_hand else Obtained(trade)
+    lines = [_comes_to(call.name, found.trade, search) if found.trade is not None else found.failed, *notes]
+    if is_plan and not diffs and not is_by_hand:
         lines.append("The function stays as written: no change that can be written comes closer to the plan.")
-    return Written("\n".join([_comments(lines), *diffs.values()]), trade, texts)
+    return Written("\n".join([_comments(lines), *diffs.values()]), found.trade, texts, found.is_near(trade))
 
 
 def _comments(lines: Iterable[str]) -> str:
@@ -375,6 +417,10 @@ def _is_in_brackets(file: str, span: Span) -> bool:
     if word is not None:  # `f (x)` is a call, `return (x)` is not
         return keyword.iskeyword(word[0].strip()) and word[0][-1:].isspace()
     return what.rstrip().endswith(tuple("=+-*/%@<>&|^~([{,:"))
+
+
+def _not_written(function: str, trade: Trade, search: Search) -> str:
+    return f"The plan cannot be written in your source; plan.apply puts its checkpoints in place. {_comes_to(function, trade, search)}"
 
 
 def _comes_to(function: str, trade: Trade, search: Search) -> str:

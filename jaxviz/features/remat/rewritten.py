@@ -1,0 +1,241 @@
+"""Derives a function again as it would be with edited files, to measure what an edit does before its figures are shown.
+
+The edit is in place only while the function is traced: the code of the user's functions is replaced for that time, and what the module does
+when it is imported is done again only for the statements that the edit changes. JAX's caches keep such a trace apart (`compat.traced_apart`).
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import linecache
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jaxviz.analysis.grouping import grouped
+from jaxviz.derivation import Derivation
+from jaxviz.features.remat.forms import Trade
+from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.source import Function, is_checkpoint
+from jaxviz.ir import compat
+from jaxviz.ir.origin import file_label
+
+Code = types.CodeType
+_SWAPPING = threading.RLock()
+_NEAR = 0.02
+"""The share by which figures may differ from those expected."""
+
+
+class UnmeasuredError(Exception):
+    """An edit that cannot be put in place in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obtained:
+    """What an edit of the source comes to.
+
+    Args:
+      trade: the figures of the function with it; None if they could not be measured.
+      failed: why not, a sentence.
+      raises: whether the edited function does.
+    """
+
+    trade: Trade | None
+    failed: str = ""
+    raises: bool = False
+
+    def is_near(self, expected: Trade) -> bool:
+        """Whether the figures are as expected, as far as they could be measured."""
+        if self.trade is None:
+            return not self.raises
+        peaks, residuals = (abs(getattr(self.trade, w) - getattr(expected, w)) for w in ("peak_nbytes", "nbytes"))
+        return max(peaks, residuals) <= _NEAR * max(expected.peak_nbytes, 1)
+
+
+def obtained(search: Search, files: Mapping[str, str]) -> Obtained:
+    """The figures of a function with some files as edited.
+
+    Args:
+      search: of the function as written.
+      files: each changed file with its new text.
+    """
+    try:
+        return Obtained(search.measured(derived_with(search.derivation, files), is_final=True))
+    except UnmeasuredError as error:
+        return Obtained(None, f"The figures with these changes were not measured: {error}.")
+    except Exception as error:
+        return Obtained(None, f"With these changes the function fails: {type(error).__name__}: {error}", raises=True)
+
+
+def derived_with(derivation: Derivation, files: Mapping[str, str]) -> Derivation:
+    """The derivation of the same call, with some files as edited.
+
+    Args:
+      derivation: of the function as written.
+      files: each changed file with its new text.
+
+    Raises:
+      UnmeasuredError: the edit cannot be put in place here.
+      what the edited function raises.
+    """
+    if derivation.again is None:
+        raise UnmeasuredError("the function was given as a program")
+    with _SWAPPING, contextlib.ExitStack() as stack:
+        stack.enter_context(compat.traced_apart())
+        replaced: dict[int, Any] = {}
+        for file, text in files.items():
+            replaced |= stack.enter_context(_in_place(file, text))
+        return derivation.again(lambda f: replaced.get(id(f), f))
+
+
+@contextlib.contextmanager
+def _in_place(file: str, text: str) -> Iterator[dict[int, Any]]:
+    """Puts an edited file in place of the one that was imported, and yields the module's new objects by the `id` of those that they replace.
+
+    Args:
+      file: its name.
+      text: its new text.
+    """
+    old_text = "".join(linecache.getlines(file))
+    old_tree, new_tree = ast.parse(old_text), ast.parse(text)
+    pairs = _paired(compile(old_text, file, "exec", dont_inherit=True), compile(text, file, "exec", dont_inherit=True))
+    here = _functions_of(file)
+    if not here:
+        raise UnmeasuredError(f"no function of {file_label(file)} was found")
+    names = here[0].__globals__
+    undo: list[Callable[[], Any]] = []
+    replaced: dict[int, Any] = {}
+    try:
+        for f in here:
+            before, after = f.__code__, pairs.get(f.__code__)
+            if after is None:
+                continue
+            if before.co_freevars != after.co_freevars:
+                raise UnmeasuredError(f"{f.__qualname__} uses other variables")
+            undo.append(lambda f=f, before=before: setattr(f, "__code__", before))  # type: ignore[misc]
+            f.__code__ = after
+        for statement in _changed(old_tree, new_tree):
+            _run(statement, file, names, undo, replaced)
+        yield replaced
+    finally:
+        for step in reversed(undo):
+            step()
+
+
+def _functions_of(file: str) -> list[types.FunctionType]:
+    """The functions of a file: those that the collector knows, and those of modules, which it does not know after `gc.freeze`."""
+    modules = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]
+    named = [x for names in modules if names.get("__file__") == file for x in names.values()]
+    methods = [m for c in named if isinstance(c, type) for m in vars(c).values()]
+    found = [x for x in (*gc.get_objects(), *named, *methods) if isinstance(x, types.FunctionType)]
+    return list({id(f): f for f in found if f.__code__.co_filename == file}.values())
+
+
+def _paired(old: Code, new: Code) -> dict[Code, Code]:
+    """The code of each function of a file in the edited one, as far as it is certain which is which."""
+    found: dict[Code, Code] = {old: new}
+    inside = lambda code: [c for c in code.co_consts if isinstance(c, Code)]
+    now = {g[0].co_name: g for g in grouped(inside(new), lambda c: c.co_name)}
+    for group in grouped(inside(old), lambda c: c.co_name):
+        same = now.get(group[0].co_name, [])
+        if len(same) == len(group):
+            for a, b in zip(group, same, strict=True):
+                found |= _paired(a, b)
+    return found
+
+
+def _changed(old: ast.Module, new: ast.Module) -> Iterator[ast.stmt]:
+    """The statements of a module that an edit adds or changes, apart from the bodies of functions; of a class its methods."""
+    there = {_outline(s) for s in old.body}
+    classes = {s.name: s for s in old.body if isinstance(s, ast.ClassDef)}
+    for s in new.body:
+        if _outline(s) in there:
+            continue
+        before = classes.get(s.name) if isinstance(s, ast.ClassDef) else None
+        if isinstance(s, ast.ClassDef) and before is not None:
+            methods = {_outline(m) for m in before.body}
+            yield ast.ClassDef(s.name, [], [], [m for m in s.body if _outline(m) not in methods], [])
+        else:
+            yield s
+
+
+class _Outline(ast.NodeTransformer):
+    """Leaves out what is only run when a function is called."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        decorators = [self.visit(d) for d in node.decorator_list]
+        return ast.FunctionDef(node.name, node.args, [ast.Pass()], decorators, node.returns)
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return ast.Lambda(node.args, ast.Constant(None))
+
+
+def _outline(statement: ast.stmt) -> str:
+    copied = ast.parse(ast.unparse(statement))
+    return ast.dump(_Outline().visit(copied))
+
+
+def _run(
+    statement: ast.stmt, file: str, names: dict[str, Any], undo: list[Callable[[], Any]], replaced: dict[int, Any]
+) -> None:
+    """Runs a statement of a module for its new names, and replaces those objects wherever modules have them.
+
+    Raises:
+      UnmeasuredError: it may do more than name something.
+    """
+    if isinstance(statement, ast.ClassDef):
+        for method in statement.body:
+            _replace_method(names.get(statement.name), method, file, names, undo)
+        return
+    if not _only_names(statement):
+        raise UnmeasuredError(f"line {statement.lineno} of {file_label(file)} is only run when it is imported")
+    made: dict[str, Any] = {}
+    exec(compile(ast.Module([statement], []), file, "exec", dont_inherit=True), names, made)
+    for name, value in made.items():
+        before = names.get(name, _MISSING)
+        holders = [names]
+        if before is not _MISSING:
+            replaced[id(before)] = value
+            modules = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]
+            holders = [n for n in modules if n.get(name) is before] + ([] if names in modules else [names])
+        for holder in holders:
+            undo.append(lambda holder=holder, name=name, before=before: _set(holder, name, before))  # type: ignore[misc]
+            holder[name] = value
+
+
+_MISSING = object()
+
+
+def _set(names: dict[str, Any], name: str, value: Any) -> None:
+    if value is _MISSING:
+        names.pop(name, None)
+    else:
+        names[name] = value
+
+
+def _only_names(statement: ast.stmt) -> bool:
+    """Whether a statement imports or defines something, or assigns a checkpoint, a policy, or another name."""
+    if not isinstance(statement, ast.Assign):
+        return isinstance(statement, ast.Import | ast.ImportFrom | Function)
+    value = statement.value
+    is_policy = isinstance(value, ast.Call) and "checkpoint_policies" in ast.unparse(value.func)
+    return is_policy or is_checkpoint(value) or isinstance(value, ast.Name | ast.Attribute | ast.Lambda)
+
+
+def _replace_method(
+    owner: Any, method: ast.stmt, file: str, names: dict[str, Any], undo: list[Callable[[], Any]]
+) -> None:
+    """Replaces a method of a class by one with other decorators."""
+    before = vars(owner).get(getattr(method, "name", ""), None) if isinstance(owner, type) else None
+    uses_class = any(isinstance(n, ast.Name) and n.id in ("super", "__class__") for n in ast.walk(method))
+    if before is None or uses_class or not isinstance(method, Function):
+        raise UnmeasuredError(f"line {method.lineno} of {file_label(file)} is only run when its class is defined")
+    made: dict[str, Any] = {}
+    exec(compile(ast.Module([method], []), file, "exec", dont_inherit=True), names, made)
+    undo.append(lambda: setattr(owner, method.name, before))
+    setattr(owner, method.name, made[method.name])
