@@ -22,6 +22,7 @@ from jaxviz.features.remat.layers import Layers, layered
 from jaxviz.features.remat.libraries import CHECKPOINTS, library_of
 from jaxviz.features.remat.names import Names, names_there
 from jaxviz.features.remat.offload import offloads
+from jaxviz.features.remat.recipes import option_of
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.rewritten import Obtained, obtained
 from jaxviz.features.remat.search import Search
@@ -102,15 +103,11 @@ def write_plan(
     """
     if trial is None:
         return _write(search, call, search.opened, {}, [], [])
-    unwritable: set[Region] = set()
+    ways = _Ways(search, call)
     while True:
-        made, regions = _written_without(search, trial, call, limits, in_branches, unwritable)
-        wrong = (
-            [] if made.is_as_planned else [r for r in regions if not _holds(search, call, r, _ways(search, r, call))]
-        )
-        if not wrong:
+        made, regions = _written_with(search, trial, call, limits, in_branches, ways)
+        if made.is_as_planned or not ways.go_on(regions):
             break
-        unwritable.update(wrong)
     is_higher = made.trade is not None and made.trade.peak_nbytes > search.written.peak_nbytes
     if made.files and (is_higher or made.fails):
         why = _RAISES if is_higher else made.text.partition("\n")[0].removeprefix("# ")
@@ -118,22 +115,58 @@ def write_plan(
     return made
 
 
-def _holds(search: Search, call: Call, region: Region, ways: Sequence[Way] | None) -> bool:
-    """Whether the edits for a region, by themselves, put a checkpoint around exactly this region."""
-    alone = search.trial(search.path((region,))[0]).trade
-    return bool(ways) and _write(search, call, alone, {region: ways or ()}, [], []).is_as_planned
+class _Ways:
+    """How to write the checkpoint of each region: the first way that does what it should, as far as that was asked.
+
+    Args:
+      search: of the function.
+      call: how it is called.
+    """
+
+    def __init__(self, search: Search, call: Call):
+        self.search = search
+        self.call = call
+        self._left: dict[Region, list[tuple[Way, ...]]] = {}
+        self._held: set[Region] = set()
+
+    def of(self, region: Region) -> tuple[Way, ...]:
+        """The edits for a region; none if it cannot be written."""
+        if region not in self._left:
+            self._left[region] = _ways(self.search, region, self.call)
+        return next(iter(self._left[region]), ())
+
+    def go_on(self, regions: Iterable[Region]) -> bool:
+        """Takes the next way for regions whose edits, by themselves, do not put a checkpoint around exactly the region. False if there are none."""
+        wrong = [r for r in regions if self.of(r) and not self.holds(r)]
+        for region in wrong:
+            del self._left[region][0]
+            while self.of(region) and not self.holds(region):
+                del self._left[region][0]
+        return bool(wrong)
+
+    def holds(self, region: Region) -> bool:
+        """Whether the edits do."""
+        if region not in self._held and self.alone(region).is_as_planned:
+            self._held.add(region)
+        return region in self._held
+
+    def alone(self, region: Region) -> Written:
+        """The code for a checkpoint around a region that saves nothing by name."""
+        search = self.search
+        trade = search.trial(search.path((region,))[0]).trade
+        return _write(search, self.call, trade, {region: self.of(region)}, [], [])
 
 
-def _written_without(
-    search: Search, trial: Trial, call: Call, limits: Limits, in_branches: bool, unwritable: Collection[Region]
+def _written_with(
+    search: Search, trial: Trial, call: Call, limits: Limits, in_branches: bool, found: _Ways
 ) -> tuple[Written, Sequence[Region]]:
-    """The code for a plan, and its regions, none of which is one of those that cannot be written."""
-    ways = {r: None if r in unwritable else _ways(search, r, call) for r in trial.form.regions}
+    """The code for a plan, and its regions, for given ways to write these."""
+    ways = {r: found.of(r) for r in trial.form.regions}
     elsewhere = [r for r in trial.form.regions if not ways[r]]
     notes = [_elsewhere(region) for region in elsewhere]
     sets: list[tuple[Region, ...]] = [trial.form.regions]
     if elsewhere:
-        ways |= {r: None if r in unwritable else _ways(search, r, call) for r in search.regions}
+        ways |= {r: found.of(r) for r in search.regions}
         sets = search.sets_of([r for r in search.regions if ways[r]])
     if not sets:
         return Written(_comments([_not_written(call.name, trial.trade, search), *notes]), None), ()
@@ -162,7 +195,7 @@ def _written_without(
         _Name(p, *words.of_place(p, makers[places[p][0]]), _is_moved(search, best, places[p]), places[p])
         for p in chosen
     ]
-    written: dict[Region, Sequence[Way]] = {r: ways[r] or () for r in best.form.regions}
+    written: dict[Region, Sequence[Way]] = {r: ways[r] for r in best.form.regions}
     for region in (r for r in written if r.is_body and best.form.chunk > 1):
         whole = in_chunks(written[region], best.form.chunk)
         if whole is None:
@@ -200,8 +233,9 @@ def write_chosen(
     named = {v: _POLICY + ON_HOST * (p in moved) for p, vs in places.items() for v in vs}
     program = checkpointed(search.flat, regions, named, offloaded=[n for n in named.values() if search.is_offloaded(n)])
     comes_to = search.measured(derive_like(program, search.plain))
-    ways = {r: ways_of(r, search.context.written) or () for r in regions if r is not search.whole}
-    notes = [f"{_elsewhere(r)} It is not in this code." for r, found in ways.items() if not found]
+    found = _Ways(search, Call(None, None, (), (), (), name, None))
+    inner = [r for r in regions if r is not search.whole]
+    notes: list[str] = []
     if comes_to != trade:
         notes.append(
             f"No name in your source tells some of the switches apart; as set, they have a peak of {format_bytes(trade.peak_nbytes)} "
@@ -214,13 +248,12 @@ def write_chosen(
         text = policy_text("", *_by_fate(names)).partition(" = ")[2]
         policy = f", policy={' '.join(text.split())}" if names else ""
         notes.append(f"Differentiate jax.checkpoint({shown}{policy}) instead of {shown}.")
-    call = Call(None, None, (), (), (), name, None)
-    made = _write(search, call, comes_to, ways, names, [*notes], is_plan=False)
-    wrong = [] if made.is_as_planned else [r for r, some in ways.items() if some and not _holds(search, call, r, some)]
-    if wrong:
-        notes += [f"{_elsewhere(r)} It is not in this code." for r in wrong]
-        ways = {r: some for r, some in ways.items() if r not in wrong}
-        made = _write(search, call, comes_to, ways, names, notes, is_plan=False)
+    while True:
+        ways = {r: found.of(r) for r in inner}
+        missing = [f"{_elsewhere(r)} It is not in this code." for r, some in ways.items() if not some]
+        made = _write(search, found.call, comes_to, ways, names, [*missing, *notes], is_plan=False)
+        if made.is_as_planned or not found.go_on(inner):
+            break
     return made.text
 
 
@@ -229,7 +262,7 @@ class Wrapped:
     """An expression of the user's that a checkpoint around a region replaces.
 
     Args:
-      old: the expression, up to the end of its first line.
+      old: the expression, up to the end of its first line; '' if it is a line of its own.
       new: its replacement.
       location: where it starts.
     """
@@ -239,13 +272,20 @@ class Wrapped:
     location: Location
 
 
-def wrapped_at(region: Region) -> Wrapped | None:
-    """What to write for a checkpoint around a region, at its first place; None if the user's source has none."""
-    way = next(iter(ways_of(region, ()) or ()), None)
-    edits = sorted(way.edits(""), key=lambda e: e.order) if way is not None else []
-    if way is None or not edits:
-        return None
+def wrapped_at(search: Search, region: Region) -> tuple[Wrapped, Trade] | None:
+    """What to write for a checkpoint around a region, at its first place, and the figures of the function with it at each place; None if no
+    edit of the user's source that puts one there was found, or if its figures cannot be measured."""
+    ways = _Ways(search, Call(None, None, (), (), (), search.flat.name, None))
+    ways.go_on([region])
+    made = ways.alone(region) if ways.of(region) else None
+    return None if made is None or made.trade is None else (_wrapped(ways.of(region)[0]), made.trade)
+
+
+def _wrapped(way: Way) -> Wrapped:
+    edits = sorted(way.edits(""), key=lambda e: e.order)
     first, last = edits[0], edits[-1]
+    if first.text.endswith("\n"):
+        return Wrapped("", first.text.strip(), Location(way.file, first.start[0], way.code.co_qualname, 0))
     line, column = first.start
     text = linecache.getline(way.file, line).encode()
     ends_here = last.end[0] == line
@@ -294,7 +334,7 @@ def _is_moved(search: Search, trial: Trial, values: Sequence[Var]) -> bool:
     return any(search.is_offloaded(trial.names.get(v, "")) for v in values)
 
 
-def _ways(search: Search, region: Region, call: Call) -> tuple[Way, ...] | None:
+def _ways(search: Search, region: Region, call: Call) -> list[tuple[Way, ...]]:
     if region is not search.whole:
         return ways_of(region, search.context.written)
     there = next((w for w in search.context.written if w.covers(region)), None)
@@ -303,7 +343,7 @@ def _ways(search: Search, region: Region, call: Call) -> tuple[Way, ...] | None:
     way = None
     if search.step is None:
         way = way_at_definition(call) or way_at_callee(call, search.context.frames.values())
-    return (way or _BY_HAND,)
+    return [(way or _BY_HAND,)]
 
 
 def _write(
@@ -437,10 +477,9 @@ def _elsewhere(region: Region) -> str:
     what = region.described
     if region.is_written:
         return f"plan.apply changes what the checkpoint of {region.name} saves, {short_location(region.location)}."
-    return (
-        f"No checkpoint can be written around {what} in your source (it is in a library, decorated, or called by another name); "
-        "plan.apply puts it there."
-    )
+    option = option_of(region)
+    own = f" The library has an option for one: {option}." if option else ""
+    return f"No checkpoint can be written around {what} in your source (it is in a library, decorated, or called by another name).{own}"
 
 
 def _is_as_good(found: Trade, wanted: Trade, limits: Limits) -> bool:
