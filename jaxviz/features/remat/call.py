@@ -31,6 +31,11 @@ class Call:
     function: Any
 
     @staticmethod
+    def unknown(name: str) -> Call:
+        """The call of a function of which only the program and its name are known."""
+        return Call(None, None, (), (), (), name, None)
+
+    @staticmethod
     def traced(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> tuple[Call, Derivation]:
         compat.check_callable(f)
         derivation = derive(f, *args, argnums=argnums, **kwargs)

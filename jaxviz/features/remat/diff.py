@@ -27,6 +27,7 @@ from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.rewritten import Obtained, obtained
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import source_line
+from jaxviz.features.remat.under_policies import NOTHING
 from jaxviz.features.remat.ways import removals_of, ways_of
 from jaxviz.features.remat.written_chunks import DEFINITION, SCAN_IN_CHUNKS, by_hand, in_chunks
 from jaxviz.ir.expressions import Span, span_at
@@ -73,12 +74,14 @@ class Written:
         measured.
       files: each changed file with its new text.
       is_as_planned: whether they are those that the edits were expected to have.
+      trial: the plan that it comes to; None if there is no code, or a setting was given.
     """
 
     text: str
     trade: Trade | None
     files: Mapping[str, str] = field(default_factory=dict)
     is_as_planned: bool = True
+    trial: Trial | None = None
 
     @property
     def fails(self) -> bool:
@@ -105,14 +108,14 @@ def write_plan(
         return _write(search, call, search.opened, {}, [], [])
     ways = _Ways(search, call)
     while True:
-        made, regions = _written_with(search, trial, call, limits, in_branches, ways)
-        if made.is_as_planned or not ways.go_on(regions):
+        made, best = _written_with(search, trial, call, limits, in_branches, ways)
+        if made.is_as_planned or best is None or not ways.go_on(best.form.regions):
             break
     is_higher = made.trade is not None and made.trade.peak_nbytes > search.written.peak_nbytes
     if made.files and (is_higher or made.fails):
         why = _RAISES if is_higher else made.text.partition("\n")[0].removeprefix("# ")
         return Written(_comments([_not_written(call.name, trial.trade, search), why]), None)
-    return made
+    return replace(made, trial=best)
 
 
 class _Ways:
@@ -159,23 +162,27 @@ class _Ways:
 
 def _written_with(
     search: Search, trial: Trial, call: Call, limits: Limits, in_branches: bool, found: _Ways
-) -> tuple[Written, Sequence[Region]]:
-    """The code for a plan, and its regions, for given ways to write these."""
+) -> tuple[Written, Trial | None]:
+    """The code for a plan, and the plan that it comes to, for given ways to write regions."""
     ways = {r: found.of(r) for r in trial.form.regions}
     elsewhere = [r for r in trial.form.regions if not ways[r]]
+    if trial.form.policy and not elsewhere:
+        around: dict[Region, Sequence[Way]] = {r: ways[r] for r in trial.form.regions}
+        said = _put_in_branches(around) if in_branches else []
+        return _write(search, call, trial.trade, around, [], said, given=trial.form.policy), trial
     notes = [_elsewhere(region) for region in elsewhere]
     sets: list[tuple[Region, ...]] = [trial.form.regions]
     if elsewhere:
         ways |= {r: found.of(r) for r in search.regions}
         sets = search.sets_of([r for r in search.regions if ways[r]])
     if not sets:
-        return Written(_comments([_not_written(call.name, trial.trade, search), *notes]), None), ()
+        return Written(_comments([_not_written(call.name, trial.trade, search), *notes]), None), None
     places = places_of_values(search.flat)
     best = _writable(search, trial, sets, places, limits)
     layers = layered(search, best, trial, ways) if limits == Limits() and best.trade.work > trial.trade.work else None
     best = layers.trial if layers is not None else best
     if best.trade.peak_nbytes > search.written.peak_nbytes:
-        return Written(_comments([_not_written(call.name, trial.trade, search), _RAISES, *notes]), None), ()
+        return Written(_comments([_not_written(call.name, trial.trade, search), _RAISES, *notes]), None), None
     if not _is_as_good(best.trade, trial.trade, limits):
         notes.append(
             f"plan.apply can also save values that no name in your source refers to; it has a peak of "
@@ -201,19 +208,27 @@ def _written_with(
         if whole is None:
             notes.append(by_hand(region, best.form.chunk))
         written[region] = written[region] if whole is None else whole
-    for region in (r for r in written if in_branches and not r.is_body):
-        held = ways_in_branches(written[region])
+    notes += _put_in_branches(written) if in_branches else []
+    return _write(search, call, best.trade, written, names, notes, layers), best
+
+
+def _put_in_branches(ways: dict[Region, Sequence[Way]]) -> list[str]:
+    """Puts each checkpoint outside of a loop into a branch; returns a note for each that cannot be written that way."""
+    notes = []
+    for region in (r for r in ways if not r.is_body):
+        held = ways_in_branches(ways[region])
         if held is None:
             notes.append(
                 f"The checkpoint around {region.described} is not in a branch: only jax.checkpoint at a call can be written that way."
             )
-        written[region] = written[region] if held is None else held
-    return _write(search, call, best.trade, written, names, notes, layers), best.form.regions
+        else:
+            ways[region] = held
+    return notes
 
 
 def write_chosen(
     search: Search, regions: Sequence[Region], saved: Collection[Var], offloaded: Collection[Var], trade: Trade
-) -> str:
+) -> Written:
     """The code for given checkpoints, and for the values that they save.
 
     A name in the source applies to all values of its expression: expressions get one if at least half of their values are to be saved.
@@ -233,7 +248,7 @@ def write_chosen(
     named = {v: _POLICY + ON_HOST * (p in moved) for p, vs in places.items() for v in vs}
     program = checkpointed(search.flat, regions, named, offloaded=[n for n in named.values() if search.is_offloaded(n)])
     comes_to = search.measured(derive_like(program, search.plain))
-    found = _Ways(search, Call(None, None, (), (), (), name, None))
+    found = _Ways(search, Call.unknown(name))
     inner = [r for r in regions if r is not search.whole]
     notes: list[str] = []
     if comes_to != trade:
@@ -254,7 +269,7 @@ def write_chosen(
         made = _write(search, found.call, comes_to, ways, names, [*missing, *notes], is_plan=False)
         if made.is_as_planned or not found.go_on(inner):
             break
-    return made.text
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +290,7 @@ class Wrapped:
 def wrapped_at(search: Search, region: Region) -> tuple[Wrapped, Trade] | None:
     """What to write for a checkpoint around a region, at its first place, and the figures of the function with it at each place; None if no
     edit of the user's source that puts one there was found, or if its figures cannot be measured."""
-    ways = _Ways(search, Call(None, None, (), (), (), search.flat.name, None))
+    ways = _Ways(search, Call.unknown(search.flat.name))
     ways.go_on([region])
     made = ways.alone(region) if ways.of(region) else None
     return None if made is None or made.trade is None else (_wrapped(ways.of(region)[0]), made.trade)
@@ -341,14 +356,14 @@ def _ways(search: Search, region: Region, call: Call) -> list[tuple[Way, ...]]:
     if there is not None and (ways := ways_of(there, [there])):
         return ways
     way = None
-    if search.step is None:
+    if search.step is None and call.function is not None:
         way = way_at_definition(call) or way_at_callee(call, search.context.frames.values())
     return [(way or _BY_HAND,)]
 
 
 def _write(
     search: Search, call: Call, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[_Name],
-    notes: list[str], layers: Layers | None = None, is_plan: bool = True,
+    notes: list[str], layers: Layers | None = None, is_plan: bool = True, given: str = "",
 ) -> Written:  # fmt: skip
     """The comments and the diff; a remark if there is no diff."""
     edits: list[Edit] = []
@@ -372,6 +387,8 @@ def _write(
     policies: dict[str, str] = {}
     each = [_policy(taken, [n for n in names if not set(n.values).isdisjoint(g)], policies) for g in groups]
     policy = each[0] if layers is None else layers.policy([name or "None" for name in each])
+    if given not in ("", NOTHING):
+        policy = f"jax.checkpoint_policies.{given}"
     edits += layers.edits if layers is not None else ()
     edits += [e for way in new for e in way.edits(policy)]
     if any(SCAN_IN_CHUNKS in e.text for e in edits):
@@ -385,7 +402,7 @@ def _write(
         return Written(f"# {error}", None)
     notes += dict.fromkeys(way.note for way in used if way.note)
     if _BY_HAND in used:
-        notes.append(_by_hand(call, policies.get(policy, ""), search.step is not None))
+        notes.append(_by_hand(call, policies.get(policy, policy and f"{_POLICY} = {policy}"), search.step is not None))
     diffs = {file: diff for file, text in texts.items() if (diff := unified(file, text))}
     notes += filter(None, (encoding_note(file, diff) for file, diff in diffs.items()))
     is_by_hand = is_by_hand or _BY_HAND in used

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from jaxviz.features.remat.edits import Edit, Way, around
@@ -39,7 +40,7 @@ def ways_of(region: Region, written: Sequence[Region]) -> list[tuple[Way, ...]]:
     """
     there = next((w for w in written if w.covers(region)), None)
     if there is not None and (found := _checkpoints(there)) is not None:
-        return [tuple(_retuned(*place) for place in found)]
+        return [tuple(replace(_retuned(*place), written=place[2]) for place in found)]
     if region.is_written:
         return []
     made: list[tuple[Way, ...]] = []

@@ -121,7 +121,7 @@ def test_a_group_that_is_offloaded_comes_to_what_a_policy_that_offloads_it_does(
     written = switches_of(by_hand, *args)
     assert written.setting(written.present).offloaded == written.setting(written.present).saved != set()
     assert written.trade(written.present).offloaded == written.trade("").offloaded == found.offloaded
-    code = switches.code(key)
+    code = switches.written(key).text
     assert '+    names_which_can_be_offloaded=["layer_product"],' in code
     assert "offloads 4.0 KiB to the host's memory" in code
 
@@ -283,7 +283,7 @@ def test_the_code_does_what_the_switches_say(tmp_path, monkeypatch, name, saves)
         [v for v, g in enumerate(table["values"]["group"]) if table["groups"][g]["what"] == "x @ w"] if saves else []
     )
     key = switches.key([around], saved)
-    code = switches.code(key)
+    code = switches.written(key).text
     diff = "\n".join(line for line in code.split("\n") if not line.startswith("# ")) + "\n"
     subprocess.run(["git", "apply", "-"], input=diff, text=True, check=True, cwd=tmp_path)
     sys.modules.pop("model")
@@ -303,9 +303,9 @@ def test_the_code_does_what_the_switches_say(tmp_path, monkeypatch, name, saves)
 def test_the_code_of_a_checkpoint_around_the_function_says_what_to_differentiate():
     f, args = PROGRAMS["chain"]
     switches = switches_of(f, *args)
-    assert switches.code("0||").endswith("# Differentiate jax.checkpoint(chain) instead of chain.")
-    assert "no changes" in switches.code("")
-    every = switches.code(switches.key([0], range(len(switches.values))))
+    assert switches.written("0||").text.endswith("# Differentiate jax.checkpoint(chain) instead of chain.")
+    assert "no changes" in switches.written("").text
+    every = switches.written(switches.key([0], range(len(switches.values)))).text
     assert "checkpoint_name(" in every
     assert "Differentiate jax.checkpoint(chain, policy=jax.checkpoint_policies.save_only_these_names(" in every
     assert Path(__file__).parent.joinpath("whatif_programs.py").name in every
@@ -314,8 +314,8 @@ def test_the_code_of_a_checkpoint_around_the_function_says_what_to_differentiate
 def test_the_checkpoints_that_there_are_are_kept_or_taken_away():
     f, args = PROGRAMS["blocks"]
     switches = switches_of(f, *args)
-    assert "jax.checkpoint" not in switches.code("0||")
-    assert "-    @jax.checkpoint" in switches.code("||")
+    assert "jax.checkpoint" not in switches.written("0||").text
+    assert "-    @jax.checkpoint" in switches.written("||").text
 
 
 def test_a_page_without_source_has_no_lines_of_it():
