@@ -77,6 +77,16 @@ class Check:
     __repr__ = __str__
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Called:
+    """A call of a function, and with respect to which arguments it is differentiated; see `flat_arguments`."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    wanted: Sequence[int | str]
+
+
 @dataclass(frozen=True, eq=False)
 class Derivation:
     """The linked programs of one function.
@@ -94,7 +104,7 @@ class Derivation:
       n_results: how many of its results are differentiated; None for all. The other results are an auxiliary output.
       step: the training step that takes this gradient, a `TrainingStep`; None for a function that is not differentiated by another one.
       refused: the leaves of the differentiated arguments for which `jax.grad` refuses these: arrays without a derivative.
-      again: derives the same call again, of what it is given the function for; None for a program.
+      called: the call that it is of; None for a program.
     """
 
     primal: Program
@@ -109,7 +119,7 @@ class Derivation:
     """Runs a forward program and `jax.vjp` on the arguments, and says which values differ; None without arguments that have values."""
     step: Any = None
     refused: tuple[str, ...] = ()
-    again: Callable[[Callable[[Any], Any]], Derivation] | None = None
+    called: Called | None = None
 
     @cached_property
     def pushed(self) -> Jvp:
@@ -214,9 +224,22 @@ class Derivation:
         """This derivation, with what has been derived so far, as the gradient that a training step takes; None for the gradient alone."""
         made = copy.copy(self)
         object.__setattr__(made, "step", step)
-        if step is not None:
-            object.__setattr__(made, "again", lambda other: step.again(other).gradient)
         return made
+
+    def again(self, other: Callable[[Any], Any]) -> Derivation:
+        """Derives the same call again.
+
+        Args:
+          other: gives the function to call for the one that was called.
+
+        Raises:
+          the errors of `derive`.
+        """
+        if self.step is not None:
+            return self.step.again(other).gradient  # type: ignore[no-any-return]
+        assert self.called is not None
+        called = self.called
+        return derive_call(other(called.function), called.args, called.kwargs, called.wanted, self.cond_residuals)
 
     @property
     def derivable(self) -> Iterator[Program]:
@@ -413,7 +436,7 @@ def derive_call(
             traced.out_tree,
             find_wrong_values=wrong,
             refused=refused,
-            again=lambda other: derive_call(other(f), args, kwargs, wanted, cond_residuals),
+            called=Called(f, args, kwargs, wanted),
         )
 
     made = derivation()

@@ -34,8 +34,8 @@ from jaxviz.features.explorer.messages import (
 from jaxviz.features.explorer.stand_ins import stand_ins
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import memory
-from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.diff import Written, write_chosen, write_plan
 from jaxviz.features.remat.forms import Trade, Trial
 from jaxviz.features.remat.graph import derive_like
@@ -290,7 +290,7 @@ class Switches:
             if not isinstance(found, Trial):
                 self.planned = "" if found is self.search.written else "||"
                 return self.planned
-            made = write_plan(self.search, found, Call.unknown(self.derivation.primal.name))
+            made = write_plan(self.search, found, Call.known(self.derivation))
             trial = made.trial if made.files and made.trial is not None else found
             regions = [i for i, r in enumerate(self.regions) if r in trial.form.regions]
             self.planned = self.key(regions, {self.number[v] for v in trial.names if v in self.number})

@@ -240,7 +240,6 @@ def write_chosen(
       offloaded: those of them that are moved to the host.
       trade: the resulting figures.
     """
-    name = search.flat.name
     every = places_of_values(search.flat)
     mostly = lambda vs, some: 2 * len(set(vs).intersection(some)) >= len(vs)
     places = {p: vs for p, vs in every.items() if mostly(vs, saved)}
@@ -248,8 +247,7 @@ def write_chosen(
     named = {v: _POLICY + ON_HOST * (p in moved) for p, vs in places.items() for v in vs}
     program = checkpointed(search.flat, regions, named, offloaded=[n for n in named.values() if search.is_offloaded(n)])
     comes_to = search.measured(derive_like(program, search.plain))
-    found = _Ways(search, Call.unknown(name))
-    inner = [r for r in regions if r is not search.whole]
+    found = _Ways(search, Call.known(search.derivation))
     notes: list[str] = []
     if comes_to != trade:
         notes.append(
@@ -258,16 +256,11 @@ def write_chosen(
         )
     words, makers = Names(names_there(search.flat)), search.makers
     names = [_Name(p, *words.of_place(p, makers[vs[0]]), p in moved, vs) for p, vs in places.items()]
-    if search.whole in regions:
-        shown = name if name.isidentifier() else "f"
-        text = policy_text("", *_by_fate(names)).partition(" = ")[2]
-        policy = f", policy={' '.join(text.split())}" if names else ""
-        notes.append(f"Differentiate jax.checkpoint({shown}{policy}) instead of {shown}.")
     while True:
-        ways = {r: found.of(r) for r in inner}
+        ways = {r: found.of(r) for r in regions}
         missing = [f"{_elsewhere(r)} It is not in this code." for r, some in ways.items() if not some]
         made = _write(search, found.call, comes_to, ways, names, [*missing, *notes], is_plan=False)
-        if made.is_as_planned or not found.go_on(inner):
+        if made.is_as_planned or not found.go_on(regions):
             break
     return made
 
@@ -290,7 +283,7 @@ class Wrapped:
 def wrapped_at(search: Search, region: Region) -> tuple[Wrapped, Trade] | None:
     """What to write for a checkpoint around a region, at its first place, and the figures of the function with it at each place; None if no
     edit of the user's source that puts one there was found, or if its figures cannot be measured."""
-    ways = _Ways(search, Call.unknown(search.flat.name))
+    ways = _Ways(search, Call.known(search.derivation))
     ways.go_on([region])
     made = ways.alone(region) if ways.of(region) else None
     return None if made is None or made.trade is None else (_wrapped(ways.of(region)[0]), made.trade)
@@ -437,6 +430,7 @@ def _by_hand(call: Call, policy: str, is_step: bool) -> str:
       is_step: whether the call is a training step that differentiates it.
     """
     name = call.name if call.name.isidentifier() else "f"
+    is_step = is_step or call.function is None
     policy = f", policy={' '.join(policy.split()).partition(' = ')[2]}" if policy else ""
     static = f", static_argnums={call.static_argnums}" if call.static_argnums and not is_step else ""
     fixed = "".join(f", {key}={value!r}" for key, value in call.static_kwargs.items()) if not is_step else ""

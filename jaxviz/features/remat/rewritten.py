@@ -84,7 +84,7 @@ def derived_with(derivation: Derivation, files: Mapping[str, str]) -> Derivation
       UnmeasuredError: the edit cannot be put in place here.
       what the edited function raises.
     """
-    if derivation.again is None:
+    if derivation.called is None and derivation.step is None:
         raise UnmeasuredError("the function was given as a program")
     with _SWAPPING, contextlib.ExitStack() as stack:
         stack.enter_context(compat.traced_apart())

@@ -214,12 +214,14 @@ def test_of_two_regions_that_cross_each_takes_the_place_of_the_other():
 
 
 @pytest.mark.large
-def test_the_plan_is_that_of_plan_remat():
+def test_the_plan_is_that_which_plan_remat_writes():
     f, args = models.scan_transformer(4)
     switches = switches_of(f, *args)
     plan = jaxviz.plan_remat(f, *args)
-    found = switches.trade(switches.plan())
-    assert (found.peak_nbytes, found.nbytes, found.flops) == (plan.peak_nbytes, plan.nbytes, plan.flops)
+    key = switches.plan()
+    found = switches.trade(key)
+    assert found == plan.written.trade == switches.written(key).trade
+    assert switches.written(key).text == plan.code()
     bodies = [switches.regions[i].is_body for i in switches.setting(switches.plan()).regions]
     assert True in bodies
 
@@ -300,14 +302,15 @@ def test_the_code_does_what_the_switches_say(tmp_path, monkeypatch, name, saves)
     assert ("checkpoint_name(x @ w" in code) == saves
 
 
-def test_the_code_of_a_checkpoint_around_the_function_says_what_to_differentiate():
+def test_the_code_of_a_checkpoint_around_the_function_is_a_decorator():
     f, args = PROGRAMS["chain"]
     switches = switches_of(f, *args)
-    assert switches.written("0||").text.endswith("# Differentiate jax.checkpoint(chain) instead of chain.")
+    assert "\n+@jax.checkpoint\n def chain(w, x):" in switches.written("0||").text
+    assert switches.written("0||").trade.peak_nbytes == jaxviz.memory(jax.checkpoint(f), *args).peak_nbytes
     assert "no changes" in switches.written("").text
     every = switches.written(switches.key([0], range(len(switches.values)))).text
     assert "checkpoint_name(" in every
-    assert "Differentiate jax.checkpoint(chain, policy=jax.checkpoint_policies.save_only_these_names(" in every
+    assert "\n+@partial(jax.checkpoint, policy=SAVED)\n def chain" in every
     assert Path(__file__).parent.joinpath("whatif_programs.py").name in every
 
 
