@@ -26,6 +26,7 @@ from jaxviz.features.remat.verify import Verification, figures_of
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
+from jaxviz.report.code import Diff
 from jaxviz.report.report import SHOWN, Report, Table, attributes
 from jaxviz.report.tables import counted, format_bytes, listed, repeated, short_location
 
@@ -178,8 +179,9 @@ class RematPlan(Report):
 
         return planned
 
-    def code(self, in_branches: bool | None = None) -> str:
-        """Returns the changes to make in your source: a diff for `git apply`, after comments with the resulting figures.
+    def code(self, in_branches: bool | None = None) -> Diff:
+        """Returns the changes to make in your source: a diff for `git apply`, after comments with the resulting figures, which are measured by
+        deriving the function with the changes in place. It is a `str`, which a notebook shows as a diff.
 
         A name covers all values that its expression computes, and some values, such as those inside a library's function, have
         no expression that can be named. So the code is the best plan that can be written in your source within the same bound; the
@@ -189,11 +191,11 @@ class RematPlan(Report):
           in_branches: see `apply`.
         """
         if self.after is self.before:
-            return f"# {self.function} fits as written: no changes"
+            return Diff(f"# {self.function} fits as written: no changes")
         if in_branches is None:
             plan, in_branches = self._holding
             return plan.code(in_branches)
-        return (self._in_branches if in_branches else self.written).text
+        return Diff((self._in_branches if in_branches else self.written).text)
 
     def verify(self) -> Verification:
         """Compiles the gradient for the default backend, as written and with the plan, and compares both with the model.
