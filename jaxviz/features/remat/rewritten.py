@@ -108,7 +108,7 @@ def _in_place(file: str, text: str) -> Iterator[dict[int, Any]]:
     here = _functions_of(file)
     if not here:
         raise UnmeasuredError(f"no function of {file_label(file)} was found")
-    names = here[0].__globals__
+    namespaces = list({id(f.__globals__): f.__globals__ for f in here}.values())  # a file may have been imported more than once
     undo: list[Callable[[], Any]] = []
     replaced: dict[int, Any] = {}
     try:
@@ -120,8 +120,9 @@ def _in_place(file: str, text: str) -> Iterator[dict[int, Any]]:
                 raise UnmeasuredError(f"{f.__qualname__} uses other variables")
             undo.append(lambda f=f, before=before: setattr(f, "__code__", before))  # type: ignore[misc]
             f.__code__ = after
-        for statement in _changed(old_tree, new_tree):
-            _run(statement, file, names, undo, replaced)
+        for names in namespaces:
+            for statement in _changed(old_tree, new_tree):
+                _run(statement, file, names, undo, replaced)
         yield replaced
     finally:
         for step in reversed(undo):
