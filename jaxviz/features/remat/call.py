@@ -38,9 +38,7 @@ class Call:
             return Call(None, None, (), (), (), primal.name, None)
         leaves, in_tree, _, is_input = flat_arguments(called.args, called.kwargs, called.wanted)
         avals = primal.in_avals
-        return Call(
-            in_tree, derivation.out_tree, tuple(leaves), tuple(is_input), avals, primal.name, called.function
-        )
+        return Call(in_tree, derivation.out_tree, tuple(leaves), tuple(is_input), avals, primal.name, called.function)
 
     @staticmethod
     def traced(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> tuple[Call, Derivation]:

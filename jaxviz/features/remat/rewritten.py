@@ -108,7 +108,9 @@ def _in_place(file: str, text: str) -> Iterator[dict[int, Any]]:
     here = _functions_of(file)
     if not here:
         raise UnmeasuredError(f"no function of {file_label(file)} was found")
-    namespaces = list({id(f.__globals__): f.__globals__ for f in here}.values())  # a file may have been imported more than once
+    namespaces = list(
+        {id(f.__globals__): f.__globals__ for f in here}.values()
+    )  # a file may have been imported more than once
     undo: list[Callable[[], Any]] = []
     replaced: dict[int, Any] = {}
     try:
@@ -134,7 +136,7 @@ def _functions_of(file: str) -> list[types.FunctionType]:
     modules = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]
     named = [x for names in modules if names.get("__file__") == file for x in names.values()]
     methods = [m for c in named if isinstance(c, type) for m in vars(c).values()]
-    found = [x for x in (*gc.get_objects(), *named, *methods) if isinstance(x, types.FunctionType)]
+    found = [x for some in (gc.get_objects(), named, methods) for x in some if type(x) is types.FunctionType]
     return list({id(f): f for f in found if f.__code__.co_filename == file}.values())
 
 
