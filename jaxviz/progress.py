@@ -1,4 +1,4 @@
-"""The progress of work that takes longer than a second: a `tqdm.auto` bar, or a callback.
+"""The progress of work that takes longer than a second: a `tqdm` bar, or a callback.
 
 A thread draws the bar, so that it costs the work nothing, and goes on where the work stays in XLA's compiler or in a solver. An interrupt
 (`Ctrl-C`, or the notebook's stop button) ends both.
@@ -7,9 +7,9 @@ A thread draws the bar, so that it costs the work nothing, and goes on where the
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -20,6 +20,10 @@ R = TypeVar("R")
 _DELAY = 1.0
 """How many seconds work takes before a bar appears."""
 _BETWEEN = 0.5
+_WIDTH = 80
+"""How many characters a bar has in a notebook."""
+_NOTHING = {"text/plain": "", "text/html": ""}
+"""An output without text: what notebooks are converted with warns of one without a type."""
 
 Listener = Callable[[str, int, "int | None"], None]
 """Is called with what is being done, the number of units done, and their total; None if that is unknown."""
@@ -109,7 +113,7 @@ def _is_shown() -> bool:
 
 
 def _notebook() -> Any:
-    """IPython if it runs a notebook, as in `tqdm.auto`; it is already imported then, and nothing here imports it."""
+    """IPython if it runs a notebook; it is already imported then, and nothing here imports it."""
     ipython = sys.modules.get("IPython")
     shell = getattr(ipython, "get_ipython", lambda: None)()  # another thread may be importing it
     return ipython if shell is not None and "IPKernelApp" in shell.config else None
@@ -137,33 +141,31 @@ def _draw(
     is_drawn.set()
     if over.is_set():  # finished in the meantime, so that nobody waits for the bar to disappear
         return
-    from tqdm.auto import tqdm  # slow to import
+    from tqdm import tqdm  # slow to import
 
     of: dict[str, Any] = {} if total else {"bar_format": "{desc}: {elapsed}"}
-    if _notebook() is not None:
-        of["display"] = False
-    with tqdm(total=total, desc=what, leave=False, **of) as bar, _displayed(bar):
+    shown_by = _notebook()
+    if shown_by is not None:
+        of |= {"file": io.StringIO(), "ncols": _WIDTH, "ascii": False}
+    with tqdm(total=total, desc=what, leave=False, **of) as bar, _shown(bar, shown_by) as show:
         bar.start_t -= _DELAY
         while True:
             bar.n = done()
-            bar.refresh()
+            show()
             if over.wait(_BETWEEN):
-                # Below its total, the bar would stay, in red.
-                bar.total = bar.n
                 return
 
 
 @contextlib.contextmanager
-def _displayed(bar: Any) -> Iterator[None]:
-    """In a notebook, a bar in an output that afterwards says how long it took: the file would keep a reference to a closed widget, and an
-    output cannot be removed."""
-    ipython = _notebook()
+def _shown(bar: Any, ipython: Any) -> Iterator[Callable[[], None]]:
+    """What draws a bar: on standard error, or as an output of a notebook's cell, which is emptied afterwards, since an output cannot be removed.
+    It is text: a widget would stay in a saved notebook, without what it shows."""
     if ipython is None:
-        yield
+        yield bar.refresh
         return
-    shown = ipython.display.display(bar.container, display_id=True)
+    text = lambda: {"text/plain": str(bar)}
+    shown = ipython.display.display(text(), raw=True, display_id=True)
     try:
-        yield
+        yield lambda: shown.update(text(), raw=True)
     finally:
-        took = bar.format_interval(time.time() - bar.start_t)
-        shown.update({"text/plain": f"{bar.desc.rstrip(': ')}: {took}"}, raw=True)
+        shown.update(_NOTHING, raw=True)

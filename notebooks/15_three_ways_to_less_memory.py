@@ -375,10 +375,10 @@ def step(params, mean, square, tokens):
 # Exercise: for_nothing
 @functools.cache
 def donated():
-    zeros = jax.tree.map(jnp.zeros_like, params)
+    mean, square = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))  # the same arrays twice could not be donated
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # JAX warns of what this exercise asks for
-        return jaxviz.donation(jax.jit(step, donate_argnums=(0, 1, 2, 3)), params, zeros, zeros, tokens)
+        return jaxviz.donation(jax.jit(step, donate_argnums=(0, 1, 2, 3)), params, mean, square, tokens)
 
 
 def of_argument(name):

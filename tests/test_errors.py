@@ -22,6 +22,10 @@ def loss(params, x):
     return jnp.sum(x @ params["w"])
 
 
+SUM = jnp.ones((2, 3))
+"""What `loss` may be applied to."""
+
+
 CALLS = {
     "grad": lambda f, *args: jaxviz.grad(f)(*args),
     "value_and_grad": lambda f, *args: jaxviz.value_and_grad(f)(*args),
@@ -362,10 +366,23 @@ def test_of_a_function_without_its_arguments_it_is_said_what_to_write(name):
             lambda: jaxviz.explore(loss, params=PARAMS, x=X),
             "explore(loss, params, x): the arguments of loss come after it.",
         ),
+        (lambda: jaxviz.compare(loss), "compare(loss, g, params, x)."),
+        (
+            lambda: jaxviz.explore(loss(PARAMS, x=SUM), argnums=0),
+            "explore(loss, PARAMS, x=SUM), not jaxviz.explore(loss(PARAMS, x=SUM)): it takes the function, not its result.",
+        ),
+        (
+            lambda: jaxviz.grad(loss(PARAMS, SUM)),
+            "grad(loss)(PARAMS, SUM), not jaxviz.grad(loss(PARAMS, SUM)): it takes",
+        ),
+        (
+            lambda: jaxviz.explain_recompile(SUM),
+            "explain_recompile(f, x), not jaxviz.explain_recompile(f(x)): it takes",
+        ),
     ],
 )
 def test_of_a_call_with_nothing_to_differentiate_in_it_is_said_what_to_write(call, written):
-    assert f"Write jaxviz.{written}" in raised_by(call).__notes__
+    assert f"Write jaxviz.{written}" in text(raised_by(call))
 
 
 @pytest.mark.parametrize(
@@ -379,6 +396,11 @@ def test_of_a_call_with_nothing_to_differentiate_in_it_is_said_what_to_write(cal
 )
 def test_a_keyword_that_is_nearly_right(call):
     assert raised_by(call).__notes__.count("Did you mean argnums?") == 1
+
+
+@pytest.mark.parametrize(("name", "meant"), [("residual", ". Did you mean residuals?"), ("train", "")])
+def test_a_name_that_is_nearly_right(name, meant):
+    assert str(raised_by(lambda: getattr(jaxviz, name))) == f"module 'jaxviz' has no attribute '{name}'{meant}"
 
 
 def test_a_call_as_it_should_be_is_told_nothing():

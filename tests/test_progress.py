@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+import types
 
 import jax.numpy as jnp
 import pytest
@@ -86,6 +87,17 @@ def test_it_goes_where_the_work_is_stopped(capsys, error):
     assert shown.split("\r")[-2].strip() == ""
     progress.each(slow, range(3), "again")
     assert "again" in capsys.readouterr().err
+
+
+def test_in_a_notebook_nothing_stays(monkeypatch):
+    """What its output holds, one after the other; a browser test looks at it in JupyterLab."""
+    seen = []
+    handle = types.SimpleNamespace(update=lambda data, raw: seen.append(data))
+    display = types.SimpleNamespace(display=lambda data, raw, display_id: seen.append(data) or handle)
+    monkeypatch.setattr(progress, "_notebook", lambda: types.SimpleNamespace(display=display))
+    progress.each(slow, range(4), "plans")
+    assert seen[0]["text/plain"].startswith("plans: ")
+    assert seen[-1] == {"text/plain": "", "text/html": ""}
 
 
 def test_work_inside_of_work_shows_nothing_of_its_own(capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import heapq
 import inspect
 import math
@@ -92,6 +93,8 @@ class CheckpointReport(Report):
       names: names that the function gives.
       lengths: the trip counts of the scans that it runs in, outermost first.
       unlisted: the names whose values are recomputed because the policy, which saves by name, does not list them.
+      ignores_names: whether the policy was given names to exclude, which JAX ignores.
+      not_asked: recomputed values that the policy would save, but about which JAX does not ask it, under `jax_remat3`.
     """
 
     function: str
@@ -102,6 +105,8 @@ class CheckpointReport(Report):
     names: tuple[str, ...]
     lengths: tuple[int, ...] = ()
     unlisted: tuple[str, ...] = ()
+    ignores_names: bool = False
+    not_asked: tuple[Decided, ...] = ()
 
     @property
     def runs(self) -> int:
@@ -110,14 +115,7 @@ class CheckpointReport(Report):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        if not self.unmatched:
-            return ()
-        given = ", ".join(map(repr, self.names)) or "none"
-        unmatched = ", ".join(map(repr, self.unmatched))
-        return (
-            f"The policy {self.policy} of {self.function} ({short_location(self.location)}) lists {unmatched}, which "
-            f"no checkpoint_name in it defines; names defined there: {given}.",
-        )
+        return tuple(found.text for found in names_without_effect((self,)))
 
     @property
     def summary(self) -> str:
@@ -173,6 +171,115 @@ class CheckpointReport(Report):
         return {**attributes(self, ("function", "policy", "runs", "unmatched")), "values": values}
 
 
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    """A checkpoint, a policy or a name that has no effect.
+
+    Args:
+      rule: the rule of `jaxviz.lint` that it belongs to.
+      text: why it has none, in a sentence.
+      short: the same in a clause, for a headline.
+      fix: what to write instead.
+      location: the user's line.
+      nbytes: the bytes at stake; 0 for names.
+      count: for how many checkpoints, or values, this holds.
+    """
+
+    rule: str
+    text: str
+    short: str
+    fix: str
+    location: Location
+    nbytes: int = 0
+    count: int = 1
+
+
+def in_short(found: Iterable[NoEffect]) -> str:
+    """``the policy of `block` lists 'hiden', which nothing in it has (and 2 more)``: a clause for a headline; '' if there are none."""
+    first, *rest = [*(n.short for n in found), ""]
+    return f"{first} (and {len(rest) - 1:,} more)" if len(rest) > 1 else first
+
+
+def names_without_effect(reports: Sequence[CheckpointReport], program: Program | None = None) -> Iterator[NoEffect]:
+    """What is listed, named or asked for in the policies of a program without effect.
+
+    Args:
+      reports: of all its checkpoints, which may share a policy: it lists a name for any of them.
+      program: the program, in which a name may be given elsewhere.
+    """
+    given: dict[str, set[str]] = {}
+    for r in reports:
+        given.setdefault(r.policy, set()).update(r.names)
+    outside = (
+        {e.params["name"]: location_of(e) for _, e in program.walk() if _is_name(e)} if program is not None else {}
+    )
+    unknown = ((r, name) for r in reports for name in r.unmatched if name not in given[r.policy])
+    for pairs in grouped(unknown, lambda pair: (pair[0].policy, pair[1])):
+        r, name = pairs[0]
+        yield _unknown_name(r, name, given[r.policy], outside.get(name), len(pairs))
+    is_listed = {name for r in reports for name in r.names if name not in r.unlisted}
+    for of_function in grouped(reports, lambda r: (r.function, r.policy)):
+        unused = dict.fromkeys(n for r in of_function for n in r.unlisted if n not in is_listed)
+        named = [v for r in of_function for v in r.values if v.expression in map(_described_name, unused)]
+        if named:
+            yield _unused_names(of_function[0], [*unused], named)
+    for same in grouped(reports, lambda r: (r.function, r.policy, r.location)):
+        if same[0].ignores_names:
+            yield _ignored_names(same[0], len(same))
+        if same[0].not_asked:
+            yield _not_asked(same)
+
+
+def _unknown_name(r: CheckpointReport, name: str, given: set[str], outside: Location | None, count: int) -> NoEffect:
+    there = ", ".join(map(repr, sorted(given))) or "none"
+    close = difflib.get_close_matches(name, given, 1)
+    if outside is not None:
+        fix = f"the name {name!r} is at {short_location(outside)}, outside of the checkpoint: move that line into it."
+    elif close:
+        fix = f"list {close[0]!r}, if that is what you meant."
+    else:
+        fix = f"call checkpoint_name(value, {name!r}) in {r.function}, or remove the name from the list."
+    return NoEffect(
+        "unknown-name", f"The policy {r.policy} of {r.function} ({short_location(r.location)}) lists {name!r}, which no checkpoint_name in it "
+        f"defines; names defined there: {there}.", f"the policy of `{r.function}` lists {name!r}, which nothing in it has", fix, r.location, 0, count,
+    )  # fmt: skip
+
+
+def _unused_names(r: CheckpointReport, names: Sequence[str], values: Sequence[Decided]) -> NoEffect:
+    several = len(names) > 1
+    said = ", ".join(map(repr, names))
+    return NoEffect(
+        "unused-name", f"{r.function} defines {said} with checkpoint_name, but its policy {r.policy} does not list {'them' if several else 'it'}: the "
+        f"value{'s are' if several else ' is'} recomputed as if there were no name.", f"the policy of `{r.function}` does not list {said}",
+        "list it in the policy, or remove checkpoint_name.", values[0].location or r.location, 0, len(values),
+    )  # fmt: skip
+
+
+def _ignored_names(r: CheckpointReport, count: int) -> NoEffect:
+    saved = [
+        name for name in r.names if any(v.expression == _described_name(name) and v.fate == "saved" for v in r.values)
+    ]
+    also = f", {' and '.join(map(repr, saved))} too" if saved else ", whatever its name"
+    return NoEffect(
+        "policy-without-effect", f"JAX ignores the names that {r.policy} is given: the policy of {r.function} ({short_location(r.location)}) saves every value that "
+        f"it is asked about{also}.", f"JAX ignores the names given to `{r.policy}`",
+        "write save_only_these_names with the names to save, or save_any_names_but_these, which saves every other value with a name.",
+        r.location, 0, count,
+    )  # fmt: skip
+
+
+def _not_asked(same: Sequence[CheckpointReport]) -> NoEffect:
+    r, values = same[0], same[0].not_asked
+    n = sum(v.nbytes * c.runs for c in same for v in c.not_asked)
+    said = listed(f"`{v.label}`" for v in values)
+    return NoEffect(
+        "policy-without-effect", f"Under jax_remat3, JAX asks a policy only about names, matrix products and convolutions: {r.policy} of {r.function} "
+        f"({short_location(r.location)}) would save {said}, {format_bytes(n)}, but is not asked, and {'they are' if len(values) > 1 else 'it is'} recomputed.",
+        f"JAX does not ask the policy of `{r.function}` about {listed(v.expression for v in values)}",
+        "name the values with checkpoint_name, and list the names in save_only_these_names.", values[0].location or r.location, n, len(same),
+    )  # fmt: skip
+
+
 def report_checkpoints(derivation: Derivation) -> tuple[CheckpointReport, ...]:
     """One report for each checkpointed function of a derivation, in the order in which they run."""
     naming = Naming(derivation.primal)
@@ -202,12 +309,19 @@ def _report(checkpoint: Checkpoint, naming: Naming) -> CheckpointReport:
     policy = policy_name(checkpoint.policy)
     where = defined_at(function)
     again_by_name = {
-        d.equation.params["name"]
-        for d in checkpoint.decisions
-        if d.equation.primitive is compat.name_p and d.verdict == "recomputed"
+        d.equation.params["name"] for d in checkpoint.decisions if _is_name(d.equation) and d.verdict == "recomputed"
     }
     unlisted = tuple(name for name in names if asked and name not in asked and name in again_by_name)
-    return CheckpointReport(function.name, where, policy, tuple(values), unmatched, names, checkpoint.lengths, unlisted)
+    not_asked = tuple(v for v in values if v.fate == "recomputed" and _would_be_saved(v.equation, checkpoint.policy))
+    return CheckpointReport(
+        function.name, where, policy, tuple(values), unmatched, names, checkpoint.lengths, unlisted,
+        compat.ignores_names(checkpoint.policy), not_asked,
+    )  # fmt: skip
+
+
+def _would_be_saved(equation: Equation | None, policy: Any) -> bool:
+    op = equation.operation if equation is not None and not equation.programs else None
+    return op is not None and compat.would_save(policy, op.primitive, op.in_avals, op.params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +404,17 @@ def times(lengths: Sequence[int], kind: str) -> str:
 
 def described(equation: Equation) -> str:
     """The primitive of an equation, or the name from `checkpoint_name`."""
-    if equation.primitive is compat.name_p:
-        return f"checkpoint_name {equation.params['name']!r}"
+    if _is_name(equation):
+        return _described_name(equation.params["name"])
     return str(equation.primitive.name)
+
+
+def _described_name(name: str) -> str:
+    return f"checkpoint_name {name!r}"
+
+
+def _is_name(equation: Equation) -> bool:
+    return equation.primitive is compat.name_p
 
 
 def moved_or_rounded(equation: Equation | None) -> Equation | None:
@@ -352,5 +474,5 @@ def _names_listed(policy: Any) -> Iterator[str]:
 
 def _names_given(function: Program) -> Iterator[str]:
     for _, equation in function.walk():
-        if equation.primitive is compat.name_p:
+        if _is_name(equation):
             yield equation.params["name"]

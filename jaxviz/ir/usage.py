@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from jaxviz.ir import compat
 from jaxviz.ir.errors import message_of
+from jaxviz.ir.expressions import expression_at
+from jaxviz.ir.origin import location_at
 
 _FUNCTION = ("f", "fun", "g")
 """The parameter names under which public functions take functions."""
@@ -39,8 +44,13 @@ def say_what_to_write(
         return
     no_function = next((x for x in given if not callable(x) and not _is_program(x)), None)
     if no_function is not None:
-        right, wrong = _call(public, ["f", "g"], ["x"]), _call(public, ["f(x)", "g(x)"], [])
+        written = _result_passed_to(public) if len(places) == 1 else None
+        functions, arguments = written or (["f", "g"], ["x"])
+        results = [f"{f}({', '.join(arguments)})" for f in functions]
+        right, wrong = _call(public, functions, arguments), _call(public, results, [])
         _note(error, f"{_WRITE}{right}, not jaxviz.{wrong}: it takes the function, not its result.")
+    elif len(args) < len(places):
+        _note(error, f"{_WRITE}{_call(public, [*map(_name, given), 'g'], _required(given[0]) or ['x'])}.")
     elif (
         len(args) == len(places)
         and callable(given[0])
@@ -48,8 +58,7 @@ def say_what_to_write(
     ):
         wanted = _required(given[0])
         if wanted and _takes_arguments(public):
-            names = [getattr(x, "__name__", "f") for x in given]
-            names = [name if name.isidentifier() else "f" for name in names]
+            names = list(map(_name, given))
             _note(error, f"{_WRITE}{_call(public, names, wanted)}: the arguments of {names[0]} come after it.")
 
 
@@ -61,6 +70,33 @@ def _note(error: TypeError, text: str) -> None:
         if n != text and not (text.startswith(_WRITE) and n.startswith(_WRITE))
     ]
     error.__notes__ = [*notes, text]
+
+
+def _name(fun: Any) -> str:
+    name = getattr(fun, "__name__", "f")
+    return name if name.isidentifier() else "f"
+
+
+def _result_passed_to(public: Callable[..., Any]) -> tuple[list[str], list[str]] | None:
+    """The user's function and its arguments, `loss` and `params, x` for `explore(loss(params, x))`, if the user wrote that."""
+    frame = sys._getframe()
+    while frame.f_back is not None and compat.is_hidden(frame.f_code.co_filename):
+        frame = frame.f_back
+    text = expression_at(location_at(frame.f_code, frame.f_lasti))
+    try:
+        call = ast.parse(text, mode="eval").body
+    except SyntaxError:  # there is no source text
+        return None
+    if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != public.__name__:
+        return None
+    inner = next(iter(call.args), None)
+    if not isinstance(inner, ast.Call) or len(ast.unparse(inner)) > _ROOM:
+        return None
+    arguments = [*map(ast.unparse, inner.args), *(f"{k.arg}={ast.unparse(k.value)}" for k in inner.keywords if k.arg)]
+    return [ast.unparse(inner.func)], arguments
+
+
+_ROOM = 60
 
 
 def _is_program(x: Any) -> bool:

@@ -352,6 +352,22 @@ def test_the_function_and_its_arguments_have_the_names_of_the_source():
     assert of_two.differentiated == ("p", "x")
 
 
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        lambda w, x: jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(w),
+        lambda w, x: jax.grad(jax.checkpoint(lambda w: jnp.sum(jnp.tanh(x @ w))))(w),
+        lambda w, x: jax.grad(partial(lambda w, x: jnp.sum(jnp.tanh(x @ w)), x=x))(w),
+        lambda w, y: jax.grad(partial(lambda x, w: jnp.sum(jnp.tanh(x @ w)), y))(w),
+    ],
+    ids=["closed over", "in a checkpoint", "fixed by keyword", "fixed by position"],
+)
+def test_an_argument_of_the_step_that_the_function_closes_over_has_its_name(gradient):
+    step = jax.jit(lambda w, x: (w - gradient(w, x), jnp.sum(x)))
+    found = trace_training_step(step, (jnp.ones((3, 4)), jnp.ones((2, 3))), {})
+    assert set(found.gradient.primal.arg_names) == {"w", "x"}
+
+
 def test_what_was_traced_before_is_traced_again():
     jitted(jax.tree.map(jnp.copy, W), jax.tree.map(jnp.copy, W), BATCH)
     assert trace_training_step(jitted, (W, W, BATCH), {}) is not None

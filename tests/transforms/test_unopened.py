@@ -273,6 +273,24 @@ def test_their_policies_are_reported_as_those_of_other_checkpoints(policy):
         jax.config.update("jax_remat3", False)
 
 
+@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 they are not opened")
+@pytest.mark.parametrize("is_on", [False, True])
+def test_a_policy_that_is_not_asked_is_told(is_on):
+    """What `jax.vjp` saves is the oracle: with the flag it recomputes the exp, which the policy would save."""
+    f = jax.checkpoint(
+        lambda x: jnp.sin(jnp.exp(jnp.sin(x))), policy=lambda primitive, *_, **__: primitive.name == "exp"
+    )
+    jax.config.update("jax_remat3", is_on)
+    try:
+        saved = len(jax.tree.leaves(jax.vjp(f, X)[1]))
+        (*notes,) = jaxviz.policies(lambda x: jnp.sum(f(x)), X).notes
+    finally:
+        jax.config.update("jax_remat3", False)
+    assert saved == (1 if is_on else 2)
+    assert bool(notes) == is_on
+    assert not is_on or "would save `jnp.exp(jnp.sin(x))`, 12 B, but is not asked, and it is recomputed" in notes[0]
+
+
 def named(x):
     return checkpoint_name(jnp.tanh(x), "h")
 

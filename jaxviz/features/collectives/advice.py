@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxviz.features.collectives.causes import Cause, Causes, axes_text
+from jaxviz.analysis.walk import primal_equation
+from jaxviz.features.collectives.causes import Cause, Causes, axes_text, call_of
+from jaxviz.features.collectives.check_vma import frees_transpose
 from jaxviz.features.collectives.exchanges import Exchange
 from jaxviz.features.compiled_memory.module import Module
 from jaxviz.higher_order import is_loop, of
@@ -48,6 +50,8 @@ class Advisor:
         if cause is None or not exchange.nbytes:
             return ""
         match cause.kind:
+            case "written":
+                return self._of_transpose(caused)
             case "cotangent":
                 return self._of_cotangent(cause, exchange)
             case "asked":
@@ -56,11 +60,25 @@ class Advisor:
                 return self._gathered_before(caused, cause) or self._together(caused, cause)
         return ""
 
+    def _of_transpose(self, caused: Caused) -> str:
+        """Advice on a sum that is the transpose of a `psum`."""
+        place = self.causes.places.found[caused.number or 0]
+        holder = next((e for e in reversed(place.within) if of(e).kind == "devices"), None)
+        if holder is None or not place.is_cotangent:
+            return ""
+        summing = primal_equation(place.equation)
+        if not frees_transpose(primal_equation(holder), summing):
+            return ""
+        return (
+            f"with `check_vma=True` in `jax.shard_map`, types say that the result of this `{call_of(summing)}` is the same on all devices, its "
+            "transpose exchanges nothing, and this all-reduce goes"
+        )
+
     def _of_cotangent(self, cause: Cause, exchange: Exchange) -> str:
         values = self.causes.values
         assert cause.value is not None
         path, over = values.argument(cause.value), axes_text(exchange.axes)
-        if not path or exchange.made < 2 * exchange.group_size:
+        if not path or exchange.made < 2 * exchange.group_size or any(":" in axis for axis in exchange.axes):
             return ""
         layout = self.causes.arguments.get(path)
         if layout is not None and layout.axes & set(exchange.axes):

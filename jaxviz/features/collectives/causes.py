@@ -148,7 +148,11 @@ class Causes:
             return f"it is the transpose of the `{call_of(source)}` over {over} that is called here, for {cotangent}"
         if whose:
             return f"`{whose}` is the same on all devices of {over} but is combined with values that differ: its cotangent is summed"
-        return f"`{name}` over {over} sums the cotangent of a value that is the same on all of these devices"
+        value = self.values.cotangent_returned(equation, place.within)
+        whose = in_words(self.values.name(value)) if value is not None and self.values.name(value) else "a value"
+        return (
+            f"{whose} is the same on all devices of {over}: of its cotangent each has a part, and the parts are summed"
+        )
 
     def _summed(self, need: compat.Need, number: int) -> Cause:
         place = self.places.found[number]
@@ -288,14 +292,18 @@ def call_of(equation: Equation) -> str:
 
 def axes_text(axes: Iterable[str]) -> str:
     """`` `data` and `model` ``."""
-    return together(f"`{a}`" for a in sorted(map(str, axes))) if axes else "devices"
+    return together(map(_axis_text, sorted(map(str, axes)))) if axes else "devices"
+
+
+def _axis_text(axis: str) -> str:
+    """`` `data` ``, and `` a part of `data` `` for such as `data:(2)4`."""
+    name, _, part = axis.partition(":")
+    return f"a part of `{name}`" if part else f"`{name}`"
 
 
 def layout_text(split: compat.Split) -> str:
     """`` split over `data` along dimension 0 ``, or `replicated`."""
-    parts = [
-        f"over {together(f'`{a}`' for a in axes)} along dimension {d}" for d, axes in enumerate(split.dims) if axes
-    ]
+    parts = [f"over {together(map(_axis_text, axes))} along dimension {d}" for d, axes in enumerate(split.dims) if axes]
     return f"split {together(parts)}" if parts else "replicated"
 
 

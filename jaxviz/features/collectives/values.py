@@ -105,6 +105,14 @@ class Values:
         # Prefer the value with as many elements as the equation computes.
         return next((v for v in values if getattr(v.aval, "size", 0) in sizes), values[0] if values else None)
 
+    def cotangent_returned(self, equation: Equation, within: Sequence[Equation]) -> Atom | None:
+        """The value whose cotangent an equation computes as a result of the equation that contains it; None if it does not."""
+        for body in bodies(within[-1]) if within and equation.outvars else ():
+            if body.has_results and equation.outvars[0] in body.program.outvars:
+                result = within[-1].outvars[body.program.outvars.index(equation.outvars[0])]
+                return self._cotangent_of.get(result)
+        return None
+
     def source(self, atom: Atom) -> Atom:
         """The original of a value that calls and loops only pass on, possibly an argument of the function."""
         seen: set[Atom] = set()

@@ -237,13 +237,27 @@ def as_compiled(
 
 def aliases_of(compiled: Any) -> dict[int, int] | None:
     """For inputs of a compiled program, the results that reuse their memory; None if the backend provides no text."""
-    try:
-        head = str(compiled.as_text()).split("\n", 1)[0]
-    except Exception:
+    head = _head(compiled)
+    if head is None:
         return None
     found = re.search(r"input_output_alias=\{(.*?)\}, \w+=", head)
     pairs = re.findall(r"\{(\d*)\}: \((\d+), ", found.group(1)) if found else []
     return {int(i): int(k or 0) for k, i in pairs}
+
+
+def donated_inputs(compiled: Any) -> frozenset[int]:
+    """The inputs of a compiled program whose memory it takes, whether or not a result reuses it; empty if the backend provides no text."""
+    found = re.search(r"buffer_donor=\{(.*?)\}, \w+=", _head(compiled) or "")
+    offered = re.findall(r"\((\d+), ", found.group(1)) if found else []
+    return frozenset({*(aliases_of(compiled) or ()), *map(int, offered)})
+
+
+def _head(compiled: Any) -> str | None:
+    """The first line of the text of a compiled program; None if the backend provides no text."""
+    try:
+        return str(compiled.as_text()).split("\n", 1)[0]
+    except Exception:
+        return None
 
 
 def _corrected(

@@ -12,6 +12,7 @@ from typing import Any, overload
 from jaxviz.features.compilations.advice import advice_on
 from jaxviz.features.probes.probes import Spec
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.origin import Location
 from jaxviz.report.pictures import timeline
 from jaxviz.report.report import Data, Listed, Part, Report, Table, attributes
@@ -318,6 +319,7 @@ def _times(n: int) -> str:
 def explain_recompile() -> CompilationReport: ...
 @overload
 def explain_recompile(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> FunctionCompilations: ...
+@api_boundary
 def explain_recompile(
     f: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any
 ) -> FunctionCompilations | CompilationReport:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from jaxviz.features.compilations.compiled import (
     aliases_of,
     as_compiled,
     compiled_inputs,
+    donated_inputs,
     input_shardings,
     result_paths,
 )
@@ -32,7 +33,7 @@ from jaxviz.ir.syntax import Atom, Literal, Program
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Listed, Report, Table, attributes
-from jaxviz.report.tables import format_bytes, listed, more_rows, nbytes, repeated
+from jaxviz.report.tables import counted, format_bytes, listed, more_rows, nbytes, repeated, together
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import unwatched
 from jaxviz.runtime.stoppable import compiled_by_jax
@@ -48,7 +49,7 @@ class Donated:
       nbytes: of the whole.
       result: the path of the result that reuses its memory, such as `result['w']`; '' if none does.
       reason: why none does; '' if one does.
-      is_copied: whether XLA copies it before that result is written, because it is read later; the copy then
+      is_copied: whether XLA copies it before that result is written, because it is read later; until then the copy
         takes as much memory.
     """
 
@@ -61,7 +62,7 @@ class Donated:
 
     @property
     def is_spared(self) -> bool:
-        """Whether its bytes are saved."""
+        """Whether a result reuses its memory, and XLA does not copy it first."""
         return bool(self.result) and not self.is_copied
 
     @property
@@ -69,7 +70,7 @@ class Donated:
         """`result['w'] reuses its memory`."""
         if not self.result:
             return self.reason
-        copied = "; but XLA copies it first, because it is read after that result is written: no memory is saved"
+        copied = "; but XLA copies it first, because it is read after that result is written"
         return f"{self.result} reuses its memory{copied if self.is_copied else ''}"
 
 
@@ -86,6 +87,10 @@ class DonationReport(Report):
       others: arguments that are not donated but whose memory a result could reuse: path, bytes, path of the result.
       notes: further remarks on the arguments.
       is_told: whether XLA reports which results reuse the memory of arguments; otherwise the report has what JAX asked XLA for.
+      memory: bytes that the call takes on one device, with donation and without: the sum of XLA's figures for arguments, results and
+        temporaries. None if the backend does not report them.
+      n_devices: the number of devices that it runs on.
+      twice: for each array that is donated and passed a second time, with which the call fails, the paths of its arguments.
     """
 
     function: str
@@ -93,31 +98,55 @@ class DonationReport(Report):
     others: tuple[tuple[str, int, str], ...]
     notes: tuple[str, ...]
     is_told: bool
+    memory: tuple[int, int] | None
+    n_devices: int
+    twice: tuple[tuple[str, ...], ...]
 
     @property
-    def spared(self) -> int:
-        """Bytes that the call saves, since results reuse the memory of arguments."""
-        return sum(d.nbytes for d in self.donated if d.is_spared)
+    def spared(self) -> int | None:
+        """Bytes that donation saves on one device; None if the backend does not report them."""
+        return None if self.memory is None else self.memory[1] - self.memory[0]
 
     @property
     def unused(self) -> int:
-        """Bytes of arguments that are donated without effect."""
-        return sum(d.nbytes for d in self.donated) - self.spared
+        """Bytes of donated arguments whose memory no result reuses."""
+        return sum(d.nbytes for d in self.donated if not d.result)
 
     @property
     def summary(self) -> str:
-        """`donation of step: 2 of 3 donated arguments save 60 B; 12 B donated without effect`."""
-        n, used = len(self.donated), sum(d.is_spared for d in self.donated)
+        """`donation of step: results reuse 2 of 3 donated arguments, which saves 60 B (180 B → 120 B); 12 B donated without effect`."""
+        if self.twice:
+            return f"donation of {self.function}: the call fails, because a donated array is passed twice: {self._same}"
+        n, used = len(self.donated), sum(bool(d.result) for d in self.donated)
         if not n:
             return f"donation of {self.function}: it donates no argument"
         nothing = f"; {format_bytes(self.unused)} donated without effect" if self.unused else ""
         asked = "" if self.is_told else "; this is what JAX asked XLA for, and XLA does not report what it did"
-        return f"donation of {self.function}: {used} of {n} donated arguments save {format_bytes(self.spared)}{nothing}{asked}"
+        return f"donation of {self.function}: results reuse {used} of {counted(n, 'donated argument')}{self._saves}{nothing}{asked}"
+
+    @property
+    def _saves(self) -> str:
+        if self.memory is None or not any(d.result for d in self.donated):
+            return ""
+        before, after = format_bytes(self.memory[1]), format_bytes(self.memory[0])
+        here = " on each device" if self.n_devices > 1 else ""
+        if self.memory[0] == self.memory[1]:
+            return f", which saves nothing: the call takes {before}{here} without it, too"
+        if self.memory[0] > self.memory[1]:
+            return f", which saves nothing: the call takes {after}{here}, and {before} without it"
+        return f", which saves {format_bytes(self.memory[1] - self.memory[0])}{here} ({before} → {after})"
+
+    @cached_property
+    def _same(self) -> str:
+        """Which arguments are the same array, those of repeated layers together."""
+        groups = grouped(self.twice, lambda paths: tuple(map(pattern, paths)))
+        return "; ".join(together(alike([*column]) for column in zip(*g, strict=True)) for g in groups)
 
     @property
     def advice(self) -> tuple[str, ...]:
         """Advice, a sentence or two each."""
-        return (*self.notes, *([self._could()] if self.others else []))
+        copy = "Copy all but one of them, as with jnp.copy, or do not donate them."
+        return (*([copy] if self.twice else []), *self.notes, *([self._could()] if self.others else []))
 
     def _could(self) -> str:
         size = format_bytes(sum(n for _, n, _ in self.others))
@@ -153,19 +182,21 @@ class DonationReport(Report):
 
     def to_dict(self) -> dict[str, Any]:
         others = [{"path": p, "nbytes": n, "result": r} for p, n, r in self.others]
-        return {**attributes(self, ("function", "spared", "unused", "is_told", "donated", "notes")), "others": others}
+        named = ("function", "spared", "unused", "is_told", "memory", "n_devices", "twice", "donated", "notes")
+        return {**attributes(self, named), "others": others}
 
 
 @api_boundary
 def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationReport:
-    """Says which donated arguments of a jitted call a result reuses, and why the others have no effect. It compiles the call without running it.
+    """Says which donated arguments of a jitted call a result reuses, what that saves, and why the others have no effect. It compiles the call, with
+    donation and without, and does not run it.
 
     >>> print(jaxviz.donation(step, params, grads))
-    donation of step: 1 of 2 donated arguments saves 60 B; 12 B donated without effect
+    donation of step: results reuse 1 of 2 donated arguments, which saves 60 B (192 B → 132 B); 12 B donated without effect
     ...
 
     XLA reports which results reuse the memory of arguments (`input_output_alias` in the compiled program), and whether it copies an argument
-    first, which takes as much memory as it saves.
+    first. What is saved is the difference of the bytes that the two compiled programs take.
 
     Args:
       f: a function of `jax.jit` or `jaxviz.jit`, or of a library that wraps it, such as Equinox's `filter_jit`.
@@ -197,8 +228,17 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
         for d in match_donations(program, [True] * len(given))
         if d.result is not None and not given[d.argument] and results[d.result] not in taken
     ]
-    notes = _notes(call.leaves, given, names)
-    return DonationReport(call.name, tuple(donated), tuple(could), notes, aliases_of(compiled) is not None)
+    places = compiled_inputs(program, kept)
+    at_risk = {places[n] for n in donated_inputs(compiled) if n < len(places)}
+    shardings = input_shardings(compiled, program)
+    n_devices = max((len(s.device_set) for s in shardings if s is not None), default=1)
+    with_it = _bytes_taken(compiled)
+    without = with_it if not taken - {""} else _bytes_taken(call.without_donation())
+    return DonationReport(
+        call.name, tuple(donated), tuple(could), _on_host(call.leaves, given, names), aliases_of(compiled) is not None,
+        None if with_it is None or without is None else (with_it, without), n_devices,
+        tuple(_passed_twice(call, at_risk, shardings)),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +252,7 @@ class _Call:
       names, leaves: of its inputs, and their values.
       results: the names of its results.
       compiled: the compiled program.
+      without_donation: compiles the same without donation.
     """
 
     name: str
@@ -221,6 +262,7 @@ class _Call:
     leaves: Sequence[Any]
     results: Sequence[str]
     compiled: Any
+    without_donation: Callable[[], Any]
 
 
 def _call_of(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
@@ -231,8 +273,11 @@ def _call_of(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         given = [x.donated for x in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
         leaves = jax.tree.leaves(_dynamic(fun, info, args, kwargs))
         names = compat.argument_paths(fun, info, args, kwargs)
-        compiled = compiled_by_jax(traced.lower())
-        return _Call(function_name(fun), read_jaxpr(traced.jaxpr), given, names, leaves, result_paths(traced), compiled)
+        anew = lambda: compiled_by_jax(compat.jitted_anew(fun, info).trace(*args, **kwargs).lower())
+        return _Call(
+            function_name(fun), read_jaxpr(traced.jaxpr), given, names, leaves, result_paths(traced),
+            compiled_by_jax(traced.lower()), anew,
+        )  # fmt: skip
     if compat.wraps_a_jit(f) and (wrapped := _wrapped_call(f, args, kwargs)) is not None:
         return wrapped
     raise TypeError(f"{function_name(f)} is not jitted: pass jax.jit({function_name(f)}, donate_argnums=...)")
@@ -255,15 +300,19 @@ def _wrapped_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     given = [values.get(a, ("a number", a.val if isinstance(a, Literal) else None)) for a in e.invars]
     paths = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(derivation.out_tree, outer.outvars))
     returned = {v: f"result{jax.tree_util.keystr(path)}" for path, v in paths}
-    jitted = jax.jit(
-        as_function(body), keep_unused=params["keep_unused"], in_shardings=params["in_shardings"],
-        out_shardings=list(params["out_shardings"]), donate_argnums=[i for i, d in enumerate(params["donated_invars"]) if d],
-    )  # fmt: skip
-    placed = [placed_at(x) for _, x in given]
+    types = types_to_lower(body, [placed_at(x) for _, x in given])
+
+    def compiled(donated: Sequence[int]) -> Any:
+        jitted = jax.jit(
+            as_function(body), keep_unused=params["keep_unused"], in_shardings=params["in_shardings"],
+            out_shardings=list(params["out_shardings"]), donate_argnums=donated,
+        )  # fmt: skip
+        return compiled_by_jax(jitted.lower(*types))
+
     return _Call(
         outer.name, body, params["donated_invars"], [name for name, _ in given], [x for _, x in given],
         [returned.get(v, "a result that is not returned") for v in e.outvars],
-        compiled_by_jax(jitted.lower(*types_to_lower(body, placed))),
+        compiled([i for i, d in enumerate(params["donated_invars"]) if d]), lambda: compiled(()),
     )  # fmt: skip
 
 
@@ -285,23 +334,36 @@ def _copied(compiled: Any) -> frozenset[int]:
     return frozenset(number[name] for name in copies if name in number)
 
 
-def _notes(leaves: Sequence[Any], given: Sequence[bool], names: Sequence[str]) -> tuple[str, ...]:
-    notes = []
+def _bytes_taken(compiled: Any) -> int | None:
+    """The bytes of the arguments, results and temporaries of a compiled program on one device; None if the backend does not report them."""
+    memory = compiled.memory_analysis()
+    if memory is None:
+        return None
+    made = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return int(memory.argument_size_in_bytes + made + memory.temp_size_in_bytes)
+
+
+def _on_host(leaves: Sequence[Any], given: Sequence[bool], names: Sequence[str]) -> tuple[str, ...]:
     on_host = [
         n
         for x, d, n in zip(leaves, given, names, strict=True)
         if d and not isinstance(x, (jax.Array, jax.ShapeDtypeStruct))
     ]
-    if on_host:
-        notes.append(
-            f"{', '.join(on_host[:4])}: not on a device; JAX donates the copy that it puts on a device, and your array stays valid."
-        )
-    times = Counter(map(id, leaves))
-    for x, is_donated, name in zip(leaves, given, names, strict=True):
-        if is_donated and times[id(x)] > 1 and isinstance(x, jax.Array):
-            others = [n for y, n in zip(leaves, names, strict=True) if y is x and n != name]
-            notes.append(
-                f"{name} is donated and is the same array as {', '.join(others)}: the call will fail. Copy one of them."
-            )
-            break
-    return tuple(notes)
+    if not on_host:
+        return ()
+    return (
+        f"{', '.join(on_host[:4])}: not on a device; JAX donates the copy that it puts on a device, and your array stays valid.",
+    )
+
+
+def _passed_twice(call: _Call, at_risk: Set[int], shardings: Sequence[Any]) -> Iterator[tuple[str, ...]]:
+    """The names of the inputs that share memory which the call may overwrite, for each such memory."""
+    sharing: dict[Any, list[int]] = {}
+    for i, (x, s) in enumerate(zip(call.leaves, shardings, strict=True)):
+        # What the program does not take is not passed, and what is laid out otherwise is copied.
+        if s is not None and isinstance(x, jax.Array) and x.sharding.is_equivalent_to(s, x.ndim):
+            for buffer in compat.buffers_of(x):
+                sharing.setdefault(buffer, []).append(i)
+    for same in dict.fromkeys(tuple(found) for found in sharing.values()):
+        if len(same) > 1 and at_risk & set(same):
+            yield tuple(call.names[i] for i in same)

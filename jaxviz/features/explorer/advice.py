@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from jaxviz.analysis.checkpoints import in_short
 from jaxviz.features.explorer.messages import Advice
 from jaxviz.features.explorer.overview import kept_expressions
 from jaxviz.features.explorer.whatif import Switches
 from jaxviz.features.remat.forms import Trade
+from jaxviz.features.remat.without_effect import LOWERS, checkpoints_without_effect
 from jaxviz.features.residuals.residual import ResidualGroup
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.collector import collector_paused
@@ -19,9 +21,6 @@ _CARDS = 3
 
 _REGIONS = 2
 """How many regions are tried for each, smallest first."""
-
-_WORTH = 0.02
-"""A checkpoint that lowers the peak by a smaller share counts as ineffective."""
 
 _NO_MORE = "no more work"
 
@@ -39,14 +38,16 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> Advice:
         for groups in kept_expressions(residuals)[:_CARDS]
     ]
     helps = isinstance(trade, Trade) and _lowers(written, trade)
+    idle = in_short(checkpoints_without_effect(switches.derivation))
+    but = f"; {idle}" if idle else ""
     if not helps:
-        return Advice(sentence="no checkpoint lowers the peak by much", setting="", cards=cards, error="")
+        return Advice(sentence=f"no checkpoint lowers the peak by much{but}", setting="", cards=cards, error="")
     assert isinstance(trade, Trade)
     more = _more_work(switches, trade)
     only = "" if switches.written(key).trade is not None else ", with plan.apply: no line of yours can have them"
     to = f"would bring the peak to {format_bytes(trade.peak_nbytes)}{only}"
     sentence = f"checkpoints {to} for {more}" if more == _NO_MORE else f"{more} {to}"
-    return Advice(sentence=sentence, setting=key, cards=cards, error="")
+    return Advice(sentence=f"{sentence}{but}", setting=key, cards=cards, error="")
 
 
 def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGroup, ...]) -> str:
@@ -117,7 +118,7 @@ def _worth(switches: Switches, trade: Trade) -> float:
 
 
 def _lowers(written: Trade, trade: Trade) -> bool:
-    return written.peak_nbytes - trade.peak_nbytes > _WORTH * written.peak_nbytes
+    return written.peak_nbytes - trade.peak_nbytes > LOWERS * written.peak_nbytes
 
 
 def _more_work(switches: Switches, trade: Trade) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxviz.analysis.checkpoints import in_short, names_without_effect
 from jaxviz.analysis.grouping import grouped
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
 from jaxviz.analysis.walk import location_of
@@ -96,10 +97,11 @@ _ASIDE = re.compile(r" \(and \d+ other uses?\)")
 
 
 def _keeps(residuals: ResidualSet) -> str:
-    """`saves 33.2 MiB for the backward pass; it reads 9.0 MiB of its arguments, which are in memory anyway`."""
+    """`saves 33.2 MiB for the backward pass; it reads 9.0 MiB of its arguments, which are in memory anyway`, and which policy has no effect."""
     saved = residuals.saved
     what = saved.size if saved.count else "nothing"
-    return "; ".join([f"saves {what} for the backward pass", *saved.remarks[:1]])
+    idle = in_short(names_without_effect(residuals.checkpoints))
+    return "; ".join(filter(None, [f"saves {what} for the backward pass", idle, *saved.remarks[:1]]))
 
 
 def _largest(found: Sequence[Sequence[ResidualGroup]], residuals: ResidualSet) -> str:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import os
-from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import jax
 
-from jaxviz.analysis.checkpoints import policy_name
+from jaxviz.analysis.checkpoints import NoEffect
 from jaxviz.analysis.grouping import alike, grouped, pattern, repetition
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
 from jaxviz.analysis.site import Site
 from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
-from jaxviz.features.cost.parts import cost_of
-from jaxviz.features.cost.report import format_flops
 from jaxviz.features.lint.recompute import Candidate, Kept, candidates, spots_of
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.diff import Wrapped, wrapped_at
@@ -32,10 +28,10 @@ from jaxviz.features.remat.recipes import option_of
 from jaxviz.features.remat.regions import Region, Spot, alike_spots
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.set_policy import has_checkpoints
+from jaxviz.features.remat.without_effect import without_effect
 from jaxviz.features.residuals.findings import Finding, find_one_hots, find_upcasts
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.features.residuals.residual_set import ResidualSet
-from jaxviz.higher_order import of
 from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.errors import EquationError, JaxvizError
@@ -45,7 +41,7 @@ from jaxviz.ir.own_code import is_own
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.report import attributes
 from jaxviz.report.tables import counted, format_bytes, listed, nbytes, repeated, short_location, wrapped
-from jaxviz.transforms.inline import inlined, inlined_where
+from jaxviz.transforms.inline import inlined
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +128,9 @@ class Subject:
     def upcasts(self) -> tuple[Finding, ...]:
         return find_upcasts(self.found.items, self.derivation.linearized.residuals, self.site)
 
-    def written_out(self, is_opened: Callable[[Equation], bool]) -> Derivation:
-        """The same with some calls inlined."""
-        d = self.derivation
-        return replace(d, primal=inlined_where(d.primal, is_opened))
+    @cached_property
+    def without_effect(self) -> tuple[NoEffect, ...]:
+        return tuple(without_effect(self.derivation))
 
 
 # --- cheap to recompute -------------------------------------------------------------------------------------------
@@ -315,87 +310,13 @@ class _Matching:
 # --- checkpoints and their names --------------------------------------------------------------------------------------
 
 
-def _without_effect(subject: Subject) -> Iterator[Advice]:
-    groups: dict[Any, list[Equation]] = {}
-    for e in _outermost_checkpoints(subject.derivation.primal):
-        body: Program = e.params["jaxpr"]
-        groups.setdefault((location_of(e), body.name, policy_name(e.params["policy"])), []).append(e)
-    with_it = _held(subject.derivation)
-    for (where, name, policy), equations in groups.items():
-        chosen = set(equations)
-        saved = _held(subject.written_out(chosen.__contains__)) - with_it
-        if saved > 0:
-            continue
-        body = equations[0].params["jaxpr"]
-        key = (name, defined_at(body), policy)
-        report = [r for r in subject.found.checkpoints if (r.function, r.location, r.policy) == key]
-        again = {v.equation for r in report[:1] for v in r.values if v.fate == "recomputed" and v.equation is not None}
-        keeps = f"makes the gradient save {format_bytes(-saved)} more than without it" if saved else "saves no bytes"
-        flops = sum(cost_of(e).flops for e in again)
-        work = f"though it recomputes {format_flops(flops)}" if again else "and recomputes nothing either"
-        yield Advice(
-            "", f"The checkpoint of {name}, with the policy {policy}, {keeps}, {work}{' each time' * (len(equations) > 1)}.",
-            "remove the checkpoint, put more into its function, or choose a policy that saves fewer values.",
-            where or defined_at(body), -saved, len(equations),
-        )  # fmt: skip
+def _without_effect(rule: str) -> Callable[[Subject], Iterator[Advice]]:
+    def find(subject: Subject) -> Iterator[Advice]:
+        for a in subject.without_effect:
+            if a.rule == rule:
+                yield Advice("", a.text, a.fix, a.location, a.nbytes, a.count)
 
-
-def _outermost_checkpoints(program: Program) -> Iterator[Equation]:
-    for e in program.equations:
-        if of(e).is_checkpoint:
-            yield e
-        else:
-            for _, inner in e.programs:
-                yield from _outermost_checkpoints(inner)
-
-
-def _held(derivation: Derivation) -> int:
-    return sum(nbytes(a.aval) for a in derivation.linearized.residuals)
-
-
-def _unknown_names(subject: Subject) -> Iterator[Advice]:
-    reports = subject.found.checkpoints
-    given: dict[str, set[str]] = {}
-    for r in reports:
-        given.setdefault(r.policy, set()).update(r.names)
-    elsewhere = {
-        e.params["name"]: location_of(e) for _, e in subject.derivation.primal.walk() if e.primitive is compat.name_p
-    }
-    found = Counter((r.policy, name) for r in reports for name in r.unmatched if name not in given[r.policy])
-    for (policy, name), count in found.items():
-        report = next(r for r in reports if r.policy == policy and name in r.unmatched)
-        names = ", ".join(map(repr, sorted(given[policy]))) or "none"
-        text = f"The policy {policy} of {report.function} lists {name!r}, but no checkpoint_name in the function has this name; names there: {names}."
-        close = difflib.get_close_matches(name, given[policy], 1)
-        where = elsewhere.get(name)
-        if where is not None:
-            fix = f"the name {name!r} is at {short_location(where)}, outside of the checkpoint: move that line into it."
-        elif close:
-            fix = f"list {close[0]!r}, if that is what you meant."
-        else:
-            fix = f"call checkpoint_name(value, {name!r}) in {report.function}, or remove the name from the list."
-        yield Advice("", text, fix, report.location, 0, count)
-
-
-def _unused_names(subject: Subject) -> Iterator[Advice]:
-    reports = subject.found.checkpoints
-    listed = {name for r in reports for name in r.names if name not in r.unlisted}
-    found: dict[tuple[str, str], dict[str, None]] = {}
-    for r in reports:
-        found.setdefault((r.function, r.policy), {}).update((n, None) for n in r.unlisted if n not in listed)
-    for (function, policy), names in found.items():
-        at = [(location_of(e), e) for _, e in subject.derivation.primal.walk() if _names_any(e, names)]
-        if at:
-            several = len(names) > 1
-            yield Advice(
-                "", f"{function} defines {', '.join(map(repr, names))} with checkpoint_name, but its policy {policy} does not list "
-                f"{'them' if several else 'it'}: the value{'s are' if several else ' is'} recomputed as if there were no name.",
-                "list it in the policy, or remove checkpoint_name.", at[0][0] or subject.site.definition, 0, len(at),
-            )  # fmt: skip
-
-
-def _names_any(equation: Equation, names: Container[str]) -> bool:
-    return equation.primitive is compat.name_p and equation.params["name"] in names
+    return find
 
 
 # --- findings about the residuals -------------------------------------------------------------------------------------
@@ -576,9 +497,10 @@ def _around(region: Region, wrapped: Wrapped | None, trade: Trade, search: Searc
 FIND: dict[str, Callable[[Subject], Iterator[Advice]]] = {
     "layer-checkpoint": _layers,
     "cheap-recompute": _cheap,
-    "checkpoint-without-effect": _without_effect,
-    "unknown-name": _unknown_names,
-    "unused-name": _unused_names,
+    "checkpoint-without-effect": _without_effect("checkpoint-without-effect"),
+    "unknown-name": _without_effect("unknown-name"),
+    "unused-name": _without_effect("unused-name"),
+    "policy-without-effect": _without_effect("policy-without-effect"),
     "upcast-kept": _upcasts,
     "one-hot-kept": _one_hots,
     "scan-stacks-invariant": _invariants,

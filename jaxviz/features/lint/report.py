@@ -170,7 +170,7 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
     )
 
 
-_OF_NO_BYTES = ("checkpoint-without-effect", "unknown-name", "unused-name")
+_OF_NO_BYTES = ("checkpoint-without-effect", "unknown-name", "unused-name", "policy-without-effect")
 
 
 def _threshold(rule: str, least: int, given: int | None) -> int:

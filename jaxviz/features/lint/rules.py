@@ -67,12 +67,16 @@ _RULES = (
     ),
     LintRule(
         "checkpoint-without-effect",
-        "a jax.checkpoint saves no bytes",
+        "a jax.checkpoint saves no bytes, or leaves the peak where it was",
         """
         With a checkpoint the gradient saves the inputs of the function in place of the values that the function would save. This saves
         no bytes if the function saves nothing but its inputs, as a single product does; if the policy saves everything, as
         everything_saveable does; or if the inputs are larger than the values that they replace. The values that the policy does not save
         are recomputed all the same, and XLA may not merge the forward with the backward pass across the checkpoint.
+
+        A checkpoint around a whole loop saves the inputs of the loop between the passes. The backward pass then runs the whole loop again, and saves for each
+        iteration what the loop would have saved without the checkpoint, so that the peak may stay where it was, as `jaxviz.memory` models it. Around the body of the
+        loop, it recomputes one iteration at a time.
 
         The rule derives the function once more without the checkpoint, taking all calls from one line
         together. It does not look at checkpoints within other checkpoints: these lower the peak while the outer one recomputes, and not
@@ -101,6 +105,18 @@ _RULES = (
 
         List the name, or remove checkpoint_name. There is no advice on names outside of checkpoints, or in checkpoints whose policy lists
         no names.
+        """,
+    ),
+    LintRule(
+        "policy-without-effect",
+        "JAX does not do what a checkpoint policy says",
+        """
+        save_anything_except_these_names returns a policy that saves everything: JAX has ignored its names since version 0.10.2. Write save_only_these_names with
+        the names to save, or save_any_names_but_these, which saves the values with any other name.
+
+        Under jax_remat3, JAX asks a policy only about values with a name, matrix products and convolutions. Where a policy that is a function would save something
+        else, such as an exp, it is not asked, and the value is recomputed; everything_saveable is an exception. Name the values with checkpoint_name, and list the
+        names.
         """,
     ),
     LintRule(

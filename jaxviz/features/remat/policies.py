@@ -11,6 +11,7 @@ from jaxviz.analysis.checkpoints import FATES, CheckpointReport, report_checkpoi
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.derivation import Argnums, Derivation
 from jaxviz.features.remat.set_policy import has_checkpoints
+from jaxviz.features.remat.without_effect import without_effect
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.higher_order import of
@@ -140,7 +141,7 @@ def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyR
     """
     derivation = subject_of(f, args, kwargs, argnums)
     checkpoints = report_checkpoints(derivation)
-    notes = dict.fromkeys(note for c in checkpoints for note in c.notes)
+    notes = dict.fromkeys(found.text for found in without_effect(derivation))
     return PolicyReport(
         derivation.primal.name,
         checkpoints,
@@ -151,7 +152,7 @@ def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyR
 
 def _about(derivation: Derivation, checkpoints: Sequence[CheckpointReport]) -> Iterable[str]:
     primal = derivation.primal
-    if derivation.no_reverse_mode is not None:
+    if derivation.no_reverse_mode is not None or not any(derivation.nonzeros):
         return
     if not has_checkpoints(primal):
         if not any(u.is_opaque for u in derivation.unopened):  # it may contain one

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jaxviz.analysis.checkpoints import names_without_effect
 from jaxviz.derivation import Derivation
 from jaxviz.features.residuals.findings import Finding
 from jaxviz.ir.compat import is_float0
@@ -60,23 +61,26 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
             f"{len(unknown):,} of them, {size}, count in full for one device, because XLA's layout "
             "of them is unknown. jaxviz.residuals(..., compile=True) compiles the forward program to find out."
         )
-    notes += [*(note for c in found.checkpoints for note in c.notes), *found.mapped]
+    notes += [*(n.text for n in names_without_effect(found.checkpoints)), *found.mapped]
     return tuple(dict.fromkeys(notes))
 
 
 def why_nothing_is_kept(derivation: Derivation) -> tuple[str, ...]:
     """Why a gradient saves nothing, in a sentence."""
     linear = "Every operation is linear in the differentiated arguments, so the gradient saves no values."
-    return no_gradient_note(derivation) or (linear,)
+    none = "argnums selects no argument that has a gradient, so nothing is differentiated."
+    return no_gradient_note(derivation) or (linear if any(derivation.nonzeros) else none,)
 
 
 def no_gradient_note(derivation: Derivation) -> tuple[str, ...]:
-    """Why there is no gradient, or why it is zero, in a sentence; otherwise empty."""
+    """Why there is no gradient, or why it is zero, in a sentence; otherwise empty, also if none is asked for, as with `argnums=()`."""
     primal, parts = derivation.primal, derivation.linearized
     inputs = zip(primal.arg_names, primal.in_avals, derivation.nonzeros, strict=True)
     typed = [(name or "an argument", aval, nonzero) for name, aval, nonzero in inputs]
     if not any(derivation.nonzeros):
         whole = [f"{name} is {type_text(aval)}" for name, aval, _ in typed if is_float0(aval.to_tangent_aval())]
+        if len(whole) < len(typed) and not derivation.refused:
+            return ()
         of = f": {listed(whole)}" if whole else ""
         return (f"There is no argument to differentiate{of}. Only floating-point and complex numbers have a gradient.",)
     if not any(parts.nonzeros_out):

@@ -271,6 +271,17 @@ def key_data(x: Any) -> Any:
     return getattr(x, "_base_array", x)
 
 
+def buffers_of(x: Any) -> list[Any]:
+    """What identifies the memory of an array on each of its devices, which several arrays may share; empty if it has none."""
+    data = key_data(x)
+    if type(data) is not _array.ArrayImpl or data.is_deleted() or not data.nbytes:
+        return []
+    try:
+        return [(s.device, s.data.unsafe_buffer_pointer()) for s in data.addressable_shards]
+    except Exception:  # the backend has no addresses
+        return [id(x)]
+
+
 def jitted_anew(fun: Callable[..., Any], info: Any) -> Any:
     """A function jitted like another, which shares none of its traced and compiled programs; it donates nothing."""
 

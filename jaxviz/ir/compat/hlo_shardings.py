@@ -90,14 +90,19 @@ def _primes(mesh: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def _joined(names: Sequence[str], mesh: Sequence[tuple[str, int]]) -> tuple[str, ...]:
-    """Consecutive parts of an axis that form all of it, replaced by the axis."""
-    found = list(names)
-    for name, size in mesh:
-        parts = [n for n in found if n.startswith(f"{name}:(")]
-        if parts and math.prod(int(p.rpartition(")")[2]) for p in parts) == size:
-            found[found.index(parts[0])] = name
-            found = [n for n in found if n not in parts]
+    """Parts of an axis that follow each other, as one part, or as the axis if they form all of it; Shardy takes them only like this."""
+    whole = {f"{name}:(1){size}": name for name, size in mesh}
+    found: list[str] = []
+    for part in names:
+        before, here = (_PART.fullmatch(n) for n in (found[-1] if found else "", part))
+        if before and here and before[1] == here[1] and int(before[2]) * int(before[3]) == int(here[2]):
+            part = f"{before[1]}:({before[2]}){int(before[3]) * int(here[3])}"
+            found.pop()
+        found.append(whole.get(part, part))
     return tuple(found)
+
+
+_PART = re.compile(r"(.+):\((\d+)\)(\d+)")
 
 
 def _numbers(text: str) -> list[int]:

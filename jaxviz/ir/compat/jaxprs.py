@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,6 +133,9 @@ def hi_primitive_name(params: Mapping[str, Any]) -> str:
     return f"{type(params['_prim']).__name__}{f' of {function}' if function else ''}"
 
 
+_ASKED_OF = name_p, primitives.dot_general_p, primitives.conv_general_dilated_p
+
+
 @dataclass(frozen=True)
 class _AskedOfSome:
     """A checkpoint policy as used by `jax_remat3`: it only decides about names, matrix products and convolutions; everything else is
@@ -140,9 +144,14 @@ class _AskedOfSome:
     __wrapped__: Any
 
     def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Any:
-        if primitive in (name_p, primitives.dot_general_p, primitives.conv_general_dilated_p):
+        if primitive in _ASKED_OF:
             return self.__wrapped__(primitive, *avals, **params)
         return _saves_all(self)
+
+
+def left_out_by(policy: Any, primitive: Any) -> bool:
+    """Whether JAX does not ask a checkpoint policy about an operation, under `jax_remat3`."""
+    return isinstance(policy, _AskedOfSome) and not _saves_all(policy) and primitive not in _ASKED_OF
 
 
 def policy_in_rules(policy: Any) -> Any:
@@ -267,7 +276,7 @@ def differentiated_debug_info(fun: Callable[..., Any], primals: Sequence[Any]) -
     by_argument = [[next(names, "") for _ in jax.tree.leaves(a)] for a in args]
     around = {
         id(x): name + jax.tree_util.keystr(path)
-        for name, tree in _closed_over(f).items()
+        for name, tree in _held(f).items()
         for path, x in jax.tree_util.tree_leaves_with_path(tree)
     }
     given = {id(x): name for x, name in zip(jax.tree.leaves((args, kwargs)), info.arg_names or (), strict=False)}
@@ -280,6 +289,15 @@ def _wrapped_by_maker(fun: Callable[..., Any]) -> Callable[..., Any] | None:
     maker = getattr(fun, "__qualname__", "").rpartition(".<locals>.")[0].rpartition(".")[0]
     wrappers = (x for x in _closed_over(fun).values() if maker and type(x).__qualname__ == maker)
     return next((inspect.unwrap(x) for x in wrappers if hasattr(x, "__wrapped__")), None)
+
+
+def _held(fun: Any) -> Mapping[str, Any]:
+    """What a function closes over, and what the function closes over that it wraps or applies to some of its arguments; these too, by name."""
+    found = dict(_closed_over(fun))
+    if isinstance(fun, functools.partial):
+        names = parameters(fun.func, len(fun.args), {})[0]
+        return {**_held(fun.func), **found, **dict(zip(names, fun.args, strict=False)), **fun.keywords}
+    return {**_held(fun.__wrapped__), **found} if hasattr(fun, "__wrapped__") else found
 
 
 def _closed_over(fun: Callable[..., Any]) -> Mapping[str, Any]:

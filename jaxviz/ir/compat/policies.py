@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxviz.ir.compat.jaxprs import left_out_by, name_p
 from jaxviz.ir.compat.private import _callback, _core, _hlo, _pe, _sharding_impls, debugging, dispatch
 from jaxviz.ir.compat.values import is_tracer
 
@@ -35,6 +36,23 @@ def decide(policy: Any, primitive: Any, in_avals: Sequence[Any], params: Mapping
     if isinstance(case, _pe.SaveableType):
         return "saved"
     return (case.src, case.dst) if isinstance(case, _pe.Offloadable) else "recomputed"
+
+
+def would_save(policy: Any, primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint policy would save what an operation computes, although JAX does not ask it about that."""
+    if not left_out_by(policy, primitive):
+        return False
+    try:
+        return bool(decide(inspect.unwrap(policy), primitive, in_avals, params) == "saved")
+    except Exception:  # a policy may only know what it is asked about
+        return False
+
+
+def ignores_names(policy: Any) -> bool:
+    """Whether a checkpoint policy was given names not to save that JAX ignores: asked about a value with such a name, it saves it."""
+    maker = jax.checkpoint_policies.save_anything_except_these_names
+    made_by = getattr(inspect.unwrap(policy), "__qualname__", "") if callable(policy) else ""
+    return made_by.startswith(f"{maker.__qualname__}.") and bool(maker("a")(name_p, name="a"))
 
 
 def runs_again(eqn: Any) -> bool:

@@ -1,7 +1,9 @@
 """Advice on lowering the peak, whose figures are measured with the switches."""
 
 import re
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -9,6 +11,7 @@ import jaxviz
 from benchmarks.models import mlp, scan_transformer, transformer
 from jaxviz.derivation import derive
 from jaxviz.features.explorer.advice import advice_of
+from jaxviz.features.explorer.columns import view_of
 from jaxviz.features.explorer.overview import kept_expressions
 from jaxviz.features.explorer.whatif import Switches
 from jaxviz.report.tables import format_bytes
@@ -121,3 +124,17 @@ def test_python_leads_away_from_the_overview_and_the_page_does_not():
 def test_two_versions_are_shown_side_by_side():
     compared = jaxviz.compare(jnp.sin, jnp.cos, 1.0)
     assert not jaxviz.explore(compared).overview
+
+
+def test_what_has_no_effect_is_in_the_first_view():
+    def loss(names, ws, x):
+        policy = jax.checkpoint_policies.save_only_these_names(*names)
+        loop = lambda ws, x: jax.lax.scan(lambda x, w: (jnp.sin(jnp.tanh(x @ w)) * x, None), x, ws)[0]
+        return jnp.sum(jax.checkpoint(loop, policy=policy)(ws, x))
+
+    args = jnp.ones((8, 8, 8)), jnp.ones((64, 8))
+    found = derive(partial(loss, ["typo", "other"]), *args)
+    said = "saves nothing for the backward pass; the policy of `<lambda>` lists 'other', which nothing in it has (and 1 more);"
+    assert view_of(found).headline.keeps.startswith(said)
+    sentence = advice_of(found.residuals, Switches(found))["sentence"]
+    assert sentence.endswith("; the checkpoint of `<lambda>` leaves the peak where it was")

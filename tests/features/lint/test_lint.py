@@ -278,6 +278,11 @@ def layers_unrolled(wrap, ws, x):
     return jnp.sum(x)
 
 
+def all_at_once(around, inside, ws, x):
+    step = inside(lambda x, w: (a_layer(x, w), None))
+    return jnp.sum(around(lambda ws, x: jax.lax.scan(step, x, ws)[0])(ws, x))
+
+
 LAYERS = (jnp.zeros((8, 32, 32)), jnp.ones((512, 32)))
 
 CASES = [
@@ -302,12 +307,20 @@ CASES = [
          partial(feed_forward, jnp.sin), WX, words=("everything_saveable",)),
     Case("checkpoint-without-effect", "larger_inputs", lambda w, x: jnp.sum(jax.checkpoint(lambda a, b: jnp.sin(a + b))(x @ w, w @ x) @ w),
          lambda w, x: jnp.sum(jnp.sin(x @ w + w @ x) @ w), WX, words=("16.0 KiB more than without it", "recomputes")),
+    Case("checkpoint-without-effect", "around_a_loop", partial(all_at_once, jax.checkpoint, lambda f: f),
+         partial(all_at_once, lambda f: f, jax.checkpoint), LAYERS, exact=False,
+         words=("saves 2.5 MiB less between the passes, but leaves the peak where it was", "put it around the body of the loop")),
+    Case("checkpoint-without-effect", "around_a_loop_of_checkpoints", partial(all_at_once, jax.checkpoint, jax.checkpoint),
+         partial(all_at_once, lambda f: f, jax.checkpoint), LAYERS, exact=False, words=("remove it: there is one inside of its loop",)),
+    Case("policy-without-effect", "names_ignored", partial(named, POLICIES.save_anything_except_these_names("hidden")),
+         partial(named, POLICIES.save_any_names_but_these("other")), WX, exact=False,
+         words=("JAX ignores the names", "saves every value that it is asked about, 'hidden' too", "save_any_names_but_these")),
     Case("unknown-name", "misspelt", partial(named, POLICIES.save_only_these_names("hiden")),
          partial(named, POLICIES.save_only_these_names("hidden")), WX, exact=False, words=("'hiden'", "list 'hidden'")),
     Case("unknown-name", "outside", named_outside, partial(named, POLICIES.save_only_these_names("hidden")), WX, exact=False,
          words=("outside of the checkpoint",)),
     Case("unknown-name", "of_several", partial(shared_policy, ["a", "b", "c"]), partial(shared_policy, ["a", "b"]), WX, exact=False,
-         words=("'c'", "names there: 'a', 'b'")),
+         words=("'c'", "names defined there: 'a', 'b'")),
     Case("unused-name", "not_listed", partial(named, POLICIES.save_only_these_names("other")),
          partial(named, POLICIES.save_only_these_names("hidden")), WX, exact=False, words=("'hidden'",)),
     Case("unused-name", "one_of_two", partial(shared_policy, ["a"]), partial(shared_policy, ["a", "b"]), WX, exact=False, words=("'b'",)),
@@ -374,7 +387,13 @@ NONE = {
         ("saves", jax.checkpoint(partial(feed_forward, jax.nn.gelu)), WX),
         ("in_another", jax.checkpoint(lambda w, x: jnp.sum(jnp.sin(jax.checkpoint(lambda a: jnp.sin(a @ w))(x)))), WX),
         ("in_scan", partial(in_loop, jax.checkpoint(normalize)), WX),
+        ("in_the_body", partial(all_at_once, lambda f: f, jax.checkpoint), LAYERS),
         ("one_of_its_calls", partial(unrolled, jax.checkpoint(jax.nn.gelu)), WX),
+    ],
+    "policy-without-effect": [
+        ("names", partial(named, POLICIES.save_only_these_names("hidden")), WX),
+        ("everything", partial(named, POLICIES.everything_saveable), WX),
+        ("a_function", partial(named, lambda *_, **__: True), WX),
     ],
     "unknown-name": [("other_policies", jax.checkpoint(partial(feed_forward, jnp.sin), policy=POLICIES.dots_saveable), WX)],
     "unused-name": [

@@ -139,6 +139,55 @@ def test_names_that_match_nothing_are_noted():
     assert "lists 'prodct', which no checkpoint_name in it defines" in " ".join(str(report).split())
 
 
+def test_names_of_a_policy_that_several_checkpoints_share():
+    policy = jax.checkpoint_policies.save_only_these_names("a", "b")
+    first, second = (
+        jax.checkpoint(lambda x, n=n: jnp.sin(checkpoint_name(jnp.sin(x), n)), policy=policy) for n in "ab"
+    )
+    assert not any("lists" in note for note in jaxviz.policies(lambda x: second(first(x)).sum(), X).notes)
+
+
+def test_names_that_jax_ignores():
+    """What `jax.vjp` saves is the oracle: it saves the value with the name, too."""
+    maker = jax.checkpoint_policies.save_anything_except_these_names
+
+    def f(*names):
+        return jax.checkpoint(lambda x: (checkpoint_name(jnp.exp(x), "h") * jnp.cos(x)).sum(), policy=maker(*names))
+
+    saved = [len(jax.tree.leaves(jax.vjp(f(*names), X)[1])) for names in (["h"], [])]
+    assert saved[0] == saved[1] > 1
+    (note,) = (n for n in jaxviz.policies(f("h"), X).notes if "ignores" in n)
+    assert note.startswith(
+        "JAX ignores the names that save_anything_except_these_names is given: the policy of <lambda>"
+    )
+    assert note.endswith("saves every value that it is asked about, 'h' too.")
+    assert note in jaxviz.residuals(f("h"), X).notes
+
+
+@pytest.mark.values
+@pytest.mark.parametrize(
+    ("around", "inside", "has_effect"),
+    [(True, False, False), (False, True, True), (True, True, False)],
+    ids=["around the loop", "around its body", "around both"],
+)
+def test_a_checkpoint_around_a_loop_that_leaves_the_peak_where_it_was(around, inside, has_effect):
+    """XLA's temporary memory is the oracle."""
+
+    def loss(around, inside):
+        step = lambda x, w: (jnp.sin(jnp.tanh(x @ w)) * x, None)
+        step = jax.checkpoint(step, prevent_cse=False) if inside else step
+        loop = lambda ws, x: lax.scan(step, x, ws)[0]
+        return lambda ws, x: jnp.sum((jax.checkpoint(loop) if around else loop)(ws, x))
+
+    args = jnp.ones((16, 8, 8)), jnp.ones((512, 8))
+    compiled = lambda *how: jax.jit(jax.grad(loss(*how))).lower(*args).compile().memory_analysis().temp_size_in_bytes
+    without = (False, inside) if around else (False, False)
+    assert (compiled(around, inside) < 0.9 * compiled(*without)) == has_effect
+    notes = [n for n in jaxviz.policies(loss(around, inside), *args).notes if "peak" in n]
+    assert len(notes) == (not has_effect)
+    assert has_effect or "leaves the peak where it was" in notes[0]
+
+
 def test_the_report_is_plain_data_and_html():
     report = jaxviz.policies(layers(jax.checkpoint_policies.dots_saveable), W, X)
     data = json.loads(json.dumps(report.to_dict()))

@@ -256,6 +256,8 @@ def test_every_report_on_a_gradient_says_why_there_is_none(report):
     sin = lambda n: jnp.sum(jnp.sin(n))
     assert "There is no argument to differentiate: n is i32[3]." in " ".join(str(report(sin, N)).split())
     assert "There is no argument" not in str(report(sin, X))
+    assert "There is no argument" not in str(jaxviz.residuals(sin, X, argnums=()))
+    assert "argnums selects no argument that has a gradient" in str(jaxviz.residuals(sin, X, argnums=()))
 
 
 def test_the_table_fits_a_terminal_and_the_page_is_escaped(found):
