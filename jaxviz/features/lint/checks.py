@@ -154,9 +154,15 @@ def _cheap(subject: Subject) -> Iterator[Advice]:
 
 
 def _can_be_written(c: Candidate) -> bool:
-    """Whether the lines are the user's own, and a checkpoint around them does not divide what a library does in one call."""
+    """Whether the lines are the user's own and have what the advice names, and a checkpoint around them does not divide what a library does in one
+    call."""
     divides = not c.is_whole and any(library_line(e.source) is not None for run in c.runs for e in run)
-    return is_own(c.first.file) and (not divides or _library_call(c) != "")
+    is_named = c.is_function or c.first.line != c.last.line or all(map(_has_expressions, c.runs))
+    return is_own(c.first.file) and (_library_call(c) != "" or (is_named and not divides))
+
+
+def _has_expressions(run: Sequence[Equation]) -> bool:
+    return all(expression_at(own_line(e.source)) for e in (run[0], run[-1]))
 
 
 def _library_call(c: Candidate) -> str:
@@ -457,13 +463,19 @@ def _layers(subject: Subject) -> Iterator[Advice]:
     search = subject.search
     repeated = [r for r in search.regions if search.times(r) > 1][:_TRIED]
     promising = [r for r in repeated if search.estimate((r,)) <= _FALL * search.opened.nbytes]
-    found = [(r, wrapped_at(search, r)) for r in promising]
-    # Regions that the user's source can have come before those that only `plan.apply` could wrap.
-    for region, written in sorted(found, key=lambda f: f[1] is None):
+    only_applied: Advice | None = None
+    for region in promising:
+        written = wrapped_at(search, region)
         trade = written[1] if written is not None else search.trial(search.path((region,))[0]).trade
-        if trade.peak_nbytes <= _FALL * search.written.peak_nbytes and region.location is not None:
-            yield _around(region, written[0] if written is not None else None, trade, search)
+        if trade.peak_nbytes > _FALL * search.written.peak_nbytes or region.location is None:
+            continue
+        made = _around(region, written[0] if written is not None else None, trade, search)
+        if written is not None:
+            yield made
             return
+        only_applied = only_applied or made
+    if only_applied is not None:
+        yield only_applied
 
 
 def _around(region: Region, wrapped: Wrapped | None, trade: Trade, search: Search) -> Advice:
