@@ -75,6 +75,7 @@ class Written:
       files: each changed file with its new text.
       is_as_planned: whether they are those that the edits were expected to have.
       trial: the plan that it comes to; None if there is no code, or a setting was given.
+      failed: why the figures could not be measured, a sentence.
     """
 
     text: str
@@ -82,6 +83,7 @@ class Written:
     files: Mapping[str, str] = field(default_factory=dict)
     is_as_planned: bool = True
     trial: Trial | None = None
+    failed: str = ""
 
     @property
     def fails(self) -> bool:
@@ -113,7 +115,7 @@ def write_plan(
             break
     is_higher = made.trade is not None and made.trade.peak_nbytes > search.written.peak_nbytes
     if made.files and (is_higher or made.fails):
-        why = _RAISES if is_higher else made.text.partition("\n")[0].removeprefix("# ")
+        why = _RAISES if is_higher else made.failed
         return Written(_comments([_not_written(call.name, trial.trade, search), why]), None)
     return replace(made, trial=best)
 
@@ -131,6 +133,7 @@ class _Ways:
         self.call = call
         self._left: dict[Region, list[tuple[Way, ...]]] = {}
         self._held: set[Region] = set()
+        self._why: dict[Region, str] = {}
 
     def of(self, region: Region) -> tuple[Way, ...]:
         """The edits for a region; none if it cannot be written."""
@@ -149,9 +152,22 @@ class _Ways:
 
     def holds(self, region: Region) -> bool:
         """Whether the edits do."""
-        if region not in self._held and self.alone(region).is_as_planned:
-            self._held.add(region)
+        if region not in self._held:
+            made = self.alone(region)
+            if made.is_as_planned:
+                self._held.add(region)
+            else:
+                self._why.setdefault(region, made.failed or "It would do something else than the plan.")
         return region in self._held
+
+    def why_not(self, region: Region) -> str:
+        """Why a region cannot be written, a sentence or two."""
+        if region.is_written:
+            return f"plan.apply changes what the checkpoint of {region.name} saves, {short_location(region.location)}."
+        why = self._why.get(region, "It is in a library, decorated, or called by another name.")
+        option = option_of(region)
+        own = f" The library has an option for it: {option}." if option else ""
+        return f"No checkpoint can be written around {region.described} in your source. {why}{own}"
 
     def alone(self, region: Region) -> Written:
         """The code for a checkpoint around a region that saves nothing by name."""
@@ -170,7 +186,7 @@ def _written_with(
         around: dict[Region, Sequence[Way]] = {r: ways[r] for r in trial.form.regions}
         said = _put_in_branches(around) if in_branches else []
         return _write(search, call, trial.trade, around, [], said, given=trial.form.policy), trial
-    notes = [_elsewhere(region) for region in elsewhere]
+    notes = [found.why_not(region) for region in elsewhere]
     sets: list[tuple[Region, ...]] = [trial.form.regions]
     if elsewhere:
         ways |= {r: found.of(r) for r in search.regions}
@@ -258,7 +274,7 @@ def write_chosen(
     names = [_Name(p, *words.of_place(p, makers[vs[0]]), p in moved, vs) for p, vs in places.items()]
     while True:
         ways = {r: found.of(r) for r in regions}
-        missing = [f"{_elsewhere(r)} It is not in this code." for r, some in ways.items() if not some]
+        missing = [f"{found.why_not(r)} It is not in this code." for r, some in ways.items() if not some]
         made = _write(search, found.call, comes_to, ways, names, [*missing, *notes], is_plan=False)
         if made.is_as_planned or not found.go_on(regions):
             break
@@ -403,7 +419,9 @@ def _write(
     lines = [_comes_to(call.name, found.trade, search) if found.trade is not None else found.failed, *notes]
     if is_plan and not diffs and not is_by_hand:
         lines.append("The function stays as written: no change that can be written comes closer to the plan.")
-    return Written("\n".join([_comments(lines), *diffs.values()]), found.trade, texts, found.is_near(trade))
+    return Written(
+        "\n".join([_comments(lines), *diffs.values()]), found.trade, texts, found.is_near(trade), failed=found.failed
+    )
 
 
 def _comments(lines: Iterable[str]) -> str:
@@ -482,15 +500,6 @@ def _comes_to(function: str, trade: Trade, search: Search) -> str:
         f"{function}: peak {format_bytes(search.written.peak_nbytes)} → {format_bytes(trade.peak_nbytes)} as modelled, saves "
         f"{format_bytes(search.written.saved_nbytes)} → {format_bytes(trade.saved_nbytes)}, recomputes {format_flops(trade.flops)}{moves}"
     )
-
-
-def _elsewhere(region: Region) -> str:
-    what = region.described
-    if region.is_written:
-        return f"plan.apply changes what the checkpoint of {region.name} saves, {short_location(region.location)}."
-    option = option_of(region)
-    own = f" The library has an option for one: {option}." if option else ""
-    return f"No checkpoint can be written around {what} in your source (it is in a library, decorated, or called by another name).{own}"
 
 
 def _is_as_good(found: Trade, wanted: Trade, limits: Limits) -> bool:

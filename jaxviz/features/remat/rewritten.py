@@ -22,7 +22,7 @@ from jaxviz.analysis.grouping import grouped
 from jaxviz.derivation import Derivation
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.source import Function, is_checkpoint
+from jaxviz.features.remat.source import Function, first_line, is_checkpoint
 from jaxviz.ir import compat
 from jaxviz.ir.origin import file_label
 
@@ -91,7 +91,8 @@ def derived_with(derivation: Derivation, files: Mapping[str, str]) -> Derivation
         replaced: dict[int, Any] = {}
         for file, text in files.items():
             replaced |= stack.enter_context(_in_place(file, text))
-        return derivation.again(lambda f: replaced.get(id(f), f))
+        plain = lambda f: getattr(f, "__wrapped__", None)
+        return derivation.again(lambda f: replaced.get(id(f), replaced.get(id(plain(f)), f)))
 
 
 @contextlib.contextmanager
@@ -111,6 +112,7 @@ def _in_place(file: str, text: str) -> Iterator[dict[int, Any]]:
     namespaces = list(
         {id(f.__globals__): f.__globals__ for f in here}.values()
     )  # a file may have been imported more than once
+    lines = {id(f): f.__code__.co_firstlineno for f in here}
     undo: list[Callable[[], Any]] = []
     replaced: dict[int, Any] = {}
     try:
@@ -125,6 +127,10 @@ def _in_place(file: str, text: str) -> Iterator[dict[int, Any]]:
         for names in namespaces:
             for statement in _changed(old_tree, new_tree):
                 _run(statement, file, names, undo, replaced)
+        for (line, name), decorators in _decorated_inside(old_tree, new_tree):
+            for f in here:
+                if (f.__code__.co_name, lines[id(f)]) == (name, line):
+                    _decorate(f, decorators, file, here, undo, replaced)
         yield replaced
     finally:
         for step in reversed(undo):
@@ -186,6 +192,40 @@ def _applied(method: ast.FunctionDef | ast.AsyncFunctionDef, n: int) -> ast.expr
     for decorator in reversed(method.decorator_list[:n]):
         made = ast.Call(decorator, [made], [])
     return made
+
+
+def _decorated_inside(old: ast.Module, new: ast.Module) -> Iterator[tuple[tuple[int, str], list[ast.expr]]]:
+    """The functions in functions whose decorators an edit changes, by the line on which they begin and their name; and their decorators."""
+
+    def inside(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        outer = [n for n in ast.walk(tree) if isinstance(n, Function)]
+        return [n for f in outer for s in f.body for n in ast.walk(s) if isinstance(n, Function)]
+
+    before, after = inside(old), inside(new)
+    if [f.name for f in before] == [f.name for f in after]:
+        for was, now in zip(before, after, strict=True):
+            if list(map(ast.dump, was.decorator_list)) != list(map(ast.dump, now.decorator_list)):
+                yield (first_line(was), was.name), now.decorator_list
+
+
+def _decorate(
+    f: types.FunctionType, decorators: list[ast.expr], file: str, others: list[types.FunctionType],
+    undo: list[Callable[[], Any]], replaced: dict[int, Any],
+) -> None:  # fmt: skip
+    """Puts a function with decorators in place of one that has been defined inside another function, wherever functions close over it."""
+    made: Any = f
+    for decorator in reversed(decorators):
+        made = eval(compile(ast.Expression(decorator), file, "eval", dont_inherit=True), f.__globals__)(made)
+    replaced[id(f)] = made
+    for other in others:
+        for cell in other.__closure__ or ():
+            try:
+                held = cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+            if held is f:
+                undo.append(partial(setattr, cell, "cell_contents", f))
+                cell.cell_contents = made
 
 
 class _Outline(ast.NodeTransformer):

@@ -99,6 +99,15 @@ class Layer(eqx.Module):
 def loss(ws, x):
     return jnp.mean(library.fold(Layer, ws, x) ** 2)
 """, lambda m: (jnp.stack([W] * 6), X), "@partial(eqx.filter_checkpoint, prevent_cse=False"),
+    "a function that was defined in another one": ("", """
+def make():
+    def loss(w, x):
+        h = jnp.tanh(x @ w)
+        return jnp.mean(jnp.sin(h * h) * jnp.cos(h) * jnp.exp(h))
+    return loss
+
+loss = make()
+""", lambda m: (W, X), "\n    @"),
     "layers that Flax names": ("", """
 import flax.linen as nn
 
