@@ -77,6 +77,16 @@ class Check:
     __repr__ = __str__
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Called:
+    """A call of a function, and with respect to which arguments it is differentiated; see `flat_arguments`."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    wanted: Sequence[int | str]
+
+
 @dataclass(frozen=True, eq=False)
 class Derivation:
     """The linked programs of one function.
@@ -96,6 +106,7 @@ class Derivation:
       not_followed: the gradients that the function takes itself and that are differentiated with it, although it may be a training step:
         "the gradient of `loss` in `params` under jax.vmap".
       refused: the leaves of the differentiated arguments for which `jax.grad` refuses these: arrays without a derivative.
+      called: the call that it is of; None for a program.
     """
 
     primal: Program
@@ -111,6 +122,7 @@ class Derivation:
     step: Any = None
     not_followed: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    called: Called | None = None
 
     @cached_property
     def pushed(self) -> Jvp:
@@ -216,6 +228,21 @@ class Derivation:
         made = copy.copy(self)
         object.__setattr__(made, "step", step)
         return made
+
+    def again(self, other: Callable[[Any], Any]) -> Derivation:
+        """Derives the same call again.
+
+        Args:
+          other: gives the function to call for the one that was called.
+
+        Raises:
+          the errors of `derive`.
+        """
+        if self.step is not None:
+            return self.step.again(other).gradient  # type: ignore[no-any-return]
+        assert self.called is not None
+        called = self.called
+        return derive_call(other(called.function), called.args, called.kwargs, called.wanted, self.cond_residuals)
 
     @property
     def derivable(self) -> Iterator[Program]:
@@ -412,6 +439,7 @@ def derive_call(
             traced.out_tree,
             find_wrong_values=wrong,
             refused=refused,
+            called=Called(f, args, kwargs, wanted),
         )
 
     made = derivation()

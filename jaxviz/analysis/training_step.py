@@ -46,6 +46,7 @@ class TrainingStep:
       mark: the one that reports are about: the one that saves most.
       maps: the `shard_map`s in which it is taken, outermost first.
       placed: for each input of the step its sharding, as in a derivation.
+      again: traces the same step again, of what it is given the function for.
     """
 
     traced: Program
@@ -53,6 +54,7 @@ class TrainingStep:
     mark: int
     maps: tuple[Operation, ...]
     placed: tuple[Any, ...]
+    again: Callable[[Callable[[Any], Any]], TrainingStep]
 
     @property
     def name(self) -> str:
@@ -125,7 +127,14 @@ def trace_training_step(
     size = lambda mark: sum(nbytes(a.aval) for a in taken[mark].linearized.residuals)
     mark = max(found, key=size)
     maps = tuple(e.operation for e in found[mark] if of(e) is SHARD_MAP)
-    return TrainingStep(program, tuple(taken), mark, maps, tuple(map(placed_at, inputs)))
+
+    def again(other: Callable[[Any], Any]) -> TrainingStep:
+        made = trace_training_step(other(f), args, kwargs, wanted)
+        if not isinstance(made, TrainingStep):
+            raise ValueError(f"the gradient in {program.name} is not followed: {'; '.join(made)}")
+        return made
+
+    return TrainingStep(program, tuple(taken), mark, maps, tuple(map(placed_at, inputs)), again)
 
 
 _ON_VALUES = "a gradient in a function whose Python branches on values"

@@ -27,7 +27,8 @@ _NO_MORE = "no more work"
 
 @collector_paused()
 def advice_of(residuals: ResidualSet, switches: Switches) -> Advice:
-    """Each figure is measured, like those of the switches, by deriving the function with these checkpoints."""
+    """Each figure is measured, like those of the switches, by deriving the function with these checkpoints; that of the plan with its code in
+    place, if it can be written."""
     number = {id(r): i for i, r in enumerate(residuals)}
     key = switches.plan()
     trade = switches.trade(key)
@@ -43,7 +44,8 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> Advice:
         return Advice(sentence=f"no checkpoint lowers the peak by much{but}", setting="", cards=cards, error="")
     assert isinstance(trade, Trade)
     more = _more_work(switches, trade)
-    to = f"would bring the peak to {format_bytes(trade.peak_nbytes)}"
+    only = "" if switches.written(key).trade is not None else ", with plan.apply: no line of yours can have them"
+    to = f"would bring the peak to {format_bytes(trade.peak_nbytes)}{only}"
     sentence = f"checkpoints {to} for {more}" if more == _NO_MORE else f"{more} {to}"
     return Advice(sentence=f"{sentence}{but}", setting=key, cards=cards, error="")
 

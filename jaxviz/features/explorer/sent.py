@@ -18,7 +18,7 @@ def as_json(value: Any) -> str:
 def code_of(switches: Switches, key: str) -> str:
     """The code for a setting, or why there is none."""
     try:
-        code: str = fit(switches.code(key))
+        code: str = fit(switches.written(key).text)
         return code
     except Exception as error:
         return f"# {first_line(error)}"

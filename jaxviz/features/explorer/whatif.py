@@ -33,8 +33,9 @@ from jaxviz.features.explorer.messages import (
 from jaxviz.features.explorer.stand_ins import stand_ins
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import memory
+from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
-from jaxviz.features.remat.diff import write_chosen
+from jaxviz.features.remat.diff import Written, write_chosen, write_plan
 from jaxviz.features.remat.forms import Trade, Trial
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.planning import best_of_all, check_can_be_planned
@@ -91,6 +92,7 @@ class Switches:
         self.tried: dict[str, Tried] = {"": self.search.written, "||": self.search.opened}
         self.planned: str | None = None
         """The setting of the best plan, once it was requested."""
+        self._written: dict[str, Written] = {}
         self.regions: list[Region] = self._offered()
         self._made: dict[Var, tuple[int, Equation]] = {}
         for i, (_, e) in enumerate(self.search.flat.walk()):
@@ -280,24 +282,36 @@ class Switches:
         return [[v for name in names for v in graph.candidates[name]] for names in found]
 
     def plan(self) -> str:
-        """The setting of the plan that lowers the peak most for the least work; searched for on first use."""
+        """The setting of the plan that lowers the peak most for the least work, as it can be written in the user's source if it can; searched
+        for on first use."""
         if self.planned is None:
             found = best_of_all(self.search)
-            if isinstance(found, Trial):
-                regions = [i for i, r in enumerate(self.regions) if r in found.form.regions]
-                self.planned = self.key(regions, {self.number[v] for v in found.names if v in self.number})
-            else:
+            if not isinstance(found, Trial):
                 self.planned = "" if found is self.search.written else "||"
+                return self.planned
+            made = write_plan(self.search, found, Call.known(self.derivation))
+            trial = made.trial if made.files and made.trial is not None else found
+            regions = [i for i, r in enumerate(self.regions) if r in trial.form.regions]
+            self.planned = self.key(regions, {self.number[v] for v in trial.names if v in self.number})
+            if len(regions) == len(trial.form.regions):
+                self._written[self.planned] = made
+            if made.files and made.trade is not None and len(regions) == len(trial.form.regions):
+                self.tried[self.planned] = made.trade
         return self.planned
 
-    def code(self, key: str) -> str:
-        """The lines to write for a setting."""
+    def written(self, key: str) -> Written:
+        """The lines to write for a setting, with the figures that the function has with them."""
+        if key not in self._written:
+            self._written[key] = self._write(key)
+        return self._written[key]
+
+    def _write(self, key: str) -> Written:
         if not key:
-            return f"# {self.derivation.primal.name} as written: no changes"
+            return Written(f"# {self.derivation.primal.name} as written: no changes", self.search.written)
         setting = self.setting(key)
         found = self.trade(key)
         if isinstance(found, str):
-            return f"# {found}"
+            return Written(f"# {found}", None)
         values = lambda some: {self.values[i] for i in some}
         regions = [self.regions[i] for i in setting.regions]
         return write_chosen(self.search, regions, values(setting.saved), values(setting.offloaded), found)

@@ -1,8 +1,8 @@
 """Saved values that are cheap to recompute: the lines to put in a checkpoint, and the bytes that this would free.
 
 A checkpoint around consecutive equations saves what they read from other equations, and none of what they compute
-for their own derivatives. So its effect follows from the forward and the linear program, without deriving the
-function again.
+for their own derivatives. So what it saves follows from the forward and the linear program, which selects the candidates. The figures of
+those that are shown are measured, by deriving the function with the checkpoint.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import find_readers
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import COUNTS
+from jaxviz.features.remat.regions import Spot
 from jaxviz.higher_order import bodies, is_scan, of, scan_length
 from jaxviz.higher_order.closed_call import CLOSED_CALL
 from jaxviz.higher_order.custom_jvp import CUSTOM_JVP
@@ -100,25 +101,6 @@ class Kept:
     def arguments(self) -> dict[Atom, str]:
         """The paths of the function's arguments."""
         return dict(zip(self.primal.invars, self.primal.arg_names, strict=True))
-
-    @cached_property
-    def _order(self) -> dict[Equation, int]:
-        order = {}
-        for i, e in enumerate(self.primal.equations):
-            order[e] = i
-            order |= {inner: i for _, program in e.programs for _, inner in program.walk()}
-        return order
-
-    def is_last(self, candidate: Candidate) -> bool:
-        """Whether less is saved for what follows some equations than a checkpoint around them would save.
-
-        The backward pass then reaches them before it has freed that much, and recomputes what would be in memory anyway.
-        """
-        if len(candidate.runs) > 1 or not set(candidate.runs[0]) <= set(self.primal.equations):
-            return False
-        end = max(self._order[e] for e in candidate.runs[0])
-        after = (a for a, by in self.readers.items() if all(e is not None and self._order[e] > end for e in by))
-        return sum(map(self.nbytes_of, after)) < candidate.saving.worth
 
     def nbytes_of(self, atom: Atom) -> int:
         return self.size.get(atom, nbytes(atom.aval))
@@ -284,6 +266,13 @@ def candidates(kept: Kept) -> list[Candidate]:
             made.append(c)
             taken |= equations
     return made
+
+
+def spots_of(kept: Kept, candidate: Candidate) -> list[Spot]:
+    """The places of the function's program where a candidate's checkpoints go."""
+    at = {e: (p, i) for p in _levels(kept.primal) for i, e in enumerate(p.equations)}
+    places = [[at[e] for e in run] for run in candidate.runs if kept.is_read_by(run)]
+    return [Spot(place[0][0], place[0][1], place[-1][1] + 1) for place in places]
 
 
 def _in_function(kept: Kept, function: Function, runs: Sequence[Run]) -> list[Candidate]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, positions
+from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 
@@ -31,6 +31,16 @@ class Call:
     function: Any
 
     @staticmethod
+    def known(derivation: Derivation) -> Call:
+        """The call that a derivation is of; of a program only its name is known."""
+        primal, called = derivation.primal, derivation.called
+        if called is None:
+            return Call(None, None, (), (), (), primal.name, None)
+        leaves, in_tree, _, is_input = flat_arguments(called.args, called.kwargs, called.wanted)
+        avals = primal.in_avals
+        return Call(in_tree, derivation.out_tree, tuple(leaves), tuple(is_input), avals, primal.name, called.function)
+
+    @staticmethod
     def traced(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> tuple[Call, Derivation]:
         compat.check_callable(f)
         derivation = derive(f, *args, argnums=argnums, **kwargs)
@@ -41,9 +51,7 @@ class Call:
                 f"{primal.name} cannot be planned: its Python code reads values ({where}), so what it computes differs "
                 "from call to call. Use jax.lax.cond or jnp.where there, or fix the argument with functools.partial."
             )
-        leaves, in_tree, _, is_input = flat_arguments(args, kwargs, positions(f, args, argnums))
-        call = Call(in_tree, derivation.out_tree, tuple(leaves), tuple(is_input), primal.in_avals, primal.name, f)
-        return call, derivation
+        return Call.known(derivation), derivation
 
     @property
     def static_argnums(self) -> tuple[int, ...]:

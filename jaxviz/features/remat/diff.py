@@ -22,9 +22,12 @@ from jaxviz.features.remat.layers import Layers, layered
 from jaxviz.features.remat.libraries import CHECKPOINTS, library_of
 from jaxviz.features.remat.names import Names, names_there
 from jaxviz.features.remat.offload import offloads
+from jaxviz.features.remat.recipes import option_of
 from jaxviz.features.remat.regions import Region
+from jaxviz.features.remat.rewritten import Obtained, obtained
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import source_line
+from jaxviz.features.remat.under_policies import NOTHING
 from jaxviz.features.remat.ways import removals_of, ways_of
 from jaxviz.features.remat.written_chunks import DEFINITION, SCAN_IN_CHUNKS, by_hand, in_chunks
 from jaxviz.ir.expressions import Span, span_at
@@ -39,7 +42,7 @@ _BY_HAND = Way("", None, ())
 """A checkpoint that no change of a file puts around the function."""
 
 
-_ONLY_APPLIED = "Use plan.apply: the changes that could be written in your source would raise the peak."
+_RAISES = "The changes that could be written in your source would raise the peak."
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,25 @@ class Written:
 
     Args:
       text: comments with its figures, and the diff.
-      trade: the figures of the function with the code; None if there is no code.
+      trade: the figures of the function with the code, measured on the edited function; None if there is no code, or it could not be
+        measured.
       files: each changed file with its new text.
+      is_as_planned: whether they are those that the edits were expected to have.
+      trial: the plan that it comes to; None if there is no code, or a setting was given.
+      failed: why the figures could not be measured, a sentence.
     """
 
     text: str
     trade: Trade | None
     files: Mapping[str, str] = field(default_factory=dict)
+    is_as_planned: bool = True
+    trial: Trial | None = None
+    failed: str = ""
+
+    @property
+    def fails(self) -> bool:
+        """Whether the edited function raises an error."""
+        return self.trade is None and not self.is_as_planned
 
 
 def write_plan(
@@ -81,7 +96,8 @@ def write_plan(
 ) -> Written:
     """The code for a plan.
 
-    If one of its checkpoints cannot be written, the code is the closest plan with checkpoints that can.
+    If one of its checkpoints cannot be written, or does something else where it can be written, the code is the closest plan with checkpoints
+    that can.
 
     Args:
       search: the search that found the plan.
@@ -92,23 +108,97 @@ def write_plan(
     """
     if trial is None:
         return _write(search, call, search.opened, {}, [], [])
-    ways = {r: _ways(search, r, call) for r in trial.form.regions}
+    ways = _Ways(search, call)
+    while True:
+        made, best = _written_with(search, trial, call, limits, in_branches, ways)
+        if made.is_as_planned or best is None or not ways.go_on(best.form.regions):
+            break
+    is_higher = made.trade is not None and made.trade.peak_nbytes > search.written.peak_nbytes
+    if made.files and (is_higher or made.fails):
+        why = _RAISES if is_higher else made.failed
+        return Written(_comments([_not_written(call.name, trial.trade, search), why]), None)
+    return replace(made, trial=best)
+
+
+class _Ways:
+    """How to write the checkpoint of each region: the first way that does what it should, as far as that was asked.
+
+    Args:
+      search: of the function.
+      call: how it is called.
+    """
+
+    def __init__(self, search: Search, call: Call):
+        self.search = search
+        self.call = call
+        self._left: dict[Region, list[tuple[Way, ...]]] = {}
+        self._held: set[Region] = set()
+        self._why: dict[Region, str] = {}
+
+    def of(self, region: Region) -> tuple[Way, ...]:
+        """The edits for a region; none if it cannot be written."""
+        if region not in self._left:
+            self._left[region] = _ways(self.search, region, self.call)
+        return next(iter(self._left[region]), ())
+
+    def go_on(self, regions: Iterable[Region]) -> bool:
+        """Takes the next way for regions whose edits, by themselves, do not put a checkpoint around exactly the region. False if there are none."""
+        wrong = [r for r in regions if self.of(r) and not self.holds(r)]
+        for region in wrong:
+            del self._left[region][0]
+            while self.of(region) and not self.holds(region):
+                del self._left[region][0]
+        return bool(wrong)
+
+    def holds(self, region: Region) -> bool:
+        """Whether the edits do."""
+        if region not in self._held:
+            made = self.alone(region)
+            if made.is_as_planned:
+                self._held.add(region)
+            else:
+                self._why.setdefault(region, made.failed or "It would do something else than the plan.")
+        return region in self._held
+
+    def why_not(self, region: Region) -> str:
+        """Why a region cannot be written, a sentence or two."""
+        if region.is_written:
+            return f"plan.apply changes what the checkpoint of {region.name} saves, {short_location(region.location)}."
+        why = self._why.get(region, "It is in a library, decorated, or called by another name.")
+        option = option_of(region)
+        own = f" The library has an option for it: {option}." if option else ""
+        return f"No checkpoint can be written around {region.described} in your source. {why}{own}"
+
+    def alone(self, region: Region) -> Written:
+        """The code for a checkpoint around a region that saves nothing by name."""
+        search = self.search
+        trade = search.trial(search.path((region,))[0]).trade
+        return _write(search, self.call, trade, {region: self.of(region)}, [], [])
+
+
+def _written_with(
+    search: Search, trial: Trial, call: Call, limits: Limits, in_branches: bool, found: _Ways
+) -> tuple[Written, Trial | None]:
+    """The code for a plan, and the plan that it comes to, for given ways to write regions."""
+    ways = {r: found.of(r) for r in trial.form.regions}
     elsewhere = [r for r in trial.form.regions if not ways[r]]
-    notes = [_elsewhere(region) for region in elsewhere]
+    if trial.form.policy and not elsewhere:
+        around: dict[Region, Sequence[Way]] = {r: ways[r] for r in trial.form.regions}
+        said = _put_in_branches(around) if in_branches else []
+        return _write(search, call, trial.trade, around, [], said, given=trial.form.policy), trial
+    notes = [found.why_not(region) for region in elsewhere]
     sets: list[tuple[Region, ...]] = [trial.form.regions]
     if elsewhere:
-        ways |= {r: _ways(search, r, call) for r in search.regions}
+        ways |= {r: found.of(r) for r in search.regions}
         sets = search.sets_of([r for r in search.regions if ways[r]])
     if not sets:
-        lines = [_comes_to(call.name, trial.trade, search), *notes]
-        return Written(_comments(lines), None)
+        return Written(_comments([_not_written(call.name, trial.trade, search), *notes]), None), None
     places = places_of_values(search.flat)
     best = _writable(search, trial, sets, places, limits)
     layers = layered(search, best, trial, ways) if limits == Limits() and best.trade.work > trial.trade.work else None
     best = layers.trial if layers is not None else best
     if best.trade.peak_nbytes > search.written.peak_nbytes:
-        lines = [_comes_to(call.name, trial.trade, search), _ONLY_APPLIED, *notes]
-        return Written(_comments(lines), None)
+        return Written(_comments([_not_written(call.name, trial.trade, search), _RAISES, *notes]), None), None
     if not _is_as_good(best.trade, trial.trade, limits):
         notes.append(
             f"plan.apply can also save values that no name in your source refers to; it has a peak of "
@@ -128,25 +218,33 @@ def write_plan(
         _Name(p, *words.of_place(p, makers[places[p][0]]), _is_moved(search, best, places[p]), places[p])
         for p in chosen
     ]
-    written: dict[Region, Sequence[Way]] = {r: ways[r] or () for r in best.form.regions}
+    written: dict[Region, Sequence[Way]] = {r: ways[r] for r in best.form.regions}
     for region in (r for r in written if r.is_body and best.form.chunk > 1):
         whole = in_chunks(written[region], best.form.chunk)
         if whole is None:
             notes.append(by_hand(region, best.form.chunk))
         written[region] = written[region] if whole is None else whole
-    for region in (r for r in written if in_branches and not r.is_body):
-        held = ways_in_branches(written[region])
+    notes += _put_in_branches(written) if in_branches else []
+    return _write(search, call, best.trade, written, names, notes, layers), best
+
+
+def _put_in_branches(ways: dict[Region, Sequence[Way]]) -> list[str]:
+    """Puts each checkpoint outside of a loop into a branch; returns a note for each that cannot be written that way."""
+    notes = []
+    for region in (r for r in ways if not r.is_body):
+        held = ways_in_branches(ways[region])
         if held is None:
             notes.append(
                 f"The checkpoint around {region.described} is not in a branch: only jax.checkpoint at a call can be written that way."
             )
-        written[region] = written[region] if held is None else held
-    return _write(search, call, best.trade, written, names, notes, layers)
+        else:
+            ways[region] = held
+    return notes
 
 
 def write_chosen(
     search: Search, regions: Sequence[Region], saved: Collection[Var], offloaded: Collection[Var], trade: Trade
-) -> str:
+) -> Written:
     """The code for given checkpoints, and for the values that they save.
 
     A name in the source applies to all values of its expression: expressions get one if at least half of their values are to be saved.
@@ -158,7 +256,6 @@ def write_chosen(
       offloaded: those of them that are moved to the host.
       trade: the resulting figures.
     """
-    name = search.flat.name
     every = places_of_values(search.flat)
     mostly = lambda vs, some: 2 * len(set(vs).intersection(some)) >= len(vs)
     places = {p: vs for p, vs in every.items() if mostly(vs, saved)}
@@ -166,8 +263,8 @@ def write_chosen(
     named = {v: _POLICY + ON_HOST * (p in moved) for p, vs in places.items() for v in vs}
     program = checkpointed(search.flat, regions, named, offloaded=[n for n in named.values() if search.is_offloaded(n)])
     comes_to = search.measured(derive_like(program, search.plain))
-    ways = {r: ways_of(r, search.context.written) or () for r in regions if r is not search.whole}
-    notes = [f"{_elsewhere(r)} It is not in this code." for r, found in ways.items() if not found]
+    found = _Ways(search, Call.known(search.derivation))
+    notes: list[str] = []
     if comes_to != trade:
         notes.append(
             f"No name in your source tells some of the switches apart; as set, they have a peak of {format_bytes(trade.peak_nbytes)} "
@@ -175,13 +272,13 @@ def write_chosen(
         )
     words, makers = Names(names_there(search.flat)), search.makers
     names = [_Name(p, *words.of_place(p, makers[vs[0]]), p in moved, vs) for p, vs in places.items()]
-    if search.whole in regions:
-        shown = name if name.isidentifier() else "f"
-        text = policy_text("", *_by_fate(names)).partition(" = ")[2]
-        policy = f", policy={' '.join(text.split())}" if names else ""
-        notes.append(f"Differentiate jax.checkpoint({shown}{policy}) instead of {shown}.")
-    call = Call(None, None, (), (), (), name, None)
-    return _write(search, call, comes_to, ways, names, notes, is_plan=False).text
+    while True:
+        ways = {r: found.of(r) for r in regions}
+        missing = [f"{found.why_not(r)} It is not in this code." for r, some in ways.items() if not some]
+        made = _write(search, found.call, comes_to, ways, names, [*missing, *notes], is_plan=False)
+        if made.is_as_planned or not found.go_on(regions):
+            break
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +286,7 @@ class Wrapped:
     """An expression of the user's that a checkpoint around a region replaces.
 
     Args:
-      old: the expression, up to the end of its first line.
+      old: the expression, up to the end of its first line; '' if it is a line of its own.
       new: its replacement.
       location: where it starts.
     """
@@ -199,13 +296,20 @@ class Wrapped:
     location: Location
 
 
-def wrapped_at(region: Region) -> Wrapped | None:
-    """What to write for a checkpoint around a region, at its first place; None if the user's source has none."""
-    way = next(iter(ways_of(region, ()) or ()), None)
-    edits = sorted(way.edits(""), key=lambda e: e.order) if way is not None else []
-    if way is None or not edits:
-        return None
+def wrapped_at(search: Search, region: Region) -> tuple[Wrapped, Trade] | None:
+    """What to write for a checkpoint around a region, at its first place, and the figures of the function with it at each place; None if no
+    edit of the user's source that puts one there was found, or if its figures cannot be measured."""
+    ways = _Ways(search, Call.known(search.derivation))
+    ways.go_on([region])
+    made = ways.alone(region) if ways.of(region) else None
+    return None if made is None or made.trade is None else (_wrapped(ways.of(region)[0]), made.trade)
+
+
+def _wrapped(way: Way) -> Wrapped:
+    edits = sorted(way.edits(""), key=lambda e: e.order)
     first, last = edits[0], edits[-1]
+    if first.text.endswith("\n"):
+        return Wrapped("", first.text.strip(), Location(way.file, first.start[0], way.code.co_qualname, 0))
     line, column = first.start
     text = linecache.getline(way.file, line).encode()
     ends_here = last.end[0] == line
@@ -254,21 +358,21 @@ def _is_moved(search: Search, trial: Trial, values: Sequence[Var]) -> bool:
     return any(search.is_offloaded(trial.names.get(v, "")) for v in values)
 
 
-def _ways(search: Search, region: Region, call: Call) -> tuple[Way, ...] | None:
+def _ways(search: Search, region: Region, call: Call) -> list[tuple[Way, ...]]:
     if region is not search.whole:
         return ways_of(region, search.context.written)
     there = next((w for w in search.context.written if w.covers(region)), None)
     if there is not None and (ways := ways_of(there, [there])):
         return ways
     way = None
-    if search.step is None:
+    if search.step is None and call.function is not None:
         way = way_at_definition(call) or way_at_callee(call, search.context.frames.values())
-    return (way or _BY_HAND,)
+    return [(way or _BY_HAND,)]
 
 
 def _write(
     search: Search, call: Call, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[_Name],
-    notes: list[str], layers: Layers | None = None, is_plan: bool = True,
+    notes: list[str], layers: Layers | None = None, is_plan: bool = True, given: str = "",
 ) -> Written:  # fmt: skip
     """The comments and the diff; a remark if there is no diff."""
     edits: list[Edit] = []
@@ -292,6 +396,8 @@ def _write(
     policies: dict[str, str] = {}
     each = [_policy(taken, [n for n in names if not set(n.values).isdisjoint(g)], policies) for g in groups]
     policy = each[0] if layers is None else layers.policy([name or "None" for name in each])
+    if given not in ("", NOTHING):
+        policy = f"jax.checkpoint_policies.{given}"
     edits += layers.edits if layers is not None else ()
     edits += [e for way in new for e in way.edits(policy)]
     if any(SCAN_IN_CHUNKS in e.text for e in edits):
@@ -305,13 +411,17 @@ def _write(
         return Written(f"# {error}", None)
     notes += dict.fromkeys(way.note for way in used if way.note)
     if _BY_HAND in used:
-        notes.append(_by_hand(call, policies.get(policy, ""), search.step is not None))
+        notes.append(_by_hand(call, policies.get(policy, policy and f"{_POLICY} = {policy}"), search.step is not None))
     diffs = {file: diff for file, text in texts.items() if (diff := unified(file, text))}
     notes += filter(None, (encoding_note(file, diff) for file, diff in diffs.items()))
-    lines = [_comes_to(call.name, trade, search), *notes]
-    if is_plan and not diffs and _BY_HAND not in used and not is_by_hand:
+    is_by_hand = is_by_hand or _BY_HAND in used
+    found = obtained(search, texts) if diffs and not is_by_hand else Obtained(trade)
+    lines = [_comes_to(call.name, found.trade, search) if found.trade is not None else found.failed, *notes]
+    if is_plan and not diffs and not is_by_hand:
         lines.append("The function stays as written: no change that can be written comes closer to the plan.")
-    return Written("\n".join([_comments(lines), *diffs.values()]), trade, texts)
+    return Written(
+        "\n".join([_comments(lines), *diffs.values()]), found.trade, texts, found.is_near(trade), failed=found.failed
+    )
 
 
 def _comments(lines: Iterable[str]) -> str:
@@ -338,6 +448,7 @@ def _by_hand(call: Call, policy: str, is_step: bool) -> str:
       is_step: whether the call is a training step that differentiates it.
     """
     name = call.name if call.name.isidentifier() else "f"
+    is_step = is_step or call.function is None
     policy = f", policy={' '.join(policy.split()).partition(' = ')[2]}" if policy else ""
     static = f", static_argnums={call.static_argnums}" if call.static_argnums and not is_step else ""
     fixed = "".join(f", {key}={value!r}" for key, value in call.static_kwargs.items()) if not is_step else ""
@@ -377,6 +488,10 @@ def _is_in_brackets(file: str, span: Span) -> bool:
     return what.rstrip().endswith(tuple("=+-*/%@<>&|^~([{,:"))
 
 
+def _not_written(function: str, trade: Trade, search: Search) -> str:
+    return f"The plan cannot be written in your source; plan.apply puts its checkpoints in place. {_comes_to(function, trade, search)}"
+
+
 def _comes_to(function: str, trade: Trade, search: Search) -> str:
     moves = ""
     if trade.offloaded:
@@ -384,16 +499,6 @@ def _comes_to(function: str, trade: Trade, search: Search) -> str:
     return (
         f"{function}: peak {format_bytes(search.written.peak_nbytes)} → {format_bytes(trade.peak_nbytes)} as modelled, saves "
         f"{format_bytes(search.written.saved_nbytes)} → {format_bytes(trade.saved_nbytes)}, recomputes {format_flops(trade.flops)}{moves}"
-    )
-
-
-def _elsewhere(region: Region) -> str:
-    what = region.described
-    if region.is_written:
-        return f"plan.apply changes what the checkpoint of {region.name} saves, {short_location(region.location)}."
-    return (
-        f"No checkpoint can be written around {what} in your source (it is in a library, decorated, or called by another name); "
-        "plan.apply puts it there."
     )
 
 

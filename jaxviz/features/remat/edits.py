@@ -79,6 +79,7 @@ class Way:
       note: a remark on it.
       imports: the names that the edits use, and how each is imported.
       call: the call that becomes one of a checkpoint, if that is the place.
+      written: the checkpoint that is there, as an expression or a decorator; None for a new one.
     """
 
     file: str
@@ -88,6 +89,7 @@ class Way:
     note: str = ""
     imports: tuple[tuple[str, str], ...] = ()
     call: ast.Call | None = None
+    written: ast.expr | None = None
 
     @property
     def key(self) -> Any:
@@ -148,7 +150,7 @@ def _with(
     imports = "".join(f"{line}\n" for line in dict.fromkeys(needed))
     head = imports + (f"\n{constants}" if constants else "")
     if head:
-        at = (_after_imports(tree_of(file), min(e.start for e in edits)[0]), 0)
+        at = (after_imports(file, min(e.start for e in edits)[0]), 0)
         edits = [Edit(file, at, at, head, (10**9, 0)), *edits]
     text = "".join(lines).encode()
     starts = [0, *accumulate(len(line.encode()) for line in lines)]
@@ -186,9 +188,9 @@ def _outside_of_functions(node: ast.AST) -> Iterable[ast.AST]:
             yield from _outside_of_functions(child)
 
 
-def _after_imports(tree: ast.Module, first_edit: int) -> int:
+def after_imports(file: str, first_edit: int) -> int:
     """The line after the last import that precedes a file's first edit, or after its docstring."""
-    line = 1
+    tree, line = tree_of(file), 1
     for node in tree.body:
         end = node.end_lineno or 0
         if end >= first_edit:

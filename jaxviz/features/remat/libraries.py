@@ -22,7 +22,7 @@ _CHECKPOINTED = "gradient_checkpointing.Checkpointed"
 _PENZAIS = (("gradient_checkpointing", "from penzai.toolshed import gradient_checkpointing"),)
 
 
-def _class_of(code: Any) -> Any:
+def class_of(code: Any) -> Any:
     """The class that a method belongs to; None for a function."""
     path = str(code.co_qualname).split(".")[:-1]
     if not path or "<locals>" in path:
@@ -35,7 +35,7 @@ def _class_of(code: Any) -> Any:
 
 def library_of(code: Any) -> str:
     """The library whose module a method belongs to; '' for a function, and for a method of any other class."""
-    bases = getattr(_class_of(code), "__mro__", ())
+    bases = getattr(class_of(code), "__mro__", ())
     return next((lib for c in bases for lib in _LIBRARIES if f"{c.__module__}.".startswith(f"{lib}.")), "")
 
 
@@ -47,8 +47,8 @@ def is_module(code: Any) -> bool:
 def in_library(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | None:
     """A call of a module in the user's own line."""
     file = frame[0].co_filename
-    wrapped = lambda node, head, note="": Way(
-        file, frame[0], tuple(around(file, start_of(node), end_of(node), head, "{policy})")), note=note, call=call
+    wrapped = lambda node, head: Way(
+        file, frame[0], tuple(around(file, start_of(node), end_of(node), head, "{policy})")), call=call
     )
     if code.co_name != "__call__":
         return None
@@ -80,19 +80,13 @@ def in_library(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | N
         everywhere = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Call) and last_name(n.func) == name]
         if len(everywhere) != 1:
             return None
-        return wrapped(everywhere[0].func, f"{alias}.remat(", _renamed(everywhere[0], name))
-    return wrapped(made.func, f"{alias}.remat(", _renamed(made, name))
-
-
-def _renamed(made: ast.Call, name: str) -> str:
-    if any(k.arg == "name" for k in made.keywords):
-        return ""
-    return f"Flax then names layers without a name= Checkpoint{name}_0 and so on; name= keeps {name}_0."
+        return wrapped(everywhere[0].func, f"{alias}.remat(")
+    return wrapped(made.func, f"{alias}.remat(")
 
 
 def in_librarys_call(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | None:
     """A module that a library's code calls, in a model that the user's line calls: in penzai, modules are replaced in the model."""
-    found = _class_of(code) if library == "penzai" and code.co_name == "__call__" else None
+    found = class_of(code) if library == "penzai" and code.co_name == "__call__" else None
     if found is None:
         return None
     file = frame[0].co_filename
@@ -116,10 +110,7 @@ def scanned_module(frame: Frame, call: ast.Call) -> Way | None:
             continue
         target = scan.args[0]
         changes = around(file, start_of(target), end_of(target), f"{alias}.remat(", ", prevent_cse=False{policy})")
-        name = last_name(target)
-        is_named = any(k.arg == "name" for n in ast.walk(call) if isinstance(n, ast.Call) for k in n.keywords)
-        note = f"Flax then names the layers ScanCheckpoint{name}_0; name= keeps the current name, Scan{name}_0."
-        return Way(file, frame[0], tuple(changes), note="" if is_named or library == "flax.nnx" else note, call=call)
+        return Way(file, frame[0], tuple(changes), call=call)
     return None
 
 

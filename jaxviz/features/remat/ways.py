@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from jaxviz.features.remat.edits import Edit, Way, around
 from jaxviz.features.remat.libraries import in_library, in_librarys_call, is_module, library_of, scanned_module
+from jaxviz.features.remat.recipes import recipes_of
 from jaxviz.features.remat.regions import Frame, Region, Spot, place_of
 from jaxviz.features.remat.source import (
     Function,
@@ -29,8 +31,8 @@ _SCANS = {"scan": 0, "map": 0, "fori_loop": 2, "associative_scan": 0}
 """Functions of jax.lax that are scans, and the index of the body argument."""
 
 
-def ways_of(region: Region, written: Sequence[Region]) -> tuple[Way, ...] | None:
-    """How to write a checkpoint at each place of a region; None if one of them is not in the user's source.
+def ways_of(region: Region, written: Sequence[Region]) -> list[tuple[Way, ...]]:
+    """How to write a checkpoint at each place of a region, the simplest first; empty if one of them is not in the user's source.
 
     Args:
       region: the region.
@@ -38,14 +40,15 @@ def ways_of(region: Region, written: Sequence[Region]) -> tuple[Way, ...] | None
     """
     there = next((w for w in written if w.covers(region)), None)
     if there is not None and (found := _checkpoints(there)) is not None:
-        return tuple(_retuned(*place) for place in found)
+        return [tuple(replace(_retuned(*place), written=place[2]) for place in found)]
     if region.is_written:
-        return None
+        return []
+    made: list[tuple[Way, ...]] = []
     for code in (None,) if region.is_body else (region.code, *region.others):
         ways = [_way(region, spot, code) for spot in region.spots]
         if None not in ways:
-            return tuple({way.key: way for way in ways if way is not None}.values())
-    return None
+            made.append(tuple({way.key: way for way in ways if way is not None}.values()))
+    return [*made, *(recipes_of(region) if there is None else ())]
 
 
 def removals_of(region: Region) -> tuple[Way, ...] | None:

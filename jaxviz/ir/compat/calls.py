@@ -329,6 +329,17 @@ def name_in_jax(file: str, function: str) -> str:
     return f"jax.{file[len(_JAX) :].removeprefix('_src/').removesuffix('.py').replace('/', '.')}.{function}"
 
 
+_apart: Any = jax.make_user_context()
+"""Has another value in each trace that JAX's caches keep apart."""
+
+
+@contextlib.contextmanager
+def traced_apart() -> Iterator[None]:
+    """Keeps JAX's caches from knowing what is traced here by anything else, and from knowing anything else here."""
+    with _apart(object()):
+        yield
+
+
 _vjp_in_place: Any = jax.make_user_context()
 """The replacement for `jax.vjp`, which keeps JAX from caching a trace of a function in which it is replaced."""
 _in_place: contextvars.ContextVar[tuple[tuple[Callable[..., Any], Any], ...]] = contextvars.ContextVar(

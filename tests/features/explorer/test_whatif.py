@@ -121,7 +121,7 @@ def test_a_group_that_is_offloaded_comes_to_what_a_policy_that_offloads_it_does(
     written = switches_of(by_hand, *args)
     assert written.setting(written.present).offloaded == written.setting(written.present).saved != set()
     assert written.trade(written.present).offloaded == written.trade("").offloaded == found.offloaded
-    code = switches.code(key)
+    code = switches.written(key).text
     assert '+    names_which_can_be_offloaded=["layer_product"],' in code
     assert "offloads 4.0 KiB to the host's memory" in code
 
@@ -214,12 +214,14 @@ def test_of_two_regions_that_cross_each_takes_the_place_of_the_other():
 
 
 @pytest.mark.large
-def test_the_plan_is_that_of_plan_remat():
+def test_the_plan_is_that_which_plan_remat_writes():
     f, args = models.scan_transformer(4)
     switches = switches_of(f, *args)
     plan = jaxviz.plan_remat(f, *args)
-    found = switches.trade(switches.plan())
-    assert (found.peak_nbytes, found.nbytes, found.flops) == (plan.peak_nbytes, plan.nbytes, plan.flops)
+    key = switches.plan()
+    found = switches.trade(key)
+    assert found == plan.written.trade == switches.written(key).trade
+    assert switches.written(key).text == plan.code()
     bodies = [switches.regions[i].is_body for i in switches.setting(switches.plan()).regions]
     assert True in bodies
 
@@ -283,7 +285,7 @@ def test_the_code_does_what_the_switches_say(tmp_path, monkeypatch, name, saves)
         [v for v, g in enumerate(table["values"]["group"]) if table["groups"][g]["what"] == "x @ w"] if saves else []
     )
     key = switches.key([around], saved)
-    code = switches.code(key)
+    code = switches.written(key).text
     diff = "\n".join(line for line in code.split("\n") if not line.startswith("# ")) + "\n"
     subprocess.run(["git", "apply", "-"], input=diff, text=True, check=True, cwd=tmp_path)
     sys.modules.pop("model")
@@ -300,22 +302,23 @@ def test_the_code_does_what_the_switches_say(tmp_path, monkeypatch, name, saves)
     assert ("checkpoint_name(x @ w" in code) == saves
 
 
-def test_the_code_of_a_checkpoint_around_the_function_says_what_to_differentiate():
+def test_the_code_of_a_checkpoint_around_the_function_is_a_decorator():
     f, args = PROGRAMS["chain"]
     switches = switches_of(f, *args)
-    assert switches.code("0||").endswith("# Differentiate jax.checkpoint(chain) instead of chain.")
-    assert "no changes" in switches.code("")
-    every = switches.code(switches.key([0], range(len(switches.values))))
+    assert "\n+@jax.checkpoint\n def chain(w, x):" in switches.written("0||").text
+    assert switches.written("0||").trade.peak_nbytes == jaxviz.memory(jax.checkpoint(f), *args).peak_nbytes
+    assert "no changes" in switches.written("").text
+    every = switches.written(switches.key([0], range(len(switches.values)))).text
     assert "checkpoint_name(" in every
-    assert "Differentiate jax.checkpoint(chain, policy=jax.checkpoint_policies.save_only_these_names(" in every
+    assert "\n+@partial(jax.checkpoint, policy=SAVED)\n def chain" in every
     assert Path(__file__).parent.joinpath("whatif_programs.py").name in every
 
 
 def test_the_checkpoints_that_there_are_are_kept_or_taken_away():
     f, args = PROGRAMS["blocks"]
     switches = switches_of(f, *args)
-    assert "jax.checkpoint" not in switches.code("0||")
-    assert "-    @jax.checkpoint" in switches.code("||")
+    assert "jax.checkpoint" not in switches.written("0||").text
+    assert "-    @jax.checkpoint" in switches.written("||").text
 
 
 def test_a_page_without_source_has_no_lines_of_it():

@@ -79,7 +79,7 @@ def test_the_line_has_what_is_named(name):
     found = list(jaxviz.lint(f, *args))
     assert {"layer-checkpoint", "cheap-recompute"} <= {a.rule for a in found}
     for advice in found:
-        named = re.findall(r"`([^`]+)`", re.sub("write `[^`]+` for", "", advice.fix))
+        named = re.findall(r"`([^`]+)`", re.sub("write `[^`]+` (for|above)", "", advice.fix))
         for expression in named:
             assert expression in line_of(advice), str(advice)
         function = re.search(r"wrap (\w+) in", advice.fix)
@@ -92,8 +92,8 @@ def test_the_line_has_what_is_named(name):
     [
         ("transformer", "x = layer(p, x)", "`jax.checkpoint(layer)` for `layer`"),
         ("scanned transformer", "jax.lax.scan(lambda x, p:", "`jax.checkpoint(lambda x, p: (layer(p, x), None), prevent_cse=False)`"),
-        ("flax", "x = Block()(x)", "`nn.remat(Block)` for `Block`"),
-        ("scanned flax", "nn.scan(Step,", "`nn.remat(Step, prevent_cse=False)` for `Step`"),
+        ("flax", "@nn.compact", "write `@nn.remat` above line"),
+        ("scanned flax", "@nn.compact", "write `@partial(nn.remat, prevent_cse=False)` above line"),
     ],
 )  # fmt: skip
 def test_a_layer_is_checkpointed_where_it_is_called(name, line, new):

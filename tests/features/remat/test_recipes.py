@@ -1,0 +1,198 @@
+"""Checkpoints around what a library runs: written where the user can write them, and measured with the edit in place."""
+
+import importlib
+import itertools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from test_diff import LibrarysFile
+
+import jaxviz
+from jaxviz.features.remat.rewritten import UnmeasuredError, derived_with
+
+_NUMBERS = itertools.count()
+HEAD = "import jax\nimport jax.numpy as jnp\nfrom jax import lax\n"
+X = jnp.linspace(0.1, 1.0, 64 * 16).reshape(64, 16)
+W = jnp.linspace(-0.5, 0.5, 256).reshape(16, 16)
+
+SOLVER = """
+def integrate(step, x, n):
+    return lax.scan(lambda x, _: (step(x), None), x, None, length=n)[0]
+"""
+PLAIN = """
+def block(w, x):
+    h = jnp.tanh(x @ w)
+    return x + jnp.sin(h * h) * jnp.cos(h)
+
+def model(w, x):
+    for _ in range(6):
+        x = block(w, x)
+    return x
+"""
+LINEN = """
+import flax.linen as nn
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        h = jnp.tanh(nn.Dense(64)(nn.LayerNorm()(x)))
+        return x + nn.Dense(16)(jnp.sin(h) * h)
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        for i in range(6):
+            x = Block(name=f"layer_{i}")(x)
+        return x
+"""
+EQUINOX = """
+import equinox as eqx
+
+class Layer(eqx.Module):
+    w: jax.Array
+    def __call__(self, x):
+        h = jnp.tanh(x @ self.w)
+        return x + jnp.sin(h * h) * jnp.cos(h)
+
+def fold(layers, x):
+    for layer in layers:
+        x = layer(x)
+    return x
+"""
+STACKED = """
+def fold(layer, ws, x):
+    return lax.scan(lambda x, w: (layer(w)(x), None), x, ws)[0]
+"""
+PROGRAMS = {
+    "a step function": (SOLVER, """
+def loss(w, x):
+    def step(x):
+        h = jnp.tanh(x @ w)
+        return x + jnp.sin(h * h) * jnp.cos(h)
+    return jnp.mean(library.integrate(step, x, 6) ** 2)
+""", lambda m: (W, X), "library.integrate(jax.checkpoint(step, prevent_cse=False"),
+    "a function of a library": (PLAIN, """
+def loss(w, x):
+    return jnp.mean(library.model(w, x) ** 2)
+""", lambda m: (W, X), "\nlibrary.block = jax.checkpoint(library.block"),
+    "a Flax module of a library": (LINEN, """
+MODEL = library.Model()
+
+def loss(params, x):
+    return jnp.mean(MODEL.apply(params, x) ** 2)
+""", lambda m: (m.MODEL.init(jax.random.key(0), X), X), "\nlibrary.Block = linen.remat(library.Block"),
+    "an Equinox module of a library": (EQUINOX, """
+def loss(layers, x):
+    return jnp.mean(library.fold(layers, x) ** 2)
+""", lambda m: ([m.library.Layer(W)] * 6, X), "\nlibrary.Layer.__call__ = equinox.filter_checkpoint(library.Layer.__call__"),
+    "a module that a library iterates over": (STACKED, """
+import equinox as eqx
+
+class Layer(eqx.Module):
+    w: jax.Array
+    def __call__(self, x):
+        h = jnp.tanh(x @ self.w)
+        return x + jnp.sin(h * h) * jnp.cos(h)
+
+def loss(ws, x):
+    return jnp.mean(library.fold(Layer, ws, x) ** 2)
+""", lambda m: (jnp.stack([W] * 6), X), "@partial(eqx.filter_checkpoint, prevent_cse=False"),
+    "a function that was defined in another one": ("", """
+def make():
+    def loss(w, x):
+        h = jnp.tanh(x @ w)
+        return jnp.mean(jnp.sin(h * h) * jnp.cos(h) * jnp.exp(h))
+    return loss
+
+loss = make()
+""", lambda m: (W, X), "\n    @"),
+    "layers that Flax names": ("", """
+import flax.linen as nn
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        h = jnp.tanh(nn.Dense(64)(nn.LayerNorm()(x)))
+        return x + nn.Dense(16)(jnp.sin(h) * h)
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        for _ in range(6):
+            x = Block()(x)
+        return x
+
+MODEL = Model()
+
+def loss(params, x):
+    return jnp.mean(MODEL.apply(params, x) ** 2)
+""", lambda m: (m.MODEL.init(jax.random.key(0), X), X), "nn.remat"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def imported(tmp_path, monkeypatch):
+    """Imports a library, and a module of the user's that imports it as `library`."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(library, source):
+        number = next(_NUMBERS)
+        (tmp_path / f"library_{number}.py").write_text(HEAD + library)
+        (tmp_path / f"model_{number}.py").write_text(f"{HEAD}import library_{number} as library\n{source}")
+        importlib.invalidate_caches()
+        return importlib.import_module(f"model_{number}")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.sweep] * (n == "a Flax module of a library")) for n in PROGRAMS]
+)
+def test_what_is_written_has_the_figures_that_it_says(name, imported, tmp_path):
+    library, source, arguments, line = PROGRAMS[name]
+    own = imported(library, source)
+    args = arguments(own)
+    with LibrarysFile(own.library.__file__):
+        plan = jaxviz.plan_remat(own.loss, *args, work="35%")
+        assert plan.regions
+        written = plan.written
+    assert line in written.text.replace("\n+", "\n").replace(own.library.__name__, "library"), written.text
+    (text,) = written.files.values()
+    path = Path(own.__file__)
+    path.with_name(f"edited_{path.name}").write_text(text)
+    before = jax.grad(own.loss)(*args)
+    edited = importlib.import_module(f"edited_{path.stem}")
+    assert jaxviz.memory(edited.loss, *args).peak_nbytes == written.trade.peak_nbytes < plan.before.peak_nbytes
+    assert jaxviz.residuals(edited.loss, *args).saved.nbytes == written.trade.saved_nbytes
+    for a, b in zip(jax.tree.leaves(jax.grad(edited.loss)(*args)), jax.tree.leaves(before), strict=True):
+        assert jnp.allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_measuring_leaves_everything_as_it_was(imported):
+    library, source, arguments, _ = PROGRAMS["a function of a library"]
+    own = imported(library, source)
+    args = arguments(own)
+    block, code, names = own.library.block, own.loss.__code__, set(vars(own))
+    runs = []
+    counted = jax.jit(lambda *args: runs.append(1) or own.loss(*args))
+    counted(*args)
+    saved = jaxviz.residuals(own.loss, *args).nbytes
+    with LibrarysFile(own.library.__file__):
+        plan = jaxviz.plan_remat(own.loss, *args)
+        assert plan.written.trade.nbytes < saved
+    assert (own.library.block, own.loss.__code__, set(vars(own))) == (block, code, names)
+    counted(*args)
+    assert len(runs) == 1
+    assert jaxviz.residuals(own.loss, *args).nbytes == saved
+
+
+def test_an_edit_of_what_is_run_on_import_is_not_measured(imported):
+    own = imported("", "\nSCALE = float(3)\n\ndef loss(w, x):\n    return jnp.mean(jnp.sin(x @ w) * SCALE)\n")
+    path = own.__file__
+    changed = Path(path).read_text().replace("float(3)", "float(4)")
+    with pytest.raises(UnmeasuredError, match=r"line 6 of .*model_\d+\.py is only run when it is imported"):
+        derived_with(jaxviz.derive(own.loss, W, X), {path: changed})
+    with pytest.raises(UnmeasuredError, match="was given as a program"):
+        derived_with(jaxviz.derive(jaxviz.trace(own.loss)(W, X)), {path: changed})
