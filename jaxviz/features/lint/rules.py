@@ -40,7 +40,7 @@ _RULES = (
         each layer, and the backward pass recomputes the rest one layer at a time. A single checkpoint around the whole scan does not help,
         because the backward pass then recomputes all layers at once.
 
-        `jaxviz.memory` models the peak with the checkpoint and without. There is advice where the peak falls by a quarter or more, for
+        `jaxviz.memory` models the peak without the checkpoint, and with the edit of your source in place. There is advice where the peak falls by a quarter or more, for
         a checkpoint that saves nothing; `jaxviz.plan_remat` chooses what to save, and writes the lines. Outside of a loop XLA may follow it
         only in part: on a CPU it may merge what is recomputed with what was computed before, and on a GPU it may compute some values again
         without being told to. `plan.verify()` compiles both.
@@ -57,12 +57,12 @@ _RULES = (
 
         Cheap operations take a few steps for each element: arithmetic, comparisons, selections, broadcasts,
         reductions, random bits. Matrix products, convolutions, sorts, loops, custom backward rules and exchanges between devices are
-        not cheap, and this advice never makes one of them run again. The bytes are the difference between what JAX saves without the
-        checkpoint and with it, summed over all times that the lines run, without the values that the backward pass
-        does not read. The bytes of two pieces of advice need not add up.
+        not cheap, and this advice never makes one of them run again. The function is derived again with the checkpoint: the bytes are the
+        difference between what the gradient saves without it and with it, and the peak and the work are those of that program. The
+        bytes of two pieces of advice need not add up.
 
         Under jax.jit, XLA may already recompute some of these values by itself: `jaxviz.memory(f, x).compare()` measures what it does.
-        Values that are saved last, right before the backward pass begins, are alive at the peak anyway, and the advice says so.
+        Values that are saved last, right before the backward pass begins, are alive at the peak anyway: the advice says that the peak stays.
         """,
     ),
     LintRule(
