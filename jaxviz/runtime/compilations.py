@@ -485,16 +485,17 @@ def identity(x: Any) -> int:
         return known[1]
     serial = next(_serials)
     try:
-        reference: Any = weakref.ref(owner, lambda _, place=place, serial=serial: _forget(place, serial))  # type: ignore[misc]
+        reference: Any = weakref.ref(owner, functools.partial(_forget, _identities, place, serial))
     except TypeError:  # no weak references, so nothing tells when its id is reused
         return -place
     _identities[place] = (reference, serial)
     return serial
 
 
-def _forget(place: int, serial: int) -> None:
-    if place in _identities and _identities[place][1] == serial:
-        del _identities[place]
+def _forget(identities: dict[Any, tuple[Any, int]], place: int, serial: int, _: Any) -> None:
+    # When Python ends, the names of this module are gone before some of the objects are.
+    if place in identities and identities[place][1] == serial:
+        del identities[place]
 
 
 # --- watching ---------------------------------------------------------------------------------------------------------
