@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from html import escape
+
+from jaxviz.report.inks import ADDED, REMOVED
+
 
 class Diff(str):
     """A diff, after comments. A notebook shows it coloured, and everything else as it is."""
@@ -11,7 +15,13 @@ class Diff(str):
     def __repr__(self) -> str:
         return str(self)
 
-    def _repr_markdown_(self) -> str:
-        longest = max((len(run) for run in "".join(c if c == "`" else " " for c in self).split()), default=0)
-        fence = "`" * max(longest + 1, 3)
-        return f"{fence}diff\n{self}\n{fence}"
+    def _repr_html_(self) -> str:
+        lines = "".join(
+            f'<span style="display: block{_background(line)}">{escape(line) or " "}</span>' for line in self.split("\n")
+        )
+        return f'<pre style="overflow-x: auto; white-space: pre; line-height: 1.4">{lines}</pre>'
+
+
+def _background(line: str) -> str:
+    colour = ADDED if line.startswith("+") else REMOVED if line.startswith("-") else ""
+    return f"; background: {colour}" if colour and not line.startswith(("+++", "---")) else ""

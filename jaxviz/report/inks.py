@@ -5,3 +5,6 @@ INK = "#222222"
 
 ON_ANY_PAGE = "#7b8189"
 """Readable on white and on black."""
+
+ADDED, REMOVED = "rgba(46, 160, 67, 0.2)", "rgba(248, 81, 73, 0.2)"
+"""Behind lines of a diff, on white and on black."""
