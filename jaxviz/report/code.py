@@ -17,11 +17,14 @@ class Diff(str):
 
     def _repr_html_(self) -> str:
         lines = "".join(
-            f'<span style="display: block{_background(line)}">{escape(line) or " "}</span>' for line in self.split("\n")
+            f'<span style="display: block; {_style(line)}">{escape(line) or " "}</span>' for line in self.split("\n")
         )
         return f'<pre style="overflow-x: auto; white-space: pre; line-height: 1.4">{lines}</pre>'
 
 
-def _background(line: str) -> str:
+def _style(line: str) -> str:
+    if line.startswith("#"):
+        return "white-space: pre-wrap"
     colour = ADDED if line.startswith("+") else REMOVED if line.startswith("-") else ""
-    return f"; background: {colour}" if colour and not line.startswith(("+++", "---")) else ""
+    is_changed = colour and not line.startswith(("+++", "---"))
+    return f"width: max-content; min-width: 100%{f'; background: {colour}' if is_changed else ''}"
