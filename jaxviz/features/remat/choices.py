@@ -143,7 +143,7 @@ class Part:
         here = {name: tuple(v for v in values if v in self._place) for name, values in candidates.items()}
         other = copy(self)
         other.moves_inputs = False
-        for made in ("fewest", "choices", "_price_of", "_products", "every_outcome", "_costs", "_problem", "_movable"):
+        for made in ("fewest", "choices", "_price_of", "products", "_products", "every_outcome", "_costs", "_problem", "_movable"):
             other.__dict__.pop(made, None)
         here = {n: v for n, v in here.items() if v}
         try:
@@ -393,6 +393,11 @@ class Part:
     @cached_property
     def _products(self) -> Outcomes:
         """All choices that save some of the most expensive values, and nothing else."""
+        return self.outcomes(self.products)
+
+    @cached_property
+    def products(self) -> list[str]:
+        """The candidates for the most expensive values, such as matrix products, the most expensive last."""
         graph = self.graph
         work = {}
         for name, (v, *_) in graph.candidates.items():
@@ -400,8 +405,7 @@ class Part:
             if maker is not None and (flops := flops_of(maker, {})):
                 work[name] = flops
         most = max(work.values(), default=0)
-        names = sorted((n for n in work if work[n] > _HEAVY * most), key=work.__getitem__)[-_PRODUCTS:]
-        return self.outcomes(names)
+        return sorted((n for n in work if work[n] > _HEAVY * most), key=work.__getitem__)[-_PRODUCTS:]
 
     def outcomes(self, names: Sequence[str], moving: bool = False) -> Outcomes:
         """The results of saving each set of some candidates, and nothing else; optionally also of offloading each set of those that may be."""

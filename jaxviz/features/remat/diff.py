@@ -25,6 +25,7 @@ from jaxviz.features.remat.offload import offloads
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import source_line
+from jaxviz.features.remat.under_policies import NOTHING
 from jaxviz.features.remat.ways import removals_of, ways_of
 from jaxviz.features.remat.written_chunks import DEFINITION, SCAN_IN_CHUNKS, by_hand, in_chunks
 from jaxviz.ir.expressions import Span, span_at
@@ -94,6 +95,9 @@ def write_plan(
         return _write(search, call, search.opened, {}, [], [])
     ways = {r: _ways(search, r, call) for r in trial.form.regions}
     elsewhere = [r for r in trial.form.regions if not ways[r]]
+    if trial.form.policy and not elsewhere:
+        around = {r: ways[r] or () for r in trial.form.regions}
+        return _write(search, call, trial.trade, around, [], [], given=trial.form.policy)
     notes = [_elsewhere(region) for region in elsewhere]
     sets: list[tuple[Region, ...]] = [trial.form.regions]
     if elsewhere:
@@ -268,7 +272,7 @@ def _ways(search: Search, region: Region, call: Call) -> tuple[Way, ...] | None:
 
 def _write(
     search: Search, call: Call, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[_Name],
-    notes: list[str], layers: Layers | None = None, is_plan: bool = True,
+    notes: list[str], layers: Layers | None = None, is_plan: bool = True, given: str = "",
 ) -> Written:  # fmt: skip
     """The comments and the diff; a remark if there is no diff."""
     edits: list[Edit] = []
@@ -292,6 +296,8 @@ def _write(
     policies: dict[str, str] = {}
     each = [_policy(taken, [n for n in names if not set(n.values).isdisjoint(g)], policies) for g in groups]
     policy = each[0] if layers is None else layers.policy([name or "None" for name in each])
+    if given not in ("", NOTHING):
+        policy = f"jax.checkpoint_policies.{given}"
     edits += layers.edits if layers is not None else ()
     edits += [e for way in new for e in way.edits(policy)]
     if any(SCAN_IN_CHUNKS in e.text for e in edits):
@@ -305,7 +311,7 @@ def _write(
         return Written(f"# {error}", None)
     notes += dict.fromkeys(way.note for way in used if way.note)
     if _BY_HAND in used:
-        notes.append(_by_hand(call, policies.get(policy, ""), search.step is not None))
+        notes.append(_by_hand(call, policies.get(policy, policy and f"{_POLICY} = {policy}"), search.step is not None))
     diffs = {file: diff for file, text in texts.items() if (diff := unified(file, text))}
     notes += filter(None, (encoding_note(file, diff) for file, diff in diffs.items()))
     lines = [_comes_to(call.name, trade, search), *notes]

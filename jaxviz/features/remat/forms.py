@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -56,11 +56,13 @@ class Form:
       regions: the regions.
       choices: one for each part.
       chunk: how many iterations of the scan whose body is the region also form a checkpoint; 1 for none.
+      policy: the policy of JAX that chooses these values, by its name in `jax.checkpoint_policies`; '' if they are saved by name.
     """
 
     regions: tuple[Region, ...]
     choices: tuple[tuple[Part, Choice], ...]
     chunk: int = 1
+    policy: str = ""
 
     def exchanged(self, over: int, most_work: int) -> Iterator[Form]:
         """Forms with no more bytes that save other values, those most likely to fit first.
@@ -78,7 +80,7 @@ class Form:
             most = choice.work + most_work - self.work
             for other in part.alternatives(choice, over, most):
                 is_too_much = part.peak(other) > part.peak(choice) - over
-                form = replace(self, choices=(*self.choices[:i], (part, other), *self.choices[i + 1 :]))
+                form = replace(self, choices=(*self.choices[:i], (part, other), *self.choices[i + 1 :]), policy="")
                 found.append((is_too_much, other.work, form))
         found.sort(key=lambda item: item[:2])
         yield from (
@@ -88,7 +90,8 @@ class Form:
     @property
     def key(self) -> Hashable:
         """A key that is equal for equivalent forms."""
-        return self.regions, tuple((tuple(part.spots), choice) for part, choice in self.choices), self.chunk
+        choices = tuple((tuple(part.spots), choice) for part, choice in self.choices)
+        return self.regions, choices, self.chunk, self.policy
 
     @property
     def nbytes(self) -> int:
@@ -138,7 +141,24 @@ class Form:
             i, found = max(steps, key=lambda step: gained(choices[step[0]][1]) - total(gained, step[1]))
             spare -= total(spent, found) - spent(choices[i][1])
             choices[i : i + 1] = found
-        return replace(self, choices=tuple(choices)) if tuple(choices) != self.choices else None
+        return replace(self, choices=tuple(choices), policy="") if tuple(choices) != self.choices else None
+
+    def with_one_less(self) -> Iterator[Form]:
+        """The forms that save one value less."""
+        for i, (part, choice) in enumerate(self.choices):
+            names = part.names_of(choice)
+            yield from (self._saving(i, [n for n in names if n != name]) for name in names)
+
+    def with_one_product(self) -> Iterator[Form]:
+        """The forms that also save another one of the most expensive values."""
+        for i, (part, choice) in enumerate(self.choices):
+            names = part.names_of(choice)
+            yield from (self._saving(i, [*names, name]) for name in part.products if name not in names)
+
+    def _saving(self, i: int, names: Sequence[str]) -> Form:
+        part, choice = self.choices[i]
+        chosen = part, part.choice(names, part.moved_of(choice))
+        return replace(self, choices=(*self.choices[:i], chosen, *self.choices[i + 1 :]), policy="")
 
     def names(self, name_of: Callable[[Part, Var], str]) -> dict[Var, str]:
         """A name for each saved value, the same for corresponding values of all spots."""

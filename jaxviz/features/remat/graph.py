@@ -227,7 +227,7 @@ class Graph:
             )
         self.fixed = [
             any(compat.is_real_effect(x) for x in n.equation.effects)
-            or (not self.recompute_collectives and _exchanges(n.equation))
+            or (not self.recompute_collectives and exchanges(n.equation))
             for n in self.nodes
         ]
         self.named_sizes = dict.fromkeys(candidates, 0)
@@ -389,7 +389,7 @@ class Graph:
         reached, _ = self.reached(self.needed, frozenset(self.candidates))
         for i in sorted(reached):
             if self.fixed[i] and not self.nodes[i].name:
-                if not self.recompute_collectives and _exchanges(self.nodes[i].equation):
+                if not self.recompute_collectives and exchanges(self.nodes[i].equation):
                     raise ValueError(
                         f"devices exchange values inside {describe_equation(self.nodes[i].equation)}, where no value can be "
                         "saved by name, so a checkpoint would exchange them again; recompute_collectives=True allows that."
@@ -525,10 +525,10 @@ def _devices(shard_map: Operation) -> int:
     return math.prod(mesh.shape[a] for a in shard_map.params["newly_manual_axes"])
 
 
-def _exchanges(equation: Equation) -> bool:
+def exchanges(equation: Equation) -> bool:
     """Whether an equation, or one nested in it, is a collective."""
     here = bool(compat.axis_names(equation.params)) and compat.exchanges(equation.primitive)
-    return here or any(_exchanges(e) for _, program in equation.programs for e in program.equations)
+    return here or any(exchanges(e) for _, program in equation.programs for e in program.equations)
 
 
 def derive_like(program: Program, other: Derivation) -> Derivation:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from jaxviz.features.remat.exhaustive import Bound, least_peak, least_peak_around, lowest_of_all
-from jaxviz.features.remat.forms import by_peak, by_work
+from jaxviz.features.remat.forms import Form, by_peak, by_work
 
 if TYPE_CHECKING:
     from jaxviz.features.remat.forms import Trade, Trial
@@ -20,6 +21,8 @@ _LOWER = 4
 """How often to try for a lower peak within a bound on work."""
 _SAME = 0.001
 """The share of a peak that is too small to recompute more for."""
+_DERIVED = 30_000
+"""How many equations are derived to find any plan that fits."""
 _NEAR = 0.02
 """The share of a peak that is worth searching for."""
 
@@ -60,6 +63,43 @@ def improved(search: Search, best: Trial, most_work: int, near: float = _NEAR) -
     highest = (1 + _SAME) * best.trade.peak_nbytes
     affordable = (t for t in search.trials.values() if t.trade.work <= most_work)
     return min((t for t in affordable if t.trade.peak_nbytes <= highest), key=by_work)
+
+
+def lowered(search: Search, room: Callable[[Trade], int]) -> Trial | None:
+    """A plan that fits, searched for where no choice that is optimal at a price per byte does; None if none was found.
+
+    A value that costs little to recompute may be worth saving for what its recomputation keeps in memory. So this begins with all products
+    saved, and leaves out one after the other, that which lowers the peak for the least work, until one fits; then those that still fit are
+    saved again.
+
+    Args:
+      search: measures plans.
+      room: see `Search.fastest`.
+    """
+    left = _DERIVED // max(sum(1 for _ in search.flat.walk()), 1)
+
+    def tried(forms: Iterable[Form]) -> list[Trial]:
+        nonlocal left
+        some = [*islice(forms, max(left, 0))]
+        left -= len(some)
+        return [search.trial(form) for form in some]
+
+    lowest = lambda regions: min((t.trade.peak_nbytes for t in search.trials_around(regions)), default=0)
+    for regions in sorted(search.sets, key=lowest):
+        parts = search.outer_parts(regions)
+        trial: Trial | None = search.trial(Form(tuple(regions), tuple((p, p.choice(p.products)) for p in parts)))
+        while trial is not None and room(trial.trade) < 0:
+            now = trial.trade
+            lower = [t for t in tried(trial.form.with_one_less()) if t.trade.peak_nbytes < now.peak_nbytes]
+            price = lambda t, now=now: (t.trade.work - now.work) / (now.peak_nbytes - t.trade.peak_nbytes)
+            trial = min(lower, key=price, default=None)
+        while trial is not None:
+            fitting = [t for t in tried(trial.form.with_one_product()) if room(t.trade) >= 0]
+            more = min(fitting, key=by_work, default=trial)
+            if by_work(more) >= by_work(trial):
+                return trial
+            trial = more
+    return None
 
 
 def _may_have(search: Search, regions: Sequence[Region], peak: int, most_work: int) -> bool:

@@ -113,6 +113,11 @@ class RematPlan(Report):
         return self._trial.form.chunk if self._trial is not None else 1
 
     @property
+    def policy(self) -> str:
+        """The policy of JAX that chooses the saved values, by its name in `jax.checkpoint_policies`; '' if they are saved by name."""
+        return self._trial.form.policy if self._trial is not None else ""
+
+    @property
     def offloaded(self) -> int:
         """Bytes of the residuals that are offloaded to the host's memory."""
         return self.after.offloaded
@@ -133,7 +138,7 @@ class RematPlan(Report):
     @property
     def outline(self) -> tuple[Trade, ...]:
         """The best trade-offs among the plans computed so far, as a notebook shows them."""
-        return lowest_peaks([*self._search.measured_trades, self.after, self.everything])
+        return lowest_peaks([*self._search.measured_trades, self.before, self.after, self.everything])
 
     def apply(self, f: Callable[..., Any], in_branches: bool = False) -> Callable[..., Any]:
         """Returns the function with the checkpoints of this plan: plain JAX, for arguments of the planned types.
@@ -150,7 +155,7 @@ class RematPlan(Report):
         if self._trial is not None:
             form = self._trial.form
             words = names_of(self._search, form)
-            program = self._search.planned(form, lambda _, v: words[v])
+            program = self._trial.program if form.policy else self._search.planned(form, lambda _, v: words[v])
             program = put_in_branches(program) if in_branches else program
             return self._call.of(self._function(program, f), f)
         opens = self._search.context.written and self.after is self.everything
@@ -255,7 +260,8 @@ class RematPlan(Report):
         n_moved = sum(s.offloaded for s in held)
         saved = f"saving {counted(len(held) - n_moved, 'value')}" if len(held) > n_moved else "saving nothing"
         moved = f", offloading {counted(n_moved, 'value')}" if n_moved else ""
-        return f"; a checkpoint around {around}, {saved}{moved}"
+        policy = f" with the policy {self.policy}" if self.policy else ""
+        return f"; a checkpoint around {around}{policy}, {saved}{moved}"
 
     @property
     def _work(self) -> str:

@@ -170,9 +170,10 @@ class Planning:
         check_can_be_planned(search)
         found = search.fastest(lambda t: highest - t.peak_nbytes)
         if found is None and not fine:
-            leanest = search.leanest()
-            least = min(t.peak_nbytes for t in (*search.measured_trades, search.written, search.opened))
-            held = search.held(leanest if leanest.trade.peak_nbytes == least else None)
+            search.leanest()
+            lowest = min(search.trials.values(), key=by_peak)
+            least = min(lowest.trade.peak_nbytes, search.written.peak_nbytes, search.opened.peak_nbytes)
+            held = search.held(lowest if lowest.trade.peak_nbytes == least else None)
             written = search.written.peak_nbytes
             to_type = f'. Write memory="{least_size(least, written)}"' if least < written else ""
             raise ValueError(

@@ -32,11 +32,12 @@ from jaxviz.features.remat.exhaustive import (
 )
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, by_peak, by_work
 from jaxviz.features.remat.graph import Graph, derive_like, distinct
-from jaxviz.features.remat.lower_peak import improved
+from jaxviz.features.remat.lower_peak import improved, lowered
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.refused import refused_in_checkpoint
 from jaxviz.features.remat.regions import Region, Spot, find_regions
 from jaxviz.features.remat.sizes import Sizes
+from jaxviz.features.remat.under_policies import trials_under_policies
 from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
@@ -250,6 +251,13 @@ class Search:
         on_host = [name for name in [*names.values(), *entering.values()] if self.is_offloaded(name)]
         return checkpointed(self.flat, form.regions, names, entering, frozenset(on_host), form.chunk)
 
+    @cached_property
+    def under_policies(self) -> list[Trial]:
+        """The function under JAX's policies, around all of it and on its own checkpoints."""
+        made = {t.form.key: t for t in each(lambda t: t, trials_under_policies(self), "policies")}
+        self.trials.update(made)
+        return list(made.values())
+
     def tried(self, form: Form) -> Trial | None:
         """The trial of a form, if it was tried."""
         return self.trials.get(form.key)
@@ -408,7 +416,7 @@ class Search:
             path = self.path(regions)
             forms += [path[i] for i in evenly(0, len(path) - 1, min(_SAMPLES, len(path)))]
             forms += [replace(form, chunk=n) for n in self.chunks_of(regions)[:1] for form in (path[0], path[-1])]
-        return each(self.trial, forms, "plans")
+        return [*each(self.trial, forms, "plans"), *self.under_policies]
 
     def leanest(self) -> Trial:
         """The plan with the lowest peak among those that save as little as possible."""
@@ -422,6 +430,19 @@ class Search:
         Args:
           room: the bytes that a plan leaves free; negative if it does not fit.
         """
+        best = self._fastest_at_calls(room)
+        policy = min((t for t in self.under_policies if room(t.trade) >= 0), key=by_work, default=None)
+        if policy is not None and (best is None or policy.trade.work < best.trade.work):
+            best = self._fastest_beside(policy, room)
+        if best is None and (low := lowered(self, room)) is not None:
+            best, self.bound = self._filled(low, [], room), None
+        if best is None:
+            return None
+        measured = (t for key, t in self.trials.items() if key == t.form.key and room(t.trade) >= 0)
+        return min((best, *measured), key=by_work)
+
+    def _fastest_at_calls(self, room: Callable[[Trade], int]) -> Trial | None:
+        """The same among plans with checkpoints around calls and bodies of scans, with a bound for them."""
         for sets in (self.sets, self.nested):
             best = self.fastest_of(sets, room)
             if sets is self.sets or best is not None:
@@ -435,6 +456,14 @@ class Search:
                 if best is not None:
                     return best
         return None
+
+    def _fastest_beside(self, policy: Trial, room: Callable[[Trade], int]) -> Trial:
+        """The fastest plan where a policy takes less work than any plan with names elsewhere: the policy, unless names there are better."""
+        here = policy.form.regions
+        named = self._fastest_around(here, room, policy.trade.work)
+        is_better = named is not None and not self.is_little(policy.trade.work - named.trade.work)
+        self.bound = Bound(int(min(least_works(self, [*self.sets, here], room), default=0)), False)
+        return named if named is not None and is_better else policy
 
     def fastest_of(
         self, sets: Iterable[Sequence[Region]], room: Callable[[Trade], int], less_work: float = inf
@@ -538,11 +567,14 @@ class Search:
     def lowest(self, most_work: int) -> Trial | None:
         """The plan with the lowest peak with no more work than this, in FLOPs; None if none was found."""
         found = [t for regions in self.sets for t in self._lowest_around(regions, most_work)]
+        found += [t for t in self.under_policies if t.trade.work <= most_work]
         best = min(found, key=by_peak, default=None)
         if best is None:
             return None
+        if best.form.policy:
+            best = min((best, *self._lowest_around(best.form.regions, most_work)), key=by_peak)
         best = improved(self, best, most_work)
-        best, is_proved = lowest_of_all(self, self.sets, best, most_work)
+        best, is_proved = lowest_of_all(self, [*dict.fromkeys([*self.sets, best.form.regions])], best, most_work)
         assert best is not None
         if is_proved:
             self.bound = Bound(best.trade.peak_nbytes, True, of_peak=True)
