@@ -20,23 +20,22 @@ _WRITTEN = (format_bytes, lambda n: f"{format_flops(n)} recomputed")
 
 
 def draw_policies(found: PolicyComparison, plans: Sequence[Point]) -> str:
-    """Policies beside the best plans, the fewest bytes first; without plans, beside the best policies."""
+    """Policies beside the best plans; without plans, beside the best policies."""
     none = (found.without.nbytes, found.without.flops, "no checkpoints", "no checkpoints")
-    under = [(o.nbytes, o.flops, o.name, "policy") for o in found.outcomes]
-    points = plans or best_trades(Point(x, y) for x, y, *_ in (none, *under))
+    marks = [none, *((o.nbytes, o.flops, o.name, "policy") for o in found.outcomes)]
     note = "plans with no more residual bytes" if plans else "the best of these"
-    line = [(p.nbytes, p.flops) for p in points]
-    return front([none, *under], line, f"checkpoint policies of {found.function}", _AXES, _WRITTEN, note)
+    line = best_trades({*plans, *found.points})
+    return _front(marks, line, f"checkpoint policies of {found.function}", _AXES, note)
 
 
 def draw_peaks(found: PolicyComparison) -> str:
     """Policies among the best plans, by the peak of the gradient; without plans, among the best policies."""
     none = (found.without.peak_nbytes, found.without.flops, "no checkpoints", "no checkpoints")
     marks = [none, *((o.peak_nbytes, o.flops, o.name, "policy") for o in found.outcomes)]
-    plans = [(t.peak_nbytes, t.flops) for t in found.best_plans]
-    line = plans or [(p.nbytes, p.flops) for p in best_trades(Point(int(x), int(y)) for x, y, *_ in marks)]
+    plans = [Point(t.peak_nbytes, t.flops) for t in found.best_plans]
     note = "the best plans" if plans else "the best of these"
-    return front(marks, line, f"checkpoint policies of {found.function}", _PEAKS, _WRITTEN, note)
+    line = best_trades({*plans, *(Point(int(x), int(y)) for x, y, *_ in marks)})
+    return _front(marks, line, f"checkpoint policies of {found.function}", _PEAKS, note)
 
 
 def draw_plan(plan: RematPlan) -> str:
@@ -44,5 +43,11 @@ def draw_plan(plan: RematPlan) -> str:
     marks = [(plan.before.peak_nbytes, plan.before.flops, "as written", "no checkpoints")]
     if plan.after is not plan.before:
         marks.append((plan.peak_nbytes, plan.flops, "this plan", "plan"))
-    line = [(t.peak_nbytes, t.flops) for t in plan.outline]
-    return front(marks, line, f"plans for {plan.function}", _PEAKS, _WRITTEN, "the best plans")
+    line = [Point(t.peak_nbytes, t.flops) for t in plan.outline]
+    return _front(marks, line, f"plans for {plan.function}", _PEAKS, "the best plans")
+
+
+def _front(
+    marks: Sequence[tuple[float, float, str, str]], line: Sequence[Point], caption: str, axes: tuple[str, str], note: str
+) -> str:
+    return front(marks, [(p.nbytes, p.flops) for p in line], caption, axes, _WRITTEN, note)

@@ -26,7 +26,7 @@ from jaxviz.features.cost.report import cost, format_flops
 from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, xla_memory
 from jaxviz.features.remat.drawing import draw_peaks
 from jaxviz.features.remat.forms import Trade
-from jaxviz.features.remat.graph import best_trades
+from jaxviz.features.remat.graph import Point, best_trades
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.planning import plan_remat
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
@@ -275,6 +275,11 @@ class PolicyComparison(Report):
         return plan.front if plan is not None else ()
 
     @property
+    def points(self) -> tuple[Point, ...]:
+        """Residual bytes and FLOPs recomputed of each policy, and without checkpoints: a policy is a plan, too."""
+        return tuple(Point(o.nbytes, o.flops) for o in (self.without, *self.outcomes))
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Policies that JAX refuses, and parts of the function in which the policies are not set."""
         plain = self.without.derivation
@@ -398,7 +403,7 @@ class PolicyComparison(Report):
         from jaxviz.features.remat.plot import plot_policies  # slow to import
 
         plan = self._planned(1.0) if plans else None
-        points = {p.point for p in (plan, *self.plans) if p is not None} if plan is not None else set()
+        points = {*self.points, *(p.point for p in (plan, *self.plans) if p is not None)} if plan is not None else set()
         return plot_policies(self, best_trades(points), ax)
 
 

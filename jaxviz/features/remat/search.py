@@ -430,7 +430,7 @@ class Search:
         Args:
           room: the bytes that a plan leaves free; negative if it does not fit.
         """
-        best = self._fastest_at_calls(room)
+        best = self.fastest_at_calls(room)
         policy = min((t for t in self.under_policies if room(t.trade) >= 0), key=by_work, default=None)
         if policy is not None and (best is None or policy.trade.work < best.trade.work):
             best = self._fastest_beside(policy, room)
@@ -441,7 +441,7 @@ class Search:
         measured = (t for key, t in self.trials.items() if key == t.form.key and room(t.trade) >= 0)
         return min((best, *measured), key=by_work)
 
-    def _fastest_at_calls(self, room: Callable[[Trade], int]) -> Trial | None:
+    def fastest_at_calls(self, room: Callable[[Trade], int]) -> Trial | None:
         """The same among plans with checkpoints around calls and bodies of scans, with a bound for them."""
         for sets in (self.sets, self.nested):
             best = self.fastest_of(sets, room)

@@ -5,8 +5,8 @@ from short_runs import short
 from test_diff import BLOCK, HEAD, arguments, module  # noqa: F401
 from test_written_checkpoints import holds
 
-import jaxviz
-from jaxviz.derivation import derive
+from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.planning import Planning
 from jaxviz.features.remat.search import Search
 
 LOOPS = {
@@ -44,11 +44,14 @@ def loss(params, x):
 
 
 def planned(own):
-    """A plan that may use a fifth of the memory that checkpoints can save."""
+    """A plan with checkpoints around calls that may use a fifth of the memory that these can save."""
     args = arguments(layers=6)
-    search = Search(derive(own.loss, *args), False)
-    least, most = min(t.trade.peak_nbytes for t in search.samples()), search.opened.peak_nbytes
-    return jaxviz.plan_remat(own.loss, *args, memory=least + (most - least) // 5), args
+    call, derivation = Call.traced(own.loss, args, {}, 0)
+    planning = Planning(Search(derivation, False), call)
+    search = planning.search
+    least = min(search.trial(form).trade.peak_nbytes for regions in search.sets for form in search.path(regions))
+    room = least + (search.opened.peak_nbytes - least) // 5
+    return planning.plan("", search.fastest_at_calls(lambda t: room - t.peak_nbytes)), args
 
 
 @pytest.mark.values
