@@ -6,6 +6,7 @@ that prevent this. It merges nothing into a branch.
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,8 @@ from typing import Any
 
 import jax
 
-from jaxviz.features.remat.edits import Way
+from jaxviz.features.remat.edits import Edit, Way, around
+from jaxviz.features.remat.source import end_of, is_checkpoint, start_of
 from jaxviz.higher_order import of
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
@@ -78,15 +80,23 @@ def _spliced(branch: Program, e: Equation) -> list[Equation]:
 
 
 def ways_in_branches(ways: Sequence[Way]) -> list[Way] | None:
-    """The ways to write checkpoints at calls, with each in a branch; None if one of them is not a `jax.checkpoint` that is newly written."""
-    found = []
-    for way in ways:
-        if len(way.changes) != 2 or way.changes[0].text != "jax.checkpoint(" or way.without_policy is not None:
-            return None
+    """The ways to write checkpoints, with each in a branch; None if one of them cannot be in one, as with arguments that are not arrays."""
+    found = [_in_branch(way) for way in ways]
+    return None if None in found else [way for way in found if way is not None]
+
+
+def _in_branch(way: Way) -> Way | None:
+    there = way.written
+    if there is not None and isinstance(there, ast.Call) and is_checkpoint(there):
+        edits = tuple(around(way.file, start_of(there), end_of(there), f"{IN_A_BRANCH}(", ")"))
+    elif there is not None:
+        line = there.lineno, 0
+        edits = (Edit(way.file, line, line, f"{' ' * (there.col_offset - 1)}@{IN_A_BRANCH}\n"),)
+    elif len(way.changes) == 2 and way.changes[0].text == "jax.checkpoint(" and way.without_policy is None:
         before, after = way.changes
-        changes = (
-            replace(before, text=f"{IN_A_BRANCH}({before.text}"),
-            replace(after, text=f"{after.text})"),
-        )
-        found.append(replace(way, changes=changes))
-    return found
+        changes = replace(before, text=f"{IN_A_BRANCH}({before.text}"), replace(after, text=f"{after.text})")
+        return replace(way, changes=changes)
+    else:
+        return None
+    without = None if way.without_policy is None else (*edits, *way.without_policy)
+    return replace(way, changes=(*edits, *way.changes), without_policy=without)

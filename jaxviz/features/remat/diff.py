@@ -96,8 +96,9 @@ def write_plan(
     ways = {r: _ways(search, r, call) for r in trial.form.regions}
     elsewhere = [r for r in trial.form.regions if not ways[r]]
     if trial.form.policy and not elsewhere:
-        around = {r: ways[r] or () for r in trial.form.regions}
-        return _write(search, call, trial.trade, around, [], [], given=trial.form.policy)
+        around: dict[Region, Sequence[Way]] = {r: ways[r] or () for r in trial.form.regions}
+        said = _put_in_branches(around) if in_branches else []
+        return _write(search, call, trial.trade, around, [], said, given=trial.form.policy)
     notes = [_elsewhere(region) for region in elsewhere]
     sets: list[tuple[Region, ...]] = [trial.form.regions]
     if elsewhere:
@@ -138,14 +139,22 @@ def write_plan(
         if whole is None:
             notes.append(by_hand(region, best.form.chunk))
         written[region] = written[region] if whole is None else whole
-    for region in (r for r in written if in_branches and not r.is_body):
-        held = ways_in_branches(written[region])
+    notes += _put_in_branches(written) if in_branches else []
+    return _write(search, call, best.trade, written, names, notes, layers)
+
+
+def _put_in_branches(ways: dict[Region, Sequence[Way]]) -> list[str]:
+    """Puts each checkpoint outside of a loop into a branch; returns a note for each that cannot be written that way."""
+    notes = []
+    for region in (r for r in ways if not r.is_body):
+        held = ways_in_branches(ways[region])
         if held is None:
             notes.append(
                 f"The checkpoint around {region.described} is not in a branch: only jax.checkpoint at a call can be written that way."
             )
-        written[region] = written[region] if held is None else held
-    return _write(search, call, best.trade, written, names, notes, layers)
+        else:
+            ways[region] = held
+    return notes
 
 
 def write_chosen(

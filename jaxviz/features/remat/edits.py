@@ -79,6 +79,7 @@ class Way:
       note: a remark on it.
       imports: the names that the edits use, and how each is imported.
       call: the call that becomes one of a checkpoint, if that is the place.
+      written: the checkpoint that is there, as an expression or a decorator; None for a new one.
     """
 
     file: str
@@ -88,6 +89,7 @@ class Way:
     note: str = ""
     imports: tuple[tuple[str, str], ...] = ()
     call: ast.Call | None = None
+    written: ast.expr | None = None
 
     @property
     def key(self) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,12 +17,12 @@ from jaxviz.features.remat.branches import in_branches as put_in_branches
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.diff import Limits, Written, write_plan
 from jaxviz.features.remat.drawing import draw_plan
-from jaxviz.features.remat.forms import Trade, Trial, lowest_peaks
+from jaxviz.features.remat.forms import Trade, Trial, by_peak, by_work, lowest_peaks
 from jaxviz.features.remat.graph import Graph, Point, Saved
-from jaxviz.features.remat.names import names_of
+from jaxviz.features.remat.names import names_of, saved_by
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.verify import Verification, compiled_gradient, compiled_step
+from jaxviz.features.remat.verify import Verification, figures_of
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
@@ -37,6 +37,8 @@ _MATTERS = 0.01
 """Other plans are shown if the peak of one of them is lower than the highest by at least this share,"""
 _OTHERS = 8
 """and this many of them, in addition to one without a given bound."""
+_NEAR = 1.05
+"""How much higher the peak of a plan may be that replaces one that XLA undoes."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,18 +142,21 @@ class RematPlan(Report):
         """The best trade-offs among the plans computed so far, as a notebook shows them."""
         return lowest_peaks([*self._search.measured_trades, self.before, self.after, self.everything])
 
-    def apply(self, f: Callable[..., Any], in_branches: bool = False) -> Callable[..., Any]:
+    def apply(self, f: Callable[..., Any], in_branches: bool | None = None) -> Callable[..., Any]:
         """Returns the function with the checkpoints of this plan: plain JAX, for arguments of the planned types.
 
         Args:
           f: the function that was planned.
           in_branches: whether each checkpoint outside of a loop is in a branch of a `lax.cond` that is always taken. On some backends
-            XLA undoes the other ones; see `verify`.
+            XLA undoes the other ones. By default they are if `verify` has found that only this holds.
 
         Raises:
           TypeError: when called with arguments of a different structure or type.
           ValueError: when called with a different value for an argument that is not an array.
         """
+        if in_branches is None:
+            plan, in_branches = self._holding
+            return plan.apply(f, in_branches)
         if self._trial is not None:
             form = self._trial.form
             words = names_of(self._search, form)
@@ -173,7 +178,7 @@ class RematPlan(Report):
 
         return planned
 
-    def code(self, in_branches: bool = False) -> str:
+    def code(self, in_branches: bool | None = None) -> str:
         """Returns the changes to make in your source: a diff for `git apply`, after comments with the resulting figures.
 
         A name covers all values that its expression computes, and some values, such as those inside a library's function, have
@@ -185,35 +190,73 @@ class RematPlan(Report):
         """
         if self.after is self.before:
             return f"# {self.function} fits as written: no changes"
+        if in_branches is None:
+            plan, in_branches = self._holding
+            return plan.code(in_branches)
         return (self._in_branches if in_branches else self.written).text
 
     def verify(self) -> Verification:
         """Compiles the gradient for the default backend, as written and with the plan, and compares both with the model.
 
-        If XLA does not follow the plan, `.beside` of the result shows the model beside the compiled program.
+        If XLA does not follow the plan, `.beside` of the result shows the model beside the compiled program. If XLA undoes the plan, but
+        not with each checkpoint in a branch, `apply` and `code` do that from now on.
 
         Raises:
           the errors of compiling.
         """
-        search = self._search
-        opened = search.derivation.primal if self.after is self.before else search.flat
-        program = self._trial.program if self._trial is not None else opened
-        compiled = (
-            partial(compiled_gradient, search.derivation)
-            if search.step is None
-            else partial(compiled_step, search.step)
-        )
-        before = compiled(search.derivation.primal)
-        after = before if program is search.derivation.primal else compiled(program)
+        search, program = self._search, self._program
+        before = figures_of(search, search.derivation.primal)
+        after = before if program is search.derivation.primal else figures_of(search, program)
         modelled = (self.before, self.after)
         is_unrolled = search.is_unrolled(self.regions)
         found = Verification(self.function, jax.default_backend(), before, after, modelled, is_unrolled)
-        if found.happened:
-            return found
-        if self._trial is not None:
+        if not found.happened and is_unrolled and found.is_undone:
+            instead = self._at_calls if search.whole in self.regions else self
+            if instead is not None:
+                found = replace(
+                    found,
+                    in_branches=figures_of(search, instead._program, True),
+                    instead=None if instead is self else instead,
+                )
+        if (not found.happened and self._trial is not None) or found.differs:
             found = replace(found, beside=search.modelled(self._trial).beside())
-        in_branches = is_unrolled and found.is_undone
-        return replace(found, in_branches=compiled(put_in_branches(program))) if in_branches else found
+        search.verified[self._key] = found
+        return found
+
+    @property
+    def verified(self) -> Verification | None:
+        """What `verify` has found; None if the plan was not verified yet."""
+        return self._search.verified.get(self._key)
+
+    @property
+    def _key(self) -> Hashable:
+        return self._trial.form.key if self._trial is not None else self.after is self.before
+
+    @property
+    def _program(self) -> Program:
+        """The function with the plan."""
+        if self._trial is not None:
+            return self._trial.program
+        return self._search.derivation.primal if self.after is self.before else self._search.flat
+
+    @property
+    def _at_calls(self) -> RematPlan | None:
+        """The best plan found with checkpoints around calls that has about the same peak, or the lowest; None if there is none."""
+        search = self._search
+        there = [t for regions in search.sets if search.whole not in regions for t in search.trials_around(regions)]
+        low = [t for t in there if t.trade.peak_nbytes <= _NEAR * self.peak_nbytes]
+        found = min(low, key=by_work) if low else min(there, key=by_peak, default=None)
+        if found is None:
+            return None
+        return replace(self, saved=saved_by(search, found.form), after=found.trade, notes=(), _trial=found)
+
+    @property
+    def _holding(self) -> tuple[RematPlan, bool]:
+        """The plan in the form that XLA does not undo, as far as that is known, and whether this is the one with branches."""
+        found = self.verified
+        if found is None or not found.holds_in_branches:
+            return self, False
+        return found.instead or self, True
 
     @cached_property
     @deep_stack
@@ -232,14 +275,24 @@ class RematPlan(Report):
 
     @property
     def summary(self) -> str:
-        """plan for the gradient of `loss` in `params`, peak within 1.0 MiB: peak 4.2 MiB → 0.9 MiB, residuals …, recomputes …."""
-        arrow = lambda a, b: format_bytes(a) if a == b else f"{format_bytes(a)} → {format_bytes(b)}"
-        before, after = self.before, self.after
-        comes_to = (
-            f"peak {arrow(before.peak_nbytes, after.peak_nbytes)}, saves {arrow(before.saved_nbytes, after.saved_nbytes)}, "
-            f"recomputes {self._work}{self._moves}"
-        )
-        return f"plan for the {self._search.about}{self.bound and f', {self.bound}'}: {comes_to}{self._does}"
+        """plan for the gradient of `loss` in `params`, peak within 1.0 MiB: peak 4.2 MiB → 0.9 MiB, saves …, recomputes …."""
+        about = f"the {self._search.about}{self.bound and f', {self.bound}'}"
+        found = self.verified
+        if found is None or found.after is found.before:
+            return f"plan for {about}: peak {_arrow(self.before.peak_nbytes, self.after.peak_nbytes)}, {self._figures}"
+        plan, in_branches = self._holding
+        modelled = f"modelled {_arrow(plan.before.peak_nbytes, plan.after.peak_nbytes)}"
+        peak = f"compiled peak {_arrow(found.before.peak_nbytes, found.held.peak_nbytes)} ({modelled}), {plan._figures}"
+        if in_branches:
+            return f"plan for {about}, with each checkpoint in a branch, since XLA on {found.backend} undoes it elsewhere: {peak}"
+        undone = f", which XLA on {found.backend} undoes" if found.is_undone else ""
+        return f"plan for {about}{undone}: {peak}"
+
+    @property
+    def _figures(self) -> str:
+        """`saves 12.1 MiB → 4.0 MiB, recomputes 2.9 MFLOP; a checkpoint around …`."""
+        saves = f"saves {_arrow(self.before.saved_nbytes, self.after.saved_nbytes)}"
+        return f"{saves}, recomputes {self._work}{self._moves}{self._does}"
 
     @property
     def _moves(self) -> str:
@@ -248,20 +301,23 @@ class RematPlan(Report):
         return f", {offload.described(self.offloaded)}" if offload is not None and self.offloaded else ""
 
     @property
+    def around(self) -> str:
+        """`32 calls of block`."""
+        around = " and ".join(r.described for r in self.regions)
+        return f"{around}, and around each {self.chunk} iterations of it" if self.chunk > 1 else around
+
+    @property
     def _does(self) -> str:
-        """`; checkpoints around 32 calls of block, 3 values saved in each`."""
+        """`; a checkpoint around 32 calls of block, saving 3 values`."""
         if self._trial is None:
             taken = self.after is not self.before
             return "; its checkpoints are removed" if taken else "; no changes"
-        around = " and ".join(r.described for r in self.regions)
-        if self.chunk > 1:
-            around += f", and around each {self.chunk} iterations of it"
         held = self.saved or ()
         n_moved = sum(s.offloaded for s in held)
         saved = f"saving {counted(len(held) - n_moved, 'value')}" if len(held) > n_moved else "saving nothing"
         moved = f", offloading {counted(n_moved, 'value')}" if n_moved else ""
         policy = f" with the policy {self.policy}" if self.policy else ""
-        return f"; a checkpoint around {around}{policy}, {saved}{moved}"
+        return f"; a checkpoint around {self.around}{policy}, {saved}{moved}"
 
     @property
     def _work(self) -> str:
@@ -359,6 +415,11 @@ class RematPlan(Report):
             "after": trade(self.after),
             "everything": trade(self.everything),
         }
+
+
+def _arrow(before: int, after: int) -> str:
+    """`4.2 MiB → 0.9 MiB`."""
+    return format_bytes(before) if before == after else f"{format_bytes(before)} → {format_bytes(after)}"
 
 
 _SAVED = ("name", "expression", "label", "type", "nbytes", "location", "offloaded")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf
+from typing import Any
 
 from jaxviz.analysis.budgets import evenly
 from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
@@ -94,6 +95,10 @@ class Search:
         self.bound: Bound | None = None
         """A bound on the work of the last plan that was found, or on its peak if its work was limited."""
         self.trials: dict[Hashable, Trial] = {}
+        self.compiled: dict[tuple[Program, bool], Any] = {}
+        """XLA's figures of the function and of plans for it, without and with branches; see `verify.figures_of`."""
+        self.verified: dict[Hashable, Any] = {}
+        """By the key of a plan what was said about it when it was verified."""
         self._lowered = 0
         """The number of equations of the plans whose layouts were determined."""
         self._parts: dict[Region, list[Part] | None] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,19 +17,28 @@ from jaxviz.derivation import Derivation
 from jaxviz.features.compiled_memory.beside import MERGED, MemoryBeside
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.memory.timeline import SPARED, donated_by, is_as_modelled
+from jaxviz.features.remat.branches import in_branches as put_in_branches
 from jaxviz.features.remat.forms import Trade
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table, attributes
-from jaxviz.report.tables import counted, format_bytes, repeated, short_location
+from jaxviz.report.tables import counted, format_bytes, format_change, repeated, short_location
 from jaxviz.runtime.stoppable import compiled_by_jax
+
+if TYPE_CHECKING:
+    from jaxviz.features.remat.plan import RematPlan
+    from jaxviz.features.remat.search import Search
 
 _UNDONE = 0.95
 """A plan counts as undone if XLA's temporaries do not fall below this share, although the model predicts it,"""
 _MOST = 0.25
 """and as mostly undone if they fall by less than this share of the prediction."""
+_MUCH = 0.2
+"""The share of the modelled peak by which XLA's has to differ for the report to say so."""
+_REASONS = 3
+"""How many reasons are given for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,10 @@ class Verification(Report):
       modelled: the same in the model.
       is_unrolled: whether the plan's checkpoints are around calls outside of any loop.
       in_branches: if XLA undoes these, the gradient with each in a branch of a `lax.cond` that is always taken; otherwise None.
-      beside: if XLA does not follow the plan, the model of the gradient with the plan next to the compiled program; otherwise None.
+      beside: if XLA does not follow the plan, or differs much from the model, the model of the gradient with the plan next to the compiled
+        program; otherwise None.
+      instead: if XLA undoes a checkpoint around the whole function, the plan with checkpoints around calls that `in_branches` is about;
+        otherwise None.
     """
 
     function: str
@@ -73,6 +85,35 @@ class Verification(Report):
     is_unrolled: bool = False
     in_branches: Compiled | None = None
     beside: MemoryBeside | None = None
+    instead: RematPlan | None = None
+
+    @property
+    def holds_in_branches(self) -> bool:
+        """Whether the memory falls only with each checkpoint in a branch."""
+        held = self.in_branches
+        return not self.happened and held is not None and self._falls_enough(held)
+
+    @property
+    def held(self) -> Compiled:
+        """The figures of the form in which the plan holds, or else of the plan as it is."""
+        return self.in_branches if self.in_branches is not None and self.holds_in_branches else self.after
+
+    @property
+    def differs(self) -> str:
+        """A sentence on how far XLA's peak is from the modelled one, and why; '' if they differ by less than a fifth."""
+        pairs = [(self.before.peak_nbytes, self.modelled[0].peak_nbytes, "as written")]
+        if self.after is not self.before:
+            pairs.append((self.after.peak_nbytes, self.modelled[1].peak_nbytes, "with the plan"))
+        far = [
+            f"{format_bytes(found)} {where}, against {format_bytes(model)} in the model"
+            for found, model, where in pairs
+            if differs_much(found, model)
+        ]
+        if not far:
+            return ""
+        reasons = list(self.beside.by_reason.items())[:_REASONS] if self.beside is not None else []
+        why = f": {', '.join(f'{format_change(n)} {reason}' for reason, n in reasons)}" if reasons else ""
+        return f"XLA's peak is {', and '.join(far)}{why}."
 
     @property
     def offloads(self) -> bool:
@@ -130,13 +171,17 @@ class Verification(Report):
 
     @property
     def notes(self) -> tuple[str, ...]:
+        return (*self._effect, *filter(None, [self.differs]))
+
+    @property
+    def _effect(self) -> tuple[str, ...]:
         if self.happened or not self.offloads:
             return ()
         if not self.is_undone:
             return (f"{SPARED}. With the plan it takes what the model says.",)
         more = self.modelled[1].flops - self.modelled[0].flops
-        if self._held:
-            why = self._held
+        if self._kept:
+            why = self._kept
         elif more < 0.02 * self.before.flops:
             why = "Too little is recomputed to tell from the FLOPs whether XLA merges it with the original computation."
         elif 2 * (self.after.flops - self.before.flops) < more:
@@ -146,18 +191,17 @@ class Verification(Report):
         if not self.is_unrolled:
             return (why,)
         loop = "A checkpoint in the body of a jax.lax.scan over the layers is not undone."
-        held = self.in_branches
-        if held is None or not self._falls_enough(held):
+        if not self.holds_in_branches:
             return (f"{why} {loop}",)
+        around = f" around {self.instead.around}" if self.instead is not None else ""
         instead = (
-            f"plan.apply(f, in_branches=True), and plan.code(in_branches=True) for your source, put each checkpoint into a branch of a "
-            f"jax.lax.cond that is always taken, which XLA does not undo: temporaries {format_bytes(self.before.temporaries)} → "
-            f"{format_bytes(held.temporaries)}."
+            f"plan.apply(f) and plan.code() now put each checkpoint{around} into a branch of a jax.lax.cond that is always taken, which XLA "
+            f"does not undo: temporaries {format_bytes(self.before.temporaries)} → {format_bytes(self.held.temporaries)}."
         )
         return (f"{why} {instead} {loop}",)
 
     @property
-    def _held(self) -> str:
+    def _kept(self) -> str:
         """What XLA keeps although the plan recomputes it, and why, in a sentence; '' if unknown."""
         changes = self.beside.differences if self.beside is not None else ()
         merged = [c for c in changes if c.why == MERGED]
@@ -199,6 +243,33 @@ class Verification(Report):
             "in_branches": None if self.in_branches is None else what(self.in_branches),
             "beside": None if self.beside is None else self.beside.to_dict(),
         }  # fmt: skip
+
+
+def differs_much(found: int, modelled: int) -> bool:
+    """Whether XLA's bytes and the model's differ by more than a fifth of the model's."""
+    return abs(found - modelled) > _MUCH * modelled
+
+
+def figures_of(search: Search, program: Program, in_branches: bool = False) -> Compiled:
+    """A program of a search, compiled once.
+
+    Args:
+      search: the search; if its function is that of a training step, the step is compiled.
+      program: the function as written, or planned.
+      in_branches: whether each checkpoint outside of a loop is in a branch.
+
+    Raises:
+      the errors of compiling.
+    """
+    key = program, in_branches
+    if key not in search.compiled:
+        made = put_in_branches(program) if in_branches else program
+        if search.step is None:
+            search.compiled[key] = compiled_gradient(search.derivation, made)
+        else:
+            search.compiled[key] = compiled_step(search.step, made)
+    found: Compiled = search.compiled[key]
+    return found
 
 
 @usual_stack

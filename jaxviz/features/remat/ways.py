@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from jaxviz.features.remat.edits import Edit, Way, around
@@ -38,7 +39,7 @@ def ways_of(region: Region, written: Sequence[Region]) -> tuple[Way, ...] | None
     """
     there = next((w for w in written if w.covers(region)), None)
     if there is not None and (found := _checkpoints(there)) is not None:
-        return tuple(_retuned(*place) for place in found)
+        return tuple(replace(_retuned(*place), written=place[2]) for place in found)
     if region.is_written:
         return None
     for code in (None,) if region.is_body else (region.code, *region.others):
