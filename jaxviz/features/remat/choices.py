@@ -143,7 +143,17 @@ class Part:
         here = {name: tuple(v for v in values if v in self._place) for name, values in candidates.items()}
         other = copy(self)
         other.moves_inputs = False
-        for made in ("fewest", "choices", "_price_of", "products", "_products", "every_outcome", "_costs", "_problem", "_movable"):
+        for made in (
+            "fewest",
+            "choices",
+            "_price_of",
+            "products",
+            "_products",
+            "every_outcome",
+            "_costs",
+            "_problem",
+            "_movable",
+        ):
             other.__dict__.pop(made, None)
         here = {n: v for n, v in here.items() if v}
         try:

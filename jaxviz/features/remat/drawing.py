@@ -48,6 +48,10 @@ def draw_plan(plan: RematPlan) -> str:
 
 
 def _front(
-    marks: Sequence[tuple[float, float, str, str]], line: Sequence[Point], caption: str, axes: tuple[str, str], note: str
+    marks: Sequence[tuple[float, float, str, str]],
+    line: Sequence[Point],
+    caption: str,
+    axes: tuple[str, str],
+    note: str,
 ) -> str:
     return front(marks, [(p.nbytes, p.flops) for p in line], caption, axes, _WRITTEN, note)
