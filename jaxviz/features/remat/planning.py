@@ -200,8 +200,10 @@ class Planning:
         if fine and not min(fine, key=lambda t: t.work).work:
             return self.plan(bound, min(fine, key=lambda t: t.work))
         check_can_be_planned(search)
-        find = search.fastest_at_calls if at_calls else search.fastest
-        found = find(lambda t: highest - t.peak_nbytes)
+        below = lambda t: highest - t.peak_nbytes
+        found = search.fastest(below) if not at_calls else search.fastest_at_calls(below)
+        if found is None and at_calls:
+            found = search.measured_within(below, at_calls)
         if found is None and not fine:
             search.leanest()
             lowest = min(search.trials.values(), key=by_peak)
