@@ -176,6 +176,11 @@ def together(texts: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def exactly(n: int) -> str:
+    """`1.5 KiB (1,536 B)`: bytes as text, with their exact number if that is not in it."""
+    return format_bytes(n) if n < 1024 else f"{format_bytes(n)} ({n:,} B)"
+
+
 def counted(n: int, what: str) -> str:
     """`1 value`, `1,200 values`."""
     return f"{n:,} {what}{'s' * (n != 1)}"

@@ -22,7 +22,7 @@ from jaxviz.features.remat.graph import Graph, Point, Saved
 from jaxviz.features.remat.names import names_of, saved_by
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.verify import Verification, figures_of
+from jaxviz.features.remat.verify import Compiled, Verification, figures_of
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
@@ -59,7 +59,11 @@ class RematPlan(Report):
       everything: its figures without any checkpoint.
       notes: remarks, a sentence each.
       budget: bytes that the residuals may take; those that they do take if no bound was given for them.
+      trial: what was derived and measured; None if the function is as written, or without checkpoints.
+      budget: bytes that the residuals may take; those that they do take if no bound was given for them.
       most_work: FLOPs that may be recomputed; None if no bound was given for them.
+      compiled: XLA's figures of the function as written and with the plan, if the bound is of the compiled peak; otherwise None.
+      in_branches: whether these are those with each checkpoint in a branch; `apply` and `code` then do that by default.
     """
 
     function: str
@@ -71,14 +75,16 @@ class RematPlan(Report):
     notes: tuple[str, ...]
     _search: Search = field(repr=False)
     _call: Call = field(repr=False)
-    _trial: Trial | None = field(repr=False)
+    trial: Trial | None = field(repr=False)
     budget: int = 0
     most_work: int | None = None
+    compiled: tuple[Compiled, Compiled] | None = None
+    in_branches: bool = False
 
     @property
     def regions(self) -> tuple[Region, ...]:
         """The places with a checkpoint: calls of functions, bodies of scans, or the function itself."""
-        return self._trial.form.regions if self._trial is not None else ()
+        return self.trial.form.regions if self.trial is not None else ()
 
     @property
     def point(self) -> Point:
@@ -113,12 +119,12 @@ class RematPlan(Report):
     @property
     def chunk(self) -> int:
         """The number of iterations of a scan in one checkpoint, as a scan of their own; 1 if each iteration has its own checkpoint."""
-        return self._trial.form.chunk if self._trial is not None else 1
+        return self.trial.form.chunk if self.trial is not None else 1
 
     @property
     def policy(self) -> str:
         """The policy of JAX that chooses the saved values, by its name in `jax.checkpoint_policies`; '' if they are saved by name."""
-        return self._trial.form.policy if self._trial is not None else ""
+        return self.trial.form.policy if self.trial is not None else ""
 
     @property
     def offloaded(self) -> int:
@@ -158,10 +164,10 @@ class RematPlan(Report):
         if in_branches is None:
             plan, in_branches = self._holding
             return plan.apply(f, in_branches)
-        if self._trial is not None:
-            form = self._trial.form
+        if self.trial is not None:
+            form = self.trial.form
             words = names_of(self._search, form)
-            program = self._trial.program if form.policy else self._search.planned(form, lambda _, v: words[v])
+            program = self.trial.program if form.policy else self._search.planned(form, lambda _, v: words[v])
             program = put_in_branches(program) if in_branches else program
             return self._call.of(self._function(program, f), f)
         opens = self._search.context.written and self.after is self.everything
@@ -206,7 +212,7 @@ class RematPlan(Report):
         Raises:
           the errors of compiling.
         """
-        search, program = self._search, self._program
+        search, program = self._search, self.program
         before = figures_of(search, search.derivation.primal)
         after = before if program is search.derivation.primal else figures_of(search, program)
         modelled = (self.before, self.after)
@@ -217,11 +223,11 @@ class RematPlan(Report):
             if instead is not None:
                 found = replace(
                     found,
-                    in_branches=figures_of(search, instead._program, True),
+                    in_branches=figures_of(search, instead.program, True),
                     instead=None if instead is self else instead,
                 )
-        if (not found.happened and self._trial is not None) or found.differs:
-            found = replace(found, beside=search.modelled(self._trial).beside())
+        if (not found.happened and self.trial is not None) or found.differs:
+            found = replace(found, beside=search.modelled(self.trial).beside())
         search.verified[self._key] = found
         return found
 
@@ -232,13 +238,13 @@ class RematPlan(Report):
 
     @property
     def _key(self) -> Hashable:
-        return self._trial.form.key if self._trial is not None else self.after is self.before
+        return self.trial.form.key if self.trial is not None else self.after is self.before
 
     @property
-    def _program(self) -> Program:
+    def program(self) -> Program:
         """The function with the plan."""
-        if self._trial is not None:
-            return self._trial.program
+        if self.trial is not None:
+            return self.trial.program
         return self._search.derivation.primal if self.after is self.before else self._search.flat
 
     @property
@@ -250,14 +256,14 @@ class RematPlan(Report):
         found = min(low, key=by_work) if low else min(there, key=by_peak, default=None)
         if found is None:
             return None
-        return replace(self, saved=saved_by(search, found.form), after=found.trade, notes=(), _trial=found)
+        return replace(self, saved=saved_by(search, found.form), after=found.trade, notes=(), trial=found)
 
     @property
     def _holding(self) -> tuple[RematPlan, bool]:
         """The plan in the form that XLA does not undo, as far as that is known, and whether this is the one with branches."""
         found = self.verified
-        if found is None or not found.holds_in_branches:
-            return self, False
+        if self.compiled is not None or found is None or not found.holds_in_branches:
+            return self, self.in_branches
         return found.instead or self, True
 
     @cached_property
@@ -273,12 +279,17 @@ class RematPlan(Report):
 
     def _write(self, in_branches: bool) -> Written:
         limit = self.budget if self.bound.startswith("residuals") else None
-        return write_plan(self._search, self._trial, self._call, Limits(limit, self.most_work), in_branches)
+        return write_plan(self._search, self.trial, self._call, Limits(limit, self.most_work), in_branches)
 
     @property
     def summary(self) -> str:
         """plan for the gradient of `loss` in `params`, peak within 1.0 MiB: peak 4.2 MiB → 0.9 MiB, saves …, recomputes …."""
         about = f"the {self._search.about}{self.bound and f', {self.bound}'}"
+        if self.compiled is not None:
+            peak = _arrow(*(c.peak_nbytes for c in self.compiled))
+            modelled = _arrow(self.before.peak_nbytes, self.after.peak_nbytes)
+            branches = ", with each checkpoint in a branch" if self.in_branches else ""
+            return f"plan for {about}{branches}: compiled peak {peak} (modelled {modelled}), {self._figures}"
         found = self.verified
         if found is None or found.after is found.before:
             return f"plan for {about}: peak {_arrow(self.before.peak_nbytes, self.after.peak_nbytes)}, {self._figures}"
@@ -311,7 +322,7 @@ class RematPlan(Report):
     @property
     def _does(self) -> str:
         """`; a checkpoint around 32 calls of block, saving 3 values`."""
-        if self._trial is None:
+        if self.trial is None:
             taken = self.after is not self.before
             return "; its checkpoints are removed" if taken else "; no changes"
         held = self.saved or ()
@@ -333,7 +344,7 @@ class RematPlan(Report):
     @cached_property
     def transcendentals(self) -> Mapping[str, int]:
         """The number of recomputed transcendentals, such as exponentials and sines, by primitive; XLA does not count them as FLOPs."""
-        return self._trial.form.transcendentals() if self._trial is not None else {}
+        return self.trial.form.transcendentals() if self.trial is not None else {}
 
     def _picture(self) -> str:
         return draw_plan(self)
@@ -416,6 +427,7 @@ class RematPlan(Report):
             "before": trade(self.before),
             "after": trade(self.after),
             "everything": trade(self.everything),
+            "compiled": None if self.compiled is None else [c.to_dict() for c in self.compiled],
         }
 
 

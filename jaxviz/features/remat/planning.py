@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from jaxviz.analysis.budgets import free_memory, least_budget, least_size, read_
 from jaxviz.analysis.training_step import taken_gradient
 from jaxviz.derivation import Argnums
 from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.compiled_plans import within_compiled
 from jaxviz.features.remat.exhaustive import bound_within
 from jaxviz.features.remat.forms import Trade, Trial, by_peak
 from jaxviz.features.remat.lower_peak import improved
@@ -28,7 +29,7 @@ from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import counting
-from jaxviz.report.tables import format_bytes
+from jaxviz.report.tables import exactly, format_bytes
 from jaxviz.runtime.references import repeated_references
 from jaxviz.transforms.unopened import unopened_note
 
@@ -39,6 +40,7 @@ def plan_remat(
     f: Any,
     *args: Any,
     memory: float | str | None = None,
+    of: str = "modelled",
     work: float | str | None = None,
     residuals: float | str | None = None,
     budget: float | str | None = None,
@@ -52,6 +54,7 @@ def plan_remat(
 
     >>> plan = jaxviz.plan_remat(loss, params, x)                       # lowers the peak most for the least work
     >>> plan = jaxviz.plan_remat(loss, params, x, memory="40GiB")       # the least work within a peak
+    >>> plan = jaxviz.plan_remat(loss, params, x, memory="40GiB", of="compiled")  # the same in XLA's bytes
     >>> plan = jaxviz.plan_remat(loss, params, x, work="10%")           # the lowest peak within some extra work
     >>> gradient = jax.grad(plan.apply(loss))
 
@@ -68,6 +71,8 @@ def plan_remat(
       memory: the largest modelled peak of the gradient (`jaxviz.memory`), including arguments and results, in bytes or
         as text such as '40GiB' or '1.5GB'; or 'device' for the free memory of the default device plus what the arguments already
         take there.
+      of: what `memory` bounds: 'modelled', or 'compiled' for the peak of the gradient as XLA compiles it for the default backend. For that
+        some plans are compiled, and the cheapest of them that fits is taken; a smaller budget never gets a higher peak.
       work: the FLOPs that may be recomputed, as a fraction of the gradient's FLOPs without checkpoints, such as 0.1 or
         '10%'; more than 100 % only as text, such as '150%'.
       residuals: the bytes that the residuals may take in JAX, including arguments and constants; or a fraction of what they
@@ -81,7 +86,7 @@ def plan_remat(
       recompute_collectives: whether the backward pass may repeat exchanges between devices.
 
     Raises:
-      ValueError: the bound cannot be met; the message says which one can. Or more than one bound is given. Or an equation has an effect
+      ValueError: the bound cannot be met; the message says which one can. Or more than one bound is given, or `of` is neither. Or an equation has an effect
         that JAX does not allow in a checkpoint; the message names it. Or Python branches on a value. Or a bound is text that is not an
         amount.
       TypeError: a bound or a bandwidth is neither a number nor text.
@@ -92,6 +97,10 @@ def plan_remat(
         raise ValueError(
             f"a plan takes only one bound; got {' and '.join(f'{name}=' for name in bounds)}. If the function itself has an argument of "
             "that name, fix it with functools.partial."
+        )
+    if of not in _PEAKS or (of == _PEAKS[1] and memory is None):
+        raise ValueError(
+            f"of must be {' or '.join(map(repr, _PEAKS))}, the peak that memory= bounds; got {of!r} and memory={memory!r}"
         )
     limit = residuals if budget is None else budget
     room = _room(memory) if memory not in (None, "device") else None
@@ -109,14 +118,20 @@ def plan_remat(
         if bounds:
             _check_checkpoints(planning.search)
         if memory is not None:
-            free = lambda: free_memory([*call.arrays, *derivation.primal.consts])
-            return planning.within_memory(free() if room is None else room)
-        if work is not None:
+            room = free_memory([*call.arrays, *derivation.primal.consts]) if room is None else room
+            if of == _PEAKS[0]:
+                return planning.within_memory(room)
+        elif work is not None:
             return planning.within_work(share)
-        if limit is not None:
+        elif limit is not None:
             return planning.within_residuals(read_budget(limit, planning.search.opened.nbytes), asked)
-        return planning.of_all()
+        else:
+            return planning.of_all()
+    with counting("compiling plans") as done, collector_paused():
+        return within_compiled(planning, room, done)
 
+
+_PEAKS = ("modelled", "compiled")
 
 _WORTH = 0.01
 """The share by which a plan has to lower the peak, or without a given bound the work, to be worth changing the source."""
@@ -158,8 +173,25 @@ class Planning:
         """The function without checkpoints, if that takes no more memory, and as it is written."""
         return _as_they_are(self.search)
 
-    def within_memory(self, room: int) -> RematPlan:
-        """The plan with the least work whose peak fits."""
+    @cached_property
+    def as_written(self) -> RematPlan:
+        """The function as it is, as a plan."""
+        return self.plan("", self.search.written)
+
+    def lowest_peak(self, at_calls: bool = False) -> int:
+        """The lowest peak of the plans found so far and of those that save as little as possible; see `within_memory`."""
+        search = self.search
+        search.leanest()
+        found = [t for t in search.trials.values() if not at_calls or search.whole not in t.form.regions]
+        return min(search.written.peak_nbytes, *(t.trade.peak_nbytes for t in found))
+
+    def within_memory(self, room: int, at_calls: bool = False) -> RematPlan:
+        """The plan with the least work whose peak fits.
+
+        Args:
+          room: bytes.
+          at_calls: whether its checkpoints are around calls and in loops only, and not around the whole function.
+        """
         search = self.search
         bound = f"peak within {format_bytes(room)}"
         highest = min(room, search.written.peak_nbytes)
@@ -168,7 +200,10 @@ class Planning:
         if fine and not min(fine, key=lambda t: t.work).work:
             return self.plan(bound, min(fine, key=lambda t: t.work))
         check_can_be_planned(search)
-        found = search.fastest(lambda t: highest - t.peak_nbytes)
+        below = lambda t: highest - t.peak_nbytes
+        found = search.fastest(below) if not at_calls else search.fastest_at_calls(below)
+        if found is None and at_calls:
+            found = search.measured_within(below, at_calls)
         if found is None and not fine:
             search.leanest()
             lowest = min(search.trials.values(), key=by_peak)
@@ -177,8 +212,8 @@ class Planning:
             written = search.written.peak_nbytes
             to_type = f'. Write memory="{least_size(least, written)}"' if least < written else ""
             raise ValueError(
-                f"no plan was found for {self.call.name} that fits in {_exactly(room)}: the lowest modelled peak of {self.search.its} is "
-                f"{_exactly(least)}, {held}; as written it is {_exactly(written)}{to_type}"
+                f"no plan was found for {self.call.name} that fits in {exactly(room)}: the lowest modelled peak of {self.search.its} is "
+                f"{exactly(least)}, {held}; as written it is {exactly(written)}{to_type}"
             )
         kept = (
             f"As written it takes {format_bytes(highest)}, and a plan never raises the peak: for a plan that uses "
@@ -213,8 +248,8 @@ class Planning:
         if best is None or trade_of(best).peak_nbytes > search.written.peak_nbytes:
             lowest = min([search.opened.peak_nbytes, *(trade_of(c).peak_nbytes for c in candidates)])
             raise ValueError(
-                f"{bound} would raise the peak of {self.call.name} to {_exactly(lowest)}; as written it is "
-                f"{_exactly(search.written.peak_nbytes)}, where its checkpoints recompute "
+                f"{bound} would raise the peak of {self.call.name} to {exactly(lowest)}; as written it is "
+                f"{exactly(search.written.peak_nbytes)}, where its checkpoints recompute "
                 f"{100 * search.written.flops / max(search.plain_flops, 1):.2g} %"
             )
         return replace(self.worthwhile(bound, best, fine, *self.how_good(best)), most_work=most)
@@ -249,8 +284,8 @@ class Planning:
         if candidates:
             peak = min(trade_of(c).peak_nbytes for c in candidates)
             raise ValueError(
-                f"{bound} would raise the peak of {name} to {_exactly(peak)}; as written it is "
-                f"{_exactly(written.peak_nbytes)}. memory= plans for the peak itself."
+                f"{bound} would raise the peak of {name} to {exactly(peak)}; as written it is "
+                f"{exactly(written.peak_nbytes)}. memory= plans for the peak itself."
             )
         these = "a budget" if asked == "budget" else asked
         search.leanest()
@@ -258,12 +293,12 @@ class Planning:
         least = min([*around_all, *(t.nbytes for t in search.measured_trades)])
         if least >= opened.nbytes:
             raise ValueError(
-                f"{these} of {_exactly(limit)} cannot be met for {name}: the minimum is {_exactly(opened.nbytes)}, "
+                f"{these} of {exactly(limit)} cannot be met for {name}: the minimum is {exactly(opened.nbytes)}, "
                 "which it saves without a plan; no plan saves less"
             )
         raise ValueError(
-            f"{these} of {_exactly(limit)} cannot be met for {name}: the minimum is {_exactly(least)}, for its arguments "
-            f"and values that cannot be recomputed; without a plan it saves {_exactly(opened.nbytes)}. "
+            f"{these} of {exactly(limit)} cannot be met for {name}: the minimum is {exactly(least)}, for its arguments "
+            f"and values that cannot be recomputed; without a plan it saves {exactly(opened.nbytes)}. "
             f"Write {least_budget(least, opened.nbytes, asked)}"
         )
 
@@ -378,10 +413,6 @@ def _aside(f: Callable[..., Any]) -> Callable[..., Any]:
         return out, jax.tree.map(jax.lax.stop_gradient, aux)
 
     return with_aux
-
-
-def _exactly(n: int) -> str:
-    return format_bytes(n) if n < 1024 else f"{format_bytes(n)} ({n:,} B)"
 
 
 def check_can_be_planned(search: Search) -> None:

@@ -447,9 +447,19 @@ class Search:
         if best is None and (low := lowered(self, room)) is not None:
             best, self.bound = self._filled(low, [], room), None
         if best is None:
-            return None
-        measured = (t for key, t in self.trials.items() if key == t.form.key and room(t.trade) >= 0)
-        return min((best, *measured), key=by_work)
+            self.leanest()
+        return min(filter(None, [best, self.measured_within(room)]), key=by_work, default=None)
+
+    def measured_within(self, room: Callable[[Trade], int], at_calls: bool = False) -> Trial | None:
+        """The plan with the fewest FLOPs that fits, of those measured so far.
+
+        Args:
+          room: see `fastest`.
+          at_calls: whether only plans without a checkpoint around the whole function count.
+        """
+        own = (t for key, t in self.trials.items() if key == t.form.key)
+        some = (t for t in own if not (at_calls and self.whole in t.form.regions))
+        return min((t for t in some if room(t.trade) >= 0), key=by_work, default=None)
 
     def fastest_at_calls(self, room: Callable[[Trade], int]) -> Trial | None:
         """The same among plans with checkpoints around calls and bodies of scans, with a bound for them."""

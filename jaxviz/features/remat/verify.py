@@ -59,6 +59,10 @@ class Compiled:
     on_host: int = 0
     moves: bool = False
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        return attributes(self, ("peak_nbytes", "temporaries", "flops", "on_host"))
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verification(Report):
@@ -237,10 +241,9 @@ class Verification(Report):
         yield from self.notes
 
     def to_dict(self) -> dict[str, Any]:
-        what = lambda c: attributes(c, ("peak_nbytes", "temporaries", "flops", "on_host"))
         return {
-            **attributes(self, ("function", "backend", "happened", "offloads", "notes")), "before": what(self.before), "after": what(self.after),
-            "in_branches": None if self.in_branches is None else what(self.in_branches),
+            **attributes(self, ("function", "backend", "happened", "offloads", "notes")), "before": self.before.to_dict(),
+            "after": self.after.to_dict(), "in_branches": None if self.in_branches is None else self.in_branches.to_dict(),
             "beside": None if self.beside is None else self.beside.to_dict(),
         }  # fmt: skip
 

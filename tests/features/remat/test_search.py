@@ -113,10 +113,7 @@ def test_the_compiler_has_its_word():
         assert undone.summary.startswith("No effect: XLA on cpu undoes the plan for `unrolled`: ")
         said = str(undone).replace("\n", " ")
         assert "A checkpoint in the body of a jax.lax.scan over the layers is not undone." in said
-        assert (
-            "plan.apply(f, in_branches=True), and plan.code(in_branches=True) for your source, put each checkpoint"
-            in said
-        )
+        assert "plan.apply(f) and plan.code() now put each checkpoint" in said
         assert f"→ {format_bytes(undone.in_branches.temporaries)}." in said
         assert undone.in_branches.temporaries < 0.7 * undone.before.temporaries
         assert undone.in_branches.flops > 1.02 * undone.before.flops

@@ -36,9 +36,8 @@ def test_a_function_that_takes_less_as_written_than_modelled(before, after, mode
     assert found.summary.startswith(start)
     assert not found.is_undone
     if not found.happened:
-        assert found.notes == (
-            "XLA computes some values again without being told to. With the plan it takes what the model says.",
-        )
+        said = "XLA computes some values again without being told to. With the plan it takes what the model says."
+        assert found.notes[0] == said
 
 
 def test_a_plan_that_xla_undoes_is_told_apart():
@@ -46,6 +45,22 @@ def test_a_plan_that_xla_undoes_is_told_apart():
     assert found.is_undone
     assert found.summary.startswith("No effect: XLA on cpu undoes the plan for `loss`: ")
     assert "undoes most of the plan" in verified(11.0, 10.2, (11.1, 4.5), "cpu").summary
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ((11.0, 4.6), ""),
+        ((23.0, 4.6), "XLA's peak is 23.0 GiB as written, against 11.0 GiB in the model."),
+        (
+            (4.0, 2.2),
+            "XLA's peak is 4.0 GiB as written, against 11.0 GiB in the model, and 2.2 GiB with the plan, against 4.5 GiB in the model.",
+        ),
+    ],
+)
+def test_peaks_far_from_the_model_are_named(found, said):
+    assert verified(*found, (11.0, 4.5)).differs == said
+    assert (said in verified(*found, (11.0, 4.5)).notes) == bool(said)
 
 
 def layer(x, w):

@@ -1,0 +1,255 @@
+"""Plans for a peak in XLA's bytes: planned with the model, compiled, and corrected until the compiled peak fits.
+
+XLA's peak and the model's differ, in both directions, and not by the same share for each plan. So the budget that the model gets is
+corrected by what was compiled, a few times, and the cheapest compiled plan that fits is taken.
+
+A smaller budget never gets a higher peak than a larger one, in whichever order they are asked for: what was returned for the budgets next
+to one limits what is returned for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import jax
+
+from jaxviz.analysis.budgets import least_size
+from jaxviz.features.remat.plan import RematPlan
+from jaxviz.features.remat.verify import Compiled, Verification, figures_of
+from jaxviz.ir.sharing import on_clearing
+from jaxviz.report.tables import counted, exactly, format_bytes
+
+if TYPE_CHECKING:
+    from jaxviz.features.remat.planning import Planning
+
+_ROUNDS = 5
+"""How many budgets of the model are tried in one way of writing the checkpoints; each compiles one plan."""
+_FULL = 0.95
+"""The share of its budget that a plan has to use for the correction to end."""
+_CLOSE = 0.01
+"""The share by which two budgets of the model have to differ for another one between them,"""
+_INSIDE = 0.1
+"""which is at least this share of their distance away from both."""
+_FOLLOWED = 0.25
+"""XLA undoes a plan if the peak falls by less than this share of what the model predicts."""
+_REMEMBERED = 64
+"""For how many functions the answers are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How the checkpoints of a plan are placed and written.
+
+    Args:
+      at_calls: whether they are around calls and in loops only, and not around the whole function.
+      in_branches: whether each one outside of a loop is in a branch that is always taken.
+    """
+
+    at_calls: bool
+    in_branches: bool
+
+
+_WAYS = tuple(_Way(at_calls, in_branches) for at_calls in (False, True) for in_branches in (False, True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What was returned for a budget: the model's budget and the way that lead to the plan, and its compiled peak."""
+
+    room: int
+    way: _Way
+    peak: int
+
+
+_answers: OrderedDict[str, dict[int, _Answer]] = OrderedDict()
+"""For each function, by a digest, the answers by budget: only numbers, so that no function and no array is kept."""
+on_clearing(_answers.clear)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Candidate:
+    """A plan that was compiled, and its figures."""
+
+    plan: RematPlan
+    figures: Compiled
+    room: int
+    way: _Way
+
+    @property
+    def peak(self) -> int:
+        return self.figures.peak_nbytes
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.plan.after.work, self.peak
+
+
+def within_compiled(planning: Planning, budget: int, done: Callable[[], None]) -> RematPlan:
+    """The plan with the least work among those compiled whose compiled peak fits.
+
+    Args:
+      planning: makes plans within budgets of the model.
+      budget: bytes.
+      done: is called after each compilation.
+
+    Raises:
+      ValueError: none fits; the message has the lowest compiled peak that was reached.
+      the errors of compiling.
+    """
+    correction = _Correction(planning, budget, done)
+    answers = _answers_of(planning)
+    above = min((b for b in answers if b >= budget), default=None)
+    below = max((b for b in answers if b < budget), default=None)
+    if above is not None and answers[above].peak <= budget:
+        correction.again(answers[above])
+    if not correction.fitting:
+        correction.correct()
+    lowest = answers[below].peak if below is not None else 0
+    if below is not None and not any(c.peak >= lowest for c in correction.fitting):
+        correction.again(answers[below])
+    best = min((c for c in correction.fitting if c.peak >= lowest), key=lambda c: c.rank, default=None)
+    if best is None:
+        raise ValueError(correction.failure)
+    answers[budget] = _Answer(best.room, best.way, best.peak)
+    return correction.plan(best)
+
+
+class _Correction:
+    """The search for one budget. See `within_compiled`."""
+
+    def __init__(self, planning: Planning, budget: int, done: Callable[[], None]):
+        self.planning = planning
+        self._search = planning.search
+        self.budget = budget
+        self.done = done
+        self.written = self._figures(planning.as_written, False)
+        self.candidates = [_Candidate(planning.as_written, self.written, 0, _WAYS[0])]
+        self._is_around_all = False
+        """Whether a plan had a checkpoint around the whole function."""
+
+    @property
+    def fitting(self) -> list[_Candidate]:
+        return [c for c in self.candidates if c.peak <= self.budget]
+
+    def again(self, answer: _Answer) -> None:
+        """Plans once more what was returned for another budget."""
+        if answer.room:
+            self._compiled(answer.room, answer.way)
+
+    def correct(self) -> None:
+        """Compiles plans until one fits, in one way after the other."""
+        for way in _WAYS:
+            if not self.fitting and (self._is_around_all or not way.at_calls):
+                self._correct(way)
+
+    def _correct(self, way: _Way) -> None:
+        """Compiles plans for several budgets of the model, each corrected by what the ones before came to."""
+        written = self._search.written.peak_nbytes
+        room: int | None = self._corrected(written, self.written.peak_nbytes)
+        peaks: dict[int, int] = {}
+        while room is not None and room not in peaks and len(peaks) < _ROUNDS:
+            is_last = len(peaks) == _ROUNDS - 1 and min(peaks.values()) > self.budget
+            try:
+                found = self._compiled(self.planning.lowest_peak(way.at_calls) if is_last else min(room, written), way)
+            except ValueError:
+                room = self.planning.lowest_peak(way.at_calls)
+                if room in peaks:
+                    return
+                found = self._compiled(room, way)
+            if found is None or self._is_undone(found):
+                return
+            peaks[found.room] = found.peak
+            room = self._next(peaks, found, written)
+
+    def _next(self, peaks: Mapping[int, int], found: _Candidate, highest: int) -> int | None:
+        """The next budget of the model; None if the compiled peak is close to the budget, or cannot come closer.
+
+        Args:
+          peaks: the compiled peaks so far by budgets of the model.
+          found: the last one.
+          highest: the highest budget that is of use.
+        """
+        fits = max((r for r, peak in peaks.items() if peak <= self.budget), default=None)
+        fails = min((r for r, peak in peaks.items() if peak > self.budget), default=None)
+        if fits is not None and (peaks[fits] >= _FULL * self.budget or fits >= highest):
+            return None
+        if fits is None or fails is None or fails < fits:
+            return self._corrected(found.room, found.peak)
+        if fails - fits < _CLOSE * fails:
+            return None
+        share = (self.budget - peaks[fits]) / max(peaks[fails] - peaks[fits], 1)
+        return int(fits + min(max(share, _INSIDE), 1 - _INSIDE) * (fails - fits))
+
+    def _corrected(self, room: int, peak: int) -> int:
+        """The budget of the model at which the compiled peak would fit, whether both change by the same share or by the same bytes."""
+        by_share = int(room * self.budget / max(peak, 1))
+        return min(by_share, room - (peak - self.budget)) if peak > self.budget else by_share
+
+    def _is_undone(self, found: _Candidate) -> bool:
+        """Whether XLA undoes a plan in the way it is written, so that no other budget of the model is of use."""
+        fall = found.plan.before.peak_nbytes - found.plan.peak_nbytes
+        is_enough = self.written.peak_nbytes - found.peak >= _FOLLOWED * fall
+        return not found.way.in_branches and not is_enough and found.peak > self.budget
+
+    def _compiled(self, room: int, way: _Way) -> _Candidate | None:
+        """The plan for a budget of the model, compiled; None if this way makes no difference to it.
+
+        Raises:
+          ValueError: the model has no such plan.
+        """
+        plan = self.planning.within_memory(room, way.at_calls)
+        is_around_all = self._search.whole in plan.regions
+        self._is_around_all |= is_around_all
+        if way.in_branches and (is_around_all or not self._search.is_unrolled(plan.regions)):
+            return None
+        found = _Candidate(plan, self._figures(plan, way.in_branches), room, way)
+        self.candidates.append(found)
+        return found
+
+    def _figures(self, plan: RematPlan, in_branches: bool) -> Compiled:
+        before = len(self._search.compiled)
+        found = figures_of(self._search, plan.program, in_branches)
+        if len(self._search.compiled) > before:
+            self.done()
+        return found
+
+    @property
+    def failure(self) -> str:
+        least, written = min(c.peak for c in self.candidates), self.written.peak_nbytes
+        to_type = f'. Write memory="{least_size(least, written)}"' if least < written else ""
+        return (
+            f"no plan was found for {self.planning.call.name} whose compiled peak fits in {exactly(self.budget)}: the lowest of "
+            f"{counted(len(self.candidates), 'compiled program')} is {exactly(least)}; as written it is {exactly(written)}{to_type}"
+        )
+
+    def plan(self, chosen: _Candidate) -> RematPlan:
+        """The report of a plan, with XLA's figures."""
+        plan, in_branches = chosen.plan, chosen.way.in_branches
+        found = Verification(
+            plan.function, jax.default_backend(), self.written, chosen.figures, (plan.before, plan.after)
+        )
+        if found.differs:
+            # What the branches hold is not in the model of the plan.
+            found = replace(found, beside=self._search.modelled(None if in_branches else plan.trial).beside())
+        notes = *plan.notes, *filter(None, [found.differs])
+        bound = f"compiled peak within {format_bytes(self.budget)}"
+        return replace(plan, bound=bound, notes=notes, compiled=(self.written, chosen.figures), in_branches=in_branches)
+
+
+def _answers_of(planning: Planning) -> dict[int, _Answer]:
+    """The answers for the same function, of the same types, on this backend."""
+    search = planning.search
+    told = (
+        str(search.derivation.primal), search.derivation.nonzeros, search.derivation.placed, jax.default_backend(),
+        search.recompute_collectives, search.offload, search.step is not None and str(search.step.traced),
+    )  # fmt: skip
+    key = hashlib.blake2b(repr(told).encode()).hexdigest()
+    found = _answers.setdefault(key, {})
+    _answers.move_to_end(key)
+    while len(_answers) > _REMEMBERED:
+        _answers.popitem(last=False)
+    return found

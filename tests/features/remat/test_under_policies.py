@@ -1,0 +1,114 @@
+"""JAX's policies as plans: no plan is beaten by one, and no drawn policy lies below the line of plans."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from short_runs import short
+from test_diff import module  # noqa: F401
+
+import jaxviz
+from benchmarks.remat_programs import SMALL
+from jaxviz.derivation import derive
+from jaxviz.features.remat.forms import lowest_peaks
+from jaxviz.features.remat.graph import Point, best_trades
+from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.set_policy import derive_under, setting
+
+POLICIES = ("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable")
+SOURCE = """
+import jax
+import jax.numpy as jnp
+
+def block(w, x):
+    return jnp.tanh(jnp.sin(x @ w) @ w)
+
+def loss(w, x):
+    x = {block}(w, {block}(w, x))
+    return jnp.sum(jnp.exp(jnp.cos(x) @ w))
+"""
+ARGS = jnp.full((64, 64), 0.1), jnp.ones((512, 64))
+
+
+@pytest.mark.parametrize("place", ["loss", "block"])
+def test_a_policy_that_no_plan_beats_is_the_plan(module, place, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    own = module(SOURCE.format(block="block" if place == "loss" else "jax.checkpoint(block)"))
+    search = Search(derive(own.loss, *ARGS), False)
+    around = lambda t: search.whole not in t.form.regions if place == "block" else search.whole in t.form.regions
+    trial = next(t for t in search.under_policies if t.form.policy == POLICIES[0] and around(t))
+    theirs = jax.checkpoint_policies.dots_saveable
+    if place == "loss":
+        written = jax.checkpoint(own.loss, policy=theirs)
+        plan = jaxviz.plan_remat(own.loss, *ARGS, memory=trial.trade.peak_nbytes)
+        assert plan.policy == POLICIES[0]
+        assert "a checkpoint around loss with the policy dots_saveable, saving 5 values" in plan.summary
+        assert (
+            "+@partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)\n def loss(w, x):" in plan.code()
+        )
+        for got, wanted in zip(jax.grad(plan.apply(own.loss))(*ARGS), jax.grad(own.loss)(*ARGS), strict=True):
+            assert jnp.allclose(got, wanted)
+    else:
+        written = module(
+            SOURCE.format(block="jax.checkpoint(block, policy=jax.checkpoint_policies.dots_saveable)")
+        ).loss
+    measured = search.measured(derive(written, *ARGS))
+    assert (trial.trade.peak_nbytes, trial.trade.nbytes, trial.trade.flops) == (
+        measured.peak_nbytes, measured.nbytes, trial.trade.flops,
+    )  # fmt: skip
+
+
+def block(w, x):
+    return jnp.tanh(jnp.sin(x @ w) @ w)
+
+
+def with_head(w, x, block=block):
+    x = block(w, block(w, x))
+    return jnp.sum(jnp.exp(jnp.cos(x) @ w))
+
+
+def small(name):
+    if name == "head":
+        return with_head, ARGS
+    case = SMALL[name]()
+    return case.plain, case.args
+
+
+TEN = ["head", "transformer, unrolled", "transformer, scanned", "MoE transformer, unrolled", "diffusion step", "U-Net", "RNN",
+       "neural ODE", "MD rollout", "GNN"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", short(TEN, ["head"]))
+def test_no_policy_lies_below_the_line_of_plans(name):
+    f, args = small(name)
+    found = jaxviz.compare_policies(f, *args, policies=POLICIES)
+    front = found.best_plans
+    assert front
+    assert front == lowest_peaks(front)
+    search = Search(derive(f, *args), False)
+    for o in found.outcomes:
+        theirs = search.measured(derive_under(search.derivation, setting(o.name)))
+        assert min(t.work for t in front if t.peak_nbytes <= theirs.peak_nbytes) <= theirs.work
+        plan = jaxviz.plan_remat(f, *args, memory=theirs.peak_nbytes)
+        assert plan.peak_nbytes <= theirs.peak_nbytes
+        assert plan.flops <= theirs.flops
+
+
+def test_a_policy_with_names_is_on_the_line_where_it_is_best():
+    none = jax.checkpoint_policies.save_only_these_names()
+    found = jaxviz.compare_policies(partial(with_head, block=jax.checkpoint(block)), *ARGS, policies=(none, *POLICIES))
+    line = best_trades({*found.points, *(p.point for p in found.plans if p is not None)})
+    assert all(any(q.nbytes <= p.nbytes and q.flops <= p.flops for q in line) for p in found.points)
+    assert Point(found.without.nbytes, 0) in found.points
+
+
+@pytest.mark.sweep
+def test_values_that_are_cheap_to_recompute_are_saved_for_the_peak():
+    case = SMALL["transformer, unrolled"]()
+    theirs = Search(derive(case.variants["save_qkv_proj"], *case.args), False).written
+    search = Search(derive(case.plain, *case.args), False)
+    lowest = min(t.trade.peak_nbytes for t in map(search.trial, (f for r in search.sets for f in search.path(r))))
+    assert lowest > theirs.peak_nbytes
+    found = search.fastest(lambda t: theirs.peak_nbytes - t.peak_nbytes)
+    assert found.trade.work <= theirs.work
