@@ -142,7 +142,7 @@ def test_a_setting_is_worked_out_when_it_is_asked_for(explorer):
     assert tried["asked"] == 3
     assert "is not the key" in tried["failed"]["nonsense"]
     assert drawn["key"] == written["key"] == key
-    assert "jax.checkpoint(loss" in written["text"]
+    assert "+@partial(jax.checkpoint, policy=SAVED)" in written["text"]
     most = lambda step: sum(n for n, _, born, last, *_ in drawn["buffers"] if born <= step <= last)
     assert max(map(most, range(len(drawn["what"])))) == tried["trades"][key][0]
     assert tried["plan"] is None
