@@ -86,7 +86,7 @@ test("fifty explorers in one page are independent, and leave nothing behind", ()
   expect(document.querySelectorAll("style").length).toBeLessThan(all.length);
   for (const { stop } of all) stop();
   expect(all.map(({ model }) => model.count())).toEqual(all.map(() => 0));
-});
+}, 30_000);
 
 test("the top bar shows the device, and why", () => {
   const [devices] = show().find("devices");
