@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from jaxviz.ir import compat
+from jaxviz.ir.alone import inside
 from jaxviz.ir.usage import say_what_to_write
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,7 +32,8 @@ def api_boundary(fun: F) -> F:
     @functools.wraps(fun)
     def bounded(*args: Any, **kwargs: Any) -> Any:
         try:
-            return fun(*args, **kwargs)
+            with inside():
+                return fun(*args, **kwargs)
         except Exception as error:
             if isinstance(error, TypeError):
                 say_what_to_write(error, fun, args, kwargs)

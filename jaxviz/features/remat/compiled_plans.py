@@ -67,7 +67,7 @@ class _Answer:
 
 _answers: OrderedDict[str, dict[int, _Answer]] = OrderedDict()
 """For each function, by a digest, the answers by budget: only numbers, so that no function and no array is kept."""
-on_clearing(_answers.clear)
+on_clearing(lambda: _answers.clear())
 
 
 @dataclass(frozen=True, eq=False, slots=True)

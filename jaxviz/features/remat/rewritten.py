@@ -1,7 +1,8 @@
 """Derives a function again as it would be with edited files, to measure what an edit does before its figures are shown.
 
 The edit is in place only while the function is traced: the code of the user's functions is replaced for that time, and what the module does
-when it is imported is done again only for the statements that the edit changes. JAX's caches keep such a trace apart (`compat.traced_apart`).
+when it is imported is done again only for the statements that the edit changes. JAX's caches keep such a trace apart (`compat.traced_apart`), and
+calls of jaxviz in other threads wait (`jaxviz.ir.alone`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import gc
 import linecache
 import sys
 import threading
+import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,10 +26,12 @@ from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import Function, first_line, is_checkpoint
 from jaxviz.ir import compat
+from jaxviz.ir.alone import BusyError, alone
 from jaxviz.ir.origin import file_label
 
 Code = types.CodeType
-_SWAPPING = threading.RLock()
+_PATIENCE = 5.0
+"""How many seconds at most an edit stays in place because another thread runs it."""
 _NEAR = 0.02
 """The share by which figures may differ from those expected."""
 
@@ -86,7 +90,11 @@ def derived_with(derivation: Derivation, files: Mapping[str, str]) -> Derivation
     """
     if derivation.called is None and derivation.step is None:
         raise UnmeasuredError("the function was given as a program")
-    with _SWAPPING, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(alone())
+        except BusyError:
+            raise UnmeasuredError("another thread is using jaxviz") from None
         stack.enter_context(compat.traced_apart())
         replaced: dict[int, Any] = {}
         for file, text in files.items():
@@ -133,6 +141,7 @@ def _in_place(file: str, text: str) -> Iterator[dict[int, Any]]:
                     _decorate(f, decorators, file, here, undo, replaced)
         yield replaced
     finally:
+        _wait_for_others({id(code) for code in pairs.values()})
         for step in reversed(undo):
             step()
 
@@ -144,6 +153,21 @@ def _functions_of(file: str) -> list[types.FunctionType]:
     methods = [m for c in named if isinstance(c, type) for m in vars(c).values()]
     found = [x for some in (gc.get_objects(), named, methods) for x in some if type(x) is types.FunctionType]
     return list({id(f): f for f in found if f.__code__.co_filename == file}.values())
+
+
+def _wait_for_others(edited: Collection[int]) -> None:
+    """Waits until no other thread runs edited code, whose names are about to go."""
+    me, until = threading.get_ident(), time.monotonic() + _PATIENCE
+    while time.monotonic() < until and any(t != me and _runs(f, edited) for t, f in sys._current_frames().items()):
+        time.sleep(0.005)
+
+
+def _runs(frame: types.FrameType | None, codes: Collection[int]) -> bool:
+    while frame is not None:
+        if id(frame.f_code) in codes:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _paired(old: Code, new: Code) -> dict[Code, Code]:
