@@ -43,6 +43,7 @@ _BY_HAND = Way("", None, ())
 
 
 _RAISES = "The changes that could be written in your source would raise the peak."
+_IN_VAIN = "The changes that could be written in your source would lower the peak by less than 1 %."
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,12 @@ def write_plan(
         made, best = _written_with(search, trial, call, limits, in_branches, ways)
         if made.is_as_planned or best is None or not ways.go_on(best.form.regions):
             break
-    is_higher = made.trade is not None and made.trade.peak_nbytes > search.written.peak_nbytes
-    if made.files and (is_higher or made.fails):
-        why = _RAISES if is_higher else made.failed
+    written, found = search.written, made.trade
+    is_higher = found is not None and found.peak_nbytes > written.peak_nbytes
+    lowers = lambda t: t.peak_nbytes <= 0.99 * written.peak_nbytes
+    is_in_vain = found is not None and limits == Limits() and lowers(trial.trade) and not lowers(found)
+    if made.files and (is_higher or made.fails or is_in_vain):
+        why = _RAISES if is_higher else _IN_VAIN if is_in_vain else made.failed
         return Written(_comments([_not_written(call.name, trial.trade, search), why]), None)
     return replace(made, trial=best)
 
