@@ -10,6 +10,7 @@ from benchmarks import (
     explorer,
     first_report,
     loops,
+    memory,
     nans,
     probes,
     remat,
@@ -30,3 +31,4 @@ crossings.main(quick=quick)
 reports.main(quick=quick)
 compiled_memory.main(quick=quick)
 compile_cost.main(quick=quick)
+memory.main(quick=quick)
