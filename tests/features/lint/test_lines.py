@@ -3,6 +3,7 @@
 import gc
 import linecache
 import re
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +69,12 @@ PROGRAMS = {
 }
 
 
+@cache
+def linted(name):
+    f, args = PROGRAMS[name]()
+    return tuple(jaxviz.lint(f, *args))
+
+
 def line_of(advice):
     return linecache.getline(advice.location.file, advice.location.line)
 
@@ -75,8 +82,7 @@ def line_of(advice):
 @pytest.mark.large
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_line_has_what_is_named(name):
-    f, args = PROGRAMS[name]()
-    found = list(jaxviz.lint(f, *args))
+    found = linted(name)
     assert {"layer-checkpoint", "cheap-recompute"} <= {a.rule for a in found}
     for advice in found:
         named = re.findall(r"`([^`]+)`", re.sub("write `[^`]+` (for|above)", "", advice.fix))
@@ -97,15 +103,13 @@ def test_the_line_has_what_is_named(name):
     ],
 )  # fmt: skip
 def test_a_layer_is_checkpointed_where_it_is_called(name, line, new):
-    f, args = PROGRAMS[name]()
-    (advice,) = (a for a in jaxviz.lint(f, *args) if a.rule == "layer-checkpoint")
+    (advice,) = (a for a in linted(name) if a.rule == "layer-checkpoint")
     assert line in line_of(advice)
     assert new in advice.fix
 
 
 @pytest.mark.large
 def test_what_a_library_computes_for_an_expression_is_wrapped_as_a_whole():
-    f, args = PROGRAMS["flax"]()
-    fixes = {line_of(a).strip(): a.fix for a in jaxviz.lint(f, *args) if a.rule == "cheap-recompute"}
+    fixes = {line_of(a).strip(): a.fix for a in linted("flax") if a.rule == "cheap-recompute"}
     assert "`nn.LayerNorm()(x)`" in fixes["h = nn.LayerNorm()(x)"]
     assert "flax.linen.remat" in fixes["h = nn.LayerNorm()(x)"]
