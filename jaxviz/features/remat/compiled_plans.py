@@ -9,6 +9,7 @@ to one limits what is returned for it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -141,10 +142,15 @@ class _Correction:
             self._compiled(answer.room, answer.way)
 
     def correct(self) -> None:
-        """Compiles plans until one fits, in one way after the other."""
-        for way in _WAYS:
-            if not self.fitting and (self._is_around_all or not way.at_calls):
-                self._correct(way)
+        """Compiles plans until one fits, in one way after the other; in the end those with the lowest peak of the model."""
+        for attempt in (self._correct, self._leanest):
+            for way in _WAYS:
+                if not self.fitting and (self._is_around_all or not way.at_calls):
+                    attempt(way)
+
+    def _leanest(self, way: _Way) -> None:
+        with contextlib.suppress(ValueError):
+            self._compiled(self.planning.lowest_peak(way.at_calls), way)
 
     def _correct(self, way: _Way) -> None:
         """Compiles plans for several budgets of the model, each corrected by what the ones before came to."""

@@ -152,6 +152,8 @@ def imported(tmp_path, monkeypatch):
 )
 def test_what_is_written_has_the_figures_that_it_says(name, imported, tmp_path):
     library, source, arguments, line = PROGRAMS[name]
+    for needed in {"flax", "equinox"}.intersection((library + source).replace(".", " ").split()):
+        pytest.importorskip(needed)  # the newest JAX is tested without libraries
     own = imported(library, source)
     args = arguments(own)
     with LibrarysFile(own.library.__file__):
