@@ -78,7 +78,12 @@ def _way(region: Region, spot: Spot, code: Any) -> Way | None:
         return in_library(library, code, frames[by], call)
     callee = without_checkpoint(call.func)
     plain = isinstance(callee, ast.Name) or last_name(callee) == code.co_name
-    return _wrapped(frames[by], callee, "{policy})", call) if plain and by == level - 1 else None
+    if not plain or by != level - 1:
+        return None
+    # What JAX would trace, and Python may branch on.
+    fixed = [str(i) for i, a in enumerate(call.args) if isinstance(a, ast.Constant) and isinstance(a.value, bool | str)]
+    static = f", static_argnums=({', '.join(fixed)},)" if fixed else ""
+    return _wrapped(frames[by], callee, f"{static}{{policy}})", call)
 
 
 def _wrapped(frame: Frame, node: ast.expr, after: str, call: ast.Call) -> Way:

@@ -99,6 +99,16 @@ class Layer(eqx.Module):
 def loss(ws, x):
     return jnp.mean(library.fold(Layer, ws, x) ** 2)
 """, lambda m: (jnp.stack([W] * 6), X), "@partial(eqx.filter_checkpoint, prevent_cse=False"),
+    "an argument that Python branches on": ("", """
+def block(w, x, is_training):
+    h = jnp.tanh(x @ w)
+    return x + jnp.sin(h * h) * jnp.cos(h) if is_training else x
+
+def loss(w, x):
+    for _ in range(6):
+        x = block(w, x, True)
+    return jnp.mean(x ** 2)
+""", lambda m: (W, X), "jax.checkpoint(block, static_argnums=(2,)"),
     "a function that was defined in another one": ("", """
 def make():
     def loss(w, x):
