@@ -1173,13 +1173,6 @@ FAULTS: tuple[Fault, ...] = (
         "tests/features/remat/test_under_policies.py",
     ),
     Fault(
-        "calls are counted where it is not certain that they are calls",
-        "jaxviz/features/explorer/boxes.py",
-        "times = count if _are_certain(nodes) else 1",
-        "times = count",
-        "tests/features/explorer/test_counts.py",
-    ),
-    Fault(
         "a transposed value has memory of its own",
         "jaxviz/features/memory/model.py",
         '_FREE = frozenset(("broadcast_in_dim", "iota", "transpose"))',

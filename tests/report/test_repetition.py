@@ -82,7 +82,7 @@ def test_the_rows_of_a_checkpoint_around_all_layers_are_the_largest():
 
 @pytest.mark.slow
 @pytest.mark.values
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.sweep] * (n == "donation")) for n in COMPILED])
 def test_layers_make_a_report_of_what_is_compiled_no_longer(name):
     assert_no_longer(COMPILED[name](FEW), COMPILED[name](8))
 

@@ -33,7 +33,9 @@ Code = types.CodeType
 _PATIENCE = 5.0
 """How many seconds at most an edit stays in place because another thread runs it."""
 _NEAR = 0.02
-"""The share by which figures may differ from those expected."""
+"""The share of the peak by which the residuals may differ from those expected,"""
+_HIGHER = 0.15
+"""and the share by which the peak may be higher. A checkpoint in another place has other residuals, or recomputes everything at once."""
 
 
 class UnmeasuredError(Exception):
@@ -58,8 +60,10 @@ class Obtained:
         """Whether the figures are as expected, as far as they could be measured."""
         if self.trade is None:
             return not self.raises
-        peaks, residuals = (abs(getattr(self.trade, w) - getattr(expected, w)) for w in ("peak_nbytes", "nbytes"))
-        return bool(max(peaks, residuals) <= _NEAR * max(expected.peak_nbytes, 1))
+        residuals = abs(self.trade.nbytes - expected.nbytes)
+        # The model does not see through a jitted function in a checkpoint, which may hold a value longer.
+        is_low = self.trade.peak_nbytes <= (1 + _HIGHER) * expected.peak_nbytes
+        return residuals <= _NEAR * max(expected.peak_nbytes, 1) and is_low
 
 
 def obtained(search: Search, files: Mapping[str, str]) -> Obtained:

@@ -182,6 +182,31 @@ def test_what_is_written_has_the_figures_that_it_says(name, imported, tmp_path):
         assert jnp.allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+JITTED = """
+@jax.jit
+def block(w, x):
+    h = jnp.tanh(x @ w)
+    return x + jnp.sin(h * h) * jnp.cos(h)
+
+def loss(w, x):
+    for _ in range(6):
+        x = block(w, x)
+    return jnp.mean(x ** 2)
+"""
+
+
+def test_a_function_that_jax_has_traced_is_traced_again(imported):
+    own = imported("", JITTED)
+    jax.jit(jax.grad(own.loss))(W, X)
+    written = jaxviz.plan_remat(own.loss, W, X, work="10%").written
+    (text,) = written.files.values()
+    assert "checkpoint_name(" in text
+    path = Path(own.__file__)
+    path.with_name(f"edited_{path.name}").write_text(text)
+    edited = importlib.import_module(f"edited_{path.stem}")
+    assert jaxviz.residuals(edited.loss, W, X).saved.nbytes == written.trade.saved_nbytes
+
+
 def test_measuring_leaves_everything_as_it_was(imported):
     library, source, arguments, _ = PROGRAMS["a function of a library"]
     own = imported(library, source)
