@@ -191,7 +191,8 @@ def _written_with(
         said = _put_in_branches(around) if in_branches else []
         return _write(search, call, trial.trade, around, [], said, given=trial.form.policy), trial
     notes = [found.why_not(region) for region in elsewhere]
-    sets: list[tuple[Region, ...]] = [trial.form.regions]
+    # One of several checkpoints may be enough, where nothing in them can be named and so all is recomputed.
+    sets = list(dict.fromkeys([trial.form.regions, *((r,) for r in trial.form.regions)]))
     if elsewhere:
         ways |= {r: found.of(r) for r in search.regions}
         sets = search.sets_of([r for r in search.regions if ways[r]])

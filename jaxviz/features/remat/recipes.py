@@ -7,6 +7,7 @@ Whether one of them does what it should is measured before it is shown; see `rew
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import sys
 import types
@@ -66,8 +67,9 @@ def _decorated(code: Any, in_loop: bool) -> Iterator[Way]:
         at, indent = (first_line(node), 0), " " * node.col_offset
         put = lambda text: Edit(file, at, at, f"{indent}{text}\n")
         merging = ", prevent_cse=False" * in_loop
-        with_policy = put(f"@partial({checkpoint}{merging}{{policy}})")
-        yield Way(file, code, (with_policy,), None if in_loop else (put(f"@{checkpoint}"),), imports=imports)
+        options = f"{_static_flags(code, library_of(code))}{merging}"
+        with_policy = put(f"@partial({checkpoint}{options}{{policy}})")
+        yield Way(file, code, (with_policy,), None if options else (put(f"@{checkpoint}"),), imports=imports)
 
 
 def _around_given(code: Any, frames: Sequence[Frame], in_loop: bool) -> Iterator[Way]:
@@ -106,17 +108,27 @@ def _replaced(code: Any, frames: Sequence[Frame]) -> Way | None:
     if caller is None or not module or "<locals>" in path:
         return None
     file, library = caller.co_filename, library_of(code)
-    holders = _holders(class_of(code), module, path[0]) if library == "flax.linen" else [module]
-    spelled = [_spelled(m, globals_of(caller)) for m in holders]
-    if None in spelled:
+    if module.partition(".")[0] == library.partition(".")[0]:  # a layer of Flax itself is everybody's
         return None
-    imports = {s[0]: s for s in spelled if s is not None}
-    what = path[:1] if library == "flax.linen" else path
-    targets = [".".join((name, *what)) for name in imports]
+    spelled = _spelled(module, globals_of(caller))
+    if spelled is None:
+        return None
+    target = ".".join((spelled[0], *path))
     checkpoint, needed = _checkpoint_of(library, file)
     at = (after_imports(file, caller.co_firstlineno), 0)
-    text = f"{' = '.join(targets)} = {checkpoint}({targets[0]}{{policy}})\n"
-    return Way(file, caller, (Edit(file, at, at, text),), imports=(*imports.values(), *needed))
+    text = f"{target} = {checkpoint}({target}{_static_flags(code, library)}{{policy}})\n"
+    return Way(file, caller, (Edit(file, at, at, text),), imports=(spelled, *needed))
+
+
+def _static_flags(code: types.CodeType, library: str) -> str:
+    """`, static_argnums=(2,)` for parameters such as `train=True`, which Python branches on; '' if there are none, or the library sees to it."""
+    if library == "equinox":
+        return ""
+    function = next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)
+    defaults = function.__defaults__ if function is not None and function.__defaults__ else ()
+    first = code.co_argcount - len(defaults)
+    flags = [str(first + i) for i, value in enumerate(defaults) if isinstance(value, bool)]
+    return f", static_argnums=({', '.join(flags)},)" if flags else ""
 
 
 def _checkpoint_of(library: str, file: str) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -128,26 +140,6 @@ def _checkpoint_of(library: str, file: str) -> tuple[str, tuple[tuple[str, str],
     package, _, name = library.rpartition(".")
     line = f"from {package} import {name}" if package else f"import {name}"
     return f"{alias or name}.{made.removeprefix(f'{library}.')}", () if alias else ((name, line),)
-
-
-def _holders(cls: Any, module: str, name: str) -> list[str]:
-    """The modules of a library that create objects of a class by a name of their own; the one that defines it first."""
-    package = module.partition(".")[0]
-    others = [
-        m.__name__
-        for m in [*sys.modules.values()]
-        if isinstance(m, types.ModuleType) and m.__name__.partition(".")[0] == package and m.__name__ != module
-        if vars(m).get(name) is cls and _reads(m, name)
-    ]
-    return [module, *others]
-
-
-def _reads(module: types.ModuleType, name: str) -> bool:
-    """Whether a function of a module reads one of its global names."""
-    own = [x for x in vars(module).values() if getattr(x, "__module__", None) == module.__name__]
-    functions = [*own, *(m for c in own if isinstance(c, type) for m in vars(c).values())]
-    codes = [getattr(getattr(f, "__wrapped__", f), "__code__", None) for f in functions]
-    return any(name in set(code.co_names) for code in codes if isinstance(code, types.CodeType))
 
 
 def _spelled(module: str, names: dict[str, Any]) -> tuple[str, str] | None:

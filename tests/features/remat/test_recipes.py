@@ -82,7 +82,7 @@ MODEL = library.Model()
 
 def loss(params, x):
     return jnp.mean(MODEL.apply(params, x) ** 2)
-""", lambda m: (m.MODEL.init(jax.random.key(0), X), X), "\nlibrary.Block = linen.remat(library.Block"),
+""", lambda m: (m.MODEL.init(jax.random.key(0), X), X), "\nlibrary.Block.__call__ = linen.remat(library.Block.__call__"),
     "an Equinox module of a library": (EQUINOX, """
 def loss(layers, x):
     return jnp.mean(library.fold(layers, x) ** 2)
