@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 _PATIENCE = 30.0
-"""How many seconds a thread waits until it is alone."""
+"""How many seconds a thread waits until it is alone, or until another one no longer is."""
 
 
 class BusyError(Exception):
@@ -40,7 +40,8 @@ def inside() -> Iterator[None]:
     """A call of a public function."""
     threads, me = _threads, threading.get_ident()
     with threads.changed:
-        threads.changed.wait_for(lambda: threads.may_enter(me))
+        # Not for ever: what is traced alone may itself wait for a thread that calls jaxviz.
+        threads.changed.wait_for(lambda: threads.may_enter(me), _PATIENCE)
         threads.inside[me] += 1
     try:
         yield
@@ -81,12 +82,9 @@ def alone() -> Iterator[None]:
 
 
 def _forked() -> None:
-    """A forked process has only the thread that forked it."""
+    """A forked process has only the thread that forked it, which is in no call that others wait for."""
     global _threads
-    before, me = _threads, threading.get_ident()
     _threads = _Threads()
-    if before.inside[me]:
-        _threads.inside[me] = before.inside[me]
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -84,7 +84,7 @@ def _decorated(code: Any, numbers: tuple[int, ...]) -> Way | None:
     node = definition_of(file, code.co_firstlineno, code.co_name)
     if not isinstance(node, Function) or isinstance(node, ast.AsyncFunctionDef):
         return None
-    if not all(_is_jit(d) for d in node.decorator_list):
+    if not all(is_jit(d) for d in node.decorator_list):
         return None
     line = node.lineno  # the line of `def`, below any decorators
     indent = " " * node.col_offset
@@ -135,7 +135,7 @@ def _is_hashable(x: Any) -> bool:
     return True
 
 
-def _is_jit(decorator: ast.expr) -> bool:
+def is_jit(decorator: ast.expr) -> bool:
     """Whether a decorator is `jax.jit` or `partial(jax.jit, …)`, under which a checkpoint does the same."""
     if isinstance(decorator, ast.Call):
         inner = decorator.args[0] if last_name(decorator.func) == "partial" and decorator.args else decorator.func

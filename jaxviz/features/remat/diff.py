@@ -24,7 +24,7 @@ from jaxviz.features.remat.names import Names, names_there
 from jaxviz.features.remat.offload import offloads
 from jaxviz.features.remat.recipes import option_of
 from jaxviz.features.remat.regions import Region
-from jaxviz.features.remat.rewritten import Obtained, obtained
+from jaxviz.features.remat.rewritten import Measured, measured_with
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import source_line
 from jaxviz.features.remat.under_policies import NOTHING
@@ -420,7 +420,7 @@ def _write(
     diffs = {file: diff for file, text in texts.items() if (diff := unified(file, text))}
     notes += filter(None, (encoding_note(file, diff) for file, diff in diffs.items()))
     is_by_hand = is_by_hand or _BY_HAND in used
-    found = obtained(search, texts) if diffs and not is_by_hand else Obtained(trade)
+    found = measured_with(search, texts) if diffs and not is_by_hand else Measured(trade)
     lines = [_comes_to(call.name, found.trade, search) if found.trade is not None else found.failed, *notes]
     if is_plan and not diffs and not is_by_hand:
         lines.append("The function stays as written: no change that can be written comes closer to the plan.")

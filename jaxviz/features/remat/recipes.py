@@ -105,7 +105,7 @@ def _replaced(code: Any, frames: Sequence[Frame]) -> Way | None:
     names = globals_of(code)
     module = names.get("__name__", "")
     path = str(code.co_qualname).split(".")
-    if caller is None or not module or "<locals>" in path:
+    if caller is None or not module or not all(map(str.isidentifier, path)):
         return None
     file, library = caller.co_filename, library_of(code)
     if module.partition(".")[0] == library.partition(".")[0]:  # a layer of Flax itself is everybody's

@@ -1,41 +1,60 @@
 """Derives a function again as it would be with edited files, to measure what an edit does before its figures are shown.
 
-The edit is in place only while the function is traced: the code of the user's functions is replaced for that time, and what the module does
-when it is imported is done again only for the statements that the edit changes. JAX's caches keep such a trace apart (`compat.traced_apart`), and
-calls of jaxviz in other threads wait (`jaxviz.ir.alone`).
+The edit is in place only while the function is traced: the code of the user's functions is replaced for that time, and of what the module does
+when it is imported only the statements that the edit changes are run again. JAX's caches keep such a trace apart (`compat.traced_apart`), and
+calls of jaxviz in other threads wait (`jaxviz.ir.alone`). Other threads of the user's that call these functions in that moment run them with the
+edit, which changes no value.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import contextlib
+import functools
 import gc
+import inspect
 import linecache
+import operator
 import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from jaxviz.analysis.grouping import grouped
 from jaxviz.derivation import Derivation
+from jaxviz.features.remat.definition import is_jit
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.source import Function, first_line, is_checkpoint
+from jaxviz.features.remat.source import (
+    Function,
+    checkpoint_decorator,
+    first_line,
+    is_checkpoint,
+    last_name,
+    namespaces_of,
+)
 from jaxviz.ir import compat
 from jaxviz.ir.alone import BusyError, alone
 from jaxviz.ir.origin import file_label
 
 Code = types.CodeType
+Place = tuple[str, int]
+"""The qualified name of some code, and the line on which it begins."""
+
 _PATIENCE = 5.0
-"""How many seconds at most an edit stays in place because another thread runs it."""
+"""How many seconds at most the names of an edit stay because another thread runs edited code."""
 _NEAR = 0.02
 """The share of the peak by which the residuals may differ from those expected,"""
 _HIGHER = 0.15
 """and the share by which the peak may be higher. A checkpoint in another place has other residuals, or recomputes everything at once."""
+_FUTURE = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
+_MISSING = object()
 
 
 class UnmeasuredError(Exception):
@@ -43,7 +62,7 @@ class UnmeasuredError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Obtained:
+class Measured:
     """What an edit of the source comes to.
 
     Args:
@@ -66,7 +85,7 @@ class Obtained:
         return residuals <= _NEAR * max(expected.peak_nbytes, 1) and is_low
 
 
-def obtained(search: Search, files: Mapping[str, str]) -> Obtained:
+def measured_with(search: Search, files: Mapping[str, str]) -> Measured:
     """The figures of a function with some files as edited.
 
     Args:
@@ -74,11 +93,12 @@ def obtained(search: Search, files: Mapping[str, str]) -> Obtained:
       files: each changed file with its new text.
     """
     try:
-        return Obtained(search.measured(derived_with(search.derivation, files), is_final=True))
+        derivation = derived_with(search.derivation, files)
     except UnmeasuredError as error:
-        return Obtained(None, f"The figures with these changes were not measured: {error}.")
+        return Measured(None, f"The figures with these changes were not measured: {error}.")
     except Exception as error:
-        return Obtained(None, f"With these changes the function fails: {type(error).__name__}: {error}", raises=True)
+        return Measured(None, f"With these changes the function fails: {type(error).__name__}: {error}", raises=True)
+    return Measured(search.measured(derivation, is_final=True))
 
 
 def derived_with(derivation: Derivation, files: Mapping[str, str]) -> Derivation:
@@ -97,163 +117,269 @@ def derived_with(derivation: Derivation, files: Mapping[str, str]) -> Derivation
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(alone())
+            edits = [stack.enter_context(_Edit(file, text)) for file, text in files.items()]
         except BusyError:
             raise UnmeasuredError("another thread is using jaxviz") from None
-        stack.enter_context(compat.traced_apart())
-        replaced: dict[int, Any] = {}
-        for file, text in files.items():
-            replaced |= stack.enter_context(_in_place(file, text))
+        except UnmeasuredError:
+            raise
+        except Exception as error:
+            raise UnmeasuredError(f"they could not be put in place ({type(error).__name__}: {error})") from error
+        instead: dict[int, Any] = {}
+        for edit in edits:
+            instead |= edit.instead
         plain = lambda f: getattr(f, "__wrapped__", None)
-        return derivation.again(lambda f: replaced.get(id(f), replaced.get(id(plain(f)), f)))
+        with compat.traced_apart():
+            derived = derivation.again(lambda f: instead.get(id(f), instead.get(id(plain(f)), f)))
+            _ = derived.linearized  # by rules that may run the user's functions, too
+        return derived
 
 
-@contextlib.contextmanager
-def _in_place(file: str, text: str) -> Iterator[dict[int, Any]]:
-    """Puts an edited file in place of the one that was imported, and yields the module's new objects by the `id` of those that they replace.
+class _Edit:
+    """An edited file in place of the one that was imported, until it is left.
 
     Args:
       file: its name.
       text: its new text.
     """
-    old_text = "".join(linecache.getlines(file))
-    old_tree, new_tree = ast.parse(old_text), ast.parse(text)
-    pairs = _paired(compile(old_text, file, "exec", dont_inherit=True), compile(text, file, "exec", dont_inherit=True))
-    here = _functions_of(file)
-    if not here:
-        raise UnmeasuredError(f"no function of {file_label(file)} was found")
-    namespaces = list(
-        {id(f.__globals__): f.__globals__ for f in here}.values()
-    )  # a file may have been imported more than once
-    lines = {id(f): f.__code__.co_firstlineno for f in here}
-    undo: list[Callable[[], Any]] = []
-    replaced: dict[int, Any] = {}
-    try:
-        for f in here:
-            before, after = f.__code__, pairs.get(f.__code__)
-            if after is None:
-                continue
-            if before.co_freevars != after.co_freevars:
-                raise UnmeasuredError(f"{f.__qualname__} uses other variables")
-            undo.append(lambda f=f, before=before: setattr(f, "__code__", before))  # type: ignore[misc]
-            f.__code__ = after
-        for names in namespaces:
-            for statement in _changed(old_tree, new_tree):
-                _run(statement, file, names, undo, replaced)
-        for (line, name), decorators in _decorated_inside(old_tree, new_tree):
-            for f in here:
-                if (f.__code__.co_name, lines[id(f)]) == (name, line):
-                    _decorate(f, decorators, file, here, undo, replaced)
-        yield replaced
-    finally:
-        _wait_for_others({id(code) for code in pairs.values()})
-        for step in reversed(undo):
-            step()
+
+    def __init__(self, file: str, text: str):
+        self.file = file
+        old_text = "".join(linecache.getlines(file))
+        self.old, self.new = ast.parse(old_text), ast.parse(text)
+        self.functions = _functions_of(file)
+        if not self.functions:
+            raise UnmeasuredError(f"no function of {file_label(file)} was found")
+        codes = [f.__code__ for f in self.functions]
+        # A notebook compiles a cell with the future statements of the cells before it.
+        self.flags = codes[0].co_flags & _FUTURE
+        self.pairs = dict(_paired(self._compiled(self.old), self._compiled(self.new)))
+        self.namespaces = list({id(f.__globals__): f.__globals__ for f in self.functions}.values())
+        """The names of each module that the file was imported as."""
+        self.instead: dict[int, Any] = {}
+        """What stands for an object of the module, by the object's `id`."""
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> _Edit:
+        with contextlib.ExitStack() as failing:
+            failing.callback(self._undo.close)
+            self._replace()
+            failing.pop_all()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._undo.close()
+
+    def _replace(self) -> None:
+        statements = list(_changed(self.old, self.new))
+        # Names come before the code that reads them, and go when nothing runs it any more.
+        for names in self.namespaces:
+            for statement in (s for s in statements if self._is_new(s, names)):
+                self._run(statement, names)
+        self._undo.callback(_wait_until_unused, {id(code) for code in self.pairs.values()})
+        for names in self.namespaces:
+            for statement in statements:
+                if isinstance(statement, ast.ClassDef):
+                    for method in statement.body:
+                        self._replace_method(names.get(statement.name), method, names)
+                elif not self._is_new(statement, names):
+                    self._run(statement, names)
+        lines = {id(f): _place(f.__code__) for f in self.functions}
+        swapped = [self._swap(f) for f in self.functions]
+        self._check_nothing_is_left_out({place for place in swapped if place is not None})
+        for place, decorators in _decorated_inside(self.old, self.new):
+            for f in (f for f in self.functions if (f.__code__.co_name, lines[id(f)][1]) == place):
+                self._decorate(f, decorators)
+
+    def _compiled(self, tree: ast.AST, kind: str = "exec") -> Any:
+        return compile(tree, self.file, kind, self.flags, dont_inherit=True)  # type: ignore[call-overload]
+
+    # --- code -----------------------------------------------------------------------------------------------------
+
+    def _swap(self, f: types.FunctionType) -> Place | None:
+        """Gives a function its edited code; its place, if there is some."""
+        before, after = f.__code__, self.pairs.get(_place(f.__code__))
+        if after is None:
+            return None
+        if before.co_freevars != after.co_freevars:
+            raise UnmeasuredError(f"{f.__qualname__} uses other variables")
+        self._undo.callback(setattr, f, "__code__", before)
+        f.__code__ = after
+        return _place(before)
+
+    def _check_nothing_is_left_out(self, swapped: Collection[Place]) -> None:
+        """Raises an error if the edit changes code that no function has, alone or within the function that defines it."""
+        for place, is_swapped in _reached(self._compiled(self.old), self._compiled(self.new), swapped, False):
+            if not is_swapped:
+                raise UnmeasuredError(f"{place[0]} of {file_label(self.file)} was not found")
+
+    def _decorate(self, f: types.FunctionType, decorators: Iterable[ast.expr]) -> None:
+        """Puts a function with decorators in place of one that has been defined inside another function, wherever functions close over it."""
+        made: Any = f
+        for decorator in reversed([*decorators]):
+            made = eval(self._compiled(ast.Expression(decorator), "eval"), f.__globals__)(made)
+        self.instead[id(f)] = made
+        for cell in (cell for other in self.functions for cell in other.__closure__ or ()):
+            with contextlib.suppress(ValueError):  # not assigned yet
+                if cell.cell_contents is f:
+                    self._undo.callback(setattr, cell, "cell_contents", f)
+                    cell.cell_contents = made
+
+    # --- what the module does when it is imported -----------------------------------------------------------------------
+
+    def _is_new(self, statement: ast.stmt, names: Mapping[str, Any]) -> bool:
+        """Whether a statement adds names, and changes none."""
+        return isinstance(statement, ast.Import | ast.ImportFrom) or (
+            isinstance(statement, ast.Assign)
+            and all(isinstance(t, ast.Name) and t.id not in names for t in statement.targets)
+        )
+
+    def _run(self, statement: ast.stmt, names: dict[str, Any]) -> None:
+        """Runs a statement of a module for its new names, and replaces those objects wherever modules have them.
+
+        Raises:
+          UnmeasuredError: it may do more than name something.
+        """
+        if not _only_names(statement):
+            raise UnmeasuredError(f"line {statement.lineno} of {file_label(self.file)} is only run when it is imported")
+        for target in getattr(statement, "targets", ()):
+            if isinstance(target, ast.Attribute):
+                owner = eval(self._compiled(ast.Expression(target.value), "eval"), names)
+                before = vars(owner).get(target.attr, _MISSING)
+                self._undo.callback(_set_attribute, owner, target.attr, before)
+        made: dict[str, Any] = {}
+        exec(self._compiled(ast.Module([statement], [])), names, made)
+        for name, value in made.items():
+            before = names.get(name, _MISSING)
+            holders = [names]
+            if before is not _MISSING:
+                self.instead |= {key: value for key, held in self.instead.items() if held is before}
+                self.instead[id(before)] = value
+                modules = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]
+                holders += [held for held in modules if held is not names and held.get(name, _MISSING) is before]
+            for holder in holders:
+                self._undo.callback(_set, holder, name, before)
+                holder[name] = value
+
+    def _replace_method(self, owner: Any, method: ast.stmt, names: dict[str, Any]) -> None:
+        """Replaces a method of a class by one with other decorators."""
+        name = method.targets[0].id if isinstance(method, ast.Assign) else getattr(method, "name", "")  # type: ignore[attr-defined]
+        before = vars(owner).get(name) if isinstance(owner, type) else None
+        uses_class = any(isinstance(n, ast.Name) and n.id in ("super", "__class__") for n in ast.walk(method))
+        if before is None or uses_class or not _only_names(method):
+            raise UnmeasuredError(
+                f"line {method.lineno} of {file_label(self.file)} is only run when its class is defined"
+            )
+        made = {name: before}
+        # In a class of that name, as private names are spelled by it.
+        body: list[ast.stmt] = (
+            [method] if isinstance(method, ast.Assign) else [ast.ClassDef(owner.__name__, [], [], [method], [])]
+        )
+        exec(self._compiled(ast.fix_missing_locations(ast.Module(body, []))), names, made)
+        after = made[name] if isinstance(method, ast.Assign) else vars(made[owner.__name__])[name]
+        self._undo.callback(setattr, owner, name, before)
+        setattr(owner, name, after)
 
 
 def _functions_of(file: str) -> list[types.FunctionType]:
     """The functions of a file: those that the collector knows, and those of modules, which it does not know after `gc.freeze`."""
-    modules = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]
-    named = [x for names in modules if names.get("__file__") == file for x in names.values()]
-    methods = [m for c in named if isinstance(c, type) for m in vars(c).values()]
+    named = [x for names in namespaces_of(file) for x in [*names.values()]]
+    methods = [m for c in named if isinstance(c, type) for m in [*vars(c).values()]]
     found = [x for some in (gc.get_objects(), named, methods) for x in some if type(x) is types.FunctionType]
     return list({id(f): f for f in found if f.__code__.co_filename == file}.values())
 
 
-def _wait_for_others(edited: Collection[int]) -> None:
-    """Waits until no other thread runs edited code, whose names are about to go."""
-    me, until = threading.get_ident(), time.monotonic() + _PATIENCE
-    while time.monotonic() < until and any(t != me and _runs(f, edited) for t, f in sys._current_frames().items()):
-        time.sleep(0.005)
+def _place(code: Code) -> Place:
+    return code.co_qualname, code.co_firstlineno
 
 
-def _runs(frame: types.FrameType | None, codes: Collection[int]) -> bool:
-    while frame is not None:
-        if id(frame.f_code) in codes:
-            return True
-        frame = frame.f_back
-    return False
+def _inner(code: Code) -> list[Code]:
+    return [c for c in code.co_consts if isinstance(c, Code)]
 
 
-def _paired(old: Code, new: Code) -> dict[Code, Code]:
-    """The code of each function of a file in the edited one, as far as it is certain which is which."""
-    found: dict[Code, Code] = {old: new}
-    inside = lambda code: [c for c in code.co_consts if isinstance(c, Code)]
-    now = {g[0].co_name: g for g in grouped(inside(new), lambda c: c.co_name)}
-    for group in grouped(inside(old), lambda c: c.co_name):
-        same = now.get(group[0].co_name, ())
-        if len(same) == len(group):
-            for a, b in zip(group, same, strict=True):
-                found |= _paired(a, b)
-    return found
+def _alike(old: Code, new: Code) -> list[tuple[Code, Code]]:
+    """The functions defined in some code, each with the edited one, as far as it is certain which is which."""
+    by_name = lambda codes: {name: [c for c in codes if c.co_name == name] for name in {c.co_name for c in codes}}
+    before, after = by_name(_inner(old)), by_name(_inner(new))
+    same = [(before[name], after.get(name, [])) for name in before]
+    return [pair for a, b in same if len(a) == len(b) for pair in zip(a, b, strict=True)]
+
+
+def _paired(old: Code, new: Code) -> Iterator[tuple[Place, Code]]:
+    """The edited code of each function of a file, by the place of the function; not of those that share one, such as two lambdas on a line."""
+    places = [_place(a) for a, _ in _alike(old, new)]
+    for a, b in _alike(old, new):
+        if places.count(_place(a)) == 1:
+            yield _place(a), b
+            yield from _paired(a, b)
+
+
+def _reached(old: Code, new: Code, swapped: Collection[Place], is_inside: bool) -> Iterator[tuple[Place, bool]]:
+    """The functions in some code that an edit changes, and whether they are run as edited: if they are swapped, or what defines them is."""
+    pairs = _alike(old, new)
+    for a, b in pairs:
+        is_swapped = is_inside or _place(a) in swapped
+        is_function = a.co_flags & inspect.CO_OPTIMIZED  # what a class does when it is defined is among the statements
+        if is_function and (_content(a) != _content(b) or len(_inner(a)) != len(_alike(a, b))):
+            yield _place(a), is_swapped
+        yield from _reached(a, b, swapped, is_swapped)
+
+
+def _content(code: Code) -> Any:
+    """What some code does, apart from its lines and from the functions in it."""
+    plain = [c for c in code.co_consts if not isinstance(c, Code)]
+    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, repr(plain)
 
 
 def _changed(old: ast.Module, new: ast.Module) -> Iterator[ast.stmt]:
-    """The statements of a module that an edit adds or changes, apart from the bodies of functions; of a class its methods."""
+    """The statements of a module that an edit adds or changes, apart from the bodies of functions, and those that name their objects again; of a
+    class its methods."""
+    touched: set[str] = set()
     there = {_outline(s) for s in old.body}
     classes = {s.name: s for s in old.body if isinstance(s, ast.ClassDef)}
+    assigned = Counter(name for s in old.body for name in _names_assigned(s))
+    functions = {s.name: s for s in old.body if isinstance(s, Function) and assigned[s.name] == 1}
     for s in new.body:
         if _outline(s) in there:
+            if not touched.isdisjoint(_names_assigned(s)):
+                yield s
             continue
-        before = classes.get(s.name) if isinstance(s, ast.ClassDef) else None
-        if isinstance(s, ast.ClassDef) and before is not None:
-            methods = {_outline(m) for m in before.body}
-            changed = [_without_known(m, before.body) for m in s.body if _outline(m) not in methods]
-            yield ast.ClassDef(s.name, [], [], changed, [])
+        touched |= _names_assigned(s)
+        if isinstance(s, ast.ClassDef) and s.name in classes:
+            before = classes[s.name]
+            methods = {m.name: m for m in before.body if isinstance(m, Function)}
+            known = {_outline(m) for m in before.body}
+            changed = [_without_known(m, methods) for m in s.body if _outline(m) not in known]
+            yield ast.copy_location(ast.ClassDef(s.name, [], [], changed, []), s)
         else:
-            yield s
+            yield _without_known(s, functions)
 
 
-def _without_known(method: ast.stmt, before: list[ast.stmt]) -> ast.stmt:
-    """A method without the decorators that it has already, if all that an edit adds comes before these."""
-    same = [m for m in before if isinstance(m, Function) and m.name == getattr(method, "name", "")]
-    if len(same) == 1 and isinstance(method, Function):
-        known, now = (list(map(ast.dump, m.decorator_list)) for m in (same[0], method))
+def _without_known(statement: ast.stmt, before: Mapping[str, Any]) -> ast.stmt:
+    """A function without the decorators that it has already, if all that an edit adds comes before these."""
+    if isinstance(statement, Function) and statement.name in before:
+        known, now = (list(map(ast.dump, f.decorator_list)) for f in (before[statement.name], statement))
         n = len(now) - len(known)
         if n > 0 and now[n:] == known:
-            return ast.copy_location(ast.Assign([ast.Name(method.name, ast.Store())], _applied(method, n)), method)
-    return method
+            made: ast.expr = ast.Name(statement.name, ast.Load())
+            for decorator in reversed(statement.decorator_list[:n]):
+                made = ast.Call(decorator, [made], [])
+            assigned = ast.Assign([ast.Name(statement.name, ast.Store())], made)
+            return ast.fix_missing_locations(ast.copy_location(assigned, statement))
+    return statement
 
 
-def _applied(method: ast.FunctionDef | ast.AsyncFunctionDef, n: int) -> ast.expr:
-    """The first decorators of a method, called on its name."""
-    made: ast.expr = ast.Name(method.name, ast.Load())
-    for decorator in reversed(method.decorator_list[:n]):
-        made = ast.Call(decorator, [made], [])
-    return made
+def _decorated_inside(old: ast.Module, new: ast.Module) -> Iterator[tuple[tuple[str, int], list[ast.expr]]]:
+    """The functions in functions whose decorators an edit changes, by their name and the line on which they begin; and their decorators."""
 
-
-def _decorated_inside(old: ast.Module, new: ast.Module) -> Iterator[tuple[tuple[int, str], list[ast.expr]]]:
-    """The functions in functions whose decorators an edit changes, by the line on which they begin and their name; and their decorators."""
-
-    def inside(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    def inside(tree: ast.Module) -> list[Any]:
         outer = [n for n in ast.walk(tree) if isinstance(n, Function)]
-        return [n for f in outer for s in f.body for n in ast.walk(s) if isinstance(n, Function)]
+        return list(dict.fromkeys(n for f in outer for s in f.body for n in ast.walk(s) if isinstance(n, Function)))
 
     before, after = inside(old), inside(new)
     if [f.name for f in before] == [f.name for f in after]:
         for was, now in zip(before, after, strict=True):
             if list(map(ast.dump, was.decorator_list)) != list(map(ast.dump, now.decorator_list)):
-                yield (first_line(was), was.name), now.decorator_list
-
-
-def _decorate(
-    f: types.FunctionType, decorators: list[ast.expr], file: str, others: list[types.FunctionType],
-    undo: list[Callable[[], Any]], replaced: dict[int, Any],
-) -> None:  # fmt: skip
-    """Puts a function with decorators in place of one that has been defined inside another function, wherever functions close over it."""
-    made: Any = f
-    for decorator in reversed(decorators):
-        made = eval(compile(ast.Expression(decorator), file, "eval", dont_inherit=True), f.__globals__)(made)
-    replaced[id(f)] = made
-    for other in others:
-        for cell in other.__closure__ or ():
-            try:
-                held = cell.cell_contents
-            except ValueError:  # not assigned yet
-                continue
-            if held is f:
-                undo.append(partial(setattr, cell, "cell_contents", f))
-                cell.cell_contents = made
+                yield (was.name, first_line(was)), now.decorator_list
 
 
 class _Outline(ast.NodeTransformer):
@@ -263,48 +389,40 @@ class _Outline(ast.NodeTransformer):
         decorators = [self.visit(d) for d in node.decorator_list]
         return ast.FunctionDef(node.name, node.args, [ast.Pass()], decorators, node.returns)
 
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        decorators = [self.visit(d) for d in node.decorator_list]
+        return ast.AsyncFunctionDef(node.name, node.args, [ast.Pass()], decorators, node.returns)
+
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         return ast.Lambda(node.args, ast.Constant(None))
 
 
 def _outline(statement: ast.stmt) -> str:
-    copied = ast.parse(ast.unparse(statement))
-    return ast.dump(_Outline().visit(copied))
+    return ast.dump(_Outline().visit(ast.parse(ast.unparse(statement))))
 
 
-def _run(
-    statement: ast.stmt, file: str, names: dict[str, Any], undo: list[Callable[[], Any]], replaced: dict[int, Any]
-) -> None:
-    """Runs a statement of a module for its new names, and replaces those objects wherever modules have them.
-
-    Raises:
-      UnmeasuredError: it may do more than name something.
-    """
-    if isinstance(statement, ast.ClassDef):
-        for method in statement.body:
-            _replace_method(names.get(statement.name), method, file, names, undo)
-        return
-    if not _only_names(statement):
-        raise UnmeasuredError(f"line {statement.lineno} of {file_label(file)} is only run when it is imported")
-    made: dict[str, Any] = {}
-    for target in getattr(statement, "targets", ()):
-        if isinstance(target, ast.Attribute):
-            owner = eval(compile(ast.Expression(target.value), file, "eval", dont_inherit=True), names)
-            undo.append(partial(setattr, owner, target.attr, vars(owner)[target.attr]))
-    exec(compile(ast.Module([statement], []), file, "exec", dont_inherit=True), names, made)
-    for name, value in made.items():
-        before = names.get(name, _MISSING)
-        holders = [names]
-        if before is not _MISSING:
-            replaced[id(before)] = value
-            modules = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]
-            holders = [n for n in modules if n.get(name) is before] + ([] if names in modules else [names])
-        for holder in holders:
-            undo.append(lambda holder=holder, name=name, before=before: _set(holder, name, before))  # type: ignore[misc]
-            holder[name] = value
+def _only_names(statement: ast.stmt) -> bool:
+    """Whether a statement imports something, assigns a checkpoint, a policy or another name, or defines a function without other decorators than
+    checkpoints and `jax.jit`."""
+    if isinstance(statement, Function):
+        return all(checkpoint_decorator(d) or is_jit(d) for d in statement.decorator_list)
+    if not isinstance(statement, ast.Assign):
+        return isinstance(statement, ast.Import | ast.ImportFrom)
+    value = statement.value
+    if not isinstance(value, ast.Call):
+        return isinstance(value, ast.Name | ast.Attribute | ast.Lambda)
+    is_policy = "checkpoint_policies" in ast.unparse(value.func)
+    given = [*value.args, *(k.value for k in value.keywords)]
+    is_wrapped = last_name(value.func) in ("jit", "partial") and all(
+        isinstance(a, ast.Name | ast.Attribute | ast.Constant) for a in given
+    )
+    return is_policy or is_wrapped or is_checkpoint(value) or checkpoint_decorator(value.func)
 
 
-_MISSING = object()
+def _names_assigned(statement: ast.stmt) -> set[str]:
+    if isinstance(statement, Function | ast.ClassDef):
+        return {statement.name}
+    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _set(names: dict[str, Any], name: str, value: Any) -> None:
@@ -314,26 +432,23 @@ def _set(names: dict[str, Any], name: str, value: Any) -> None:
         names[name] = value
 
 
-def _only_names(statement: ast.stmt) -> bool:
-    """Whether a statement imports or defines something, or assigns a checkpoint, a policy, or another name."""
-    if not isinstance(statement, ast.Assign):
-        return isinstance(statement, ast.Import | ast.ImportFrom | Function)
-    value = statement.value
-    is_policy = isinstance(value, ast.Call) and "checkpoint_policies" in ast.unparse(value.func)
-    return is_policy or is_checkpoint(value) or isinstance(value, ast.Name | ast.Attribute | ast.Lambda)
+def _set_attribute(owner: Any, name: str, value: Any) -> None:
+    if value is _MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, value)
 
 
-def _replace_method(
-    owner: Any, method: ast.stmt, file: str, names: dict[str, Any], undo: list[Callable[[], Any]]
-) -> None:
-    """Replaces a method of a class by one with other decorators."""
-    name = method.targets[0].id if isinstance(method, ast.Assign) else getattr(method, "name", "")  # type: ignore[attr-defined]
-    before = vars(owner).get(name) if isinstance(owner, type) else None
-    uses_class = any(isinstance(n, ast.Name) and n.id in ("super", "__class__") for n in ast.walk(method))
-    if before is None or uses_class or not isinstance(method, Function | ast.Assign):
-        raise UnmeasuredError(f"line {method.lineno} of {file_label(file)} is only run when its class is defined")
-    made = {name: before}
-    statement = ast.fix_missing_locations(ast.Module([method], []))
-    exec(compile(statement, file, "exec", dont_inherit=True), names, made)
-    undo.append(partial(setattr, owner, name, before))
-    setattr(owner, name, made[name])
+def _wait_until_unused(codes: Collection[int]) -> None:
+    """Waits until no other thread runs any of some code, whose names are about to go."""
+    me, until = threading.get_ident(), time.monotonic() + _PATIENCE
+    while time.monotonic() < until and any(t != me and _runs(f, codes) for t, f in sys._current_frames().items()):
+        time.sleep(0.005)
+
+
+def _runs(frame: types.FrameType | None, codes: Collection[int]) -> bool:
+    while frame is not None:
+        if id(frame.f_code) in codes:
+            return True
+        frame = frame.f_back
+    return False

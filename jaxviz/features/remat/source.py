@@ -149,7 +149,7 @@ def globals_of(code: Any) -> dict[str, Any]:
     # Code objects do not refer to their module. Searching all objects of the process always works, but takes a second after a large
     # derivation.
     outermost = str(code.co_qualname).partition(".")[0]
-    for names in _modules_from(code.co_filename):
+    for names in namespaces_of(code.co_filename):
         if outermost in names:
             return names
     found = _FUNCTIONS.get(id(code))
@@ -161,7 +161,7 @@ def globals_of(code: Any) -> dict[str, Any]:
     return found.__globals__
 
 
-def _modules_from(file: str) -> list[dict[str, Any]]:
+def namespaces_of(file: str) -> list[dict[str, Any]]:
     """The global names of each module imported from a file; for a cell those of the notebook."""
     if is_cell(file):
         return [vars(sys.modules["__main__"])]
