@@ -44,9 +44,15 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> Advice:
         return Advice(sentence=f"no checkpoint lowers the peak by much{but}", setting="", cards=cards, error="")
     assert isinstance(trade, Trade)
     more = _more_work(switches, trade)
-    only = "" if switches.written(key).trade is not None else ", with plan.apply: no line of yours can have them"
-    to = f"would bring the peak to {format_bytes(trade.peak_nbytes)}{only}"
-    sentence = f"checkpoints {to} for {more}" if more == _NO_MORE else f"{more} {to}"
+    made = switches.written(key)
+    by = (
+        "checkpoints"
+        if made.files or made.trade is not None
+        else "checkpoints by plan.apply, which your source cannot have,"
+    )
+    to = f"would bring the peak to {format_bytes(trade.peak_nbytes)}"
+    is_plain = by == "checkpoints" and more != _NO_MORE
+    sentence = f"{more} {to}" if is_plain else f"{by} {to} for {more}"
     return Advice(sentence=f"{sentence}{but}", setting=key, cards=cards, error="")
 
 

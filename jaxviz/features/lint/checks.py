@@ -465,43 +465,54 @@ def _layers(subject: Subject) -> Iterator[Advice]:
     promising = [r for r in repeated if search.estimate((r,)) <= _FALL * search.opened.nbytes]
     only_applied: Advice | None = None
     for region in promising:
-        written = wrapped_at(search, region)
-        trade = written[1] if written is not None else search.trial(search.path((region,))[0]).trade
-        if trade.peak_nbytes > _FALL * search.written.peak_nbytes or region.location is None:
+        wrapped, made = wrapped_at(search, region) or (None, None)
+        planned = search.trial(search.path((region,))[0]).trade
+        trade = made.trade if made is not None else planned
+        if (trade or planned).peak_nbytes > _FALL * search.written.peak_nbytes or region.location is None:
             continue
-        made = _around(region, written[0] if written is not None else None, trade, search)
-        if written is not None:
-            yield made
+        if wrapped is not None:
+            yield _around(region, wrapped, trade, search)
             return
-        only_applied = only_applied or made
+        only_applied = only_applied or _around(region, None, trade, search)
     if only_applied is not None:
         yield only_applied
 
 
-def _around(region: Region, wrapped: Wrapped | None, trade: Trade, search: Search) -> Advice:
-    """The advice to add a checkpoint around a region."""
+def _around(region: Region, wrapped: Wrapped | None, trade: Trade | None, search: Search) -> Advice:
+    """The advice to add a checkpoint around a region.
+
+    Args:
+      region: the region.
+      wrapped: what to write; None if only `plan.apply` can put it there.
+      trade: the figures of the function with it; None if they could not be measured.
+      search: of the function.
+    """
     before = search.written
     assert region.location is not None
     if wrapped is None:
         what = "the body of that loop" if region.is_body else "what that line calls"
         option = option_of(region)
         own = f" (the library has the option {option})" if option else ""
-        do = f"no line of yours can have a checkpoint around {what}{own}; jaxviz.plan_remat(…).apply puts one there: the peak"
+        do = f"no line of yours can have a checkpoint around {what}{own}; jaxviz.plan_remat(…).apply puts one there"
     elif wrapped.old:
-        do = f"write `{wrapped.new}` for `{wrapped.old}`: the peak"
+        do = f"write `{wrapped.new}` for `{wrapped.old}`"
     else:
-        do = f"write `{wrapped.new}` above line {wrapped.location.line}: the peak"
+        do = f"write `{wrapped.new}` above line {wrapped.location.line}"
     does = "its iterations" if region.is_body else region.described
-    more = f"{100 * trade.flops / max(search.plain_flops, 1):.0f} %"
     further = (
         " jaxviz.plan_remat finds what to save there for less work, and writes the code." if wrapped is not None else ""
     )
+    comes_to = ""
+    if trade is not None:
+        more = f"{100 * trade.flops / max(search.plain_flops, 1):.0f} %"
+        falls = f"falls from {format_bytes(before.peak_nbytes)} to {format_bytes(trade.peak_nbytes)} (modelled)"
+        comes_to = f": the peak {falls}, for {more} more work"
     return Advice(
         "",
         f"Everything that {does} compute is saved for the backward pass, where the peak is.",
-        f"{do} falls from {format_bytes(before.peak_nbytes)} to {format_bytes(trade.peak_nbytes)} (modelled), for {more} more work.{further}",
+        f"{do}{comes_to}.{further}",
         wrapped.location if wrapped is not None else region.location,
-        before.saved_nbytes - trade.saved_nbytes,
+        before.saved_nbytes - trade.saved_nbytes if trade is not None else 0,
         search.times(region),
     )
 

@@ -249,11 +249,11 @@ class _Correction:
 def _answers_of(planning: Planning) -> dict[int, _Answer]:
     """The answers for the same function, of the same types, on this backend."""
     search = planning.search
-    told = (
+    parts = (
         str(search.derivation.primal), search.derivation.nonzeros, search.derivation.placed, jax.default_backend(),
         search.recompute_collectives, search.offload, search.step is not None and str(search.step.traced),
     )  # fmt: skip
-    key = hashlib.blake2b(repr(told).encode()).hexdigest()
+    key = hashlib.blake2b(repr(parts).encode()).hexdigest()
     found = _answers.setdefault(key, {})
     _answers.move_to_end(key)
     while len(_answers) > _REMEMBERED:

@@ -19,7 +19,7 @@ from jaxviz.features.remat.files import encoding_note, unified
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.layers import Layers, layered
-from jaxviz.features.remat.libraries import CHECKPOINTS, library_of
+from jaxviz.features.remat.libraries import CHECKPOINTS
 from jaxviz.features.remat.names import Names, names_there
 from jaxviz.features.remat.offload import offloads
 from jaxviz.features.remat.recipes import option_of
@@ -37,6 +37,8 @@ from jaxviz.report.tables import format_bytes, printable, short_location
 
 _CHANGED = 1.02
 """How much higher the peak of the written code may be before the search continues."""
+_WORTH = 0.01
+"""The share by which the written code has to lower the peak, if the plan does."""
 _POLICY = "SAVED"
 _BY_HAND = Way("", None, ())
 """A checkpoint that no change of a file puts around the function."""
@@ -71,8 +73,8 @@ class Written:
 
     Args:
       text: comments with its figures, and the diff.
-      trade: the figures of the function with the code, measured on the edited function; None if there is no code, or it could not be
-        measured.
+      trade: the figures of the function with the code, measured on the edited function; those of the plan if a part is to be written by hand;
+        None if there is no code, or it could not be measured.
       files: each changed file with its new text.
       is_as_planned: whether they are those that the edits were expected to have.
       trial: the plan that it comes to; None if there is no code, or a setting was given.
@@ -116,7 +118,7 @@ def write_plan(
             break
     written, found = search.written, made.trade
     is_higher = found is not None and found.peak_nbytes > written.peak_nbytes
-    lowers = lambda t: t.peak_nbytes <= 0.99 * written.peak_nbytes
+    lowers = lambda t: t.peak_nbytes <= (1 - _WORTH) * written.peak_nbytes
     is_in_vain = found is not None and limits == Limits() and lowers(trial.trade) and not lowers(found)
     if made.files and (is_higher or made.fails or is_in_vain):
         why = _RAISES if is_higher else _IN_VAIN if is_in_vain else made.failed
@@ -136,7 +138,7 @@ class _Ways:
         self.search = search
         self.call = call
         self._left: dict[Region, list[tuple[Way, ...]]] = {}
-        self._held: set[Region] = set()
+        self._alone: dict[Region, Written] = {}
         self._why: dict[Region, str] = {}
 
     def of(self, region: Region) -> tuple[Way, ...]:
@@ -149,20 +151,17 @@ class _Ways:
         """Takes the next way for regions whose edits, by themselves, do not put a checkpoint around exactly the region. False if there are none."""
         wrong = [r for r in regions if self.of(r) and not self.holds(r)]
         for region in wrong:
-            del self._left[region][0]
             while self.of(region) and not self.holds(region):
                 del self._left[region][0]
+                del self._alone[region]
         return bool(wrong)
 
     def holds(self, region: Region) -> bool:
         """Whether the edits do."""
-        if region not in self._held:
-            made = self.alone(region)
-            if made.is_as_planned:
-                self._held.add(region)
-            else:
-                self._why.setdefault(region, made.failed or "It would do something else than the plan.")
-        return region in self._held
+        made = self.alone(region)
+        if not made.is_as_planned:
+            self._why.setdefault(region, made.failed or "It would do something else than the plan.")
+        return made.is_as_planned
 
     def why_not(self, region: Region) -> str:
         """Why a region cannot be written, a sentence or two."""
@@ -175,9 +174,10 @@ class _Ways:
 
     def alone(self, region: Region) -> Written:
         """The code for a checkpoint around a region that saves nothing by name."""
-        search = self.search
-        trade = search.trial(search.path((region,))[0]).trade
-        return _write(search, self.call, trade, {region: self.of(region)}, [], [])
+        if region not in self._alone:
+            trade = self.search.trial(self.search.path((region,))[0]).trade
+            self._alone[region] = _write(self.search, self.call, trade, {region: self.of(region)}, [], [])
+        return self._alone[region]
 
 
 def _written_with(
@@ -189,7 +189,7 @@ def _written_with(
     if trial.form.policy and not elsewhere:
         around: dict[Region, Sequence[Way]] = {r: ways[r] for r in trial.form.regions}
         said = _put_in_branches(around) if in_branches else []
-        return _write(search, call, trial.trade, around, [], said, given=trial.form.policy), trial
+        return _write(search, call, trial.trade, around, [], said, builtin=trial.form.policy), trial
     notes = [found.why_not(region) for region in elsewhere]
     # One of several checkpoints may be enough, where nothing in them can be named and so all is recomputed.
     sets = list(dict.fromkeys([trial.form.regions, *((r,) for r in trial.form.regions)]))
@@ -301,13 +301,12 @@ class Wrapped:
     location: Location
 
 
-def wrapped_at(search: Search, region: Region) -> tuple[Wrapped, Trade] | None:
-    """What to write for a checkpoint around a region, at its first place, and the figures of the function with it at each place; None if no
-    edit of the user's source that puts one there was found, or if its figures cannot be measured."""
+def wrapped_at(search: Search, region: Region) -> tuple[Wrapped, Written] | None:
+    """What to write for a checkpoint around a region, at its first place, and the code for all of them; None if no edit of the user's source that
+    puts one there was found."""
     ways = _Ways(search, Call.known(search.derivation))
     ways.go_on([region])
-    made = ways.alone(region) if ways.of(region) else None
-    return None if made is None or made.trade is None else (_wrapped(ways.of(region)[0]), made.trade)
+    return (_wrapped(ways.of(region)[0]), ways.alone(region)) if ways.of(region) else None
 
 
 def _wrapped(way: Way) -> Wrapped:
@@ -328,11 +327,6 @@ def _wrapped(way: Way) -> Wrapped:
     return Wrapped(
         old if ends_here else f"{old} …", new if ends_here else f"{new}{text[at:].decode().strip()} …", location
     )
-
-
-def checkpoint_for(region: Region) -> str:
-    """The function that wraps a region: that of its library, or JAX's."""
-    return CHECKPOINTS.get(library_of(region.code) if region.code is not None else "", "jax.checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +371,7 @@ def _ways(search: Search, region: Region, call: Call) -> list[tuple[Way, ...]]:
 
 def _write(
     search: Search, call: Call, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[_Name],
-    notes: list[str], layers: Layers | None = None, is_plan: bool = True, given: str = "",
+    notes: list[str], layers: Layers | None = None, is_plan: bool = True, builtin: str = "",
 ) -> Written:  # fmt: skip
     """The comments and the diff; a remark if there is no diff."""
     edits: list[Edit] = []
@@ -401,8 +395,8 @@ def _write(
     policies: dict[str, str] = {}
     each = [_policy(taken, [n for n in names if not set(n.values).isdisjoint(g)], policies) for g in groups]
     policy = each[0] if layers is None else layers.policy([name or "None" for name in each])
-    if given not in ("", NOTHING):
-        policy = f"jax.checkpoint_policies.{given}"
+    if builtin not in ("", NOTHING):
+        policy = f"jax.checkpoint_policies.{builtin}"
     edits += layers.edits if layers is not None else ()
     edits += [e for way in new for e in way.edits(policy)]
     if any(SCAN_IN_CHUNKS in e.text for e in edits):
@@ -415,17 +409,23 @@ def _write(
     except ChangedError as error:
         return Written(f"# {error}", None)
     notes += dict.fromkeys(way.note for way in used if way.note)
+    is_by_hand = is_by_hand or _BY_HAND in used
+    if is_by_hand:
+        notes.append("These are the figures of plan.apply, since a part has to be written by hand.")
     if _BY_HAND in used:
         notes.append(_by_hand(call, policies.get(policy, policy and f"{_POLICY} = {policy}"), search.step is not None))
     diffs = {file: diff for file, text in texts.items() if (diff := unified(file, text))}
     notes += filter(None, (encoding_note(file, diff) for file, diff in diffs.items()))
-    is_by_hand = is_by_hand or _BY_HAND in used
-    found = measured_with(search, texts) if diffs and not is_by_hand else Measured(trade)
-    lines = [_comes_to(call.name, found.trade, search) if found.trade is not None else found.failed, *notes]
+    measured = measured_with(search, texts) if diffs and not is_by_hand else Measured(trade)
+    lines = [_comes_to(call.name, measured.trade, search) if measured.trade is not None else measured.failed, *notes]
     if is_plan and not diffs and not is_by_hand:
         lines.append("The function stays as written: no change that can be written comes closer to the plan.")
     return Written(
-        "\n".join([_comments(lines), *diffs.values()]), found.trade, texts, found.is_near(trade), failed=found.failed
+        "\n".join([_comments(lines), *diffs.values()]),
+        measured.trade,
+        texts,
+        measured.is_near(trade),
+        failed=measured.failed,
     )
 
 

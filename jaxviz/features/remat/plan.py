@@ -58,7 +58,6 @@ class RematPlan(Report):
       after: its figures with the plan.
       everything: its figures without any checkpoint.
       notes: remarks, a sentence each.
-      budget: bytes that the residuals may take; those that they do take if no bound was given for them.
       trial: what was derived and measured; None if the function is as written, or without checkpoints.
       budget: bytes that the residuals may take; those that they do take if no bound was given for them.
       most_work: FLOPs that may be recomputed; None if no bound was given for them.
