@@ -488,6 +488,7 @@ def _around(region: Region, wrapped: Wrapped | None, trade: Trade | None, search
       search: of the function.
     """
     before = search.written
+    n = sum(map(len, region.alike))
     assert region.location is not None
     if wrapped is None:
         what = "the body of that loop" if region.is_body else "what that line calls"
@@ -498,7 +499,9 @@ def _around(region: Region, wrapped: Wrapped | None, trade: Trade | None, search
         do = f"write `{wrapped.new}` for `{wrapped.old}`"
     else:
         do = f"write `{wrapped.new}` above line {wrapped.location.line}"
-    does = "its iterations" if region.is_body else region.described
+    computes = (
+        "its iterations compute" if region.is_body else f"{region.described} {'computes' if n == 1 else 'compute'}"
+    )
     further = (
         " jaxviz.plan_remat finds what to save there for less work, and writes the code." if wrapped is not None else ""
     )
@@ -509,11 +512,11 @@ def _around(region: Region, wrapped: Wrapped | None, trade: Trade | None, search
         comes_to = f": the peak {falls}, for {more} more work"
     return Advice(
         "",
-        f"Everything that {does} compute is saved for the backward pass, where the peak is.",
+        f"Everything that {computes} is saved for the backward pass, where the peak is.",
         f"{do}{comes_to}.{further}",
         wrapped.location if wrapped is not None else region.location,
         before.saved_nbytes - trade.saved_nbytes if trade is not None else 0,
-        search.times(region),
+        1 if region.is_in_pieces else search.times(region),
     )
 
 

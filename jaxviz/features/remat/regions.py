@@ -96,11 +96,18 @@ class Region:
         return self.alike[0][0].is_body
 
     @property
+    def is_in_pieces(self) -> bool:
+        """Whether the function takes a gradient in it: each call has spots in the inner backward pass then, so spots do not count calls."""
+        return any(compat.is_transposed(e.source) for s in self.spots for e in s.equations)
+
+    @property
     def described(self) -> str:
         """`32 calls of block`, `the body of the scan at model.py:27`."""
         if self.is_body:
             return f"the body of the scan at {short_location(self.location)}"
         n = sum(map(len, self.alike))
+        if self.is_in_pieces:
+            return f"{n} pieces of {self.name} and of its inner gradient"
         if self.is_written:
             return f"{f'{n} calls of ' if n > 1 else ''}{self.name}, where there is one now"
         return self.name if self.code is None else f"the call of {self.name}" if n == 1 else f"{n} calls of {self.name}"

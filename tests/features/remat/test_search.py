@@ -126,6 +126,18 @@ def test_calls_one_after_the_other_are_told_apart():
     assert len({spot.end - spot.start for spot in layers}) == 1
 
 
+def test_what_the_function_differentiates_itself_is_in_pieces_rather_than_calls():
+    def energy(ws, x):
+        for i in range(3):
+            x = layer(x, ws[i])
+        return jnp.sum(x)
+
+    search = Search(derive(lambda ws, x: jnp.sum(jax.grad(energy, 1)(ws, x) ** 2), WEIGHTS, BIG), False)
+    (region,) = (r for r in search.regions if r.code is layer.__code__)
+    assert len(list(region.spots)) > 3
+    assert region.described.endswith("pieces of layer and of its inner gradient")
+
+
 @pytest.mark.large
 def test_what_is_given_aside_is_not_differentiated():
     def loss(ws, x):
