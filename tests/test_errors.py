@@ -24,6 +24,7 @@ def loss(params, x):
 
 SUM = jnp.ones((2, 3))
 """What `loss` may be applied to."""
+LAST = {"x": SUM}
 
 
 CALLS = {
@@ -374,6 +375,21 @@ def test_of_a_function_without_its_arguments_it_is_said_what_to_write(name):
         (
             lambda: jaxviz.grad(loss(PARAMS, SUM)),
             "grad(loss)(PARAMS, SUM), not jaxviz.grad(loss(PARAMS, SUM)): it takes",
+        ),
+        (
+            lambda: jaxviz.explore(loss(PARAMS, **LAST)),
+            "explore(loss, PARAMS, **LAST), not jaxviz.explore(loss(PARAMS, **LAST)): it takes",
+        ),
+        (
+            lambda: jaxviz.explore((lambda p: loss(p, SUM))(PARAMS)),
+            "explore(lambda p: loss(p, SUM), PARAMS), not jaxviz.explore((lambda p: loss(p, SUM))(PARAMS)): it takes",
+        ),
+        (lambda: jaxviz.explore(SUM.sum(axis=None)), "explore(f, x), not jaxviz.explore(f(x)): it takes"),
+        (lambda: jaxviz.explore(jnp.sum(SUM)), "explore(jnp.sum, SUM), not jaxviz.explore(jnp.sum(SUM)): it takes"),
+        (lambda: jaxviz.compare(loss, PARAMS, X), "compare(loss, g, params, x): it takes two functions."),
+        (
+            lambda: jaxviz.compare(loss(PARAMS, SUM), loss(PARAMS, SUM)),
+            "compare(f, g, x), not jaxviz.compare(f(x), g(x)): it takes functions, not their results.",
         ),
         (
             lambda: jaxviz.explain_recompile(SUM),

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from types import ModuleType
 from typing import Any
+
+import jax
 
 from jaxviz.ir import compat
 from jaxviz.ir.errors import message_of
@@ -42,13 +45,12 @@ def say_what_to_write(
     if not given:
         _note(error, f"{_WRITE}{_call(public, ['f', 'g'], ['x'])}.")
         return
-    no_function = next((x for x in given if not callable(x) and not _is_program(x)), None)
-    if no_function is not None:
-        written = _result_passed_to(public) if len(places) == 1 else None
-        functions, arguments = written or (["f", "g"], ["x"])
-        results = [f"{f}({', '.join(arguments)})" for f in functions]
-        right, wrong = _call(public, functions, arguments), _call(public, results, [])
-        _note(error, f"{_WRITE}{right}, not jaxviz.{wrong}: it takes the function, not its result.")
+    functions = list(filter(_is_function, given))
+    if not functions:
+        _note(error, _instead_of_result(public, len(places)))
+    elif len(functions) < len(given):
+        names = [_name(x) if _is_function(x) else "g" for x in given]
+        _note(error, f"{_WRITE}{_call(public, names, _required(functions[0]) or ['x'])}: it takes two functions.")
     elif len(args) < len(places):
         _note(error, f"{_WRITE}{_call(public, [*map(_name, given), 'g'], _required(given[0]) or ['x'])}.")
     elif (
@@ -77,8 +79,21 @@ def _name(fun: Any) -> str:
     return name if name.isidentifier() else "f"
 
 
-def _result_passed_to(public: Callable[..., Any]) -> tuple[list[str], list[str]] | None:
-    """The user's function and its arguments, `loss` and `params, x` for `explore(loss(params, x))`, if the user wrote that."""
+def _instead_of_result(public: Callable[..., Any], n_functions: int) -> str:
+    """What to write instead of `explore(loss(params, x))`, in the user's words if the user wrote that."""
+    result = _result_passed_to(public) if n_functions == 1 else None
+    if result is None:
+        functions, arguments, results = ["f", "g"], ["x"], ["f(x)", "g(x)"]
+    else:
+        arguments = [*map(ast.unparse, result.args), *map(_keyword, result.keywords)]
+        functions, results = [ast.unparse(result.func)], [ast.unparse(result)]
+    takes = "the function, not its result" if n_functions == 1 else "functions, not their results"
+    right, wrong = _call(public, functions, arguments), _call(public, results, [])
+    return f"{_WRITE}{right}, not jaxviz.{wrong}: it takes {takes}."
+
+
+def _result_passed_to(public: Callable[..., Any]) -> ast.Call | None:
+    """The call of the user's function, `loss(params, x)` in `explore(loss(params, x))`, if the user wrote that."""
     frame = sys._getframe()
     while frame.f_back is not None and compat.is_hidden(frame.f_code.co_filename):
         frame = frame.f_back
@@ -90,18 +105,29 @@ def _result_passed_to(public: Callable[..., Any]) -> tuple[list[str], list[str]]
     if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != public.__name__:
         return None
     inner = next(iter(call.args), None)
-    if not isinstance(inner, ast.Call) or len(ast.unparse(inner)) > _ROOM:
+    if not isinstance(inner, ast.Call) or len(ast.unparse(inner)) > _ROOM or not (inner.args or inner.keywords):
         return None
-    arguments = [*map(ast.unparse, inner.args), *(f"{k.arg}={ast.unparse(k.value)}" for k in inner.keywords if k.arg)]
-    return [ast.unparse(inner.func)], arguments
+    return None if _may_be_of_array(inner.func, {**frame.f_globals, **frame.f_locals}) else inner
+
+
+def _may_be_of_array(function: ast.expr, variables: Mapping[str, Any]) -> bool:
+    """Whether it may be a method of an array, as in `x.sum(0)`, whose arguments are not what to differentiate in."""
+    if not isinstance(function, ast.Attribute) or not hasattr(jax.Array, function.attr):
+        return False
+    owner = variables.get(function.value.id) if isinstance(function.value, ast.Name) else None
+    return not isinstance(owner, ModuleType)
+
+
+def _keyword(given: ast.keyword) -> str:
+    return f"{given.arg}={ast.unparse(given.value)}" if given.arg else f"**{ast.unparse(given.value)}"
 
 
 _ROOM = 60
 
 
-def _is_program(x: Any) -> bool:
-    """Whether x can be used instead of a function: a Program, a Derivation, a ClosedJaxpr, a Comparison."""
-    return hasattr(x, "jaxpr") or type(x).__module__.startswith("jaxviz.")
+def _is_function(x: Any) -> bool:
+    """Whether x is a function, or can be used instead of one: a Program, a Derivation, a ClosedJaxpr, a Comparison."""
+    return callable(x) or hasattr(x, "jaxpr") or type(x).__module__.startswith("jaxviz.")
 
 
 def _takes_arguments(public: Callable[..., Any]) -> bool:
