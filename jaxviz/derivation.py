@@ -104,7 +104,7 @@ class Derivation:
       n_results: how many of its results are differentiated; None for all. The other results are an auxiliary output.
       step: the training step that takes this gradient, a `TrainingStep`; None for a function that is not differentiated by another one.
       not_followed: the gradients that the function takes itself and that are differentiated with it, although it may be a training step:
-        "the gradient of `loss` in `params` under jax.vmap".
+        "the gradient of `loss` in `params` under jax.vmap"; or those that the step takes besides this one.
       refused: the leaves of the differentiated arguments for which `jax.grad` refuses these: arrays without a derivative.
       called: the call that it is of; None for a program.
     """
@@ -226,7 +226,9 @@ class Derivation:
     def taken_by(self, step: Any) -> Derivation:
         """This derivation, with what has been derived so far, as the gradient that a training step takes; None for the gradient alone."""
         made = copy.copy(self)
-        object.__setattr__(made, "step", step)
+        if step is not None or self.step is not None:
+            object.__setattr__(made, "step", step)
+            object.__setattr__(made, "not_followed", () if step is None else step.not_followed)
         return made
 
     def again(self, other: Callable[[Any], Any]) -> Derivation:

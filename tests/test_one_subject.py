@@ -367,10 +367,62 @@ def asking(params, x):
 def test_a_gradient_that_is_not_followed_is_named(step, left):
     said = f"not followed: {left}. This is about the gradient of `{step.__name__}` in `params` as a whole, a second derivative."
     reports = [jaxviz.residuals, jaxviz.memory, jaxviz.lint, jaxviz.policies]
+    if step is asking:
+        with pytest.raises(ValueError, match="asking cannot be planned"):
+            jaxviz.plan_remat(step, PARAMS, X)
     for report in (*reports, jaxviz.plan_remat) if step is not asking else reports:
         assert said in " ".join(str(report(step, PARAMS, X)).split())
     assert said in jaxviz.explore(step, PARAMS, X).view.notes
     assert said in str(jaxviz.draw(step, PARAMS, X, stage="backward"))
+
+
+def followed_too(params, x):
+    return jax.grad(loss)(params, x), for_each_example(params, x), curved(params, x)
+
+
+def test_a_gradient_that_is_not_followed_is_named_beside_the_one_that_is():
+    both = "the gradient of `loss` in `params` under jax.vmap, the gradient of `loss` in `params` that is differentiated again"
+    said = f"not followed: {both}, which `followed_too` takes as well."
+    for report in (jaxviz.residuals, jaxviz.memory, jaxviz.lint, jaxviz.policies, jaxviz.plan_remat):
+        assert said in " ".join(str(report(followed_too, PARAMS, X)).split())
+    assert said in jaxviz.explore(followed_too, PARAMS, X).view.notes
+    assert said in str(jaxviz.draw(followed_too, PARAMS, X, stage="backward"))
+    is_about_its_loss(followed_too, (PARAMS, X), jaxviz.residuals(*LOSS))
+
+
+@jax.jit
+def guarded_in_jit(params, x):
+    try:
+        return jax.grad(loss)(params, x), x
+    except BaseException:
+        return params, x
+
+
+def guarded(params, x):
+    try:
+        gradient = jax.grad(loss)(params, x)
+    except:  # noqa: E722
+        gradient = None
+    return jax.tree.map(lambda p, g: p - g, params, gradient)
+
+
+@pytest.mark.parametrize("step", [guarded, guarded_in_jit])
+def test_a_step_may_catch_every_error(step):
+    for _ in range(2):  # the second time, JAX has traced it before
+        is_about_its_loss(step, (PARAMS, X), jaxviz.residuals(*LOSS))
+
+
+def test_a_planned_step_is_traced_for_its_gradient_alone():
+    calls = []
+
+    def step(params, x):
+        calls.append(jaxviz.__name__)
+        return jax.grad(loss)(params, x), x
+
+    jaxviz.residuals(step, PARAMS, X)
+    once = len(calls)
+    jaxviz.plan_remat(step, PARAMS, X)
+    assert len(calls) == 2 * once
 
 
 WITH_A_COUNT = {"w": 0.1 * jnp.eye(8), "n": jnp.int32(3)}

@@ -19,7 +19,7 @@ import jax
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.passes import NotAnEquation, OpenedStep, Opening, Passes, pass_p, with_passes_together
 from jaxviz.analysis.walk import with_holders
-from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, placed_at, positions
+from jaxviz.derivation import Argnums, Called, Derivation, derive, flat_arguments, placed_at, positions
 from jaxviz.functions import transformations
 from jaxviz.functions.vjp_function import Transposable, vjp_of
 from jaxviz.higher_order import of
@@ -45,8 +45,8 @@ class TrainingStep:
       gradients: the derivations of the functions that it differentiates; closed-over values are inputs that are not differentiated.
       mark: the one that reports are about: the one that saves most.
       maps: the `shard_map`s in which it is taken, outermost first.
-      placed: for each input of the step its sharding, as in a derivation.
-      again: traces the same step again, of what it is given the function for.
+      placed, out_tree, called: for each input of the step its sharding, the structure of its results, and its call, as in a derivation.
+      not_followed: the gradients that it takes besides, and whose passes are not equations of it.
     """
 
     traced: Program
@@ -54,7 +54,9 @@ class TrainingStep:
     mark: int
     maps: tuple[Operation, ...]
     placed: tuple[Any, ...]
-    again: Callable[[Callable[[Any], Any]], TrainingStep]
+    out_tree: Any
+    called: Called
+    not_followed: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -63,6 +65,14 @@ class TrainingStep:
     @cached_property
     def gradient(self) -> Derivation:
         return self.gradients[self.mark].taken_by(self)
+
+    def again(self, other: Callable[[Any], Any]) -> TrainingStep:
+        """The same step traced again; see `Derivation.again`."""
+        call = self.called
+        made = trace_training_step(other(call.function), call.args, call.kwargs, call.wanted)
+        if not isinstance(made, TrainingStep):
+            raise ValueError(f"the gradient in {self.name} is not followed: {'; '.join(made)}")
+        return made
 
     def taking(self, gradient: Derivation) -> TrainingStep:
         """The step, if it takes another gradient of the same inputs."""
@@ -93,7 +103,7 @@ class TrainingStep:
 
 @deep_stack
 def trace_training_step(
-    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int] = ()
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int | str] = ()
 ) -> TrainingStep | tuple[str, ...]:
     """A function as a training step; otherwise the gradients that it takes nevertheless, and whose passes are not equations of the step:
     "the gradient of `loss` in `params` under jax.vmap".
@@ -120,91 +130,82 @@ def trace_training_step(
         except NotAnEquation as refused:
             left_to_jax[refused.mark] = refused.how
     found = {e.params["mark"]: within for e, within in with_holders(program) if e.primitive is pass_p}
-    if program.is_path and (found or left_to_jax or unknown):
+    not_followed = *(f"the {taken[mark].gradient} {how}" for mark, how in left_to_jax.items()), *unknown
+    if program.is_path and (found or not_followed):
         return (_ON_VALUES,)
     if not found:
-        return (*(f"the {taken[mark].gradient} {how}" for mark, how in left_to_jax.items()), *unknown)
+        return not_followed
     size = lambda mark: sum(nbytes(a.aval) for a in taken[mark].linearized.residuals)
     mark = max(found, key=size)
     maps = tuple(e.operation for e in found[mark] if of(e) is SHARD_MAP)
 
-    def again(other: Callable[[Any], Any]) -> TrainingStep:
-        made = trace_training_step(other(f), args, kwargs, wanted)
-        if not isinstance(made, TrainingStep):
-            raise ValueError(f"the gradient in {program.name} is not followed: {'; '.join(made)}")
-        return made
-
-    return TrainingStep(program, tuple(taken), mark, maps, tuple(map(placed_at, inputs)), again)
+    called, placed = Called(f, args, kwargs, wanted), tuple(map(placed_at, inputs))
+    return TrainingStep(program, tuple(taken), mark, maps, placed, traced.out_tree, called, not_followed)
 
 
 _ON_VALUES = "a gradient in a function whose Python branches on values"
 
 
-def taken_gradient(
-    f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], derivation: Derivation, argnums: Argnums
-) -> Derivation:
-    """The gradient that a function takes if it is a training step: it takes a gradient, and its result is not a single real number. Otherwise
-    the derivation of the function itself.
-
-    A loss whose result is a scalar may take gradients as well, for example in a gradient penalty; it is differentiated itself, unless it
-    adds a gradient to a reference. So is a function that is given as a program.
-
-    Args:
-      f, args, kwargs: the call.
-      derivation: the derivation of the function.
-      argnums: the arguments with respect to which this is differentiated; `()` for none, and then a step is a function like any other.
-    """
-    is_program = isinstance(f, Program) or not callable(f)
-    if is_program or argnums == () or is_loss(derivation.primal):
-        return derivation
-    if derivation.primal.is_path:
-        return replace(derivation, not_followed=(_ON_VALUES,)) if takes_gradient(derivation.primal) else derivation
-    found = trace_training_step(f, args, kwargs, positions(f, args, argnums))
-    if isinstance(found, TrainingStep):
-        return found.gradient
-    return replace(derivation, not_followed=found) if found else derivation
-
-
 def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Derivation:
     """The gradient that a report is about: that of a function; or if the function is a training step, the one that it takes.
 
+    A step takes a gradient, and its result is not a single real number. A loss may take gradients as well, for example in a gradient penalty; it
+    is differentiated itself, unless it adds a gradient to a reference. So is a function that is given as a program.
+
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
-      args, kwargs, argnums: as for `taken_gradient`.
+      args, kwargs: the call.
+      argnums: the arguments with respect to which a function is differentiated; `()` for none, and then a step is a function like any other.
 
     Raises:
-      the errors of `derive`.
+      the errors of `derive`, and of tracing the step.
     """
+    own = partial(derive, f, *args, argnums=argnums, **kwargs)
     if argnums == () or isinstance(f, Program) or not callable(f):
-        return derive(f, *args, argnums=argnums, **kwargs)
+        return own()
+    stop = _Stop()
     try:
-        with compat.replaced_vjp(_stop, key=_stop):
-            return derive(f, *args, argnums=argnums, **kwargs)
-    except _TakesGradient:
-        return _subject_of_step(f, args, kwargs, argnums)
+        with compat.replaced_vjp(stop, key=stop):
+            derivation = own()
+        if not stop.is_called:  # the function may catch what is raised in it
+            return derivation
+    except (_TakesGradient, Exception):
+        if not stop.is_called:
+            raise
+    left: tuple[str, ...] = (_ON_VALUES,)
+    try:
+        found = trace_training_step(f, args, kwargs, positions(f, args, argnums))
+    except Exception:
+        derivation = own()  # raises JAX's error, if the function cannot be traced at all
+        if not is_loss(derivation.primal) and not derivation.primal.is_path:
+            raise
+    else:
+        if isinstance(found, TrainingStep) and not is_loss(found.traced):
+            return found.gradient
+        derivation, left = own(), () if isinstance(found, TrainingStep) else found
+    return derivation if is_loss(derivation.primal) else replace(derivation, not_followed=left)
 
 
 class _TakesGradient(BaseException):
     """A function takes a gradient while it is traced; JAX's own would take longer to trace than the step."""
 
 
-def _stop(*_: Any, **__: Any) -> Any:
-    raise _TakesGradient
+class _Stop:
+    """Takes the place of `jax.vjp`, and stops the trace. All that have not been called are equal, so that they share JAX's cached traces, among
+    which there may be one without its gradient as soon as one is called."""
 
+    def __init__(self) -> None:
+        self.is_called = False
 
-def _subject_of_step(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Derivation:
-    try:
-        found = trace_training_step(f, args, kwargs, positions(f, args, argnums))
-    except Exception:  # which is JAX's if the function cannot be traced at all, and raised again if it is a step
-        return taken_gradient(f, args, kwargs, derive(f, *args, argnums=argnums, **kwargs), argnums)
-    if isinstance(found, TrainingStep) and not is_loss(found.traced):
-        return found.gradient
-    derivation = derive(f, *args, argnums=argnums, **kwargs)
-    return (
-        derivation
-        if isinstance(found, TrainingStep) or is_loss(derivation.primal)
-        else replace(derivation, not_followed=found)
-    )
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        self.is_called = True
+        raise _TakesGradient
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Stop) and not self.is_called and not other.is_called)
+
+    def __hash__(self) -> int:
+        return hash(_Stop)
 
 
 def is_loss(program: Program) -> bool:

@@ -12,7 +12,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
-from jaxviz.analysis.training_step import step_function, trace_training_step
+from jaxviz.analysis.training_step import TrainingStep, step_function, trace_training_step
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
@@ -415,7 +415,7 @@ def test_an_argument_of_the_step_that_the_function_closes_over_has_its_name(grad
 
 def test_what_was_traced_before_is_traced_again():
     jitted(jax.tree.map(jnp.copy, W), jax.tree.map(jnp.copy, W), BATCH)
-    assert trace_training_step(jitted, (W, W, BATCH), {})
+    assert isinstance(trace_training_step(jitted, (W, W, BATCH), {}), TrainingStep)
 
 
 def test_afterwards_jax_is_as_it_was():

@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 
-from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments
+from jaxviz.derivation import Called, Derivation, flat_arguments
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.syntax import Program
 
 
 @dataclass(frozen=True)
@@ -33,25 +34,16 @@ class Call:
     @staticmethod
     def known(derivation: Derivation) -> Call:
         """The call that a derivation is of; of a program only its name is known."""
-        primal, called = derivation.primal, derivation.called
-        if called is None:
-            return Call(None, None, (), (), (), primal.name, None)
-        leaves, in_tree, _, is_input = flat_arguments(called.args, called.kwargs, called.wanted)
-        avals = primal.in_avals
-        return Call(in_tree, derivation.out_tree, tuple(leaves), tuple(is_input), avals, primal.name, called.function)
+        return _call(derivation.called, derivation.primal, derivation.out_tree, derivation.primal.name)
 
     @staticmethod
-    def traced(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> tuple[Call, Derivation]:
-        compat.check_callable(f)
-        derivation = derive(f, *args, argnums=argnums, **kwargs)
-        primal = derivation.primal
-        if primal.is_path:
-            where = "; ".join(f"{b.kind} at {b.location}" for b in primal.branches[:3] if b.location is not None)
-            raise ValueError(
-                f"{primal.name} cannot be planned: its Python code reads values ({where}), so what it computes differs "
-                "from call to call. Use jax.lax.cond or jnp.where there, or fix the argument with functools.partial."
-            )
-        return Call.known(derivation), derivation
+    def planned(derivation: Derivation) -> Call:
+        """The call that a plan for a gradient is applied to: that of the training step which takes it, if one does. It has the name of the function
+        that is differentiated."""
+        step = derivation.step
+        if step is None:
+            return Call.known(derivation)
+        return _call(step.called, step.traced, step.out_tree, derivation.primal.name)
 
     @property
     def static_argnums(self) -> tuple[int, ...]:
@@ -115,6 +107,13 @@ class Call:
             return of_arrays(*inputs)
 
         return update_wrapper(planned, f, updated=())
+
+
+def _call(called: Called | None, program: Program, out_tree: Any, name: str) -> Call:
+    if called is None:
+        return Call(None, None, (), (), (), name, None)
+    leaves, in_tree, _, is_input = flat_arguments(called.args, called.kwargs, called.wanted)
+    return Call(in_tree, out_tree, tuple(leaves), tuple(is_input), program.in_avals, name, called.function)
 
 
 def _same(x: Any, fixed: Any) -> bool:

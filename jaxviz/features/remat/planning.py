@@ -10,8 +10,8 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.budgets import free_memory, least_budget, least_size, read_budget, read_share, read_size
-from jaxviz.analysis.training_step import taken_gradient
-from jaxviz.derivation import Argnums
+from jaxviz.analysis.training_step import subject_of
+from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.compiled_plans import within_compiled
 from jaxviz.features.remat.exhaustive import bound_within
@@ -110,10 +110,8 @@ def plan_remat(
         read_budget(limit, 0, "a budget" if asked == "budget" else "the argument residuals")
     transfers = read_offload(offload)
     with counting("planning"), collector_paused():
-        call, derivation = Call.traced(_aside(f) if has_aux else f, args, kwargs, argnums)
-        if not has_aux:
-            derivation = taken_gradient(f, args, kwargs, derivation, argnums)
-            call = replace(call, name=derivation.primal.name)
+        derivation = _planned(f, args, kwargs, argnums, has_aux)
+        call = Call.planned(derivation)
         planning = Planning(Search(derivation, recompute_collectives, transfers), call)
         if bounds:
             _check_checkpoints(planning.search)
@@ -129,6 +127,21 @@ def plan_remat(
             return planning.of_all()
     with counting("compiling plans") as done, collector_paused():
         return within_compiled(planning, room, done)
+
+
+def _planned(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums, has_aux: bool) -> Derivation:
+    """The gradient that is planned."""
+    compat.check_callable(f)
+    # A pair whose first element is differentiated is no result of a training step.
+    found = derive(_aside(f), *args, argnums=argnums, **kwargs) if has_aux else subject_of(f, args, kwargs, argnums)
+    primal = found.primal
+    if primal.is_path:
+        where = "; ".join(f"{b.kind} at {b.location}" for b in primal.branches[:3] if b.location is not None)
+        raise ValueError(
+            f"{primal.name} cannot be planned: its Python code reads values ({where}), so what it computes differs "
+            "from call to call. Use jax.lax.cond or jnp.where there, or fix the argument with functools.partial."
+        )
+    return found
 
 
 _PEAKS = ("modelled", "compiled")

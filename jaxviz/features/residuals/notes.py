@@ -96,13 +96,14 @@ def _may_have_tangent(v: Atom) -> bool:
 
 
 def not_followed_note(derivation: Derivation) -> tuple[str, ...]:
-    """The gradients that a function takes itself, and in which it is not a training step."""
+    """The gradients that a function takes itself, and that are not followed, as one that a step takes is."""
     if not derivation.not_followed:
         return ()
+    left = f"not followed: {listed(derivation.not_followed)}"
+    if derivation.step is not None:
+        return (f"{left}, which `{derivation.step.name}` takes as well.",)
     again = ", a second derivative" if any(derivation.nonzeros) and derivation.no_reverse_mode is None else ""
-    return (
-        f"not followed: {listed(derivation.not_followed)}. This is about the {derivation.gradient} as a whole{again}.",
-    )
+    return (f"{left}. This is about the {derivation.gradient} as a whole{again}.",)
 
 
 def _no_gradient(derivation: Derivation) -> tuple[str, ...]:

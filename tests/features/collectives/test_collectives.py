@@ -17,7 +17,8 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
-from jaxviz.analysis.lowering import lower_gradient
+from jaxviz.analysis.lowering import lower_gradient, lower_step
+from jaxviz.analysis.training_step import subject_of
 from jaxviz.features.collectives import compiling
 from jaxviz.features.collectives.compiling import partitioned
 from jaxviz.features.collectives.groups import groups_of
@@ -48,17 +49,9 @@ def text_of(program):
 
 
 def lowering_of(program):
-    derivation = jaxviz.derive(program, *PROGRAMS[program])
-    step = step_of_program(program, derivation)
-    return lower_gradient(derivation) if step is None else step
-
-
-def step_of_program(program, derivation):
-    from jaxviz.analysis.lowering import lower_step
-    from jaxviz.analysis.training_step import taken_gradient
-
-    step = taken_gradient(program, PROGRAMS[program], {}, derivation, 0).step
-    return None if step is None else lower_step(step, step.opened())
+    derivation = subject_of(program, PROGRAMS[program], {}, 0)
+    step = derivation.step
+    return lower_gradient(derivation) if step is None else lower_step(step, step.opened())
 
 
 def printed(program):

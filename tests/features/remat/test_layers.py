@@ -5,6 +5,7 @@ from short_runs import short
 from test_diff import BLOCK, HEAD, arguments, module  # noqa: F401
 from test_written_checkpoints import holds
 
+import jaxviz
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.planning import Planning
 from jaxviz.features.remat.search import Search
@@ -46,7 +47,8 @@ def loss(params, x):
 def planned(own):
     """A plan with checkpoints around calls that may use a fifth of the memory that these can save."""
     args = arguments(layers=6)
-    call, derivation = Call.traced(own.loss, args, {}, 0)
+    derivation = jaxviz.derive(own.loss, *args)
+    call = Call.planned(derivation)
     planning = Planning(Search(derivation, False), call)
     search = planning.search
     least = min(search.trial(form).trade.peak_nbytes for regions in search.sets for form in search.path(regions))

@@ -69,7 +69,8 @@ def recomputed(f, g, *args):
 
 def planned(f, *args, budget, recompute_collectives=False):
     """One checkpoint around a function, with a limit on the bytes of residuals and none on the peak."""
-    call, derivation = Call.traced(f, args, {}, 0)
+    derivation = jaxviz.derive(f, *args)
+    call = Call.planned(derivation)
     planning = Planning(Search(derivation, recompute_collectives), call)
     return planning.plan("residuals within it", planning.search.within(budget), budget=budget)
 
@@ -230,7 +231,7 @@ DEVICES = {
 def test_what_devices_exchange_is_not_exchanged_again(name):
     """The body of a `shard_map` is planned; a value counts with its bytes on one device."""
     f = DEVICES[name]
-    least = Search(Call.traced(f, (W, X), {}, 0)[1], False).least
+    least = Search(jaxviz.derive(f, W, X), False).least
     whole = jaxviz.plan_remat(f, W, X, budget=1.0).everything.nbytes
     plan = jaxviz.plan_remat(f, W, X, budget=int(least + 0.2 * (whole - least)))
     g = plan.apply(f)
@@ -251,7 +252,7 @@ def test_axes_that_are_numbers_of_numpys_are_no_axes_of_devices():
 
 def test_what_devices_exchange_may_be_exchanged_again_when_told():
     f = sharded(over_devices)
-    least = lambda again: Search(Call.traced(f, (W, X), {}, 0)[1], again).least
+    least = lambda again: Search(jaxviz.derive(f, W, X), again).least
     assert least(True) < least(False)
     plan = planned(f, W, X, budget=least(True), recompute_collectives=True)
     psums = lambda g: sum("psum" in str(e.primitive) for _, e in jaxviz.derive(g, W, X).backward.walk())
@@ -346,7 +347,7 @@ LOOPS = {
 def test_the_body_of_a_loop_is_planned(name, share):
     """Values saved in it are stacked. The budgets are between the least bytes and all."""
     f, *args = LOOPS[name]
-    least = Graph(Call.traced(f, tuple(args), {}, 0)[1], False).least
+    least = Graph(jaxviz.derive(f, *args), False).least
     whole = jaxviz.plan_remat(f, *args, budget=1.0).everything.nbytes
     assert least < whole
     budget = int(least + share * (whole - least))
@@ -372,7 +373,7 @@ def complex_values(w, x):
 @pytest.mark.parametrize("f", [two_results, complex_values])
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_jax_holds_what_was_planned_of_a_cond_and_of_complex_values(f, share):
-    least = Graph(Call.traced(f, (W, X), {}, 0)[1], False).least
+    least = Graph(jaxviz.derive(f, W, X), False).least
     whole = jaxviz.plan_remat(f, W, X, budget=1.0).everything.nbytes
     plan = planned(f, W, X, budget=int(least + share * (whole - least)))
     assert held_by_jax(plan.apply(f), W, X) == plan.nbytes < whole
@@ -592,7 +593,7 @@ def test_bad_input_is_named_and_no_solver_is_heard_of(given, said):
 def test_a_budget_that_cannot_be_met_says_what_to_type():
     with pytest.raises(ValueError, match="cannot be met for mlp_loss") as error:
         jaxviz.plan_remat(mlp_loss, *MLP, budget="50%")
-    search = Search(Call.traced(mlp_loss, MLP, {}, 0)[1], False)
+    search = Search(jaxviz.derive(mlp_loss, *MLP), False)
     for way in str(error.value).rpartition("Write ")[2].split(" or "):
         budget = read_budget(eval(way.removeprefix("budget=")), search.opened.nbytes)
         assert planned(mlp_loss, *MLP, budget=budget).nbytes == search.least

@@ -97,7 +97,8 @@ def test_checkpoints_that_a_plan_does_without_are_taken_away(module, name, tmp_p
     monkeypatch.chdir(tmp_path)
     source, _ = PROGRAMS[name]
     own = module(HEAD + source)
-    call, derivation = Call.traced(own.loss, arguments(), {}, 0)
+    derivation = derive(own.loss, *arguments())
+    call = Call.planned(derivation)
     search = Search(derivation, False)
     plan = Planning(search, call).plan("", search.opened)
     code = holds(own, plan, arguments(), module, tmp_path)
