@@ -100,7 +100,9 @@ class Naming:
             self._readers[program] = found
         return self._readers[program]
 
-    def name(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0, room: int = ROOM) -> str:
+    def name(
+        self, equation: Equation, within: Sequence[Equation] = (), place: int = 0, room: int = ROOM, inner: bool = True
+    ) -> str:
         """`jnp.tanh(x @ w + b)`, or `exp in jax.nn.softmax(x, -1)` for an intermediate result of an expression.
 
         What a library's module computes within the user's expression is named by the module and the library's expression:
@@ -111,27 +113,34 @@ class Naming:
           within: the equations that contain its program, outermost first.
           place: the index of the result.
           room: the maximum length of the expression.
+          inner: whether a cotangent of a gradient that the function itself takes is distinguished from its value: `mul in the inner gradient of
+            jnp.tanh(x @ w)`.
 
         Returns:
           the name; '' if no expression is found, as for code without source.
         """
-        module, made = self._named(equation, within, place, room)
+        module, made = self._named(equation, within, place, room, inner)
         return f"{module} · {made}" if module and made else made
 
     def module(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> str:
         """The module that the name of a value begins with; '' if it does not begin with one."""
         return self._named(equation, within, place, ROOM)[0]
 
-    def _named(self, equation: Equation, within: Sequence[Equation], place: int, room: int) -> tuple[str, str]:
+    def _named(
+        self, equation: Equation, within: Sequence[Equation], place: int, room: int, inner: bool = True
+    ) -> tuple[str, str]:
         if own_location_of(equation, within) is None:
             within = self.held(equation, within)
         if not _is_of_rule(equation):
-            return self._made(equation, within, place, room)
+            return self._made(equation, within, place, room, inner)
         # A rule is applied to one operation within an expression, or to the whole expression.
-        module, made = self._made(next(e for e in ancestors(equation) if not _is_of_rule(e)), within, 0, room)
+        differentiated = next(e for e in ancestors(equation) if not _is_of_rule(e))
+        module, made = self._made(differentiated, within, 0, room, inner)
         return module, f"{equation.primitive.name} in the derivative of {made}" if made else ""
 
-    def _made(self, equation: Equation, within: Sequence[Equation], place: int, room: int) -> tuple[str, str]:
+    def _made(
+        self, equation: Equation, within: Sequence[Equation], place: int, room: int, inner: bool
+    ) -> tuple[str, str]:
         """The library's module that computes a value, if any, and the expression."""
         operation, is_inner = equation.primitive.name, _is_inner(equation)
         own = shortened_expression(expression_at(own_location_of(equation, within)), room)
@@ -142,6 +151,8 @@ class Naming:
         written = shortened_expression(expression_at(at), room)
         module = module_of(original, holders) if at is not None and shows_source() else ""
         outer = own if own and not module else written
+        if is_inner and not inner:
+            return module, outer or (operation if module else "")
         if is_inner:
             made = f"{operation} in the inner gradient"
             return module, f"{made} of {outer}" if outer else made if module else ""

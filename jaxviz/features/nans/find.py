@@ -68,6 +68,7 @@ class _Subject:
       title: the subject of a report; see `Derivation.gradient`.
       derivation: the derivation of the function.
       n_values: how many of the results are the function's own; the others are gradients.
+      is_loss: see `_is_loss`.
       unsearched: what was not searched, and why.
     """
 
@@ -79,6 +80,7 @@ class _Subject:
     title: str
     derivation: Derivation
     n_values: int
+    is_loss: bool
     has_gradient: bool = False
     unsearched: str = ""
 
@@ -97,7 +99,8 @@ class _Subject:
         """The names of its equations and values."""
         d, program = self.derivation, self.program
         naming = Naming(d.primal, d.forward) if self.has_gradient else Naming(program)
-        return Names(naming, dict(zip(program.invars, self.names, strict=True)))
+        inner = self.has_gradient or (self.is_loss and not _is_derived(d.primal))
+        return Names(naming, dict(zip(program.invars, self.names, strict=True)), inner)
 
     @cached_property
     def values(self) -> dict[Var, Any]:
@@ -285,7 +288,7 @@ def _subject(
     names = tuple(name or f"argument {k}" for k, name in enumerate(primal.arg_names))
     results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
     alone = _Subject(
-        primal, inputs, names, results, primal.name, f"function `{primal.name}`", d, len(primal.outvars)
+        primal, inputs, names, results, primal.name, f"function `{primal.name}`", d, len(primal.outvars), _is_loss(d)
     )  # fmt: skip
     alone = _on_values(alone) if uses_references(primal) else alone
     if gradient and not _is_loss(d):

@@ -20,10 +20,12 @@ class Names:
     Args:
       naming: the names of the function and of its derivation.
       arguments: the paths of its inputs.
+      inner: whether gradients that the function takes are inner ones, rather than what is searched; then the report does not say which pass.
     """
 
     naming: Naming
     arguments: Mapping[Atom, str]
+    inner: bool
 
     def equation(self, level: Level, e: Equation, is_derivative: bool, place: int = 0, room: int = ROOM) -> str:
         """`jnp.log(x)`, or `mul in the derivative of jnp.sqrt(x)`; '' if no expression is found.
@@ -34,10 +36,7 @@ class Names:
           place: the index of the result.
           room: the maximum length of the expression.
         """
-        name = self.naming.name(e, [outer for outer, _ in level.path], place, room)
-        name = (
-            name.partition(_OF_INNER)[2] or name
-        )  # the function that is searched is a gradient, and the report says which pass
+        name = self.naming.name(e, [outer for outer, _ in level.path], place, room, self.inner)
         _, of_derivative, called = name.partition(_OF)
         if not is_derivative and of_derivative:  # the transpose of a user's rule
             return called
@@ -49,7 +48,7 @@ class Names:
     def differentiated(self, level: Level, e: Equation) -> str:
         """The expression whose derivative an equation of the backward pass belongs to; '' if none is found."""
         within = [outer for outer, _ in level.path]
-        return _expression(e, ROOM_IN_SENTENCE) or self.naming.name(e, within, room=ROOM_IN_SENTENCE)
+        return _expression(e, ROOM_IN_SENTENCE) or self.naming.name(e, within, room=ROOM_IN_SENTENCE, inner=self.inner)
 
     def written(self, e: Equation) -> str:
         """What the user's expression calls, such as 'log2', or 'div' and 'pow' for operators; '' for anything else."""
@@ -70,4 +69,4 @@ def _expression(e: Equation, room: int) -> str:
     return shortened_expression(expression_at(locate(e.source)), room)
 
 
-_OF, _OF_INNER = " in the derivative of ", " in the inner gradient of "
+_OF = " in the derivative of "

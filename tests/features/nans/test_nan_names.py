@@ -97,3 +97,18 @@ def test_an_infinite_cotangent_is_not_named_as_a_value(f):
 
 def _shown(o):
     return f"a cotangent from the derivative of `{o.name}`: {o.type}"
+
+
+def energy(x):
+    return jnp.sum(jnp.sqrt(x @ jnp.eye(2)))
+
+
+def test_a_value_of_an_inner_gradient_is_not_named_as_the_value_that_it_is_the_cotangent_of():
+    x = jnp.array([[0.0, 1.0]])
+    report = jaxviz.find_nan(lambda x: jnp.sum(jax.grad(energy)(x) ** 2), x)
+    assert report.became_nan.expression == "dot_general in the inner gradient of x @ jnp.eye(2)"
+    assert report.became_nan.inputs[0].name == "mul in the inner gradient of jnp.sqrt(x @ jnp.eye(2))"
+    taken = jaxviz.find_nan(jax.grad(energy), x).became_nan
+    assert (taken.expression, taken.inputs[0].name) == (
+        "dot_general in the derivative of x @ jnp.eye(2)", "jnp.sqrt(x @ jnp.eye(2))",
+    )  # fmt: skip
