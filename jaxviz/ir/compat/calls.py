@@ -274,10 +274,11 @@ def key_data(x: Any) -> Any:
 def buffers_of(x: Any) -> list[Any]:
     """What identifies the memory of an array on each of its devices, which several arrays may share; empty if it has none."""
     data = key_data(x)
-    if type(data) is not _array.ArrayImpl or data.is_deleted() or not data.nbytes:
+    if type(data) is not _array.ArrayImpl or data.is_deleted():
         return []
     try:
-        return [(s.device, s.data.unsafe_buffer_pointer()) for s in data.addressable_shards]
+        # An empty array, which may have no address, cannot be donated twice either.
+        return [(s.device, s.data.unsafe_buffer_pointer() or id(data)) for s in data.addressable_shards]
     except Exception:  # the backend has no addresses
         return [id(x)]
 

@@ -118,6 +118,8 @@ TWICE = {
     "two arrays with one buffer": (both, (0, 1), lambda x: (x, jax.device_put(x, x.device)), "p and q"),
     "layers": (both, 0, lambda x: ([x, x + 1],) * 2, "p[0…1] and q[0…1]"),
     "keys": (lambda x, y: (x, y), 0, lambda x: (jax.random.key(0),) * 2, "x and y"),
+    "an empty one": (both, (0, 1), lambda x: (x[:0],) * 2, "p and q"),
+    "two empty ones": (both, (0, 1), lambda x: (x[:0], x[:0]), ""),
     "copied": (both, (0, 1), lambda x: (x, jnp.copy(x)), ""),
     "a donation that has no effect": (lambda x, y: jnp.sum(x + y), 0, lambda x: (x, x), ""),
     "one that nothing reads": (lambda x, y: x + 1, 0, lambda x: (x, x), ""),
