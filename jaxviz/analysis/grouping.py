@@ -143,13 +143,12 @@ def _range(words: Sequence[str]) -> str:
     """`0…11` for numbers, `Dense_0…2,4` for names with numbers, `block…block_2` if the first has none."""
     if len(set(words)) == 1:
         return words[0]
-    named = {_number(word): word for word in words}
-    numbers = sorted(named)
-    base = _SUFFIX.sub("", named[numbers[0]])
-    are_suffixes = base != named[numbers[0]]
+    different = sorted(set(words), key=lambda word: (_number(word), word))
+    base = _SUFFIX.sub("", different[0])
+    are_suffixes = base != different[0]
     runs: list[str] = []
-    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        ends = [str(n) if are_suffixes else named[n] for _, n in run]
+    for _, run in groupby(enumerate(different), lambda pair: _number(pair[1]) - pair[0]):
+        ends = [word[len(base) + 1 :] if are_suffixes else word for _, word in run]
         runs.append(ends[0] if len(ends) == 1 else f"{ends[0]}…{ends[-1]}")
     shown = runs if len(runs) <= _RUNS else [*runs[:2], "…", runs[-1]]
     return (f"{base}_" if are_suffixes else "") + ",".join(shown)
@@ -167,16 +166,16 @@ def _number(word: str) -> int:
 
 def without_repeats(groups: Iterable[Sequence[str]]) -> Callable[[str], Hashable]:
     """What identifies a path, without the numbers that differ within a group: those of layers, but not the `1` of `Dense_1` in each layer."""
-    numbers = lambda path: tuple(map(_number, _WORDS.findall(path)))
     repeats: dict[str, set[int]] = {}
     for group in groups:
         for same in grouped(dict.fromkeys(group), pattern):
-            differ = (i for i, of_each in enumerate(zip(*map(numbers, same), strict=True)) if len(set(of_each)) > 1)
+            words = zip(*map(_WORDS.findall, same), strict=True)
+            differ = (i for i, of_each in enumerate(words) if len(set(of_each)) > 1)
             repeats.setdefault(pattern(same[0]), set()).update(differ)
 
     def key(path: str) -> Hashable:
         left_out = repeats.get(pattern(path), ())
-        return pattern(path), *(n for i, n in enumerate(numbers(path)) if i not in left_out)
+        return pattern(path), *(word for i, word in enumerate(_WORDS.findall(path)) if i not in left_out)
 
     return key
 

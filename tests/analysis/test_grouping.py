@@ -30,6 +30,7 @@ def test_what_differs_between_layers_is_left_out_of_paths():
     key = without_repeats(layers)
     assert key("net/block/linear") == key("net/block_1/linear")
     assert key("net/block/linear") != key("net/block/linear_1")
+    assert key("net/block/linear") != key("net/block/linear_0")
 
 
 @pytest.mark.parametrize("n", [3, 12])
@@ -73,6 +74,7 @@ def test_a_group_says_most_of_the_reasons():
 def test_names_that_differ_in_numbers():
     assert alike(["p[0]['w1']", "p[11]['w1']"]) == "p[0,11]['w1']"
     assert alike(["p['Dense_0']['w']", "p['Dense_2']['w']"]) == "p['Dense_0,2']['w']"
+    assert alike(["Dense", "Dense_0", "Dense_1"]) == "Dense,Dense_0…Dense_1"
     assert alike(["x", "y"]) == "x and others"
     assert alike(["result 3", "result 12"]) == "result 3,12"
     haiku = [f"params['{block}/linear_1']['w']" for block in ("block", "block_1", "block_2")]

@@ -107,6 +107,7 @@ test("one name for several is their common pattern", () => {
   expect(alike(["p['Dense_0']['w']", "p['Dense_2']['w']"])).toBe("p['Dense_0,2']['w']");
   expect(alike(["p['block/linear_1']", "p['block_2/linear_1']"])).toBe("p['block,block_2/linear_1']");
   expect(alike(["p['block_1/w']", "p['block_3/w']"])).toBe("p['block_1,3/w']");
+  expect(alike(["Dense", "Dense_0", "Dense_1"])).toBe("Dense,Dense_0…Dense_1");
   expect(alike(["p['w1']", "p['w2']"])).toBe("p['w1'] and others");
   expect(alike(["x", "x"])).toBe("x");
   expect(mostAlike(["read by h[1]", "kept", "read by h[2]"])).toBe(

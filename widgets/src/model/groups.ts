@@ -42,17 +42,16 @@ const RUNS = 6;
 /** `0…11` for numbers, `Dense_0…2,4` for numbered names, `block…block_2` if the first has no number. */
 function rangeOf(words: readonly string[]): string {
   if (words.every((word) => word === words[0])) return words[0]!;
-  const named = new Map(words.map((word) => [numberOf(word), word]));
-  const numbers = [...named.keys()].sort((a, b) => a - b);
-  const first = named.get(numbers[0]!)!;
+  const different = [...new Set(words)].sort((a, b) => numberOf(a) - numberOf(b) || (a < b ? -1 : 1));
+  const first = different[0]!;
   const base = first.replace(SUFFIX, "");
   const areSuffixes = base !== first;
-  const text = (n: number): string => (areSuffixes ? String(n) : named.get(n)!);
+  const text = (word: string): string => (areSuffixes ? word.slice(base.length + 1) : word);
   const runs: string[] = [];
   let start = 0;
-  for (let i = 1; i <= numbers.length; i++) {
-    if (numbers[i] === numbers[i - 1]! + 1) continue;
-    const ends = [text(numbers[start]!), text(numbers[i - 1]!)];
+  for (let i = 1; i <= different.length; i++) {
+    if (i < different.length && numberOf(different[i]!) === numberOf(different[i - 1]!) + 1) continue;
+    const ends = [text(different[start]!), text(different[i - 1]!)];
     runs.push(start === i - 1 ? ends[0]! : ends.join("…"));
     start = i;
   }
