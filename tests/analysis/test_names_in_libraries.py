@@ -85,6 +85,7 @@ def test_one_layer_alone(model):
     assert one.summary.startswith("the gradient of `loss` in `ws` saves ")
     assert " of `layer_1`" in one.summary
     assert found.of("mlp/layer_1").items == one.items
+    assert " of `mlp` that are also of `layer_1`" in found.of("mlp").of("layer_1").summary
     with pytest.raises(ValueError, match="no residual is of the module or scope 'layer'; the modules are Net/mlp/"):
         found.of("layer")
 

@@ -75,7 +75,7 @@ class ResidualSet(Report, Sequence[Residual]):
       finders: the same for `duplicates`, `invariant` and `forced`.
       on_gradient: sentences that say which gradient it is, if the function takes one itself, and why there are no residuals, or no
         gradient that reads them; empty otherwise.
-      part: the module or scope that they are all of; '' if they are those of the whole gradient.
+      parts: the modules and scopes that they are all of; empty if they are those of the whole gradient.
     """
 
     function: str
@@ -87,7 +87,7 @@ class ResidualSet(Report, Sequence[Residual]):
     find_unopened: Callable[[], tuple[Unopened, ...]] = tuple
     finders: Mapping[str, Callable[[], tuple[Finding, ...]]] = field(default_factory=dict)
     on_gradient: tuple[str, ...] = ()
-    part: str = ""
+    parts: tuple[str, ...] = ()
 
     @overload
     def __getitem__(self, index: int) -> Residual: ...
@@ -149,7 +149,8 @@ class ResidualSet(Report, Sequence[Residual]):
         those = frozenset(items)
         among = lambda find: lambda: tuple(f for f in find() if those.issuperset(f.residuals))
         finders = {name: among(find) for name, find in self.finders.items()}
-        return replace(self, items=items, checkpoints=(), mapped=(), find_unopened=tuple, finders=finders, part=path)
+        parts = *self.parts, path
+        return replace(self, items=items, checkpoints=(), mapped=(), find_unopened=tuple, finders=finders, parts=parts)
 
     def by_line(self) -> tuple[Total, ...]:
         """The saved bytes of each source line, largest first; here and below without arguments and without what nothing reads."""
@@ -228,7 +229,8 @@ class ResidualSet(Report, Sequence[Residual]):
     def summary(self) -> str:
         """the gradient of `loss` in `params` saves 0.4 MiB in 4 values; it reads 0.8 MiB of its arguments, which are in memory anyway."""
         subject = f"the {self.gradient}{',' if ', which' in self.gradient else ''}"
-        within = f" of `{self.part}`" if self.part else ""
+        parts = " that are also of ".join(f"`{part}`" for part in self.parts)
+        within = f" of {parts}" if parts else ""
         return "; ".join([f"{subject} saves {self.saved}{within}", *self.saved.remarks])
 
     @cached_property
