@@ -246,12 +246,12 @@ def _unknown_name(r: CheckpointReport, name: str, given: set[str], outside: Loca
 
 
 def _unused_names(r: CheckpointReport, names: Sequence[str], values: Sequence[Decided]) -> NoEffect:
-    several = len(names) > 1
+    them = "them" if len(names) > 1 else "it"
     said = ", ".join(map(repr, names))
     return NoEffect(
-        "unused-name", f"{r.function} defines {said} with checkpoint_name, but its policy {r.policy} does not list {'them' if several else 'it'}: the "
-        f"value{'s are' if several else ' is'} recomputed as if there were no name.", f"the policy of `{r.function}` does not list {said}",
-        "list it in the policy, or remove checkpoint_name.", values[0].location or r.location, 0, len(values),
+        "unused-name", f"{r.function} defines {said} with checkpoint_name, but its policy {r.policy} does not list {them}: the "
+        f"value{'s are' if len(names) > 1 else ' is'} recomputed as if there were no name.", f"the policy of `{r.function}` does not list {said}",
+        f"list {them} in the policy, or remove checkpoint_name.", values[0].location or r.location, 0, len(values),
     )  # fmt: skip
 
 

@@ -150,9 +150,7 @@ class Causes:
             return f"`{whose}` is the same on all devices of {over} but is combined with values that differ: its cotangent is summed"
         value = self.values.cotangent_returned(equation, place.within)
         whose = in_words(self.values.name(value)) if value is not None and self.values.name(value) else "a value"
-        return (
-            f"{whose} is the same on all devices of {over}: of its cotangent each has a part, and the parts are summed"
-        )
+        return f"{whose} is the same on all devices of {over}: each device has a part of its cotangent, and the parts are summed"
 
     def _summed(self, need: compat.Need, number: int) -> Cause:
         place = self.places.found[number]

@@ -195,7 +195,7 @@ def test_with_check_vma_the_transpose_of_a_sum_exchanges_nothing_if_the_report_s
 def test_a_cotangent_that_is_summed_because_types_do_not_say_what_differs_has_the_name_of_its_argument():
     f, args = normalized(False)
     (summed,) = of_kind(jaxviz.collectives(f, *args), "all-reduce", "backward")[:1]
-    assert summed.cause.startswith("`w` is the same on all devices of `data`: of its cotangent each has a part")
+    assert summed.cause.startswith("`w` is the same on all devices of `data`: each device has a part of its cotangent")
 
 
 def test_an_axis_that_is_divided_in_parts():
