@@ -18,8 +18,9 @@ from jaxviz.derivation import derive
 from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.memory.model import is_view
 from jaxviz.features.memory.timeline import peak_of
+from jaxviz.features.remat.candidates import can_be_saved
 from jaxviz.features.remat.checkpointing import checkpointed
-from jaxviz.features.remat.graph import Graph, Saved, can_be_saved, derive_like, scaled
+from jaxviz.features.remat.graph import Graph, Saved, derive_like, scaled
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.regions import Region, Spot, bound_in
 from jaxviz.features.remat.sizes import Sizes

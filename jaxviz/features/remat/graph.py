@@ -15,19 +15,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import jax
 import numpy as np
 
 from jaxviz.analysis.grouping import pattern
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
-from jaxviz.features.cost.parts import cost_of, parts
+from jaxviz.features.cost.counts import Cost
+from jaxviz.features.cost.parts import flops_of, parts
+from jaxviz.features.remat.candidates import BODIES, worth_a_name
 from jaxviz.features.remat.refused import makes_references
 from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.remat.solver import Problem
@@ -50,8 +50,6 @@ from jaxviz.transforms.inline import inlined, numbers_in_place, with_own_variabl
 _PREFIX = "jaxviz_save_"
 _OPENED = (JIT.primitive, CHECKPOINT.primitive)
 """Calls that are opened, so that values inside them can be saved; existing checkpoints are replaced by the plan's."""
-_BODIES = (SCAN, SHARD_MAP)
-"""Equations whose bodies are planned together with everything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +192,7 @@ class Graph:
         self.naming = Naming(self.flat)
         self.recompute_collectives = recompute_collectives
         given = {*self.flat.invars, *self.flat.constvars}
-        self._choose_from({f"{_PREFIX}{k}": (v,) for k, v in enumerate(_worth_a_name(self.flat, given))})
+        self._choose_from({f"{_PREFIX}{k}": (v,) for k, v in enumerate(worth_a_name(self.flat, given))})
 
     def restricted(self, candidates: Mapping[str, Sequence[Var]], recompute_collectives: bool) -> Graph:
         """The same function where only these can be saved: by name, each with the values that get it, all saved or none.
@@ -227,12 +225,12 @@ class Graph:
         self.needed = [a for a in distinct([*whole.linearized.residuals, *repeated]) if isinstance(a, Var)]
         n_results = len(whole.forward.outvars) - whole.n_residuals
         self.in_forward, _ = self.reached(whole.forward.outvars[:n_results], frozenset())
-        each: dict[Operation, int] = {}
+        known: dict[int, Cost] = {}
         self.flops = [0] * len(self.nodes)
         """FLOPs of recomputing each node; 0 for what only residuals need, since it leaves the forward pass."""
         for i in self.in_forward:
             self.flops[i] = (
-                _flops(self.nodes[i].equation, each) * self.nodes[i].where.times * self.nodes[i].where.devices
+                flops_of(self.nodes[i].equation, known) * self.nodes[i].where.times * self.nodes[i].where.devices
             )
         self.fixed = [
             any(compat.is_real_effect(x) for x in n.equation.effects)
@@ -265,7 +263,7 @@ class Graph:
             equations: list[Equation] = []
             for e in given.equations:
                 op = e.operation
-                if of(e) in _BODIES:
+                if of(e) in BODIES:
                     op = with_programs(op, program)
                 invars = tuple([renamed.get(a, a) for a in e.invars])
                 equations.append(Equation(op, invars, e.outvars, e.source, e.origin))
@@ -290,7 +288,7 @@ class Graph:
             if differs_here:
                 differs.update(e.outvars)
             here = where if differs_here or not varying else replace(where, times=1)
-            if of(e) not in _BODIES:
+            if of(e) not in BODIES:
                 if e.primitive is not compat.name_p:
                     self.nodes.append(_Node(e, here, reads=_reads(e)))
                 else:
@@ -529,11 +527,6 @@ def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
     return {v: select(mask, equation.invars) for v, mask in zip(equation.outvars, masks, strict=True)}
 
 
-def _devices(shard_map: Operation) -> int:
-    mesh = shard_map.params["mesh"]
-    return math.prod(mesh.shape[a] for a in shard_map.params["newly_manual_axes"])
-
-
 def exchanges(equation: Equation) -> bool:
     """Whether an equation, or one nested in it, is a collective."""
     here = bool(compat.axis_names(equation.params)) and compat.exchanges(equation.primitive)
@@ -550,52 +543,10 @@ def distinct(atoms: Sequence[Atom]) -> list[Atom]:
     return [a for a in dict.fromkeys(atoms) if not (isinstance(a, Literal) and not a.held)]
 
 
-def _worth_a_name(program: Program, given: Collection[Atom]) -> list[Var]:
-    """Values that could be saved: arrays that an equation computes and something reads, including those in bodies of scans.
-
-    Without those that can be recomputed for free from an available value with no more bytes. `given` are the available inputs.
-    """
-    read = {a for e in program.equations for a in e.invars}.union(program.outvars)
-    found: dict[Var, None] = {}
-    free: set[Atom] = set(given)
-    each: dict[Operation, int] = {}
-    for e in program.equations:
-        if of(e) in _BODIES:
-            found |= dict.fromkeys(_worth_a_name(e.params["jaxpr"], e.params["jaxpr"].constvars))
-        worth = [v for v in e.outvars if v in read and can_be_saved(v.aval)]
-        if len(e.outvars) == 1 and _is_free(e, free, each):
-            free.update(e.outvars)
-            continue
-        free.update(worth)
-        found |= dict.fromkeys(worth)
-    return list(found)
-
-
-def _is_free(equation: Equation, given: Collection[Atom], each: dict[Operation, int]) -> bool:
-    """Whether an equation has at most one operand, no larger than its result, that is available, and costs nothing."""
-    operands = {a for a in equation.invars if isinstance(a, Var)}
-    if len(operands) > 1 or equation.effects or equation.programs:
-        return False
-    size = nbytes(equation.outvars[0].aval)
-    return all(a in given and nbytes(a.aval) <= size for a in operands) and _flops(equation, each) == 0
-
-
-def _flops(equation: Equation, each: dict[Operation, int]) -> int:
-    """The FLOPs of an equation; computed once per operation."""
-    if equation.operation not in each:
-        each[equation.operation] = cost_of(equation).flops
-    return each[equation.operation]
-
-
 def scaled(amounts: np.ndarray) -> np.ndarray:
     """Amounts scaled to a typical size of one, well above the solver's tolerance."""
     some = amounts[amounts > 0]
     return amounts / np.median(some) if len(some) else amounts
-
-
-def can_be_saved(aval: Any) -> bool:
-    """Whether it is an array of a type that JAX's checkpoint can save: it rounds saved values, which is impossible for complex ones."""
-    return nbytes(aval) > 0 and hasattr(aval, "dtype") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)
 
 
 def best_trades(points: Iterable[Point]) -> list[Point]:

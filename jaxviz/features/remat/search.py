@@ -31,6 +31,7 @@ from jaxviz.features.remat.exhaustive import (
     least_works,
     lowest_of_all,
 )
+from jaxviz.features.remat.filled import filled
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, by_peak, by_work
 from jaxviz.features.remat.graph import Graph, derive_like, distinct
 from jaxviz.features.remat.lower_peak import improved, lowered
@@ -54,12 +55,6 @@ _LITTLE = 0.005
 """A share of the gradient's FLOPs so small that nobody would accept a higher peak for it."""
 _SAMPLES = 7
 """How many plans of each set are measured if the whole trade-off is requested."""
-_FILLS = 6
-"""How often to try a plan that uses the bytes that the last one leaves."""
-_NEARLY = 0.1
-"""The share by which such a plan may exceed its peak."""
-_EXCHANGED = 4
-"""How many plans that nearly fit are retried with other values of the same bytes."""
 _IN_CHUNKS = 4
 """How many plans with a scan over chunks are measured for a bound on work."""
 _LOWERED = 3_000
@@ -445,7 +440,7 @@ class Search:
         if policy is not None and (best is None or policy.trade.work < best.trade.work):
             best = self._fastest_beside(policy, room)
         if best is None and (low := lowered(self, room)) is not None:
-            best, self.bound = self._filled(low, [], room), None
+            best, self.bound = filled(self, low, [], room), None
         if best is None:
             self.leanest()
         return min(filter(None, [best, self.measured_within(room)]), key=by_work, default=None)
@@ -546,39 +541,7 @@ class Search:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
         over = [t for form in path[start + 1 :] if (t := self.tried(form)) is not None and room(t.trade) < 0]
-        return self._filled(self.trial(path[low]), over, room)
-
-    def _filled(self, best: Trial, failed: list[Trial], room: Callable[[Trade], int]) -> Trial:
-        """A plan that uses the bytes that another one leaves.
-
-        Args:
-          best: a plan that fits.
-          failed: plans with fewer FLOPs that do not fit, the fewest bytes first.
-        """
-        over = failed[0] if failed else None
-        for _ in range(_FILLS):
-            spare = room(best.trade)
-            if over is not None:
-                more = over.form.nbytes - best.form.nbytes
-                closer = more + room(over.trade)  # as if each saved byte added a byte to the peak
-                spare = closer if spare < closer < more else max(spare, more // 2)
-            form = best.form.within(min(spare, more - 1) if over is not None else spare)
-            if form is None:
-                break
-            trial = self.trial(form)
-            if room(trial.trade) >= 0 and trial.trade.work < best.trade.work:
-                best = trial
-            else:
-                over = trial
-                failed.append(trial)
-        nearly = [t for t in failed if -room(t.trade) < _NEARLY * t.trade.peak_nbytes]
-        for trial in sorted(nearly, key=lambda t: t.trade.work)[:_EXCHANGED]:
-            for form in trial.form.exchanged(-room(trial.trade), best.trade.work):
-                other = self.trial(form)
-                if room(other.trade) >= 0 and other.trade.work < best.trade.work:
-                    best = other
-                    break
-        return best
+        return filled(self, self.trial(path[low]), over, room)
 
     def is_little(self, flops: int) -> bool:
         """Whether this much work is too little to be worth another checkpoint."""
