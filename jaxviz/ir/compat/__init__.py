@@ -6,6 +6,7 @@
 from jaxviz.ir.compat.batching import *
 from jaxviz.ir.compat.calls import *
 from jaxviz.ir.compat.checks import *
+from jaxviz.ir.compat.compiling import *
 from jaxviz.ir.compat.custom_rules import *
 from jaxviz.ir.compat.devices import *
 from jaxviz.ir.compat.jaxprs import *

@@ -9,7 +9,6 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from jax.experimental.compilation_cache import compilation_cache
 from jax.extend.core import ClosedJaxpr
 
 from jaxviz.ir.compat.checks import is_float0
@@ -28,7 +27,7 @@ from jaxviz.ir.compat.custom_rules import (
 )
 from jaxviz.ir.compat.devices import abstract_moves, on_meshes_of
 from jaxviz.ir.compat.jaxprs import is_ref, unknown_debug_info
-from jaxviz.ir.compat.private import _ad, _api, _config, _core, _lu, _pe, _source, _xla_client, dtypes
+from jaxviz.ir.compat.private import _ad, _config, _core, _lu, _pe, _source, _xla_client, dtypes
 from jaxviz.ir.compat.values import Copies, concrete_value
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 
@@ -534,48 +533,6 @@ def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
         return list(_core.eval_jaxpr(opened, jaxpr.consts, *args))
 
     return fun
-
-
-@contextlib.contextmanager
-def nan_checks_off() -> Iterator[None]:
-    """Disables `jax_debug_nans` and `jax_debug_infs` within the context."""
-    if not (_config.debug_nans.value or _config.debug_infs.value):
-        yield
-        return
-    state = _api._post_hook_state
-    here = state.get_local()
-    try:
-        with _config.debug_nans(False), _config.debug_infs(False):
-            yield
-    finally:
-        state.set_local(here)  # JAX would leave None, which hides the global setting
-
-
-def compiled_with_its_own_metadata() -> contextlib.AbstractContextManager[None]:
-    """Within the context, a program is only taken from the user's cache on disk if its names and lines are also the same."""
-    context: contextlib.AbstractContextManager[None] = _config.compilation_cache_include_metadata_in_key(True)
-    return context
-
-
-@contextlib.contextmanager
-def compiled_afresh() -> Iterator[None]:
-    """Within the context, XLA compiles everything in this thread: the cache on disk is neither read nor written."""
-    try:
-        with _config.enable_compilation_cache(False):
-            compilation_cache.reset_cache()  # JAX checks only once per process whether there is a cache
-            yield
-    finally:
-        compilation_cache.reset_cache()
-
-
-def parsed_hlo(text: str) -> bytes:
-    """Parses the text of a compiled program to XLA's message.
-
-    Raises:
-      RuntimeError, ValueError: it is not such a text.
-    """
-    parsed: bytes = _xla_client.hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
-    return parsed
 
 
 def evaluate_in_trace(
