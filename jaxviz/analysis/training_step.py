@@ -19,7 +19,8 @@ import jax
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.passes import NotAnEquation, OpenedStep, Opening, Passes, pass_p, with_passes_together
 from jaxviz.analysis.walk import with_holders
-from jaxviz.derivation import Argnums, Called, Derivation, derive, flat_arguments, placed_at, positions
+from jaxviz.arguments import Argnums, flat_arguments, placed_at, positions
+from jaxviz.derivation import Called, Derivation, derive
 from jaxviz.functions import transformations
 from jaxviz.functions.vjp_function import Transposable, vjp_of
 from jaxviz.higher_order import of

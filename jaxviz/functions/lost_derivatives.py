@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.derivation import placed_at
+from jaxviz.arguments import placed_at
 from jaxviz.higher_order import is_call, of
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.expressions import expression_at

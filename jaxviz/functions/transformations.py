@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import jax
 from jax.tree_util import Partial
 
-from jaxviz.derivation import in_bounds
+from jaxviz.arguments import in_bounds
 from jaxviz.functions.vjp_function import Transposable, vjp_of
 from jaxviz.higher_order.custom_vjp import is_backward_rule
 from jaxviz.ir import compat

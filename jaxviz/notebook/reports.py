@@ -10,7 +10,8 @@ import jax
 
 from jaxviz.analysis.budgets import read_budget, read_share, read_size
 from jaxviz.analysis.training_step import subject_of
-from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation, derive
 from jaxviz.features.collectives.reading import collectives
 from jaxviz.features.collectives.report import Collectives
 from jaxviz.features.compile_cost.report import CompileCost

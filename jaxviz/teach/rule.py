@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
-from jaxviz.derivation import Argnums
+from jaxviz.arguments import Argnums
 from jaxviz.features.residuals.residual_set import residuals
 from jaxviz.functions.rule_check import check_rule
 from jaxviz.ir.errors import message_of

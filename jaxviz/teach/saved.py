@@ -12,7 +12,8 @@ from typing import Literal as OneOf
 
 from jaxviz.analysis.site import Site
 from jaxviz.analysis.walk import Source, find_readers, location_of, primal_equation
-from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation, derive
 from jaxviz.features.memory.model import is_made_where_read, is_view
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.higher_order import bodies, of

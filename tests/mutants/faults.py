@@ -1076,8 +1076,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a model is differentiated in leaves that jax.grad refuses",
-        "jaxviz/derivation.py",
-        "[key in wanted and (not is_mixed or _is_array(leaf)) for leaf in given]",
+        "jaxviz/arguments.py",
+        "[key in wanted and (not has_fixed or _is_array(leaf)) for leaf in given]",
         "[key in wanted for leaf in given]",
         "tests/test_equinox.py -k 'refuses or arrays'",
     ),

@@ -12,7 +12,8 @@ from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
 from jaxviz.analysis.lowering import Lowering, lower_gradient, lower_step
 from jaxviz.analysis.training_step import TrainingStep, subject_of
 from jaxviz.analysis.walk import primal_equation
-from jaxviz.derivation import Argnums, Derivation
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation
 from jaxviz.features.collectives.advice import Advisor, Caused
 from jaxviz.features.collectives.causes import Causes, is_collective
 from jaxviz.features.collectives.compiling import Partitioned, partitioned

@@ -11,7 +11,8 @@ from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.analysis.naming import ROOM, Naming
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import location_of, with_holders
-from jaxviz.derivation import STAGES, Argnums, Derivation, derive
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.features.comparison.alignment import Alignment, align
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.ir.boundary import api_boundary

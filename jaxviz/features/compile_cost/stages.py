@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxviz.analysis.training_step import is_loss, takes_gradient
-from jaxviz.derivation import Argnums, flat_arguments, gradient_text, placed_at, positions
+from jaxviz.arguments import Argnums, flat_arguments, placed_at, positions
+from jaxviz.derivation import gradient_text
 from jaxviz.features.compile_cost.instructions import Instruction, after_xla, before_xla
 from jaxviz.features.profile.sampling import Stack, sampled
 from jaxviz.ir import compat

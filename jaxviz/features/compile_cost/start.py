@@ -12,7 +12,8 @@ import jax
 
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.walk import location_of, with_holders
-from jaxviz.derivation import Argnums, derive
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import derive
 from jaxviz.features.compile_cost.ablation import Found, Trials
 from jaxviz.features.compile_cost.folding import Folded, with_loops
 from jaxviz.features.compile_cost.groups import Group, groups_of, opened

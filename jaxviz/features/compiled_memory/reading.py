@@ -14,7 +14,8 @@ from jaxviz.analysis.devices import mesh_size
 from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
 from jaxviz.analysis.lowering import Lowering, compiled_as_named, lower_gradient, lower_step
 from jaxviz.analysis.training_step import TrainingStep, subject_of
-from jaxviz.derivation import Argnums, Derivation
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation
 from jaxviz.features.compiled_memory.attribution import KINDS, Attribution, Described
 from jaxviz.features.compiled_memory.buffers import Allocation, Buffer, read_allocations
 from jaxviz.features.compiled_memory.compiled_program import (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from jaxviz.derivation import Argnums
+    from jaxviz.arguments import Argnums
     from jaxviz.features.compiled_memory.change import MemoryChange
 
 

@@ -17,7 +17,8 @@ from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
 from jaxviz.analysis.site import call_name
 from jaxviz.analysis.training_step import is_backward, is_loss, takes_gradient
 from jaxviz.analysis.walk import defined_at, location_of
-from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, positions
+from jaxviz.arguments import Argnums, flat_arguments, positions
+from jaxviz.derivation import Derivation, derive
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import Part, parts, repeats, total_of, weight
 from jaxviz.features.cost.rows import PASSES, CostGroup, CostOfRows, Pass, Row

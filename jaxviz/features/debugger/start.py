@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
 from jaxviz.analysis.budgets import read_amount
-from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, positions
+from jaxviz.arguments import Argnums, flat_arguments, positions
+from jaxviz.derivation import Derivation, derive
 from jaxviz.features.debugger.positions import Stage, SteppingError
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.stepping import Machine

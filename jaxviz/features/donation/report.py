@@ -13,7 +13,8 @@ import jax
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.donation import match_donations
 from jaxviz.analysis.grouping import alike, grouped, pattern
-from jaxviz.derivation import derive, flat_arguments, placed_at
+from jaxviz.arguments import flat_arguments, placed_at
+from jaxviz.derivation import derive
 from jaxviz.features.compilations.compiled import (
     aliases_of,
     as_compiled,

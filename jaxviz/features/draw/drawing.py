@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from jax.extend.core import ClosedJaxpr
 
 from jaxviz.analysis.training_step import subject_of
-from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation, derive
 from jaxviz.features.draw.dot import Dot, dot_source
 from jaxviz.features.draw.graph import Graph
 from jaxviz.features.draw.layout import Layout, lay_out

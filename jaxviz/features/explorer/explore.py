@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxviz.analysis.training_step import subject_of
-from jaxviz.derivation import Argnums
+from jaxviz.arguments import Argnums
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.explorer.widget import Explorer
 from jaxviz.ir.boundary import api_boundary

@@ -16,7 +16,8 @@ from IPython import get_ipython
 from IPython.display import display
 
 from jaxviz.analysis.training_step import subject_of
-from jaxviz.derivation import STAGES, Argnums, Derivation
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import STAGES, Derivation
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from jaxviz.analysis.budgets import read_size
 from jaxviz.analysis.training_step import subject_of
-from jaxviz.derivation import Argnums
+from jaxviz.arguments import Argnums
 from jaxviz.features.lint.checks import FIND, Advice, Subject
 from jaxviz.features.lint.rules import LINT_RULES
 from jaxviz.features.residuals.saved_bytes import SavedBytes

@@ -17,7 +17,8 @@ from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
 from jaxviz.analysis.passes import Passes
 from jaxviz.analysis.training_step import TrainingStep, step_function, subject_of
 from jaxviz.analysis.walk import location_of
-from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation, derive
 from jaxviz.displays import display
 from jaxviz.features.memory.model import KINDS, Kind, Live, Model, Step
 from jaxviz.features.residuals.notes import gradient_note

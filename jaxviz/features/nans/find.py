@@ -13,7 +13,8 @@ import numpy as np
 
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.training_step import stores_gradient, takes_gradient
-from jaxviz.derivation import Argnums, Derivation, arrays_by_name, derive, derive_call, flat_arguments, positions
+from jaxviz.arguments import Argnums, arrays_by_name, flat_arguments, positions
+from jaxviz.derivation import Derivation, derive, derive_call
 from jaxviz.features.nans.capture import Kept, evaluate_equation, place_of_body
 from jaxviz.features.nans.causes import operand
 from jaxviz.features.nans.events import (

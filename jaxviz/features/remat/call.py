@@ -9,7 +9,8 @@ from typing import Any
 
 import jax
 
-from jaxviz.derivation import Called, Derivation, flat_arguments
+from jaxviz.arguments import flat_arguments
+from jaxviz.derivation import Called, Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.syntax import Program

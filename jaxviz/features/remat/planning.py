@@ -11,7 +11,8 @@ import jax
 
 from jaxviz.analysis.budgets import free_memory, least_budget, least_size, read_budget, read_share, read_size
 from jaxviz.analysis.training_step import subject_of
-from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation, derive
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.compiled_plans import within_compiled
 from jaxviz.features.remat.exhaustive import bound_within

@@ -9,7 +9,8 @@ from typing import Any
 
 from jaxviz.analysis.checkpoints import FATES, CheckpointReport, report_checkpoints
 from jaxviz.analysis.training_step import subject_of
-from jaxviz.derivation import Argnums, Derivation
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation
 from jaxviz.features.remat.set_policy import has_checkpoints
 from jaxviz.features.remat.without_effect import without_effect
 from jaxviz.features.residuals.notes import gradient_note

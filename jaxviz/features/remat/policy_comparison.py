@@ -21,7 +21,8 @@ from jaxviz.analysis.checkpoints import (
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import Tracer, defined_at, location_of
-from jaxviz.derivation import Argnums, Derivation
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation
 from jaxviz.features.cost.report import cost, format_flops
 from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, xla_memory
 from jaxviz.features.remat.drawing import draw_peaks

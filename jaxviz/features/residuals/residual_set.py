@@ -15,7 +15,8 @@ from jaxviz.analysis.layouts import find_layouts
 from jaxviz.analysis.site import Site
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import Reader, Source, find_readers, location_of
-from jaxviz.derivation import Argnums, Derivation
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation
 from jaxviz.features.residuals.findings import (
     Finding,
     find_duplicates,

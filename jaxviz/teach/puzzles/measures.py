@@ -11,7 +11,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from jaxviz.analysis.walk import location_of
-from jaxviz.derivation import Argnums
+from jaxviz.arguments import Argnums
 from jaxviz.features.cost.parts import Part, parts
 from jaxviz.features.cost.report import cost, format_flops
 from jaxviz.features.memory.timeline import memory, peak_text

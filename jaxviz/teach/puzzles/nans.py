@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.derivation import Argnums
+from jaxviz.arguments import Argnums
 from jaxviz.features.nans.find import find_nan
 from jaxviz.higher_order import of
 from jaxviz.ir.trace import trace

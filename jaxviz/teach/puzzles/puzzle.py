@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_map
 
-from jaxviz.derivation import Argnums, derive
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import derive
 from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.planning import plan_remat
 from jaxviz.features.remat.search import Search
