@@ -10,10 +10,11 @@ from typing import Any
 
 from jaxviz.analysis.grouping import alike as one_name
 from jaxviz.analysis.grouping import grouped, pattern
+from jaxviz.analysis.repeats import Alike
 from jaxviz.features.compile_cost.instructions import Instruction
 from jaxviz.features.compile_cost.parts import rows_of, set_apart
 from jaxviz.features.compile_cost.places import Place, place_of
-from jaxviz.features.compile_cost.repeats import Alike, Run, find_runs
+from jaxviz.features.compile_cost.repeats import Run, find_runs
 from jaxviz.higher_order import of
 from jaxviz.higher_order.jit import JIT
 from jaxviz.ir.origin import Location, own_line

@@ -6,97 +6,25 @@ otherwise only values from before the first block: that is what the body of a `j
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
 
-from jaxviz.ir.sharing import exact
-from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+from jaxviz.analysis.repeats import Alike, candidates, literal_key
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 
 _FEWEST = 16
 """The minimum number of equations that a loop would leave out for a run to be reported."""
 _SHARE = 0.005
 """The minimum share of the program's equations that it would leave out."""
-_PERIODS = 60
-"""How many block lengths are tried."""
-_IN_A_BLOCK = 8
-"""How often even the rarest operation of a block may occur in it."""
 _MOST = 24
 """How many runs are searched for in one program."""
 
 Slot = tuple[int, int]
 """An equation of a block, and the index of one of its operands or results."""
-
-
-class Alike:
-    """Numbers for equations, equal for those that compile to the same, regardless of their values."""
-
-    def __init__(self) -> None:
-        self._operations: dict[Operation, int] = {}
-        self._programs: dict[Program, Hashable] = {}
-        self._numbers: dict[Hashable, int] = {}
-        self._sizes: dict[Operation, int] = {}
-
-    def number(self, operation: Operation) -> int:
-        """The number for what an operation does."""
-        if operation not in self._operations:
-            self._operations[operation] = self._numbers.setdefault(self._key(operation), len(self._numbers))
-        return self._operations[operation]
-
-    def size(self, operation: Operation) -> int:
-        """The number of its equations, including nested ones."""
-        if operation not in self._sizes:
-            self._sizes[operation] = 1 + sum(self.size(e.operation) for _, p in operation.programs for e in p.equations)
-        return self._sizes[operation]
-
-    def _key(self, operation: Operation) -> Hashable:
-        if not operation.programs:
-            return id(operation)  # equal ones are one object
-        held = {id(p) for _, p in operation.programs}
-        params = []
-        for name, value in operation.params.items():
-            if id(value) in held or (isinstance(value, tuple) and any(id(x) in held for x in value)):
-                continue
-            params.append((name, _key_of_param(value)))
-        programs = tuple(self._key_of_program(p) for _, p in operation.programs)
-        return operation.primitive, tuple(params), programs, operation.in_avals, operation.out_avals, operation.effects
-
-    def _key_of_program(self, program: Program) -> Hashable:
-        if program not in self._programs:
-            names: dict[Atom, int] = {}
-            bind = lambda atoms: [names.setdefault(v, len(names)) for v in atoms]
-            bind((*program.constvars, *program.invars))
-            read = lambda a: _literal(a) if isinstance(a, Literal) else names.get(a, -1)
-            equations = []
-            for e in program.equations:
-                equations.append((self.number(e.operation), *map(read, e.invars)))
-                bind(e.outvars)
-            self._programs[program] = (
-                tuple(map(id, program.consts)), program.in_avals, tuple(equations), tuple(map(read, program.outvars)),
-            )  # fmt: skip
-        return self._programs[program]
-
-
-def _key_of_param(value: Any) -> Hashable:
-    """A param that is not a program. A function, such as a custom rule, is not compiled, and its code identifies it well enough."""
-    if callable(value) and not isinstance(value, type):
-        return id(getattr(value, "__code__", None) or type(value))
-    try:
-        key = exact(value)
-        hash(key)
-    except TypeError:
-        return id(value)
-    return key
-
-
-def _literal(literal: Literal) -> Hashable:
-    value = np.asarray(literal.val) if not isinstance(literal.val, jax.Array) else literal.val
-    return "literal", literal.aval, value.tobytes() if isinstance(value, np.ndarray) else id(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +79,7 @@ class Run:
         found: dict[tuple[Slot, Any], tuple[Slot, Slot]] = {}
         for operand, result in self.carried.items():
             first = self.operand(0, operand)
-            found.setdefault((result, _literal(first) if isinstance(first, Literal) else first), (operand, result))
+            found.setdefault((result, literal_key(first) if isinstance(first, Literal) else first), (operand, result))
         return tuple(found.values())
 
     @cached_property
@@ -195,25 +123,6 @@ def find_runs(program: Program, alike: Alike) -> list[Run]:
         found.append(best)
         numbers[best.start : best.end] = -1 - np.arange(best.start, best.end)
     return sorted(found, key=lambda run: run.start)
-
-
-def candidates(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Where the same operations repeat: start, end, and period; the ones that cover most first."""
-    # An operation may occur several times in a block, so the previous occurrence may be in the same block.
-    last: dict[int, deque[int]] = {}
-    gaps: Counter[int] = Counter()
-    for i, number in enumerate(numbers.tolist()):
-        before = last.setdefault(number, deque(maxlen=_IN_A_BLOCK))
-        gaps.update(i - j for j in before)
-        before.append(i)
-    found = []
-    for period, _ in sorted(gaps.items(), key=lambda item: -item[0] * item[1])[:_PERIODS]:
-        same = np.concatenate([[False], numbers[:-period] == numbers[period:], [False]])
-        (turns,) = np.nonzero(same[1:] != same[:-1])
-        for first, past in turns.reshape(-1, 2).tolist():
-            if past - first >= period:
-                found.append((first, past + period, period))
-    yield from sorted(found, key=lambda c: -((c[1] - c[0]) // c[2] - 1) * c[2])
 
 
 class _Values:
@@ -280,7 +189,7 @@ class _Values:
                 return None
             for o, a in enumerate(e.invars):
                 if isinstance(a, Literal):
-                    found[j, o] = ("literal", _literal(a))
+                    found[j, o] = ("literal", literal_key(a))
                     continue
                 i, place = self.made.get(a, (-1, 0))
                 if i >= begin:

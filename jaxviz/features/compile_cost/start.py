@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.devices import types_to_lower
+from jaxviz.analysis.repeats import Alike
 from jaxviz.analysis.walk import location_of, with_holders
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import derive
@@ -19,7 +20,7 @@ from jaxviz.features.compile_cost.folding import Folded, with_loops
 from jaxviz.features.compile_cost.groups import Group, groups_of, opened
 from jaxviz.features.compile_cost.instructions import Instruction, before_xla
 from jaxviz.features.compile_cost.places import line_of_stack
-from jaxviz.features.compile_cost.repeats import Alike, Run
+from jaxviz.features.compile_cost.repeats import Run
 from jaxviz.features.compile_cost.report import CompileCost, Counts, Part, Repeated, label_of
 from jaxviz.features.compile_cost.stages import Measured, Subject, median, sampled_tracing, subject_of, warmed_up
 from jaxviz.features.profile.sampling import Stack

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxviz.analysis.repeats import Alike
 from jaxviz.derivation import Derivation
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.compile_cost.folding import cut_to_one_block
 from jaxviz.features.compile_cost.groups import groups_of, opened
-from jaxviz.features.compile_cost.repeats import Alike
 from jaxviz.features.explorer.compiled import compiled, lower
 from jaxviz.features.explorer.messages import Compiled, CompiledText
 from jaxviz.features.remat.graph import derive_like

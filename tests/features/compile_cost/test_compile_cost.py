@@ -17,12 +17,12 @@ import jaxviz
 from benchmarks import compile_cost as benchmark
 from benchmarks import models
 from jaxviz.analysis.devices import types_to_lower
+from jaxviz.analysis.repeats import Alike
 from jaxviz.features.compile_cost import stages
 from jaxviz.features.compile_cost.ablation import Trials
 from jaxviz.features.compile_cost.groups import groups_of, opened
 from jaxviz.features.compile_cost.instructions import before_xla
 from jaxviz.features.compile_cost.places import line_of_stack
-from jaxviz.features.compile_cost.repeats import Alike
 from jaxviz.features.compile_cost.report import Counts, LeftOut, Repeated, Saving
 from jaxviz.features.compile_cost.stages import Measured, subject_of
 from jaxviz.ir.convert import read_jaxpr

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks import models
+from jaxviz.analysis.repeats import Alike
 from jaxviz.features.compile_cost.folding import _Loops, with_loops, with_one_block
 from jaxviz.features.compile_cost.groups import groups_of, opened
-from jaxviz.features.compile_cost.repeats import Alike, find_runs
+from jaxviz.features.compile_cost.repeats import find_runs
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
 
