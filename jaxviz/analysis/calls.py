@@ -2,122 +2,200 @@
 
 from __future__ import annotations
 
-import dis
-from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+import builtins
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
+from functools import cached_property
+from itertools import pairwise, zip_longest
 from typing import Any
+
+from jaxviz.analysis.bytecode import Called, Flow, flow, is_resumed
+from jaxviz.ir.own_code import owner
 
 Frame = tuple[Any, int]
 """A code object, and the instruction that it was executing."""
 
 
+_CALL_SEVERAL_TIMES = frozenset(("reduce", *dir(builtins)))
+
+
 @dataclass(eq=False, slots=True)
 class Call:
-    """One call of a function; or perhaps several, if it is not certain.
+    """One call of a function; or perhaps several, if it is not certain."""
 
-    Args:
-      first: the frames of its first equation.
-    """
-
-    first: Sequence[Frame]
     is_certain: bool = True
 
 
-class Calls:
-    """Tells the calls apart that consecutive equations of one trace were made by."""
+def calls_of(stacks: Sequence[Sequence[Frame]], are_sure: Sequence[bool], outer: int = 0) -> list[list[Call]]:
+    """For each equation of one trace the calls that its frames belong to.
 
-    def __init__(self) -> None:
-        self._next: dict[int, dict[int, tuple[int, ...]]] = {}
-        """For each code, by identity, the instructions that may follow each instruction."""
-        self._after: dict[tuple[int, int], set[int]] = {}
-        self._starts: dict[tuple[int, int], Frame] = {}
+    From one equation to the next, one frame goes on to another instruction, or in a loop to the same one, and what is further in is called
+    anew. Meanwhile no instruction is passed that leaves an equation: not by that frame, not by the old calls until they return, and not by
+    the new ones until they come to theirs. One that has left an equation is taken to leave one whenever it is executed, unless the trace
+    contradicts that. If several frames may be the one that goes on, the innermost is taken, and calls that may be others are not certain.
 
-    def of(self, stacks: Sequence[Sequence[Frame]], kinds: Sequence[Hashable]) -> list[list[Call]]:
-        """For each equation the calls that its frames belong to.
+    Args:
+      stacks: the frames of the equations, outermost first, in the order of the trace.
+      are_sure: for each equation whether the operation is never left out, whatever its operands are.
+      outer: the number of frames that are those of one call for all equations.
+    """
+    return _Trace(stacks, are_sure, outer).calls()
 
-        Two equations share the calls up to the first frame that differs, if its code leads from the one instruction to the other.
-        Otherwise a loop further out has called it again, and if a call between the two begins as the second equation does, it is not
-        known whether it is another one.
+
+@dataclass(eq=False)
+class _Place:
+    """A frame at the start of its instruction.
+
+    Args:
+      sure: the instructions of the code that leave an equation whenever they are executed.
+    """
+
+    code: Any
+    flow: Flow
+    at: int
+    sure: set[int]
+
+    def __post_init__(self) -> None:
+        self.is_of_jax = owner(self.code.co_filename) == "jax"
+        # What JAX leaves depends on the operands, and a generator goes on where it was.
+        self.is_free = self.is_of_jax or is_resumed(self.code)
+        self.is_repeated = False
+        """Whether the instruction is known to call several functions."""
+
+    @cached_property
+    def catches(self) -> bool:
+        """Whether its code may go on after an error; JAX passes errors on."""
+        return not self.is_of_jax and self.flow.catches(self.at)
+
+    @cached_property
+    def called(self) -> Called:
+        return self.flow.called(self.at)
+
+    def may_repeat(self, inner: _Place) -> bool:
+        """Whether its instruction may call this function several times, since it does so by `functools.reduce` or a builtin function."""
+        return self.called.name in _CALL_SEVERAL_TIMES and self.called.name != inner.code.co_name
+
+    @cached_property
+    def after(self) -> set[int]:
+        """The instructions that its code may execute next without leaving an equation before."""
+        return self.flow.reached(self.flow.following[self.at], self.sure)
+
+    @cached_property
+    def is_last(self) -> bool:
+        """Whether its call may return without leaving another equation."""
+        return self.is_free or not self.flow.returns.isdisjoint(self.after)
+
+    @cached_property
+    def is_first(self) -> bool:
+        """Whether a call may come to it without leaving an equation."""
+        return self.is_free or self.at in self.flow.reached(self.flow.start, self.sure)
+
+    def forget(self) -> None:
+        """Forgets what depends on the instructions that are sure."""
+        self.sure.clear()
+        for name in ("after", "is_last", "is_first"):
+            self.__dict__.pop(name, None)
+
+
+_Stack = tuple[_Place, ...]
+
+
+class _Trace:
+    def __init__(self, stacks: Sequence[Sequence[Frame]], are_sure: Sequence[bool], outer: int):
+        self._outer = outer
+        self._of_code: dict[int, tuple[Flow, set[int]]] = {}
+        self._places: dict[tuple[int, int], _Place] = {}
+        self._stacks = [tuple(self._place(*frame) for frame in stack) for stack in stacks]
+        self._are_sure = are_sure
+        self._doubted: set[int] = set()
+        """The codes, by identity, of which no instruction is sure, since that would contradict the trace."""
+
+    def _place(self, code: Any, instruction: int) -> _Place:
+        key = id(code), instruction
+        if key not in self._places:
+            if id(code) not in self._of_code:
+                self._of_code[id(code)] = flow(code), set()
+            of_code, sure = self._of_code[id(code)]
+            at = of_code.started(instruction)
+            self._places[key] = self._places.setdefault((id(code), at), _Place(code, of_code, at, sure))
+        return self._places[key]
+
+    def _find_sure(self) -> None:
+        """Finds the instructions that call JAX, and those that call a function which always executes one of them."""
+        for place in self._places.values():
+            place.forget()
+        called: dict[_Place, set[int | None]] = {}
+        for stack, is_sure in set(zip(self._stacks, self._are_sure, strict=True)):
+            own = [place for place in stack if not place.is_of_jax]
+            for place, inner in zip_longest(own, own[1:]):
+                if (inner or is_sure) and place.called.is_fixed and id(place.code) not in self._doubted:
+                    called.setdefault(place, set()).add(id(inner.code) if inner else None)
+        always: set[int | None] = {None}
+        while found := [place for place, codes in called.items() if codes <= always]:
+            for place in found:
+                del called[place]
+                place.sure.add(place.at)
+            for place in found:
+                if not place.is_free and place.flow.returns.isdisjoint(
+                    place.flow.reached(place.flow.start, place.sure)
+                ):
+                    always.add(id(place.code))
+
+    def calls(self) -> list[list[Call]]:
+        """The calls of each equation."""
+        while True:
+            self._find_sure()
+            found: list[list[Call]] = []
+            has_learned = False
+            for before, stack in pairwise([(), *self._stacks]):
+                moved = self._moved(before, stack)
+                has_learned |= not moved and self._learn(before, stack)
+                same = found[-1][: moved[0] + 1 if moved else self._outer] if found else []
+                for call in same[moved[-1] + 1 :] if moved else ():
+                    call.is_certain = False
+                found.append([*same, *(Call() for _ in stack[len(same) :])])
+            if not has_learned:
+                return found
+
+    def _moved(self, before: _Stack, stack: _Stack, repeats: bool = False, trusts: bool = True) -> list[int]:
+        """The frames that may be the one that goes on, innermost first.
 
         Args:
-          stacks: the frames of the equations, in the order of the trace, outermost first.
-          kinds: what they do.
+          repeats: whether any instruction may call a function several times.
+          trusts: whether instructions that are sure are not passed.
         """
-        found: list[list[Call]] = []
-        before: Sequence[Frame] = ()
-        old: list[Call] = []
-        started = (tuple(map(self._started, frames)) for frames in stacks)
-        for stack, run in groupby(zip(started, kinds, strict=True), key=itemgetter(0)):
-            differs = next((i for i, (a, b) in enumerate(zip(before, stack, strict=False)) if a != b), None)
-            n = min(len(before), len(stack)) if differs is None else differs
-            if differs is not None and self._goes_on(before[n], stack[n]):
-                n += 1
-            else:
-                self._doubt(old[:n], stack)
-            old = [*old[:n], *(Call(stack) for _ in range(n, len(stack)))]
-            # A function of JAX may leave several equations with one stack.
-            of_run = [kind for _, kind in run]
-            if _repeats(of_run):
-                self._doubt(old, stack)
-            found += [old] * len(of_run)
-            before = stack
+        n = min(len(before), len(stack))
+        differs = next((i for i in range(n) if before[i] is not stack[i]), None)
+        innermost = n - 1 if differs is None else differs
+        has_returned = True
+        found = []
+        for i in range(max(len(before), len(stack)) - 1, self._outer - 1, -1):
+            has_returned = has_returned or before[i].catches
+            if has_returned and i <= innermost:
+                a, b = before[i], stack[i]
+                # A function of JAX may leave several equations by one instruction.
+                stays = (differs is None and i == innermost) or (
+                    a is b and (repeats or self._repeats(before, stack, i))
+                )
+                if stays or (a.code is b.code and b.at in (a.after if trusts else a.flow.after(a.at))):
+                    found.append(i)
+            if trusts:
+                has_returned = has_returned and (i >= len(before) or before[i].is_last)
+                if i < len(stack) and not stack[i].is_first:
+                    break
         return found
 
-    def _doubt(self, calls: Sequence[Call], stack: Sequence[Frame]) -> None:
-        """Marks the calls that may not be one: a loop around them may have called them again, to begin as they have begun."""
-        begun = next((i for i, call in enumerate(calls) if call.first == stack), len(calls))
-        loop = next((i for i in range(max(0, begun - 1), len(calls)) if self._leads(stack[i], stack[i])), len(calls))
-        for call in calls[loop + 1 :]:
-            call.is_certain = False
+    def _repeats(self, before: _Stack, stack: _Stack, i: int) -> bool:
+        """Whether a frame may have called what is further in again by the same instruction."""
+        inner = (*before[i + 1 : i + 2], *stack[i + 1 : i + 2])
+        return before[i].is_repeated or (len(inner) == 2 and all(map(before[i].may_repeat, inner)))
 
-    def _started(self, frame: Frame) -> Frame:
-        """The same with the start of the instruction; a call may have been noted at its end."""
-        if (key := (id(frame[0]), frame[1])) not in self._starts:
-            offsets = [*self._following(frame[0])]
-            self._starts[key] = frame[0], offsets[bisect_right(offsets, frame[1]) - 1]
-        return self._starts[key]
-
-    def _goes_on(self, before: Frame, after: Frame) -> bool:
-        return before[0] is after[0] and self._leads(before, after)
-
-    def _leads(self, before: Frame, after: Frame) -> bool:
-        """Whether the code may execute the one instruction after the other, within one call."""
-        (code, first), (_, second) = before, after
-        key = id(code), first
-        if key not in self._after:
-            following = self._following(code)
-            seen: set[int] = set()
-            pending = [*following.get(first, ())]
-            while pending:
-                at = pending.pop()
-                if at not in seen:
-                    seen.add(at)
-                    pending += following.get(at, ())
-            self._after[key] = seen
-        return second in self._after[key]
-
-    def _following(self, code: Any) -> dict[int, tuple[int, ...]]:
-        if id(code) not in self._next:
-            instructions = list(dis.get_instructions(code))
-            found = {}
-            for i, instruction in enumerate(instructions):
-                name = instruction.opname
-                ends = name.startswith(("RETURN_VALUE", "RETURN_CONST", "RAISE", "RERAISE"))
-                jumps = name.startswith("JUMP") and "_IF_" not in name
-                following = [x.offset for x in instructions[i + 1 : i + 2] if not ends and not jumps]
-                if instruction.opcode in _JUMPS:
-                    following.append(int(instruction.argval))
-                found[instruction.offset] = tuple(following)
-            self._next[id(code)] = found
-        return self._next[id(code)]
-
-
-def _repeats(kinds: Sequence[Hashable]) -> bool:
-    n = len(kinds)
-    return any(n % k == 0 and kinds[k:] == kinds[:-k] for k in range(1, n // 2 + 1))
-
-
-_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+    def _learn(self, before: _Stack, stack: _Stack) -> bool:
+        """Finds what explains an equation, if no frame can have gone on; returns whether something new was found."""
+        known = len(self._doubted)
+        moved = self._moved(before, stack, trusts=False)
+        repeated = [] if moved else self._moved(before, stack, True) or self._moved(before, stack, True, False)
+        if repeated:
+            before[repeated[0]].is_repeated = True
+        self._doubted |= {id(place.code) for i in moved[:1] for place in (*before[i:], *stack[i:])}
+        return bool(repeated) or len(self._doubted) > known

@@ -176,7 +176,7 @@ COLUMNS: Mapping[str, str] = {
     "scope_backward": "1 in the backward pass",
     "scope_name": "string, or empty",
     "scope_kind": "index into SCOPES",
-    "scope_count": "how often it is called per run of the enclosing scope, or iterates; 1 if that is not certain",
+    "scope_count": "how often it is called in that box per run of the enclosing one, or iterates; 1 if that is not certain",
     "scope_location": "location, or -1",
     "scope_flops": "FLOPs, over all iterations",
     "scope_equations": "number of equations without nested programs, each counted once",

@@ -1179,4 +1179,32 @@ FAULTS: tuple[Fault, ...] = (
         '_FREE = frozenset(("broadcast_in_dim", "iota"))',
         "tests/features/memory",
     ),
+    Fault(
+        "each call in the explorer's boxes is taken to be certain",
+        "jaxviz/features/explorer/boxes.py",
+        "return all(node.call is None or node.call.is_certain for node in nodes)",
+        "return True",
+        "tests/features/explorer/test_counts.py",
+    ),
+    Fault(
+        "calls in what may be several calls share a box",
+        "jaxviz/features/explorer/boxes.py",
+        'nodes[0].kind == "line" or (is_certain and _are_certain(nodes))',
+        'nodes[0].kind == "line" or _are_certain(nodes)',
+        "tests/features/explorer/test_counts.py",
+    ),
+    Fault(
+        "a call that did not return is taken to have left its last equation",
+        "jaxviz/analysis/calls.py",
+        "has_returned = has_returned or before[i].catches",
+        "has_returned = has_returned or False",
+        "tests/features/explorer/test_counts.py",
+    ),
+    Fault(
+        "a handler follows no instruction",
+        "jaxviz/analysis/bytecode.py",
+        "found = [*self._handlers[at]]",
+        "found: list[int] = []",
+        "tests/analysis/test_calls.py",
+    ),
 )

@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxviz.analysis.calls import Call, Calls, Frame
+from jaxviz.analysis.bytecode import is_resumed
+from jaxviz.analysis.calls import Call, Frame, calls_of
 from jaxviz.analysis.grouping import alike, pattern
+from jaxviz.analysis.repeats import Alike, candidates
 from jaxviz.analysis.walk import primal_equation
-from jaxviz.features.compile_cost.repeats import Alike, candidates
 from jaxviz.features.cost.parts import repeats, run_by
+from jaxviz.features.residuals.findings import LAYS_OUT
 from jaxviz.higher_order import is_choice, is_loop
 from jaxviz.ir import compat
 from jaxviz.ir.origin import definition, owners
@@ -28,7 +30,7 @@ class Box:
     Args:
       name: the name of the function, module, scope or loop; for several that differ in numbers, one name for all; '' for a line.
       kind: one of `SCOPES` of the wire format.
-      count: how often it is called per run of the enclosing box, for a loop its iterations; 1 if that is not certain.
+      count: how often it is called in that box per run of the enclosing one, for a loop its iterations; 1 if that is not certain.
       line: for a line its number, or -1.
     """
 
@@ -117,7 +119,7 @@ class Boxes:
         """For each place what is in it."""
         self._found: dict[tuple[int, Equation], Path] = {}
         self._any: dict[Equation, Path] = {}
-        self._calls, self._alike = Calls(), Alike()
+        self._alike = Alike()
         self._met: set[Call] = set()
         self._numbers: dict[Hashable, int] = {}
         self._put([self._nodes(self._told_apart(self._leaves(program, (), ())), 0)], ())
@@ -164,7 +166,8 @@ class Boxes:
 
     def _told_apart(self, leaves: list[_Leaf], holder: _Leaf | None = None) -> list[_Leaf]:
         """The same, with the calls and scopes within their holder that they belong to."""
-        of_leaf = self._calls_of(leaves)
+        outer, begin = (len(holder.names), len(holder.stack)) if holder is not None else (0, 0)
+        of_leaf = _calls_of(leaves, begin)
         # Equations in a library's scope are not named after its methods, though these may be around them.
         names = {
             calls[n.level]: n.name
@@ -172,7 +175,6 @@ class Boxes:
             for n in leaf.names
             if not n.is_scope and n.level < len(calls)
         }
-        outer, begin = (len(holder.names), len(holder.stack)) if holder is not None else (0, 0)
         for leaf, calls in zip(leaves, of_leaf, strict=True):
             scopes = [n for n in leaf.names[outer:] if n.is_scope]
             around = [(i, (names[c], c)) for i, c in enumerate(calls) if i >= begin and c in names]
@@ -181,26 +183,6 @@ class Boxes:
             if holder is None and leaf.keys and leaf.keys[0][0] == self.function:
                 leaf.keys = leaf.keys[1:]
         return leaves
-
-    def _calls_of(self, leaves: Sequence[_Leaf]) -> list[Sequence[Call]]:
-        """The calls that the frames of each equation belong to."""
-        # What JAX transposes has the frames of what it transposes, in another order.
-        in_order = [leaf for leaf in leaves if not compat.is_transposed(leaf.equation.source)]
-        kinds = [self._alike.number(leaf.equation.operation) for leaf in in_order]
-        calls = dict(zip(in_order, self._calls.of([leaf.stack for leaf in in_order], kinds), strict=True))
-        last: dict[tuple[Frame, ...], Sequence[Call]] = {}
-        found: list[Sequence[Call]] = []
-        for leaf in leaves:
-            stack = tuple(leaf.stack)
-            if leaf in calls:
-                last[stack] = calls[leaf]
-            elif stack not in last:
-                before = zip(leaves[len(found) - 1].stack, stack, strict=False) if found else ()
-                last[stack] = (
-                    found[-1][: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))] if found else ()
-                )
-            found.append(last[stack])
-        return found
 
     def _led_to(
         self, e: Equation, program: Program, call: Sequence[Frame], outer: _Names
@@ -218,7 +200,9 @@ class Boxes:
         whose = owners([code for code, _ in reversed(own)])[::-1]
         for i, (code, _) in enumerate(own):
             if path and whose[i] in ("user", "library") and _name(code) == path[0]:
-                found.append((i, path.pop(0)))
+                name = path.pop(0)
+                # What a generator does, it does between what reads its values.
+                found += [] if is_resumed(code) else [(i, name)]
         scopes = [n.name for n in outer if n.is_scope]
         path = path[len(scopes) :] if path[: len(scopes)] == scopes else path
         shift = len(call) - begins
@@ -261,35 +245,65 @@ class Boxes:
 
     # --- the boxes ----------------------------------------------------------------------------------------------------
 
-    def _put(self, runs: Sequence[Sequence[_Node]], outer: Path) -> None:
-        """Puts several runs of the same parts into the same boxes."""
-        for start, period, count in _folded(np.array([node.number for node in runs[0]])):
+    def _put(self, runs: Sequence[Sequence[_Node]], outer: Path, is_certain: bool = True) -> None:
+        """Puts several runs of the same parts into the same boxes. If it is not certain how often, no calls share a box."""
+        numbers = [
+            nodes[0].number if nodes[0].kind == "line" or (is_certain and _are_certain(nodes)) else -1 - i
+            for i, nodes in enumerate(zip(*runs, strict=True))
+        ]
+        for start, period, count in _folded(np.array(numbers)):
             parts = [run[start + period * k : start + period * (k + 1)] for run in runs for k in range(count)]
             if period == 1:
-                self._box([node for (node,) in parts], count, outer)
+                self._box([node for (node,) in parts], count, outer, is_certain)
                 continue
-            calls = [node for part in parts for node in part if node.kind in ("scope", "loop")]
-            box = Box("", "repeated", count if _are_certain(calls) else 1)
-            self._put(parts, (*outer, box) if calls else outer)
+            has_calls = any(node.kind in ("scope", "loop") for node in parts[0])
+            self._put(parts, (*outer, Box("", "repeated", count)) if has_calls else outer, is_certain)
 
-    def _box(self, nodes: Sequence[_Node], count: int, outer: Path) -> None:
+    def _box(self, nodes: Sequence[_Node], count: int, outer: Path, is_certain: bool) -> None:
         first = nodes[0]
-        times = count if _are_certain(nodes) else 1
         match first.kind:
             case "line":
                 line = first.leaves[0].line
                 path = (*outer, Box("", "line" if line >= 0 else "rest", line=line))
             case "loop":
-                path = (*outer, Box(first.name, "loop", first.trips * times))
+                path = (*outer, Box(first.name, "loop", first.trips * count))
+                is_certain = True
             case "scope":
-                path = (*outer, Box(alike([node.name for node in nodes]), "scope", times))
+                path = (*outer, Box(alike([node.name for node in nodes]), "scope", count))
+                is_certain &= _are_certain(nodes)
             case _:
                 path = outer
         for leaf in (leaf for node in nodes for leaf in node.leaves):
             self._found[leaf.place, leaf.equation] = path
             self._any.setdefault(leaf.equation, path)
         if first.children:
-            self._put([node.children for node in nodes], path)
+            self._put([node.children for node in nodes], path, is_certain)
+
+
+def _calls_of(leaves: Sequence[_Leaf], outer: int) -> list[Sequence[Call]]:
+    """The calls that the frames of each equation belong to."""
+    # What JAX transposes has the frames of what it transposes, in another order.
+    in_order = [leaf for leaf in leaves if not compat.is_transposed(leaf.equation.source)]
+    found_for = calls_of([leaf.stack for leaf in in_order], [_is_sure(leaf.equation) for leaf in in_order], outer)
+    calls = dict(zip(in_order, found_for, strict=True))
+    last: dict[tuple[Frame, ...], Sequence[Call]] = {}
+    found: list[Sequence[Call]] = []
+    for leaf in leaves:
+        stack = tuple(leaf.stack)
+        if leaf in calls:
+            last[stack] = calls[leaf]
+        elif stack not in last:
+            before = zip(leaves[len(found) - 1].stack, stack, strict=False) if found else ()
+            last[stack] = (
+                found[-1][: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))] if found else ()
+            )
+        found.append(last[stack])
+    return found
+
+
+def _is_sure(e: Equation) -> bool:
+    """Whether JAX never leaves out the operation because its result would be the operand."""
+    return e.primitive.name not in LAYS_OUT and e.primitive.name != "convert_element_type"
 
 
 def _are_certain(nodes: Iterable[_Node]) -> bool:

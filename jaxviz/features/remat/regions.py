@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dis
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from jaxviz.analysis.bytecode import is_in_loop
 from jaxviz.analysis.grouping import grouped
 from jaxviz.features.remat.code import Place
 from jaxviz.higher_order import is_scan, of
@@ -300,8 +300,8 @@ def _calls_in_a_row(
         if n % k == 0 and key[k] == key[0] and key[k:] == key[:-k]:
             if not _loops_inside(stacks[start : start + k], level):
                 return [(start + at, start + at + k) for at in range(0, n, k)]
-            is_called_in_loop = any(_is_in_loop(code, at, at) for code, at in stacks[start][:level])
-            return [] if is_called_in_loop else [(start, end)]
+            is_in_a_loop = any(map(is_called_in_loop, stacks[start][:level]))
+            return [] if is_in_a_loop else [(start, end)]
     return [(start, end)]
 
 
@@ -311,7 +311,7 @@ def _called_anew(before: Sequence[Frame], after: Sequence[Frame]) -> range:
     if differs is None:
         return range(0)
     (code, was), (same, now) = before[differs], after[differs]
-    if code is not same or now >= was or _is_in_loop(code, now, was):
+    if code is not same or now >= was or is_in_loop(code, (now, was)):
         return range(0)
     in_loops = [k for k, frame in enumerate(before[:differs]) if is_called_in_loop(frame)]
     return range(max(in_loops, default=-1) + 1, differs + 1)
@@ -321,7 +321,7 @@ def _loops_inside(stacks: Sequence[Sequence[Frame]], level: int) -> bool:
     """Whether a loop in a function, or in what it calls, contains everything that some equations have frames for."""
     while all(level < len(stack) and stack[level][0] is stacks[0][level][0] for stack in stacks):
         at = {stack[level][1] for stack in stacks}
-        if _is_in_loop(stacks[0][level][0], min(at), max(at)):
+        if is_in_loop(stacks[0][level][0], at):
             return True
         if len(at) > 1:
             return False
@@ -331,19 +331,7 @@ def _loops_inside(stacks: Sequence[Sequence[Frame]], level: int) -> bool:
 
 def is_called_in_loop(frame: Frame) -> bool:
     """Whether a frame is executing code inside a loop."""
-    return _is_in_loop(frame[0], frame[1], frame[1])
-
-
-def _is_in_loop(code: Any, first: int, last: int) -> bool:
-    """Whether a loop of some code contains these instructions."""
-    return any(start <= first and last <= end for start, end in _loops(code))
-
-
-@lru_cache(maxsize=4096)
-def _loops(code: Any) -> tuple[tuple[int, int], ...]:
-    """The first and the last instruction of each loop."""
-    back = (i for i in dis.get_instructions(code) if i.opname.startswith("JUMP_BACKWARD"))
-    return tuple((int(i.argval), i.offset) for i in back)
+    return is_in_loop(frame[0], frame[1:])
 
 
 @cleared

@@ -64,7 +64,7 @@ def largest_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 # --- values saved twice -----------------------------------------------------------------------------------------------
 
-_LAYS_OUT = frozenset("reshape transpose broadcast_in_dim squeeze expand_dims copy copy_p reduce_precision".split())
+LAYS_OUT = frozenset("reshape transpose broadcast_in_dim squeeze expand_dims copy copy_p reduce_precision".split())
 """Operations whose result has the same numbers as their operand, in another shape, order or multiplicity, or rounded."""
 
 
@@ -165,7 +165,7 @@ def _body(equation: Equation) -> Body:
 def _keeps_numbers(equation: Equation) -> bool:
     name = equation.primitive.name
     if name != "convert_element_type":
-        return name in _LAYS_OUT
+        return name in LAYS_OUT
     old, new = (jnp.dtype(a.dtype) for a in (equation.invars[0].aval, equation.outvars[0].aval))
     # Converting float to integer loses the fraction, and complex to real half of the value.
     if all(jnp.issubdtype(t, jnp.floating) for t in (old, new)):

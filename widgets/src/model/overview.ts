@@ -30,7 +30,7 @@ export interface Scope {
   isBackward: boolean;
   name: string;
   kind: ScopeKind;
-  /** How often it is called per run of the enclosing scope, or iterates; 1 if that is not certain. */
+  /** How often it is called in that box per run of the enclosing one, or iterates; 1 if that is not certain. */
   count: number;
   place: Place | null;
   flops: number;

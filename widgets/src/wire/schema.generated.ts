@@ -276,7 +276,7 @@ export type ColumnName =
   | "scope_name"
   /** index into SCOPES */
   | "scope_kind"
-  /** how often it is called per run of the enclosing scope, or iterates; 1 if that is not certain */
+  /** how often it is called in that box per run of the enclosing one, or iterates; 1 if that is not certain */
   | "scope_count"
   /** location, or -1 */
   | "scope_location"
