@@ -1,5 +1,6 @@
 """JAX's policies as plans: no plan is beaten by one, and no drawn policy lies below the line of plans."""
 
+import re
 from functools import partial
 
 import jax
@@ -11,8 +12,9 @@ from test_diff import module  # noqa: F401
 import jaxviz
 from benchmarks.remat_programs import SMALL
 from jaxviz.derivation import derive
+from jaxviz.features.remat.drawing import draw_peaks, draw_policies
 from jaxviz.features.remat.forms import lowest_peaks
-from jaxviz.features.remat.graph import Point, best_trades
+from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.set_policy import derive_under, setting
 
@@ -94,12 +96,24 @@ def test_no_policy_lies_below_the_line_of_plans(name):
         assert plan.flops <= theirs.flops
 
 
-def test_a_policy_with_names_is_on_the_line_where_it_is_best():
+def drawn(picture):
+    """The corners of the line and the marks of a picture, without those of its key; y grows downwards."""
+    path = re.search(r'<path d="M([\d.]+) ([\d.]+)((?:H[\d.]+V[\d.]+)*)" fill="none"', picture)
+    corners = [path.groups()[:2], *re.findall(r"H([\d.]+)V([\d.]+)", path[3])]
+    marks = re.findall(r'<circle cx="([\d.]+\.\d)" cy="([\d.]+)"', picture)
+    return [[(float(x), float(y)) for x, y in points] for points in (corners, marks)]
+
+
+def test_no_mark_is_drawn_below_the_line_and_a_policy_with_names_is_on_it_where_it_is_best():
     none = jax.checkpoint_policies.save_only_these_names()
     found = jaxviz.compare_policies(partial(with_head, block=jax.checkpoint(block)), *ARGS, policies=(none, *POLICIES))
-    line = best_trades({*found.points, *(p.point for p in found.plans if p is not None)})
-    assert all(any(q.nbytes <= p.nbytes and q.flops <= p.flops for q in line) for p in found.points)
-    assert Point(found.without.nbytes, 0) in found.points
+    plans = best_trades({p.point for p in found.plans if p is not None})
+    for picture in (draw_policies(found, plans), draw_peaks(found), draw_policies(found, ())):
+        line, marks = drawn(picture)
+        assert len(marks) == 3  # policies with the same figures share a mark
+        assert all(any(x <= mark_x and y >= mark_y for x, y in line) for mark_x, mark_y in marks)
+    assert line[0] == min(marks)
+    assert found.outcomes[0].nbytes == min(p.nbytes for p in found.points)
 
 
 @pytest.mark.sweep
