@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, compress
@@ -19,7 +19,7 @@ from jaxviz.analysis.walk import place_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.names import Names
 from jaxviz.features.residuals.saved_bytes import are_read
-from jaxviz.higher_order import bodies, of
+from jaxviz.higher_order import Body, bodies, is_loop, is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.origin import Location
@@ -51,6 +51,8 @@ class Buffer:
     """Whether it takes no memory: it is computed, or laid out, where it is read."""
     last_forward: int = -1
     """The last step of the forward pass that needs it."""
+    whole: Buffer | None = None
+    """What it is one iteration's slice of."""
 
 
 @dataclass(eq=False, slots=True)  # not frozen, like Equation
@@ -125,6 +127,9 @@ _VIEWS = frozenset(
     "reshape squeeze expand_dims stop_gradient copy_p optimization_barrier bitcast_convert_type pvary name".split()
 )
 _FREE = frozenset(("broadcast_in_dim", "iota", "transpose"))
+_REDUCES = frozenset("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor".split())
+_ACROSS = frozenset("dot_general conv_general_dilated rev gather cumsum cumprod cummax cummin cumlogsumexp fft".split())
+"""Operations that read other elements too, even where operands and result have one shape."""
 _WRITTEN_INTO = frozenset(("temporary", "cotangent", "residual", "argument"))
 """The kinds of results that may overwrite it after its last use; an argument may only be overwritten if it is donated."""
 _WRITES_INTO = frozenset(("transpose", "dynamic_update_slice", "scatter", "scatter-add", "scatter_mul", "select_n"))
@@ -313,7 +318,7 @@ class Model:
                 # An argument has its layout; anything else is written in the one in which it is read.
                 fits = [b for b in operands if b.nbytes == made.nbytes and not (made.is_free and b.kind == "argument")]
                 self.into.append((now, fits, made))
-            if e.operation.programs and (held := self.held_inside(e, (*within, e))):
+            if e.operation.programs and (held := self.held_inside(e, (*within, e), [env.get(a) for a in e.invars])):
                 self.inside[now] = held
 
     def kind_of(self, e: Equation) -> Kind:
@@ -322,7 +327,7 @@ class Model:
         role = e.origin.role if e.origin is not None else "cotangent"
         return "cotangent" if role in ("cotangent", "accumulation", "zero") else "temporary"
 
-    def held_inside(self, e: Equation, within: tuple[Equation, ...]) -> list[Buffer]:
+    def held_inside(self, e: Equation, within: tuple[Equation, ...], operands: Sequence[Buffer | None]) -> list[Buffer]:
         """What is in memory at the peak of one iteration of a loop's body, or of the largest branch of a cond, in addition to operands and
         results."""
         now, most, found = len(self.steps) - 1, 0, list[Buffer]()
@@ -333,11 +338,51 @@ class Model:
                 v: Buffer(0, "argument", 0, 0) for v in (*body.program.invars, *body.program.constvars)
             }
             model.walk(body.program, given, within)
+            if is_loop(e) and body.has_results:
+                model.hold_carry(e, body, given)
+            if is_scan(e):
+                model.hold_slices(e, within[:-1], body, given, operands)
             totals = model.alive_by_step().sum(axis=1)
             if len(totals) and totals.max() > most:
                 at = int(totals.argmax())
                 most, found = int(totals[at]), [b for b in model.all_buffers() if b.born <= at <= b.last]
         return [replace(b, kind="temporary", born=now, last=now) for b in found if b.nbytes and not b.is_free]
+
+    def hold_carry(self, e: Equation, body: Body, given: Mapping[Atom, Buffer]) -> None:
+        """Keeps what an iteration hands on until it ends: the carry that it reads is in the memory of the loop."""
+        for a in body.program.outvars[: of(e).carry(e.operation)[1]]:
+            buffer = given.get(a)
+            if buffer is not None and buffer.equation is not None:
+                buffer.is_free, buffer.last = False, len(self.steps) - 1
+
+    def hold_slices(
+        self, e: Equation, within: tuple[Equation, ...], body: Body, given: Mapping[Atom, Buffer],
+        operands: Sequence[Buffer | None],
+    ) -> None:  # fmt: skip
+        """Adds the slices of stacked operands that an iteration of a scan reads, but not those that XLA takes within the fusions that read
+        them."""
+        copied = self.read_outside_of_fusions()
+        for v, i in zip(body.program.invars, body.operands, strict=True):
+            if i < sum(of(e).carry(e.operation)) or id(given[v]) not in copied or (whole := operands[i]) is None:
+                continue
+            parts = nbytes(e.invars[i].aval) // whole.nbytes if whole.nbytes else 1
+            piece = self.new(v, "temporary", e, within, parts=parts)
+            piece.born, piece.last = copied[id(given[v])]
+            piece.whole = whole
+
+    def read_outside_of_fusions(self) -> dict[int, tuple[int, int]]:
+        """The first and the last step that reads a buffer in another way than XLA's fusions do, by the buffer's identity."""
+        laid_out = {b.born: b for b in self.buffers if b.is_free}
+        found: dict[int, tuple[int, int]] = {}
+        for now in reversed(range(len(self.steps))):
+            if now in laid_out:
+                span = found.get(id(laid_out[now]))
+            else:
+                span = None if is_fused(self.steps[now][0]) else (now, now)
+            if span is not None:
+                for b in self.reads[now]:
+                    found[id(b)] = span[0], found.get(id(b), span)[1]
+        return found
 
     def settle(self) -> None:
         """Writes results into operands that are last read there, each operand once."""
@@ -418,20 +463,28 @@ class Model:
 
     def called(self, b: Buffer) -> str:
         """The name of the value in a buffer."""
+        if b.whole is not None:
+            return f"a slice of {self.called(replace(b.whole, born=b.born))}"
         return b.name or ("" if b.equation is None else self.names_at(b.born).of(b.equation, b.within, b.var))
 
     def location(self, b: Buffer) -> Location | None:
         """The user's line that computes the value in a buffer; None for an argument."""
+        if b.whole is not None:
+            return self.location(replace(b.whole, born=b.born))
         if b.location is not None or b.equation is None:
             return b.location
         return self.names_at(b.born).location(b.equation, b.within)
 
     def library(self, b: Buffer) -> str:
         """Where in a library the value in a buffer is computed; '' if in none."""
+        if b.whole is not None:
+            return self.library(replace(b.whole, born=b.born))
         return "" if b.equation is None else self.names_at(b.born).library(b.equation, b.within)
 
     def repeats(self, b: Buffer) -> Hashable:
         """A key shared by values of one expression in repeated layers and calls."""
+        if b.whole is not None:
+            return "a slice", self.repeats(b.whole)
         if b.residuals and b.kind == "residual":
             kept: Hashable = self.derivation.residuals[b.residuals[0]].repeats
             return kept
@@ -454,9 +507,22 @@ def may_write_into_an_operand(e: Equation) -> bool:
     """Whether the result may reuse the memory of an operand with its size that is last read there."""
     if len(e.outvars) != 1 or e.programs:
         return False
+    return is_elementwise(e) or e.primitive.name in _WRITES_INTO
+
+
+def is_elementwise(e: Equation) -> bool:
+    """Whether each element of the result needs one of each operand: they have its shape, or are numbers."""
+    if e.primitive.name in _ACROSS:
+        return False
     shape = getattr(e.outvars[0].aval, "shape", None)
-    is_elementwise = all(getattr(a.aval, "shape", None) in (shape, ()) for a in e.invars)
-    return is_elementwise or e.primitive.name in _WRITES_INTO
+    return all(getattr(a.aval, "shape", None) in (shape, ()) for a in e.invars)
+
+
+def is_fused(e: Equation) -> bool:
+    """Whether XLA reads its operands element by element, and so can compute them there."""
+    if len(e.outvars) != 1 or e.programs:
+        return False
+    return is_view(e) or is_elementwise(e) or e.primitive.name in _REDUCES
 
 
 def _comes_late(e: Equation) -> bool:
