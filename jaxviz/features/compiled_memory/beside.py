@@ -38,6 +38,8 @@ _WORDS = {
     "results from the start": "XLA allocates them before the program runs",
 }
 """What a reason means, if that is not obvious."""
+_REASONS = 3
+"""How many reasons a sentence gives."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,6 +75,11 @@ class MemoryBeside(Report):
         for c in self.differences:
             sums[c.why] = sums.get(c.why, 0) + c.nbytes
         return dict(sorted(sums.items(), key=lambda pair: -abs(pair[1])))
+
+    @property
+    def reasons(self) -> str:
+        """The largest of them: "-2.0 MiB fused away, +512.0 KiB copied"."""
+        return ", ".join(f"{format_change(n)} {reason}" for reason, n in list(self.by_reason.items())[:_REASONS])
 
     def because(self, reason: str) -> tuple[Change, ...]:
         """The differences for one reason, such as 'merged again'."""

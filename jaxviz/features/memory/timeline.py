@@ -88,6 +88,11 @@ class XlaMemory:
     temporaries_without_checkpoints: int | None = None
 
     @property
+    def peak_nbytes(self) -> int:
+        """Arguments, results and temporaries together, without memory that they share."""
+        return self.arguments + self.results + self.temporaries - self.reused
+
+    @property
     def saves_nothing(self) -> bool:
         """Whether it has checkpoints that save next to nothing."""
         without = self.temporaries_without_checkpoints
@@ -96,6 +101,15 @@ class XlaMemory:
 
 SPARED = "XLA computes some values again without being told to"
 """Why a function may need less memory as written than the model says."""
+
+
+_MUCH = 0.2
+"""The share of the modelled peak by which XLA's has to differ for a report to say so."""
+
+
+def differs_much(found: int, modelled: int) -> bool:
+    """Whether XLA's peak and the modelled one differ by more than a fifth of the latter."""
+    return abs(found - modelled) > _MUCH * modelled
 
 
 def is_as_modelled(found: int, modelled: int) -> bool:
@@ -184,20 +198,34 @@ class MemoryTimeline(Report):
         return replace(found, temporaries_without_checkpoints=xla_memory(plain, self.donated).temporaries)
 
     def compare(self) -> str:
-        """Compares the model with XLA in a sentence or two: where XLA needs less or more memory, and which checkpoints it undoes."""
+        """Compares the model with XLA in a few sentences: how much memory XLA needs, which checkpoints it undoes, and if its peak differs by more
+        than a fifth, why, for which the gradient is compiled once more."""
         xla = self.xla
         said = (
             f"XLA on {xla.backend} takes {format_bytes(xla.temporaries)} for temporaries, besides {format_bytes(xla.arguments)} "
             f"of arguments and {format_bytes(xla.results)} of results; the model has {format_bytes(self._beside_arguments)} besides the arguments at its peak."
         )
         without = xla.temporaries_without_checkpoints
-        if without is None:
+        if without is not None:
+            said = f"{said} Without the checkpoints it takes {format_bytes(without)}"
+            if xla.saves_nothing:
+                undone = "XLA undoes them, and they save"
+                why = undone if self.xla_undoes_checkpoints else f"{SPARED}, and the checkpoints save"
+                said = f"{said}: {why} next to nothing here"
+            said = f"{said}."
+        if not differs_much(xla.peak_nbytes, self.peak_nbytes):
             return said
-        said = f"{said} Without the checkpoints it takes {format_bytes(without)}"
-        if not xla.saves_nothing:
-            return f"{said}."
-        why = "XLA undoes them, and they save" if self.xla_undoes_checkpoints else f"{SPARED}, and the checkpoints save"
-        return f"{said}: {why} next to nothing here."
+        peaks = f"XLA's peak is {format_bytes(xla.peak_nbytes)}, against {format_bytes(self.peak_nbytes)} in the model"
+        why = f": {self._why_xla_differs}" if self._why_xla_differs else ""
+        return f"{said} {peaks}{why}."
+
+    @cached_property
+    def _why_xla_differs(self) -> str:
+        """The largest reasons; or that XLA does not say where it stores values."""
+        try:
+            return self.beside().reasons
+        except ValueError as error:
+            return f"why is not known, since {error}"
 
     @property
     def xla_undoes_checkpoints(self) -> bool:

@@ -16,7 +16,7 @@ from jaxviz.analysis.training_step import TrainingStep, step_function
 from jaxviz.derivation import Derivation
 from jaxviz.features.compiled_memory.beside import MERGED, MemoryBeside
 from jaxviz.features.cost.report import format_flops
-from jaxviz.features.memory.timeline import SPARED, donated_by, is_as_modelled
+from jaxviz.features.memory.timeline import SPARED, differs_much, donated_by, is_as_modelled
 from jaxviz.features.remat.branches import in_branches as put_in_branches
 from jaxviz.features.remat.forms import Trade
 from jaxviz.ir.emit import as_function
@@ -24,7 +24,7 @@ from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table, attributes
-from jaxviz.report.tables import counted, format_bytes, format_change, repeated, short_location
+from jaxviz.report.tables import counted, format_bytes, repeated, short_location
 from jaxviz.runtime.stoppable import compiled_by_jax
 
 if TYPE_CHECKING:
@@ -35,10 +35,6 @@ _UNDONE = 0.95
 """A plan counts as undone if XLA's temporaries do not fall below this share, although the model predicts it,"""
 _MOST = 0.25
 """and as mostly undone if they fall by less than this share of the prediction."""
-_MUCH = 0.2
-"""The share of the modelled peak by which XLA's has to differ for the report to say so."""
-_REASONS = 3
-"""How many reasons are given for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +111,7 @@ class Verification(Report):
         ]
         if not far:
             return ""
-        reasons = list(self.beside.by_reason.items())[:_REASONS] if self.beside is not None else []
-        why = f": {', '.join(f'{format_change(n)} {reason}' for reason, n in reasons)}" if reasons else ""
+        why = f": {self.beside.reasons}" if self.beside is not None and self.beside.by_reason else ""
         return f"XLA's peak is {', and '.join(far)}{why}."
 
     @property
@@ -246,11 +241,6 @@ class Verification(Report):
             "after": self.after.to_dict(), "in_branches": None if self.in_branches is None else self.in_branches.to_dict(),
             "beside": None if self.beside is None else self.beside.to_dict(),
         }  # fmt: skip
-
-
-def differs_much(found: int, modelled: int) -> bool:
-    """Whether XLA's bytes and the model's differ by more than a fifth of the model's."""
-    return abs(found - modelled) > _MUCH * modelled
 
 
 def figures_of(search: Search, program: Program, in_branches: bool = False) -> Compiled:

@@ -1,5 +1,6 @@
 """The modelled memory over time, counted by hand and compared with XLA's figures."""
 
+import dataclasses
 import json
 
 import jax
@@ -270,6 +271,39 @@ def test_a_loop_counts_its_residuals_and_one_iteration():
     assert of_kind(loop, "temporary") >= 4000  # the sine of one iteration, in addition to the stacked ones
 
 
+def over_layers(body):
+    return lambda ws, x: jnp.sum(lax.scan(lambda x, w: (body(x, w), None), x, ws)[0])
+
+
+def row_by_row(x, w):
+    return lax.scan(lambda x, row: (x * row, None), x, w)[0]
+
+
+@pytest.mark.parametrize("body", [lambda x, w: x @ w, lambda x, w: x @ w.T, row_by_row])
+def test_a_scan_holds_the_slice_that_a_product_or_another_loop_reads(body):
+    timeline = jaxviz.memory(over_layers(body), jnp.ones((3, 50, 50)), W)
+    (piece,) = [v for v in timeline.values if v.what == "a slice of ws" and v.born == 0]
+    assert (piece.nbytes, piece.kind, piece.type) == (10_000, "temporary", "f32[50,50]")
+
+
+@pytest.mark.parametrize("body", [jnp.multiply, lambda x, w: x * jnp.sum(w)])
+def test_a_slice_that_is_read_element_by_element_is_taken_there(body):
+    timeline = jaxviz.memory(over_layers(body), jnp.ones((3, 50, 50)), W)
+    assert not [v for v in timeline.values if v.what == "a slice of ws"]
+
+
+def test_an_iteration_keeps_its_carry_until_it_ends():
+    both = lambda c, _: ((jnp.sin(c[0]), c[1] @ W @ W), None)
+    timeline = jaxviz.memory(lambda c: sum(map(jnp.sum, lax.scan(both, c, None, 3)[0])), (X, W))
+    inside = [v for v in timeline.values if v.born == v.last == 0]
+    assert sorted(v.what for v in inside) == ["c[1] @ W", "c[1] @ W @ W", "jnp.sin(c[0])"]
+
+
+def test_a_product_of_square_matrices_is_not_written_into_one_of_them():
+    timeline = jaxviz.memory(lambda x: jnp.sum(jnp.sin(x @ W @ W)), W)
+    assert totals(timeline, "temporary")[:2] == [10_000, 20_000]
+
+
 def test_a_cond_counts_its_largest_branch():
     def f(x, large):
         return lax.cond(x[0] > 0, lambda x: jnp.sum(jnp.outer(x, x)) if large else jnp.sum(x), jnp.sum, x)
@@ -414,6 +448,17 @@ def test_what_xla_undid_is_said():
     assert timeline.peak_nbytes < plain.peak_nbytes
     undone = xla.temporaries > 0.95 * plain.xla.temporaries
     assert ("XLA undoes them" in timeline.compare()) is undone
+
+
+def test_a_peak_far_from_the_modelled_one_is_said_and_why():
+    timeline = jaxviz.memory(lambda w, x: jnp.sum((jnp.tanh(x @ w) - x) ** 2), W, jnp.ones((1000, 50)))
+    xla = timeline.xla
+    said = timeline.compare()
+    assert xla.peak_nbytes < 0.8 * timeline.peak_nbytes
+    assert f"in the model: {timeline.beside().reasons}." in said
+    assert "fused away" in said
+    vars(timeline)["xla"] = dataclasses.replace(xla, temporaries=timeline.peak_nbytes - xla.arguments - xla.results)
+    assert "in the model" not in timeline.compare()
 
 
 def test_donation_is_xlas_too():
