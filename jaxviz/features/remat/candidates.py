@@ -13,6 +13,7 @@ from jaxviz.features.cost.parts import flops_of
 from jaxviz.higher_order import of
 from jaxviz.higher_order.scan import SCAN
 from jaxviz.higher_order.shard_map import SHARD_MAP
+from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.report.tables import nbytes
 
@@ -39,6 +40,15 @@ def worth_a_name(program: Program, given: Collection[Atom]) -> list[Var]:
         free.update(worth)
         found |= dict.fromkeys(worth)
     return list(found)
+
+
+def named_values(program: Program) -> dict[str, list[Var]]:
+    """The values that a function names with `checkpoint_name`, also in bodies of scans, by their names."""
+    found: dict[str, list[Var]] = {}
+    for _, e in program.walk():
+        if e.primitive is compat.name_p:
+            found.setdefault(e.params["name"], []).extend(e.outvars)
+    return found
 
 
 def _is_free(equation: Equation, given: Collection[Atom], known: dict[int, Cost]) -> bool:

@@ -398,7 +398,7 @@ class Part:
         found += islice(
             products.choices(self, (products.nbytes <= choice.nbytes) & (products.work < most_work)), _ALTERNATIVES
         )
-        allowed = {c for c in found if c.nbytes <= choice.nbytes and c.work < most_work and c != choice}
+        allowed = dict.fromkeys(c for c in found if c.nbytes <= choice.nbytes and c.work < most_work and c != choice)
         return sorted(allowed, key=lambda c: c.work)[:_ALTERNATIVES]
 
     @cached_property

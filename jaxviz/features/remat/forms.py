@@ -9,8 +9,11 @@ from operator import attrgetter
 
 from jaxviz.analysis.naming import OwnName
 from jaxviz.derivation import Derivation
+from jaxviz.features.cost.counts import Cost
+from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.remat.choices import Choice, Part
 from jaxviz.features.remat.regions import Region, Spot
+from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program, Var
 
 ON_HOST = "_on_host"
@@ -205,3 +208,13 @@ def lowest_peaks(trades: Iterable[Trade]) -> tuple[Trade, ...]:
         if not best or t.work < best[-1].work:
             best.append(t)
     return tuple(best)
+
+
+def all_flops(derivation: Derivation) -> int:
+    """FLOPs of both passes, except for the rounding of saved values."""
+    known: dict[int, Cost] = {}
+    return sum(
+        flops_of(e, known, free=compat.reduce_precision_p)
+        for program in (derivation.forward, derivation.backward)
+        for e in program.equations
+    )

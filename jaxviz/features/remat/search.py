@@ -17,10 +17,9 @@ from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
 from jaxviz.analysis.passes import Passes
 from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.derivation import Derivation
-from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, floor_of, memory, peak_of
+from jaxviz.features.remat.candidates import named_values
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.choices import Choice, Part
 from jaxviz.features.remat.chunks import lengths_of_chunks
@@ -32,7 +31,7 @@ from jaxviz.features.remat.exhaustive import (
     lowest_of_all,
 )
 from jaxviz.features.remat.filled import filled
-from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, by_peak, by_work
+from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, all_flops, by_peak, by_work
 from jaxviz.features.remat.graph import Graph, derive_like, distinct
 from jaxviz.features.remat.lower_peak import improved, lowered
 from jaxviz.features.remat.offload import Offload
@@ -97,7 +96,7 @@ class Search:
         self._lowered = 0
         """The number of equations of the plans whose layouts were determined."""
         self._parts: dict[Region, list[Part] | None] = {}
-        self._paths: dict[tuple[Region, ...], list[Form]] = {}
+        self._paths: dict[tuple[tuple[Region, ...], bool], list[Form]] = {}
         self.fewest: dict[tuple[tuple[Region, ...], int], float | None] = {}
         """The fewest bytes that checkpoints around some regions save for a given amount of work, as far as known."""
 
@@ -364,6 +363,11 @@ class Search:
 
     # --- saved values ---------------------------------------------------------------------------------------------
 
+    @cached_property
+    def own_names(self) -> dict[str, list[Var]]:
+        """The values that the function names itself."""
+        return named_values(self.flat)
+
     def path(self, regions: Sequence[Region], candidates: Mapping[str, Sequence[Var]] | None = None) -> list[Form]:
         """What a checkpoint around these could save, from the fewest bytes to the fewest FLOPs, the most valuable steps first.
 
@@ -371,8 +375,9 @@ class Search:
           regions: the regions.
           candidates: by name the values that are saved together; by default each by itself.
         """
-        key = tuple(regions)
-        if candidates is None and key in self._paths:
+        key = tuple(regions), candidates is not None
+        is_remembered = candidates is None or candidates is self.own_names
+        if is_remembered and key in self._paths:
             return self._paths[key]
         parts = self.outer_parts(regions)
         if candidates is not None:
@@ -388,7 +393,7 @@ class Search:
         for _, _, i in reversed(steps):
             at[i] += 1
             forms.append(form())
-        if candidates is None:
+        if is_remembered:
             self._paths[key] = forms
         return forms
 
@@ -517,8 +522,21 @@ class Search:
     def _fastest_around(
         self, regions: Sequence[Region], room: Callable[[Trade], int], less_work: float, chunk: int = 1
     ) -> Trial | None:
-        """The same for plans around some regions, as far as they may take less work than this."""
-        path = [replace(form, chunk=chunk) for form in self.path(regions)]
+        """The same for plans around some regions, as far as they may take less work than this.
+
+        What the function names is also tried by itself: it may keep less in memory besides the residuals than what is optimal at a price per byte.
+        """
+        found = self._fastest_of_path(self.path(regions), room, less_work, chunk)
+        if self.own_names:
+            less_work = less_work if found is None else found.trade.work
+            named = self._fastest_of_path(self.path(regions, self.own_names), room, less_work, chunk)
+            found = min(filter(None, (found, named)), key=by_work, default=None)
+        return found
+
+    def _fastest_of_path(
+        self, path: Sequence[Form], room: Callable[[Trade], int], less_work: float, chunk: int
+    ) -> Trial | None:
+        path = [replace(form, chunk=chunk) for form in path]
         # Keep one that takes too much work: choices between it and the next are tried as well.
         first = next((i for i, form in enumerate(path) if form.work < less_work), None)
         path = path[max(first - 1, 0) :] if first is not None else []
@@ -578,13 +596,3 @@ class Search:
         for chunk in self.chunks_of(regions)[:1]:
             forms += [replace(path[i], chunk=chunk) for i in evenly(0, len(path) - 1, min(_IN_CHUNKS, len(path)))]
         return [t for t in map(self.trial, forms) if t.trade.work <= most_work]
-
-
-def all_flops(derivation: Derivation) -> int:
-    """FLOPs of both passes, except for the rounding of saved values."""
-    known: dict[int, Cost] = {}
-    return sum(
-        flops_of(e, known, free=compat.reduce_precision_p)
-        for program in (derivation.forward, derivation.backward)
-        for e in program.equations
-    )
