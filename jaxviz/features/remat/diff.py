@@ -114,10 +114,10 @@ def write_plan(
     ways = _Ways(search, call)
     while True:
         made, best = _written_with(search, trial, call, limits, in_branches, ways)
-        if made.is_as_planned or best is None or not ways.go_on(best.form.regions):
+        written, found = search.written, made.trade
+        is_higher = found is not None and found.peak_nbytes > written.peak_nbytes
+        if (made.is_as_planned and not is_higher) or best is None or not ways.go_on(best.form.regions):
             break
-    written, found = search.written, made.trade
-    is_higher = found is not None and found.peak_nbytes > written.peak_nbytes
     lowers = lambda t: t.peak_nbytes <= (1 - _WORTH) * written.peak_nbytes
     is_in_vain = found is not None and limits == Limits() and lowers(trial.trade) and not lowers(found)
     if made.files and (is_higher or made.fails or is_in_vain):
@@ -139,6 +139,7 @@ class _Ways:
         self.call = call
         self._left: dict[Region, list[tuple[Way, ...]]] = {}
         self._alone: dict[Region, Written] = {}
+        self._expected: dict[Region, Trade] = {}
         self._why: dict[Region, str] = {}
 
     def of(self, region: Region) -> tuple[Way, ...]:
@@ -159,9 +160,12 @@ class _Ways:
     def holds(self, region: Region) -> bool:
         """Whether the edits do."""
         made = self.alone(region)
-        if not made.is_as_planned:
+        found, written = made.trade, self.search.written.peak_nbytes
+        is_higher = found is not None and found.peak_nbytes > max(written, self._expected[region].peak_nbytes)
+        holds = made.is_as_planned and not is_higher
+        if not holds:
             self._why.setdefault(region, made.failed or "It would do something else than the plan.")
-        return made.is_as_planned
+        return holds
 
     def why_not(self, region: Region) -> str:
         """Why a region cannot be written, a sentence or two."""
@@ -175,7 +179,7 @@ class _Ways:
     def alone(self, region: Region) -> Written:
         """The code for a checkpoint around a region that saves nothing by name."""
         if region not in self._alone:
-            trade = self.search.trial(self.search.path((region,))[0]).trade
+            trade = self._expected[region] = self.search.trial(self.search.path((region,))[0]).trade
             self._alone[region] = _write(self.search, self.call, trade, {region: self.of(region)}, [], [])
         return self._alone[region]
 

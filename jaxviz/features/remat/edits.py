@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from jaxviz.features.remat.files import source_file
-from jaxviz.features.remat.source import globals_of, tree_of
+from jaxviz.features.remat.source import SCOPES, globals_of, outside_of_functions, tree_of
 from jaxviz.ir.origin import file_label, is_cell
 from jaxviz.report.tables import printable
 
@@ -23,8 +23,6 @@ _HEADS = [
     ("checkpoint_name(", "checkpoint_name", "from jax.ad_checkpoint import checkpoint_name"),
 ]
 """Imports by the text that needs them: the name that has to be bound, and its import statement."""
-
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 At = tuple[int, int]
 """A line, from 1, and a column, in bytes of UTF-8."""
@@ -170,7 +168,7 @@ def _with(
 def bound_in(file: str, codes: Iterable[Any]) -> set[str]:
     """The names that all of a file can use: those it imports or assigns, and those of earlier cells."""
     found = set()
-    for node in _outside_of_functions(tree_of(file)):
+    for node in outside_of_functions(tree_of(file)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             found |= {a.asname or a.name.split(".")[0] for a in node.names}
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -181,13 +179,6 @@ def bound_in(file: str, codes: Iterable[Any]) -> set[str]:
     return found.union(others, *(globals_of(code) for code in codes if code is not None))
 
 
-def _outside_of_functions(node: ast.AST) -> Iterable[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        yield child
-        if not isinstance(child, _SCOPES):
-            yield from _outside_of_functions(child)
-
-
 def after_imports(file: str, first_edit: int) -> int:
     """The line after the last import that precedes a file's first edit, or after its docstring."""
     tree, line = tree_of(file), 1
@@ -196,7 +187,7 @@ def after_imports(file: str, first_edit: int) -> int:
         if end >= first_edit:
             break
         is_docstring = node is tree.body[0] and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        inside = () if isinstance(node, _SCOPES) else (node, *_outside_of_functions(node))
+        inside = () if isinstance(node, SCOPES) else (node, *outside_of_functions(node))
         if is_docstring or any(isinstance(n, ast.Import | ast.ImportFrom) for n in inside):
             line = end + 1
     return line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any
 
 from jaxviz.features.remat.edits import Edit, Way, around
@@ -11,6 +12,8 @@ from jaxviz.features.remat.source import alias_of, end_of, globals_of, last_name
 
 _LIBRARIES = ("flax.linen", "flax.nnx", "equinox", "haiku", "penzai")
 """Libraries with their own checkpoints for modules."""
+FRAMEWORKS = frozenset(library.partition(".")[0] for library in (*_LIBRARIES, "keras"))
+"""Packages whose layers many models have."""
 CHECKPOINTS = {
     "flax.linen": "flax.linen.remat",
     "flax.nnx": "flax.nnx.remat",
@@ -23,14 +26,27 @@ _PENZAIS = (("gradient_checkpointing", "from penzai.toolshed import gradient_che
 
 
 def class_of(code: Any) -> Any:
-    """The class that a method belongs to; None for a function."""
+    """The class that a method belongs to; None for a function. Of several that one statement has defined in a function, the last."""
     path = str(code.co_qualname).split(".")[:-1]
-    if not path or "<locals>" in path:
+    if not path or path[-1] == "<locals>":
         return None
+    if "<locals>" in path:
+        name, module = ".".join(path), globals_of(code).get("__name__")
+        alike = [c for c in _subclasses(object) if c.__qualname__ == name and c.__module__ == module]
+        return alike[-1] if alike else None
     found: Any = globals_of(code).get(path[0])
     for name in path[1:]:
         found = getattr(found, name, None)
     return found
+
+
+def _subclasses(base: type) -> Iterator[type]:
+    pending, seen = [base], {base}
+    while pending:
+        found = [c for c in type.__subclasses__(pending.pop()) if c not in seen]
+        seen.update(found)
+        pending += found
+        yield from found
 
 
 def library_of(code: Any) -> str:
@@ -57,7 +73,7 @@ def in_library(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | N
             file, frame[0], tuple(around(file, start_of(call.func), end_of(call.func), f"{_CHECKPOINTED}(", "{policy})")),
             imports=_PENZAIS, call=call,
         )  # fmt: skip
-    alias = alias_of(file, library)
+    alias = alias_of(file, library, call.lineno)
     if alias is None:
         return None
     if library == "equinox":
@@ -90,8 +106,8 @@ def in_librarys_call(library: str, code: Any, frame: Frame, call: ast.Call) -> W
     if found is None:
         return None
     file = frame[0].co_filename
-    pz = alias_of(file, "penzai.pz") or "pz"
-    name = alias_of(file, f"{found.__module__}.{found.__name__}") or found.__name__
+    pz = alias_of(file, "penzai.pz", 0) or "pz"
+    name = alias_of(file, f"{found.__module__}.{found.__name__}", 0) or found.__name__
     imports = ((name, f"from {found.__module__} import {found.__name__}"), ("pz", "from penzai import pz"), *_PENZAIS)
     head, tail = f"{pz}.select(", f").at_instances_of({name}).apply("
     start, end = start_of(call.func), end_of(call.func)
@@ -104,7 +120,7 @@ def scanned_module(frame: Frame, call: ast.Call) -> Way | None:
     """The module that Flax's scan iterates over."""
     file = frame[0].co_filename
     for library in ("flax.linen", "flax.nnx"):
-        alias = alias_of(file, library)
+        alias = alias_of(file, library, call.lineno)
         scan = _scan_made_by(file, call, alias) if alias else None
         if scan is None:
             continue

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxviz.features.remat.edits import Edit, Way, after_imports, around
-from jaxviz.features.remat.libraries import CHECKPOINTS, class_of, library_of
-from jaxviz.features.remat.regions import Frame, Region, frames_of
+from jaxviz.features.remat.libraries import CHECKPOINTS, FRAMEWORKS, class_of, in_library, library_of
+from jaxviz.features.remat.regions import AROUND_CALLS, Frame, Region, frames_of, place_of
 from jaxviz.features.remat.source import (
     alias_of,
+    call_at,
     definition_of,
     end_of,
     first_line,
@@ -32,42 +33,98 @@ from jaxviz.ir.own_code import owner
 
 
 def recipes_of(region: Region) -> Iterator[tuple[Way, ...]]:
-    """Ways to put a checkpoint around a region that no line of the user's calls directly, those that change less first."""
+    """Ways to put a checkpoint around a region that no line of the user's is known to call by itself, those that change less first."""
     frames = next(iter(region.stacks.values()), ())
-    given = _given_function(region, frames)
-    if given is not None and library_of(given) in CHECKPOINTS:
-        yield from ((way,) for way in _decorated(given, region.is_body))
-    elif given is not None:
-        yield from ((way,) for way in _around_given(given, frames, region.is_body))
+    if not region.is_body:
+        yield from _around_called(region)
+    for given in _given_functions(region, frames):
+        around_it = [] if library_of(given) in CHECKPOINTS else list(_around_given(given, frames, region.is_body))
+        # What is only run on import cannot be measured.
+        around_it.sort(key=lambda way: not _runs(way.code, way.call))
+        n = sum(_runs(way.code, way.call) for way in around_it)
+        yield from ((way,) for way in (*around_it[:n], *_decorated(given, frames, region.is_body), *around_it[n:]))
     for code in (region.code, *region.others):
         way = _replaced(code, frames) if code is not None and owner(code.co_filename) == "library" else None
         if way is not None:
             yield (way,)
 
 
-def _given_function(region: Region, outer: Sequence[Frame]) -> Any:
-    """The code of the user's function that a library calls in a region; None if there is none, or more than one."""
+def _around_called(region: Region) -> Iterator[tuple[Way, ...]]:
+    """A checkpoint where the user's lines call what runs the region alone."""
+    codes = [region.code, *region.others]
+    found: dict[ast.Call, Frame] = {}
+    for frames in region.stacks.values():
+        level = next((i for i, (c, _) in enumerate(frames) if c in codes), 0)
+        before = [f for f in frames[:level] if f[0].co_qualname not in AROUND_CALLS]
+        call = call_at(place_of(*before[-1])) if before and owner(before[-1][0].co_filename) == "user" else None
+        if call is None or is_checkpoint(call.func):
+            return
+        found[call] = before[-1]
+    for library in _kinds(region.code, next(iter(region.stacks.values()))):
+        as_module = library not in ("", "equinox", "haiku")
+        made = [
+            in_library(library, region.code, by, call) if as_module else _around_callee(call, by, library)
+            for call, by in found.items()
+        ]
+        if None not in made:
+            yield tuple(way for way in made if way is not None)
+
+
+def _around_callee(call: ast.Call, by: Frame, library: str) -> Way | None:
+    file = by[0].co_filename
+    checkpoint, imports = _checkpoint_of(library, file, call.lineno)
+    # `jax.checkpoint` would trace these.
+    fixed = [k for k in call.keywords if isinstance(k.value, ast.Constant)] if library != "equinox" else []
+    first = min(map(start_of, fixed), default=end_of(call))
+    if any(start_of(n) > first for n in (*call.args, *(k for k in call.keywords if k not in fixed))):
+        return None
+    inside = [n for n in (*call.args, *(k.value for k in call.keywords)) if start_of(n) < first]
+    gone = [Edit(file, max(map(end_of, inside)), end_of(fixed[-1]), "")] if fixed and inside else []
+    given = "".join(f", {ast.unparse(k)}" for k in fixed)
+    start, end = start_of(call.func), end_of(call.func)
+    head, tail = (f"{checkpoint}(partial(", f"{given}){{policy}})") if fixed else (f"{checkpoint}(", "{policy})")
+    return Way(file, by[0], (*around(file, start, end, head, tail), *gone), imports=imports, call=call)
+
+
+def _runs(code: Any, call: ast.Call | None) -> bool:
+    """Whether a call is in some code, rather than elsewhere in its file."""
+    return call is not None and call.lineno in {line for _, _, line in code.co_lines()}
+
+
+def _kinds(code: Any, frames: Sequence[Frame]) -> tuple[str, ...]:
+    """The libraries whose checkpoint may fit a function: JAX's own, and if that refuses its arguments, one that takes any."""
+    own = library_of(code)
+    if own in CHECKPOINTS:
+        return (own,)
+    if any(globals_of(c).get("__name__", "").startswith("haiku.") for c, _ in frames if c.co_name == "apply_fn"):
+        return ("haiku",)  # which keeps parameters apart in what JAX traces
+    return ("", "equinox") if "equinox" in sys.modules else ("",)
+
+
+def _given_functions(region: Region, outer: Sequence[Frame]) -> list[Any]:
+    """The code of the user's functions that a library calls in a region."""
     if not region.is_body:
-        own = [c for c in (region.code, *region.others) if c is not None and owner(c.co_filename) == "user"]
-        return own[0] if len(own) == 1 else None
-    found = set()
+        return [c for c in (region.code, *region.others) if c is not None and owner(c.co_filename) == "user"]
+    found = {}
     for e in next(region.spots).walk():
         frames = frames_of(e.source)
         inner = frames[len(outer) :] if frames[: len(outer)] == tuple(outer) else frames
-        found.update([c for c, _ in inner if owner(c.co_filename) == "user"][:1])
-    return found.pop() if len(found) == 1 else None
+        found.update(dict.fromkeys([c for c, _ in inner if owner(c.co_filename) == "user"][:1]))
+    return list(found)
 
 
-def _decorated(code: Any, in_loop: bool) -> Iterator[Way]:
-    """A decorator of a module's method. With Flax it leaves the names of modules, and with them the parameters, as they are."""
+def _decorated(code: Any, frames: Sequence[Frame], in_loop: bool) -> Iterator[Way]:
+    """A decorator of a function. With Flax it stands above the others, and leaves the names of modules, and with them the parameters, as they
+    are."""
     file = code.co_filename
     node = definition_of(file, code.co_firstlineno, code.co_name)
-    if isinstance(node, ast.FunctionDef):
-        checkpoint, imports = _checkpoint_of(library_of(code), file)
-        at, indent = (first_line(node), 0), " " * node.col_offset
-        put = lambda text: Edit(file, at, at, f"{indent}{text}\n")
-        merging = ", prevent_cse=False" * in_loop
-        options = f"{_static_flags(code, library_of(code))}{merging}"
+    if not isinstance(node, ast.FunctionDef):
+        return
+    for library in _kinds(code, frames):
+        checkpoint, imports = _checkpoint_of(library, file, node.lineno)
+        at = (first_line(node) if library.startswith("flax") else node.lineno, 0)
+        put = lambda text, at=at: Edit(file, at, at, f"{' ' * node.col_offset}{text}\n")
+        options = f"{_static_flags(code, library)}{', prevent_cse=False' * in_loop}"
         with_policy = put(f"@partial({checkpoint}{options}{{policy}})")
         yield Way(file, code, (with_policy,), None if options else (put(f"@{checkpoint}"),), imports=imports)
 
@@ -85,8 +142,9 @@ def _around_given(code: Any, frames: Sequence[Frame], in_loop: bool) -> Iterator
         given = [(call, a) for call in calls for a in _arguments(call) if _is_function(a, code, file)]
         if len(given) == 1:
             ((call, a),) = given
-            changes = around(file, start_of(a), end_of(a), "jax.checkpoint(", f"{merging}{{policy}})")
-            yield Way(file, caller, tuple(changes), call=call)
+            checkpoint, imports = _checkpoint_of(_kinds(code, frames)[0], file, call.lineno)
+            changes = around(file, start_of(a), end_of(a), f"{checkpoint}(", f"{merging}{{policy}})")
+            yield Way(file, caller, tuple(changes), imports=imports, call=call)
 
 
 def _arguments(call: ast.Call) -> list[ast.expr]:
@@ -107,14 +165,14 @@ def _replaced(code: Any, frames: Sequence[Frame]) -> Way | None:
     path = str(code.co_qualname).split(".")
     if caller is None or not module or not all(map(str.isidentifier, path)):
         return None
-    file, library = caller.co_filename, library_of(code)
-    if module.partition(".")[0] == library.partition(".")[0]:  # a layer of Flax itself is everybody's
+    if module.partition(".")[0] in FRAMEWORKS:  # their layers are everybody's
         return None
+    file, library = caller.co_filename, library_of(code)
     spelled = _spelled(module, globals_of(caller))
     if spelled is None:
         return None
     target = ".".join((spelled[0], *path))
-    checkpoint, needed = _checkpoint_of(library, file)
+    checkpoint, needed = _checkpoint_of(library, file, 0)
     at = (after_imports(file, caller.co_firstlineno), 0)
     text = f"{target} = {checkpoint}({target}{_static_flags(code, library)}{{policy}})\n"
     return Way(file, caller, (Edit(file, at, at, text),), imports=(spelled, *needed))
@@ -131,12 +189,12 @@ def _static_flags(code: types.CodeType, library: str) -> str:
     return f", static_argnums=({', '.join(flags)},)" if flags else ""
 
 
-def _checkpoint_of(library: str, file: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """How a file writes the checkpoint of a library, or JAX's, and what it has to import for that."""
+def _checkpoint_of(library: str, file: str, line: int) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """How a line of a file writes the checkpoint of a library, or JAX's, and what the file has to import for that."""
     made = CHECKPOINTS.get(library)
     if made is None:
         return "jax.checkpoint", ()
-    alias = alias_of(file, library)
+    alias = alias_of(file, library, line)
     package, _, name = library.rpartition(".")
     line = f"from {package} import {name}" if package else f"import {name}"
     return f"{alias or name}.{made.removeprefix(f'{library}.')}", () if alias else ((name, line),)

@@ -27,7 +27,7 @@ _DEEPEST = 2
 """How deeply nested loops are considered: each of them can have a plan for everything in it."""
 _TOO_DEEP = 20
 """The nesting depth of bodies up to which a function is searched."""
-AROUND_CALLS = ("BoundMethod.__call__",)
+AROUND_CALLS = ("BoundMethod.__call__", "wrap_method.<locals>.wrapped", "run_interceptors")
 """Functions that libraries run at each call of a method: their calls belong to many functions."""
 _LEAST = 3
 """The minimum number of equations of a call that gets its own checkpoint."""

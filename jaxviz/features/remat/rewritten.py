@@ -11,6 +11,7 @@ import __future__
 
 import ast
 import contextlib
+import copy
 import functools
 import gc
 import inspect
@@ -21,7 +22,7 @@ import threading
 import time
 import types
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ from jaxviz.features.remat.source import (
     is_checkpoint,
     last_name,
     namespaces_of,
+    outside_of_functions,
 )
 from jaxviz.ir import compat
 from jaxviz.ir.alone import BusyError, alone
@@ -120,10 +122,6 @@ def derived_with(derivation: Derivation, files: Mapping[str, str]) -> Derivation
             edits = [stack.enter_context(_Edit(file, text)) for file, text in files.items()]
         except BusyError:
             raise UnmeasuredError("another thread is using jaxviz") from None
-        except UnmeasuredError:
-            raise
-        except Exception as error:
-            raise UnmeasuredError(f"they could not be put in place ({type(error).__name__}: {error})") from error
         instead: dict[int, Any] = {}
         for edit in edits:
             instead |= edit.instead
@@ -146,6 +144,8 @@ class _Edit:
         self.file = file
         old_text = "".join(linecache.getlines(file))
         self.old, self.new = ast.parse(old_text), ast.parse(text)
+        self.defined = {_place_of(was): (was, now, around) for (was, _), (now, around) in _matched(self.old, self.new)}
+        """The definitions that are in both, with the functions around the new one, by the place of the old one's code."""
         self.functions = _functions_of(file)
         if not self.functions:
             raise UnmeasuredError(f"no function of {file_label(file)} was found")
@@ -170,7 +170,9 @@ class _Edit:
         self._undo.close()
 
     def _replace(self) -> None:
-        statements = list(_changed(self.old, self.new))
+        # What comes between a function and its decorators is put into the function.
+        within = {now: n for was, now, _ in self.defined.values() if (n := _n_within(was, now))}
+        statements = list(_changed(self.old, _Without(within).visit(copy.deepcopy(self.new))))
         # Names come before the code that reads them, and go when nothing runs it any more.
         for names in self.namespaces:
             for statement in (s for s in statements if self._is_new(s, names)):
@@ -183,12 +185,13 @@ class _Edit:
                         self._replace_method(names.get(statement.name), method, names)
                 elif not self._is_new(statement, names):
                     self._run(statement, names)
-        lines = {id(f): _place(f.__code__) for f in self.functions}
+        places = {id(f): _place(f.__code__) for f in self.functions}
         swapped = [self._swap(f) for f in self.functions]
         self._check_nothing_is_left_out({place for place in swapped if place is not None})
-        for place, decorators in _decorated_inside(self.old, self.new):
-            for f in (f for f in self.functions if (f.__code__.co_name, lines[id(f)][1]) == place):
-                self._decorate(f, decorators)
+        for f in self.functions:
+            name, line = places[id(f)]
+            if (name.rpartition(".")[2], line) in self.defined:
+                self._decorate(f, *self.defined[name.rpartition(".")[2], line])
 
     def _compiled(self, tree: ast.AST, kind: str = "exec") -> Any:
         return compile(tree, self.file, kind, self.flags, dont_inherit=True)  # type: ignore[call-overload]
@@ -197,14 +200,50 @@ class _Edit:
 
     def _swap(self, f: types.FunctionType) -> Place | None:
         """Gives a function its edited code; its place, if there is some."""
-        before, after = f.__code__, self.pairs.get(_place(f.__code__))
+        before = f.__code__
+        place, after = _place(before), self.pairs.get(_place(before))
         if after is None:
             return None
-        if before.co_freevars != after.co_freevars:
+        if before.co_freevars == after.co_freevars:
+            self._undo.callback(setattr, f, "__code__", before)
+            f.__code__ = after
+        else:
+            self._call_instead(f, self._copy(f, after))
+        return place
+
+    def _copy(self, f: types.FunctionType, code: Code) -> types.FunctionType:
+        """A function like another one, with some code that may use names which the functions around it import."""
+        cells = dict(zip(f.__code__.co_freevars, f.__closure__ or (), strict=True))
+        missing = set(code.co_freevars) - set(cells)
+        _, _, around = self.defined.get((code.co_name, f.__code__.co_firstlineno), (None, None, ()))
+        imported = self._imported(around) if missing else {}
+        if not missing <= set(imported):
             raise UnmeasuredError(f"{f.__qualname__} uses other variables")
+        cells |= {name: types.CellType(imported[name]) for name in missing}
+        closure = tuple([cells[name] for name in code.co_freevars])
+        made = types.FunctionType(code, f.__globals__, f.__name__, f.__defaults__, closure)
+        made.__kwdefaults__, made.__qualname__ = f.__kwdefaults__, f.__qualname__
+        vars(made).update(vars(f))
+        return made
+
+    def _imported(self, around: Iterable[Function]) -> dict[str, Any]:
+        """The names that functions import."""
+        names: dict[str, Any] = {}
+        statements = [n for f in around for n in outside_of_functions(f) if isinstance(n, ast.Import | ast.ImportFrom)]
+        exec(self._compiled(ast.Module([*statements], [])), names)
+        return names
+
+    def _call_instead(self, f: types.FunctionType, made: Any) -> None:
+        """Makes a function call something else, wherever it is held: it stays the same object."""
+        before = f.__code__
+        constants = tuple([made if c == "it" else c for c in _call.__code__.co_consts])
+        self._undo.callback(_set_attribute, f, "__signature__", vars(f).get("__signature__", _MISSING))
+        f.__signature__ = inspect.signature(f)  # type: ignore[attr-defined]
         self._undo.callback(setattr, f, "__code__", before)
-        f.__code__ = after
-        return _place(before)
+        f.__code__ = _call.__code__.replace(
+            co_consts=constants, co_freevars=before.co_freevars, co_filename=before.co_filename, co_name=before.co_name,
+            co_qualname=before.co_qualname, co_firstlineno=before.co_firstlineno,
+        )  # fmt: skip
 
     def _check_nothing_is_left_out(self, swapped: Collection[Place]) -> None:
         """Raises an error if the edit changes code that no function has, alone or within the function that defines it."""
@@ -212,17 +251,25 @@ class _Edit:
             if not is_swapped:
                 raise UnmeasuredError(f"{place[0]} of {file_label(self.file)} was not found")
 
-    def _decorate(self, f: types.FunctionType, decorators: Iterable[ast.expr]) -> None:
-        """Puts a function with decorators in place of one that has been defined inside another function, wherever functions close over it."""
-        made: Any = f
-        for decorator in reversed([*decorators]):
-            made = eval(self._compiled(ast.Expression(decorator), "eval"), f.__globals__)(made)
+    def _decorate(self, f: types.FunctionType, was: Function, now: Function, around: Sequence[Function]) -> None:
+        """Gives a function its edited decorators, as far as they are not among the statements of the module."""
+        n = _n_within(was, now)
+        if not n and (not around or list(map(ast.dump, was.decorator_list)) == list(map(ast.dump, now.decorator_list))):
+            return
+        closed_over = zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
+        names = {**f.__globals__, **self._imported(around), **{name: c.cell_contents for name, c in closed_over if _is_set(c)}}
+        made: Any = self._copy(f, f.__code__) if n else f
+        for decorator in reversed(now.decorator_list[-n:]):  # all of them, if none is new there
+            made = eval(self._compiled(ast.Expression(decorator), "eval"), names)(made)
+        if n:
+            self._call_instead(f, made)
+            return
         self.instead[id(f)] = made
-        for cell in (cell for other in self.functions for cell in other.__closure__ or ()):
-            with contextlib.suppress(ValueError):  # not assigned yet
-                if cell.cell_contents is f:
-                    self._undo.callback(setattr, cell, "cell_contents", f)
-                    cell.cell_contents = made
+        for cell in (cell for other in self.functions for cell in other.__closure__ or () if _is_set(cell)):
+            held = cell.cell_contents
+            if callable(held) and inspect.unwrap(held) is f:
+                self._undo.callback(setattr, cell, "cell_contents", held)
+                cell.cell_contents = made
 
     # --- what the module does when it is imported -----------------------------------------------------------------------
 
@@ -290,6 +337,23 @@ def _functions_of(file: str) -> list[types.FunctionType]:
 
 def _place(code: Code) -> Place:
     return code.co_qualname, code.co_firstlineno
+
+
+def _place_of(function: Function) -> Place:
+    return function.name, first_line(function)
+
+
+def _call(*args: Any, **kwargs: Any) -> Any:
+    function: Any = "it"
+    return function(*args, **kwargs)
+
+
+def _is_set(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
 
 
 def _inner(code: Code) -> list[Code]:
@@ -368,18 +432,40 @@ def _without_known(statement: ast.stmt, before: Mapping[str, Any]) -> ast.stmt:
     return statement
 
 
-def _decorated_inside(old: ast.Module, new: ast.Module) -> Iterator[tuple[tuple[str, int], list[ast.expr]]]:
-    """The functions in functions whose decorators an edit changes, by their name and the line on which they begin; and their decorators."""
+def _definitions(tree: ast.AST, around: tuple[Function, ...] = ()) -> Iterator[tuple[Function, tuple[Function, ...]]]:
+    """The functions of a tree that have a `def`, each with those around it."""
+    for node in ast.iter_child_nodes(tree):
+        is_function = isinstance(node, Function)
+        if is_function:
+            yield node, around
+        yield from _definitions(node, (*around, node) if is_function else around)
 
-    def inside(tree: ast.Module) -> list[Any]:
-        outer = [n for n in ast.walk(tree) if isinstance(n, Function)]
-        return list(dict.fromkeys(n for f in outer for s in f.body for n in ast.walk(s) if isinstance(n, Function)))
 
-    before, after = inside(old), inside(new)
-    if [f.name for f in before] == [f.name for f in after]:
-        for was, now in zip(before, after, strict=True):
-            if list(map(ast.dump, was.decorator_list)) != list(map(ast.dump, now.decorator_list)):
-                yield (was.name, first_line(was)), now.decorator_list
+def _matched(old: ast.Module, new: ast.Module) -> Iterable[tuple[Any, Any]]:
+    """The definitions of a module, each with the edited one; an edit may add some, with other names."""
+    before = list(_definitions(old))
+    names = {f.name for f, _ in before}
+    after = [found for found in _definitions(new) if found[0].name in names]
+    return zip(before, after, strict=True) if len(before) == len(after) else ()
+
+
+def _n_within(was: Function, now: Function) -> int:
+    """How many decorators an edit adds between a function and those that it has; 0 if it changes these."""
+    before, after = list(map(ast.dump, was.decorator_list)), list(map(ast.dump, now.decorator_list))
+    return len(after) - len(before) if after[: len(before)] == before else 0
+
+
+class _Without(ast.NodeTransformer):
+    """Takes the last decorators from functions, given how many, by the place of each."""
+
+    def __init__(self, counts: Mapping[Function, int]):
+        self.counts = {(f.lineno, f.col_offset): n for f, n in counts.items()}
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        n = self.counts.get((node.lineno, node.col_offset), 0)
+        node.decorator_list = node.decorator_list[: len(node.decorator_list) - n]
+        return node
 
 
 class _Outline(ast.NodeTransformer):

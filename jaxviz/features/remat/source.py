@@ -20,6 +20,7 @@ _CHECKPOINTS = ("checkpoint", "remat", "filter_checkpoint")
 """The names of functions, in JAX and in libraries, that wrap another one in a checkpoint."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 _FUNCTIONS: WeakValueDictionary[int, types.FunctionType] = WeakValueDictionary()
 """Functions found for code that belongs to no module, by its `id`."""
@@ -129,9 +130,19 @@ def holders_of(file: str, node: ast.AST) -> Iterator[ast.AST]:
         yield node
 
 
-def alias_of(file: str, module: str) -> str | None:
-    """The name under which a file imports a module."""
-    for node in ast.walk(tree_of(file)):
+def outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """What is in a module or in a function, but not in the functions and classes in it."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, SCOPES):
+            yield from outside_of_functions(child)
+
+
+def alias_of(file: str, module: str, line: int) -> str | None:
+    """The name that a module has on a line of a file, by an import there or in a function around it; line 0 is before all functions."""
+    tree = tree_of(file)
+    around = [n for n in ast.walk(tree) if isinstance(n, Function) and n.lineno < line <= end_of(n)[0]]
+    for node in (n for scope in (*reversed(around), tree) for n in outside_of_functions(scope)):
         match node:
             case ast.Import(names=names):
                 for a in names:
