@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -40,9 +40,29 @@ def way_at_definition(call: Call) -> Way | None:
         is_given_here = any(
             isinstance(n, ast.Call) and last_name(n.func) == "plan_remat" for n in holders_of(file, node)
         )
-        changes = around(file, start_of(node), end_of(node), "jax.checkpoint(", f"{arguments}{{policy}})")
-        return None if is_given_here else Way(file, code, tuple(changes))
+        return None if is_given_here else _around(code, node, arguments)
     return _decorated(code, numbers)
+
+
+def _around(code: Any, node: ast.Lambda, arguments: str) -> Way:
+    file = code.co_filename
+    return Way(file, code, tuple(around(file, start_of(node), end_of(node), "jax.checkpoint(", f"{arguments}{{policy}})")))
+
+
+def ways_in_step(name: str, stacks: Iterable[Sequence[Frame]]) -> Iterator[Way]:
+    """Checkpoints at the definition of the function that a training step differentiates.
+
+    Args:
+      name: the function's name.
+      stacks: the frames that led to each value.
+    """
+    of_each = [{c for c, _ in frames if c.co_name == name and owner(c.co_filename) == "user"} for frames in stacks]
+    for code in set.intersection(*of_each) if of_each else ():
+        node = definition_of(code.co_filename, code.co_firstlineno, name)
+        if isinstance(node, ast.Lambda):
+            yield _around(code, node, "")
+        elif (way := _decorated(code, ())) is not None:
+            yield way
 
 
 def way_at_callee(call: Call, stacks: Iterable[Sequence[Frame]]) -> Way | None:

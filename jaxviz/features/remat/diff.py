@@ -13,7 +13,7 @@ from jaxviz.features.remat.branches import IN_A_BRANCH, definition, ways_in_bran
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.code import Place, places_of_values, policy_text
-from jaxviz.features.remat.definition import way_at_callee, way_at_definition
+from jaxviz.features.remat.definition import way_at_callee, way_at_definition, ways_in_step
 from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_in, edited
 from jaxviz.features.remat.files import encoding_note, unified
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
@@ -118,12 +118,21 @@ def write_plan(
         is_higher = found is not None and found.peak_nbytes > written.peak_nbytes
         if (made.is_as_planned and not is_higher) or best is None or not ways.go_on(best.form.regions):
             break
-    lowers = lambda t: t.peak_nbytes <= (1 - _WORTH) * written.peak_nbytes
-    is_in_vain = found is not None and limits == Limits() and lowers(trial.trade) and not lowers(found)
-    if made.files and (is_higher or made.fails or is_in_vain):
+    is_in_vain = found is not None and limits == Limits() and _lowers(trial.trade, search) and not _lowers(found, search)
+    if made.files and not (is_higher or made.fails or is_in_vain):
+        return replace(made, trial=best)
+    if (made.files or made.trade is None) and limits == Limits() and not in_branches and ways.lowest is not None:
+        region, some, trade = ways.lowest
+        other = f"peak of {format_bytes(trial.trade.peak_nbytes)} and recomputes {format_flops(trial.trade.flops)}"
+        return _write(search, call, trade, {region: some}, [], [f"plan.apply checkpoints something else: it has a {other}."])
+    if made.files:
         why = _RAISES if is_higher else _IN_VAIN if is_in_vain else made.failed
         return Written(_comments([_not_written(call.name, trial.trade, search), why]), None)
     return replace(made, trial=best)
+
+
+def _lowers(trade: Trade, search: Search) -> bool:
+    return trade.peak_nbytes <= (1 - _WORTH) * search.written.peak_nbytes
 
 
 class _Ways:
@@ -141,6 +150,7 @@ class _Ways:
         self._alone: dict[Region, Written] = {}
         self._expected: dict[Region, Trade] = {}
         self._why: dict[Region, str] = {}
+        self._other: list[tuple[Region, tuple[Way, ...], Written]] = []
 
     def of(self, region: Region) -> tuple[Way, ...]:
         """The edits for a region; none if it cannot be written."""
@@ -153,8 +163,7 @@ class _Ways:
         wrong = [r for r in regions if self.of(r) and not self.holds(r)]
         for region in wrong:
             while self.of(region) and not self.holds(region):
-                del self._left[region][0]
-                del self._alone[region]
+                self._other.append((region, self._left[region].pop(0), self._alone.pop(region)))
         return bool(wrong)
 
     def holds(self, region: Region) -> bool:
@@ -175,6 +184,13 @@ class _Ways:
         option = option_of(region)
         own = f" The library has an option for it: {option}." if option else ""
         return f"No checkpoint can be written around {region.described} in your source. {why}{own}"
+
+    @property
+    def lowest(self) -> tuple[Region, tuple[Way, ...], Trade] | None:
+        """Of the edits that are not what a plan is made of, those with the lowest peak, if it is lower than that of the function."""
+        found = [(r, some, made.trade) for r, some, made in self._other if made.trade is not None]
+        best = min(found, key=lambda one: one[2].peak_nbytes, default=None)
+        return best if best is not None and _lowers(best[2], self.search) else None
 
     def alone(self, region: Region) -> Written:
         """The code for a checkpoint around a region that saves nothing by name."""
@@ -367,8 +383,10 @@ def _ways(search: Search, region: Region, call: Call) -> list[tuple[Way, ...]]:
     there = next((w for w in search.context.written if w.covers(region)), None)
     if there is not None and (ways := ways_of(there, [there])):
         return ways
+    if search.step is not None:
+        return [*((way,) for way in ways_in_step(call.name, search.context.frames.values())), (_BY_HAND,)]
     way = None
-    if search.step is None and call.function is not None:
+    if call.function is not None:
         way = way_at_definition(call) or way_at_callee(call, search.context.frames.values())
     return [(way or _BY_HAND,)]
 
