@@ -1146,16 +1146,16 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the code of a plan has the figures of the plan",
-        "jaxviz/features/remat/diff.py",
-        "found = obtained(search, texts) if diffs and not is_by_hand else Obtained(trade)",
-        "found = Obtained(trade)",
+        "jaxviz/features/remat/written.py",
+        "measured = _measured(search, edits, policies, codes, used, policy) if diffs and not is_by_hand else Measured(trade)",
+        "measured = Measured(trade)",
         "tests/features/remat/test_recipes.py -k names",
     ),
     Fault(
         "an edit that was measured stays in place",
         "jaxviz/features/remat/rewritten.py",
-        "        for step in reversed(undo):\n            step()\n",
-        "        pass\n",
+        "    def __exit__(self, *_: Any) -> None:\n        self._undo.close()\n",
+        "    def __exit__(self, *_: Any) -> None:\n        pass\n",
         "tests/features/remat/test_recipes.py -k leaves_everything",
     ),
     Fault(

@@ -35,12 +35,13 @@ from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import memory
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
-from jaxviz.features.remat.diff import Written, write_chosen, write_plan
+from jaxviz.features.remat.diff import write_chosen, write_plan
 from jaxviz.features.remat.forms import Trade, Trial
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.planning import best_of_all, check_can_be_planned
 from jaxviz.features.remat.regions import Region, Spot
 from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.written import Written
 from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.expressions import source_shown

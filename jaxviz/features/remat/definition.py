@@ -13,7 +13,7 @@ import jax
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.edits import Edit, Way, around
 from jaxviz.features.remat.regions import Frame
-from jaxviz.features.remat.source import Function, definition_of, end_of, holders_of, last_name, start_of
+from jaxviz.features.remat.source import Function, definition_of, end_of, globals_of, holders_of, last_name, start_of
 from jaxviz.ir.own_code import owner
 
 _JITTED = jax.jit(lambda: 0)
@@ -46,7 +46,9 @@ def way_at_definition(call: Call) -> Way | None:
 
 def _around(code: Any, node: ast.Lambda, arguments: str) -> Way:
     file = code.co_filename
-    return Way(file, code, tuple(around(file, start_of(node), end_of(node), "jax.checkpoint(", f"{arguments}{{policy}})")))
+    return Way(
+        file, code, tuple(around(file, start_of(node), end_of(node), "jax.checkpoint(", f"{arguments}{{policy}})"))
+    )
 
 
 def ways_in_step(name: str, stacks: Iterable[Sequence[Frame]]) -> Iterator[Way]:
@@ -104,7 +106,9 @@ def _decorated(code: Any, numbers: tuple[int, ...]) -> Way | None:
     node = definition_of(file, code.co_firstlineno, code.co_name)
     if not isinstance(node, Function) or isinstance(node, ast.AsyncFunctionDef):
         return None
-    if not all(is_jit(d) for d in node.decorator_list):
+    # Others are known to keep it if its name is still that of the function.
+    is_kept = getattr(globals_of(code).get(code.co_name), "__code__", None) is code
+    if not is_kept and not all(is_jit(d) for d in node.decorator_list):
         return None
     line = node.lineno  # the line of `def`, below any decorators
     indent = " " * node.col_offset

@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-import keyword
 import linecache
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from jaxviz.features.cost.report import format_flops
-from jaxviz.features.remat.branches import IN_A_BRANCH, definition, ways_in_branches
+from jaxviz.features.remat.branches import ways_in_branches
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
-from jaxviz.features.remat.code import Place, places_of_values, policy_text
+from jaxviz.features.remat.code import Place, places_of_values
 from jaxviz.features.remat.definition import way_at_callee, way_at_definition, ways_in_step
-from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_in, edited
-from jaxviz.features.remat.files import encoding_note, unified
+from jaxviz.features.remat.edits import Way
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
 from jaxviz.features.remat.graph import derive_like
-from jaxviz.features.remat.layers import Layers, layered
-from jaxviz.features.remat.libraries import CHECKPOINTS
+from jaxviz.features.remat.layers import layered
 from jaxviz.features.remat.names import Names, names_there
-from jaxviz.features.remat.offload import offloads
 from jaxviz.features.remat.recipes import option_of
 from jaxviz.features.remat.regions import Region
-from jaxviz.features.remat.rewritten import Measured, measured_with
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.source import source_line
-from jaxviz.features.remat.under_policies import NOTHING
-from jaxviz.features.remat.ways import removals_of, ways_of
-from jaxviz.features.remat.written_chunks import DEFINITION, SCAN_IN_CHUNKS, by_hand, in_chunks
-from jaxviz.ir.expressions import Span, span_at
+from jaxviz.features.remat.source import globals_of
+from jaxviz.features.remat.ways import ways_of
+from jaxviz.features.remat.written import BY_HAND, POLICY, Name, Written, comments, not_written, write
+from jaxviz.features.remat.written_chunks import by_hand, in_chunks
 from jaxviz.ir.origin import Location
+from jaxviz.ir.own_code import owner
 from jaxviz.ir.syntax import Var
-from jaxviz.report.tables import format_bytes, printable, short_location
+from jaxviz.report.tables import format_bytes, short_location
 
 _CHANGED = 1.02
 """How much higher the peak of the written code may be before the search continues."""
 _WORTH = 0.01
 """The share by which the written code has to lower the peak, if the plan does."""
-_POLICY = "SAVED"
-_BY_HAND = Way("", None, ())
-"""A checkpoint that no change of a file puts around the function."""
 
 
 _RAISES = "The changes that could be written in your source would raise the peak."
@@ -67,33 +58,6 @@ class Limits:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A plan as code.
-
-    Args:
-      text: comments with its figures, and the diff.
-      trade: the figures of the function with the code, measured on the edited function; those of the plan if a part is to be written by hand;
-        None if there is no code, or it could not be measured.
-      files: each changed file with its new text.
-      is_as_planned: whether they are those that the edits were expected to have.
-      trial: the plan that it comes to; None if there is no code, or a setting was given.
-      failed: why the figures could not be measured, a sentence.
-    """
-
-    text: str
-    trade: Trade | None
-    files: Mapping[str, str] = field(default_factory=dict)
-    is_as_planned: bool = True
-    trial: Trial | None = None
-    failed: str = ""
-
-    @property
-    def fails(self) -> bool:
-        """Whether the edited function raises an error."""
-        return self.trade is None and not self.is_as_planned
-
-
 def write_plan(
     search: Search, trial: Trial | None, call: Call, limits: Limits = Limits(), in_branches: bool = False
 ) -> Written:
@@ -110,7 +74,7 @@ def write_plan(
       in_branches: whether each checkpoint at a call is in a branch that is always taken.
     """
     if trial is None:
-        return _write(search, call, search.opened, {}, [], [])
+        return write(search, call, search.opened, {}, [], [])
     ways = _Ways(search, call)
     while True:
         made, best = _written_with(search, trial, call, limits, in_branches, ways)
@@ -118,16 +82,20 @@ def write_plan(
         is_higher = found is not None and found.peak_nbytes > written.peak_nbytes
         if (made.is_as_planned and not is_higher) or best is None or not ways.go_on(best.form.regions):
             break
-    is_in_vain = found is not None and limits == Limits() and _lowers(trial.trade, search) and not _lowers(found, search)
+    is_in_vain = (
+        found is not None and limits == Limits() and _lowers(trial.trade, search) and not _lowers(found, search)
+    )
     if made.files and not (is_higher or made.fails or is_in_vain):
         return replace(made, trial=best)
     if (made.files or made.trade is None) and limits == Limits() and not in_branches and ways.lowest is not None:
         region, some, trade = ways.lowest
         other = f"peak of {format_bytes(trial.trade.peak_nbytes)} and recomputes {format_flops(trial.trade.flops)}"
-        return _write(search, call, trade, {region: some}, [], [f"plan.apply checkpoints something else: it has a {other}."])
+        return write(
+            search, call, trade, {region: some}, [], [f"plan.apply checkpoints something else: it has a {other}."]
+        )
     if made.files:
         why = _RAISES if is_higher else _IN_VAIN if is_in_vain else made.failed
-        return Written(_comments([_not_written(call.name, trial.trade, search), why]), None)
+        return Written(comments([not_written(call.name, trial.trade, search), why]), None)
     return replace(made, trial=best)
 
 
@@ -180,7 +148,11 @@ class _Ways:
         """Why a region cannot be written, a sentence or two."""
         if region.is_written:
             return f"plan.apply changes what the checkpoint of {region.name} saves, {short_location(region.location)}."
-        why = self._why.get(region, "It is in a library, decorated, or called by another name.")
+        why = self._why.get(region, "It is decorated, or called by another name.")
+        code = region.code or next(iter(region.stacks.values()))[-1][0]
+        if owner(code.co_filename) == "library":
+            package = globals_of(code).get("__name__", "a library").partition(".")[0]
+            why = f"It is inside {package}, and no line of your source is known that puts a checkpoint around it alone."
         option = option_of(region)
         own = f" The library has an option for it: {option}." if option else ""
         return f"No checkpoint can be written around {region.described} in your source. {why}{own}"
@@ -196,7 +168,7 @@ class _Ways:
         """The code for a checkpoint around a region that saves nothing by name."""
         if region not in self._alone:
             trade = self._expected[region] = self.search.trial(self.search.path((region,))[0]).trade
-            self._alone[region] = _write(self.search, self.call, trade, {region: self.of(region)}, [], [])
+            self._alone[region] = write(self.search, self.call, trade, {region: self.of(region)}, [], [])
         return self._alone[region]
 
 
@@ -209,7 +181,7 @@ def _written_with(
     if trial.form.policy and not elsewhere:
         around: dict[Region, Sequence[Way]] = {r: ways[r] for r in trial.form.regions}
         said = _put_in_branches(around) if in_branches else []
-        return _write(search, call, trial.trade, around, [], said, builtin=trial.form.policy), trial
+        return write(search, call, trial.trade, around, [], said, builtin=trial.form.policy), trial
     notes = [found.why_not(region) for region in elsewhere]
     # One of several checkpoints may be enough, where nothing in them can be named and so all is recomputed.
     sets = list(dict.fromkeys([trial.form.regions, *((r,) for r in trial.form.regions)]))
@@ -217,13 +189,13 @@ def _written_with(
         ways |= {r: found.of(r) for r in search.regions}
         sets = search.sets_of([r for r in search.regions if ways[r]])
     if not sets:
-        return Written(_comments([_not_written(call.name, trial.trade, search), *notes]), None), None
+        return Written(comments([not_written(call.name, trial.trade, search), *notes]), None), None
     places = places_of_values(search.flat)
     best = _writable(search, trial, sets, places, limits)
     layers = layered(search, best, trial, ways) if limits == Limits() and best.trade.work > trial.trade.work else None
     best = layers.trial if layers is not None else best
     if best.trade.peak_nbytes > search.written.peak_nbytes:
-        return Written(_comments([_not_written(call.name, trial.trade, search), _RAISES, *notes]), None), None
+        return Written(comments([not_written(call.name, trial.trade, search), _RAISES, *notes]), None), None
     if not _is_as_good(best.trade, trial.trade, limits):
         notes.append(
             f"plan.apply can also save values that no name in your source refers to; it has a peak of "
@@ -240,8 +212,7 @@ def _written_with(
     chosen = [p for p, values in places.items() if not best.names.keys().isdisjoint(values)]
     words, makers = Names(names_there(search.flat)), search.makers
     names = [
-        _Name(p, *words.of_place(p, makers[places[p][0]]), _is_moved(search, best, places[p]), places[p])
-        for p in chosen
+        Name(p, *words.of_place(p, makers[places[p][0]]), _is_moved(search, best, places[p]), places[p]) for p in chosen
     ]
     written: dict[Region, Sequence[Way]] = {r: ways[r] for r in best.form.regions}
     for region in (r for r in written if r.is_body and best.form.chunk > 1):
@@ -250,7 +221,7 @@ def _written_with(
             notes.append(by_hand(region, best.form.chunk))
         written[region] = written[region] if whole is None else whole
     notes += _put_in_branches(written) if in_branches else []
-    return _write(search, call, best.trade, written, names, notes, layers), best
+    return write(search, call, best.trade, written, names, notes, layers), best
 
 
 def _put_in_branches(ways: dict[Region, Sequence[Way]]) -> list[str]:
@@ -285,7 +256,7 @@ def write_chosen(
     mostly = lambda vs, some: 2 * len(set(vs).intersection(some)) >= len(vs)
     places = {p: vs for p, vs in every.items() if mostly(vs, saved)}
     moved = {p for p, vs in places.items() if mostly(vs, offloaded)}
-    named = {v: _POLICY + ON_HOST * (p in moved) for p, vs in places.items() for v in vs}
+    named = {v: POLICY + ON_HOST * (p in moved) for p, vs in places.items() for v in vs}
     program = checkpointed(search.flat, regions, named, offloaded=[n for n in named.values() if search.is_offloaded(n)])
     comes_to = search.measured(derive_like(program, search.plain))
     found = _Ways(search, Call.known(search.derivation))
@@ -296,11 +267,11 @@ def write_chosen(
             f"and save {format_bytes(trade.saved_nbytes)}, and recompute {format_flops(trade.flops)}."
         )
     words, makers = Names(names_there(search.flat)), search.makers
-    names = [_Name(p, *words.of_place(p, makers[vs[0]]), p in moved, vs) for p, vs in places.items()]
+    names = [Name(p, *words.of_place(p, makers[vs[0]]), p in moved, vs) for p, vs in places.items()]
     while True:
         ways = {r: found.of(r) for r in regions}
         missing = [f"{found.why_not(r)} It is not in this code." for r, some in ways.items() if not some]
-        made = _write(search, found.call, comes_to, ways, names, [*missing, *notes], is_plan=False)
+        made = write(search, found.call, comes_to, ways, names, [*missing, *notes], is_plan=False)
         if made.is_as_planned or not found.go_on(regions):
             break
     return made
@@ -349,30 +320,6 @@ def _wrapped(way: Way) -> Wrapped:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Name:
-    """A name for an expression.
-
-    Args:
-      place: the expression.
-      name: its name.
-      code: the code that contains the expression.
-      is_moved: whether its value is offloaded to the host.
-      values: the values with this name.
-    """
-
-    place: Place
-    name: str
-    code: object
-    is_moved: bool
-    values: Sequence[Var]
-
-
-def _by_fate(names: Sequence[_Name]) -> tuple[list[str], list[str]]:
-    """The names that are saved on the device, and those that are offloaded."""
-    return [n.name for n in names if not n.is_moved], [n.name for n in names if n.is_moved]
-
-
 def _is_moved(search: Search, trial: Trial, values: Sequence[Var]) -> bool:
     return any(search.is_offloaded(trial.names.get(v, "")) for v in values)
 
@@ -384,149 +331,11 @@ def _ways(search: Search, region: Region, call: Call) -> list[tuple[Way, ...]]:
     if there is not None and (ways := ways_of(there, [there])):
         return ways
     if search.step is not None:
-        return [*((way,) for way in ways_in_step(call.name, search.context.frames.values())), (_BY_HAND,)]
+        return [*((way,) for way in ways_in_step(call.name, search.context.frames.values())), (BY_HAND,)]
     way = None
     if call.function is not None:
         way = way_at_definition(call) or way_at_callee(call, search.context.frames.values())
-    return [(way or _BY_HAND,)]
-
-
-def _write(
-    search: Search, call: Call, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[_Name],
-    notes: list[str], layers: Layers | None = None, is_plan: bool = True, builtin: str = "",
-) -> Written:  # fmt: skip
-    """The comments and the diff; a remark if there is no diff."""
-    edits: list[Edit] = []
-    used: list[Way] = []
-    is_by_hand = False
-    for region in search.context.written:
-        away = removals_of(region)
-        if away is None:
-            is_by_hand = True
-            instead = "this replaces it." if ways else "without it the peak is no higher."
-            notes.append(f"Remove the checkpoint of {region.name}, {short_location(region.location)}: {instead}")
-        elif not any(region.covers(r) for r in ways):
-            used += away
-            edits += [e for way in away for e in way.edits("")]
-    new = [way for some in ways.values() for way in some]
-    bound = (bound_in(way.file, [way.code]) for way in new if way.changes)
-    taken = Names(set().union(*bound))
-    used += new
-    edits += [e for n in names for e in named_at(n.place, n.name)]
-    groups = [[v for n in names for v in n.values]] if layers is None else layers.saved
-    policies: dict[str, str] = {}
-    each = [_policy(taken, [n for n in names if not set(n.values).isdisjoint(g)], policies) for g in groups]
-    policy = each[0] if layers is None else layers.policy([name or "None" for name in each])
-    if builtin not in ("", NOTHING):
-        policy = f"jax.checkpoint_policies.{builtin}"
-    edits += layers.edits if layers is not None else ()
-    edits += [e for way in new for e in way.edits(policy)]
-    if any(SCAN_IN_CHUNKS in e.text for e in edits):
-        policies[SCAN_IN_CHUNKS] = DEFINITION
-    if any(IN_A_BRANCH in e.text for e in edits):
-        policies[IN_A_BRANCH] = definition()
-    codes = [(n.place.file, n.code) for n in names] + [(way.file, way.code) for way in used if way.changes]
-    try:
-        texts = edited(edits, policies, codes, [i for way in used for i in way.imports])
-    except ChangedError as error:
-        return Written(f"# {error}", None)
-    notes += dict.fromkeys(way.note for way in used if way.note)
-    is_by_hand = is_by_hand or _BY_HAND in used
-    if is_by_hand:
-        notes.append("These are the figures of plan.apply, since a part has to be written by hand.")
-    if _BY_HAND in used:
-        notes.append(_by_hand(call, policies.get(policy, policy and f"{_POLICY} = {policy}"), search.step is not None))
-    diffs = {file: diff for file, text in texts.items() if (diff := unified(file, text))}
-    notes += filter(None, (encoding_note(file, diff) for file, diff in diffs.items()))
-    measured = measured_with(search, texts) if diffs and not is_by_hand else Measured(trade)
-    lines = [_comes_to(call.name, measured.trade, search) if measured.trade is not None else measured.failed, *notes]
-    if is_plan and not diffs and not is_by_hand:
-        lines.append("The function stays as written: no change that can be written comes closer to the plan.")
-    return Written(
-        "\n".join([_comments(lines), *diffs.values()]),
-        measured.trade,
-        texts,
-        measured.is_near(trade),
-        failed=measured.failed,
-    )
-
-
-def _comments(lines: Iterable[str]) -> str:
-    return "\n".join(f"# {printable(line)}" for line in lines)
-
-
-def _policy(taken: Names, names: Sequence[_Name], policies: dict[str, str]) -> str:
-    """A policy for some names, recorded with its lines; '' for none."""
-    if not names:
-        return ""
-    saved, moved = _by_fate(names)
-    same = next((name for name, lines in policies.items() if lines == policy_text(name, saved, moved)), "")
-    constant = same or taken.new(None, _POLICY)
-    policies[constant] = policy_text(constant, saved, moved)
-    return constant
-
-
-def _by_hand(call: Call, policy: str, is_step: bool) -> str:
-    """What to write by hand if a function is not defined in a file, or has a decorator, or arguments that are not arrays.
-
-    Args:
-      call: how it is called.
-      policy: the lines that define the policy; '' for none.
-      is_step: whether the call is a training step that differentiates it.
-    """
-    name = call.name if call.name.isidentifier() else "f"
-    is_step = is_step or call.function is None
-    policy = f", policy={' '.join(policy.split()).partition(' = ')[2]}" if policy else ""
-    static = f", static_argnums={call.static_argnums}" if call.static_argnums and not is_step else ""
-    fixed = "".join(f", {key}={value!r}" for key, value in call.static_kwargs.items()) if not is_step else ""
-    around = f"partial({name}{fixed})" if fixed else name
-    why = "" if is_step else ": no line of your source can have the checkpoint"
-    checkpoint = CHECKPOINTS["equinox"] if call.is_mixed else "jax.checkpoint"
-    return f"Differentiate {checkpoint}({around}{static}{policy}) instead of {name}{why}."
-
-
-def named_at(place: Place, name: str) -> list[Edit]:
-    """An expression with a name around it, or the name on a separate line after a statement such as `x += y`."""
-    span = span_at(place.file, place.line, place.column, place.end_line, place.end_column)
-    assert span is not None
-    if not span.target:
-        start, end = (span.line, span.column), (span.end_line, span.end_column)
-        if _is_in_brackets(place.file, span):
-            bracket = (span.line, span.column - 1)
-            opening = Edit(place.file, bracket, start, "checkpoint_name(", end)
-            return [opening, Edit(place.file, end, end, f', "{name}"', bracket)]
-        return around(place.file, start, end, "checkpoint_name(", f', "{name}")')
-    line = source_line(place.file, span.line)
-    indent = line[: len(line) - len(line.lstrip())]
-    after = (span.end_line + 1, 0)
-    return [Edit(place.file, after, after, f'{indent}{span.target} = checkpoint_name({span.target}, "{name}")\n')]
-
-
-def _is_in_brackets(file: str, span: Span) -> bool:
-    """Whether an expression is directly enclosed in brackets that are not those of a call, as in `(x @ w).T`."""
-    before = source_line(file, span.line).encode()[: span.column]
-    after = source_line(file, span.end_line).encode()[span.end_column :]
-    if not (before.endswith(b"(") and after.startswith(b")")):
-        return False
-    what = before[:-1].decode()
-    word = re.search(r"\w+\s*$", what)
-    if word is not None:  # `f (x)` is a call, `return (x)` is not
-        return keyword.iskeyword(word[0].strip()) and word[0][-1:].isspace()
-    return what.rstrip().endswith(tuple("=+-*/%@<>&|^~([{,:"))
-
-
-def _not_written(function: str, trade: Trade, search: Search) -> str:
-    return f"The plan cannot be written in your source; plan.apply puts its checkpoints in place. {_comes_to(function, trade, search)}"
-
-
-def _comes_to(function: str, trade: Trade, search: Search) -> str:
-    moves = ""
-    if trade.offloaded:
-        moves = f", {search.offload.described(trade.offloaded) if search.offload is not None else offloads(trade.offloaded)}"
-    return (
-        f"{function}: peak {format_bytes(search.written.peak_nbytes)} → {format_bytes(trade.peak_nbytes)} as modelled, saves "
-        f"{format_bytes(search.written.saved_nbytes)} → {format_bytes(trade.saved_nbytes)}, recomputes {format_flops(trade.flops)}{moves}"
-    )
+    return [(way or BY_HAND,)]
 
 
 def _is_as_good(found: Trade, wanted: Trade, limits: Limits) -> bool:

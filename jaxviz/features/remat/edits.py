@@ -78,6 +78,7 @@ class Way:
       imports: the names that the edits use, and how each is imported.
       call: the call that becomes one of a checkpoint, if that is the place.
       written: the checkpoint that is there, as an expression or a decorator; None for a new one.
+      made: the function that the expression in the checkpoint made, if this is not run again while the function is traced; None otherwise.
     """
 
     file: str
@@ -88,6 +89,7 @@ class Way:
     imports: tuple[tuple[str, str], ...] = ()
     call: ast.Call | None = None
     written: ast.expr | None = None
+    made: Any = None
 
     @property
     def key(self) -> Any:

@@ -41,9 +41,11 @@ def class_of(code: Any) -> Any:
 
 
 def _subclasses(base: type) -> Iterator[type]:
-    pending, seen = [base], {base}
+    pending: list[type] = [base]
+    seen = {base}
     while pending:
-        found = [c for c in type.__subclasses__(pending.pop()) if c not in seen]
+        below: list[type] = type.__subclasses__(pending.pop())
+        found = [c for c in below if c not in seen]
         seen.update(found)
         pending += found
         yield from found
@@ -51,7 +53,7 @@ def _subclasses(base: type) -> Iterator[type]:
 
 def library_of(code: Any) -> str:
     """The library whose module a method belongs to; '' for a function, and for a method of any other class."""
-    bases = getattr(class_of(code), "__mro__", ())
+    bases: tuple[type, ...] = getattr(class_of(code), "__mro__", ())
     return next((lib for c in bases for lib in _LIBRARIES if f"{c.__module__}.".startswith(f"{lib}.")), "")
 
 

@@ -15,7 +15,7 @@ from jaxviz.analysis.training_step import taking_gradient_of
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.remat.branches import in_branches as put_in_branches
 from jaxviz.features.remat.call import Call
-from jaxviz.features.remat.diff import Limits, Written, write_plan
+from jaxviz.features.remat.diff import Limits, write_plan
 from jaxviz.features.remat.drawing import draw_plan
 from jaxviz.features.remat.forms import Trade, Trial, by_peak, by_work, lowest_peaks
 from jaxviz.features.remat.graph import Graph, Point, Saved
@@ -23,6 +23,7 @@ from jaxviz.features.remat.names import names_of, saved_by
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.verify import Compiled, Verification, figures_of
+from jaxviz.features.remat.written import Written
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program

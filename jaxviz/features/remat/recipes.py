@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import gc
 import inspect
+import itertools
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from jaxviz.features.remat.regions import AROUND_CALLS, Frame, Region, frames_of
 from jaxviz.features.remat.source import (
     alias_of,
     call_at,
+    closed_over,
     definition_of,
     end_of,
     first_line,
@@ -43,6 +45,7 @@ def recipes_of(region: Region) -> Iterator[tuple[Way, ...]]:
         around_it.sort(key=lambda way: not _runs(way.code, way.call))
         n = sum(_runs(way.code, way.call) for way in around_it)
         yield from ((way,) for way in (*around_it[:n], *_decorated(given, frames, region.is_body), *around_it[n:]))
+    yield from ((way,) for way in _around_made(region, frames))
     for code in (region.code, *region.others):
         way = _replaced(code, frames) if code is not None and owner(code.co_filename) == "library" else None
         if way is not None:
@@ -86,6 +89,46 @@ def _around_callee(call: ast.Call, by: Frame, library: str) -> Way | None:
     return Way(file, by[0], (*around(file, start, end, head, tail), *gone), imports=imports, call=call)
 
 
+def _around_made(region: Region, frames: Sequence[Frame]) -> Iterator[Way]:
+    """A checkpoint where the user calls a function of a library that makes what is run: around the call, or what is made from an argument, around
+    that."""
+    merging = ", prevent_cse=False" * region.is_body
+    codes = (
+        [*(c for c, _ in frames), *dict.fromkeys(itertools.chain(*_inside(region, frames)))]
+        if region.is_body
+        else [region.code, *region.others]
+    )
+    callers = {c.co_filename: c for c, _ in frames if owner(c.co_filename) == "user"}
+    for code in (c for c in codes if c is not None and owner(c.co_filename) == "library"):
+        path = code.co_qualname.split(".<locals>.")
+        maker = globals_of(code).get(path[0])
+        functions = [f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)]
+        if not isinstance(maker, types.FunctionType) or len(functions) != 1:
+            continue
+        written = definition_of(maker.__code__.co_filename, maker.__code__.co_firstlineno, maker.__name__)
+        named = list(ast.walk(written)) if written is not None else []
+        stored = {n.id for n in named if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        returned = {last_name(n.value) for n in named if isinstance(n, ast.Return) and n.value is not None}
+        held = closed_over(functions[0])
+        for file, caller in callers.items():
+            calls = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Call) and last_name(n.func) == path[0]]
+            for call in calls if len(calls) == 1 else ():
+                is_it = len(path) == 2 and returned == {path[1]}
+                given = zip(inspect.signature(maker).parameters, call.args, strict=False)
+                of_argument = [(a, held[p]) for p, a in given if p in held and p not in stored]
+                for node, made in [*of_argument, (call, functions[0])] if is_it else of_argument:
+                    if isinstance(made, types.FunctionType):
+                        changes = around(file, start_of(node), end_of(node), "jax.checkpoint(", f"{merging}{{policy}})")
+                        yield Way(file, caller, tuple(changes), made=made)
+
+
+def _inside(region: Region, outer: Sequence[Frame]) -> Iterator[list[Any]]:
+    """The code that led to each equation in the body of a scan, outermost first."""
+    for e in next(region.spots).walk():
+        frames = frames_of(e.source)
+        yield [c for c, _ in (frames[len(outer) :] if frames[: len(outer)] == tuple(outer) else frames)]
+
+
 def _runs(code: Any, call: ast.Call | None) -> bool:
     """Whether a call is in some code, rather than elsewhere in its file."""
     return call is not None and call.lineno in {line for _, _, line in code.co_lines()}
@@ -105,12 +148,11 @@ def _given_functions(region: Region, outer: Sequence[Frame]) -> list[Any]:
     """The code of the user's functions that a library calls in a region."""
     if not region.is_body:
         return [c for c in (region.code, *region.others) if c is not None and owner(c.co_filename) == "user"]
-    found = {}
-    for e in next(region.spots).walk():
-        frames = frames_of(e.source)
-        inner = frames[len(outer) :] if frames[: len(outer)] == tuple(outer) else frames
-        found.update(dict.fromkeys([c for c, _ in inner if owner(c.co_filename) == "user"][:1]))
-    return list(found)
+    return list(
+        dict.fromkeys(
+            own[0] for codes in _inside(region, outer) if (own := [c for c in codes if owner(c.co_filename) == "user"])
+        )
+    )
 
 
 def _decorated(code: Any, frames: Sequence[Frame], in_loop: bool) -> Iterator[Way]:
@@ -196,8 +238,8 @@ def _checkpoint_of(library: str, file: str, line: int) -> tuple[str, tuple[tuple
         return "jax.checkpoint", ()
     alias = alias_of(file, library, line)
     package, _, name = library.rpartition(".")
-    line = f"from {package} import {name}" if package else f"import {name}"
-    return f"{alias or name}.{made.removeprefix(f'{library}.')}", () if alias else ((name, line),)
+    statement = f"from {package} import {name}" if package else f"import {name}"
+    return f"{alias or name}.{made.removeprefix(f'{library}.')}", () if alias else ((name, statement),)
 
 
 def _spelled(module: str, names: dict[str, Any]) -> tuple[str, str] | None:

@@ -22,7 +22,7 @@ import threading
 import time
 import types
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import (
     Function,
     checkpoint_decorator,
+    closed_over,
     first_line,
     is_checkpoint,
     last_name,
@@ -44,6 +45,7 @@ from jaxviz.ir.alone import BusyError, alone
 from jaxviz.ir.origin import file_label
 
 Code = types.CodeType
+Made = tuple[types.FunctionType, Callable[..., Any]]
 Place = tuple[str, int]
 """The qualified name of some code, and the line on which it begins."""
 
@@ -87,15 +89,16 @@ class Measured:
         return residuals <= _NEAR * max(expected.peak_nbytes, 1) and is_low
 
 
-def measured_with(search: Search, files: Mapping[str, str]) -> Measured:
+def measured_with(search: Search, files: Mapping[str, str], made: Sequence[Made] = ()) -> Measured:
     """The figures of a function with some files as edited.
 
     Args:
       search: of the function as written.
       files: each changed file with its new text.
+      made: functions that exist, and what is put around each.
     """
     try:
-        derivation = derived_with(search.derivation, files)
+        derivation = derived_with(search.derivation, files, made)
     except UnmeasuredError as error:
         return Measured(None, f"The figures with these changes were not measured: {error}.")
     except Exception as error:
@@ -103,12 +106,13 @@ def measured_with(search: Search, files: Mapping[str, str]) -> Measured:
     return Measured(search.measured(derivation, is_final=True))
 
 
-def derived_with(derivation: Derivation, files: Mapping[str, str]) -> Derivation:
+def derived_with(derivation: Derivation, files: Mapping[str, str], made: Sequence[Made] = ()) -> Derivation:
     """The derivation of the same call, with some files as edited.
 
     Args:
       derivation: of the function as written.
       files: each changed file with its new text.
+      made: functions that exist, and what is put around each.
 
     Raises:
       UnmeasuredError: the edit cannot be put in place here.
@@ -120,6 +124,8 @@ def derived_with(derivation: Derivation, files: Mapping[str, str]) -> Derivation
         try:
             stack.enter_context(alone())
             edits = [stack.enter_context(_Edit(file, text)) for file, text in files.items()]
+            for f, around in made:
+                _call_instead(f, around(_copy(f, f.__code__, {})), stack)
         except BusyError:
             raise UnmeasuredError("another thread is using jaxviz") from None
         instead: dict[int, Any] = {}
@@ -208,23 +214,9 @@ class _Edit:
             self._undo.callback(setattr, f, "__code__", before)
             f.__code__ = after
         else:
-            self._call_instead(f, self._copy(f, after))
+            _, _, around = self.defined.get((before.co_name, before.co_firstlineno), (None, None, ()))
+            _call_instead(f, _copy(f, after, self._imported(around)), self._undo)
         return place
-
-    def _copy(self, f: types.FunctionType, code: Code) -> types.FunctionType:
-        """A function like another one, with some code that may use names which the functions around it import."""
-        cells = dict(zip(f.__code__.co_freevars, f.__closure__ or (), strict=True))
-        missing = set(code.co_freevars) - set(cells)
-        _, _, around = self.defined.get((code.co_name, f.__code__.co_firstlineno), (None, None, ()))
-        imported = self._imported(around) if missing else {}
-        if not missing <= set(imported):
-            raise UnmeasuredError(f"{f.__qualname__} uses other variables")
-        cells |= {name: types.CellType(imported[name]) for name in missing}
-        closure = tuple([cells[name] for name in code.co_freevars])
-        made = types.FunctionType(code, f.__globals__, f.__name__, f.__defaults__, closure)
-        made.__kwdefaults__, made.__qualname__ = f.__kwdefaults__, f.__qualname__
-        vars(made).update(vars(f))
-        return made
 
     def _imported(self, around: Iterable[Function]) -> dict[str, Any]:
         """The names that functions import."""
@@ -232,18 +224,6 @@ class _Edit:
         statements = [n for f in around for n in outside_of_functions(f) if isinstance(n, ast.Import | ast.ImportFrom)]
         exec(self._compiled(ast.Module([*statements], [])), names)
         return names
-
-    def _call_instead(self, f: types.FunctionType, made: Any) -> None:
-        """Makes a function call something else, wherever it is held: it stays the same object."""
-        before = f.__code__
-        constants = tuple([made if c == "it" else c for c in _call.__code__.co_consts])
-        self._undo.callback(_set_attribute, f, "__signature__", vars(f).get("__signature__", _MISSING))
-        f.__signature__ = inspect.signature(f)  # type: ignore[attr-defined]
-        self._undo.callback(setattr, f, "__code__", before)
-        f.__code__ = _call.__code__.replace(
-            co_consts=constants, co_freevars=before.co_freevars, co_filename=before.co_filename, co_name=before.co_name,
-            co_qualname=before.co_qualname, co_firstlineno=before.co_firstlineno,
-        )  # fmt: skip
 
     def _check_nothing_is_left_out(self, swapped: Collection[Place]) -> None:
         """Raises an error if the edit changes code that no function has, alone or within the function that defines it."""
@@ -256,20 +236,20 @@ class _Edit:
         n = _n_within(was, now)
         if not n and (not around or list(map(ast.dump, was.decorator_list)) == list(map(ast.dump, now.decorator_list))):
             return
-        closed_over = zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
-        names = {**f.__globals__, **self._imported(around), **{name: c.cell_contents for name, c in closed_over if _is_set(c)}}
-        made: Any = self._copy(f, f.__code__) if n else f
+        names = {**f.__globals__, **self._imported(around), **closed_over(f)}
+        made: Any = _copy(f, f.__code__, {}) if n else f
         for decorator in reversed(now.decorator_list[-n:]):  # all of them, if none is new there
             made = eval(self._compiled(ast.Expression(decorator), "eval"), names)(made)
         if n:
-            self._call_instead(f, made)
+            _call_instead(f, made, self._undo)
             return
         self.instead[id(f)] = made
-        for cell in (cell for other in self.functions for cell in other.__closure__ or () if _is_set(cell)):
-            held = cell.cell_contents
-            if callable(held) and inspect.unwrap(held) is f:
-                self._undo.callback(setattr, cell, "cell_contents", held)
-                cell.cell_contents = made
+        for cell in (cell for other in self.functions for cell in other.__closure__ or ()):
+            with contextlib.suppress(ValueError):  # not assigned yet
+                held = cell.cell_contents
+                if callable(held) and inspect.unwrap(held) is f:
+                    self._undo.callback(setattr, cell, "cell_contents", held)
+                    cell.cell_contents = made
 
     # --- what the module does when it is imported -----------------------------------------------------------------------
 
@@ -343,17 +323,37 @@ def _place_of(function: Function) -> Place:
     return function.name, first_line(function)
 
 
+def _copy(f: types.FunctionType, code: Code, more: Mapping[str, Any]) -> types.FunctionType:
+    """A function like another one, with some code that may use more variables than those that it closes over."""
+    cells = dict(zip(f.__code__.co_freevars, f.__closure__ or (), strict=True))
+    missing = set(code.co_freevars) - set(cells)
+    if not missing <= set(more):
+        raise UnmeasuredError(f"{f.__qualname__} uses other variables")
+    cells |= {name: types.CellType(more[name]) for name in missing}
+    made = types.FunctionType(
+        code, f.__globals__, f.__name__, f.__defaults__, tuple([cells[n] for n in code.co_freevars])
+    )
+    made.__kwdefaults__, made.__qualname__ = f.__kwdefaults__, f.__qualname__
+    vars(made).update(vars(f))
+    return made
+
+
+def _call_instead(f: types.FunctionType, made: Any, undo: contextlib.ExitStack) -> None:
+    """Makes a function call something else, wherever it is held: it stays the same object."""
+    before = f.__code__
+    constants = tuple([made if c == "it" else c for c in _call.__code__.co_consts])
+    undo.callback(_set_attribute, f, "__signature__", vars(f).get("__signature__", _MISSING))
+    f.__signature__ = inspect.signature(f)  # type: ignore[attr-defined]
+    undo.callback(setattr, f, "__code__", before)
+    f.__code__ = _call.__code__.replace(
+        co_consts=constants, co_freevars=before.co_freevars, co_filename=before.co_filename, co_name=before.co_name,
+        co_qualname=before.co_qualname, co_firstlineno=before.co_firstlineno,
+    )  # fmt: skip
+
+
 def _call(*args: Any, **kwargs: Any) -> Any:
     function: Any = "it"
     return function(*args, **kwargs)
-
-
-def _is_set(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
 
 
 def _inner(code: Code) -> list[Code]:
@@ -435,10 +435,11 @@ def _without_known(statement: ast.stmt, before: Mapping[str, Any]) -> ast.stmt:
 def _definitions(tree: ast.AST, around: tuple[Function, ...] = ()) -> Iterator[tuple[Function, tuple[Function, ...]]]:
     """The functions of a tree that have a `def`, each with those around it."""
     for node in ast.iter_child_nodes(tree):
-        is_function = isinstance(node, Function)
-        if is_function:
+        if isinstance(node, Function):
             yield node, around
-        yield from _definitions(node, (*around, node) if is_function else around)
+            yield from _definitions(node, (*around, node))
+        else:
+            yield from _definitions(node, around)
 
 
 def _matched(old: ast.Module, new: ast.Module) -> Iterable[tuple[Any, Any]]:

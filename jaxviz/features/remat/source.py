@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
 import linecache
 import sys
@@ -170,6 +171,15 @@ def globals_of(code: Any) -> dict[str, Any]:
             return {}
         _FUNCTIONS[id(code)] = found
     return found.__globals__
+
+
+def closed_over(f: types.FunctionType) -> dict[str, Any]:
+    """The variables that a function closes over, as far as they have been assigned."""
+    found = {}
+    for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def namespaces_of(file: str) -> list[dict[str, Any]]:

@@ -18,9 +18,9 @@ from test_remat_plan import held_by_jax, planned, recomputed
 import jaxviz
 from benchmarks import models
 from jaxviz.features.remat.code import Place
-from jaxviz.features.remat.diff import named_at
 from jaxviz.features.remat.edits import around
 from jaxviz.features.remat.edits import edited as edited_files
+from jaxviz.features.remat.written import named_at
 from jaxviz.report.tables import format_bytes
 
 _NUMBERS = itertools.count()

@@ -1,0 +1,244 @@
+"""Checkpoints and names as code: a diff of the user's source, and the figures of the function with it."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+
+from jaxviz.features.cost.report import format_flops
+from jaxviz.features.remat.branches import IN_A_BRANCH, definition
+from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.code import Place, policy_text
+from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_in, edited
+from jaxviz.features.remat.files import encoding_note, unified
+from jaxviz.features.remat.forms import Trade, Trial
+from jaxviz.features.remat.layers import Layers
+from jaxviz.features.remat.libraries import CHECKPOINTS
+from jaxviz.features.remat.names import Names
+from jaxviz.features.remat.offload import offloads
+from jaxviz.features.remat.regions import Region
+from jaxviz.features.remat.rewritten import Measured, measured_with
+from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.source import source_line
+from jaxviz.features.remat.under_policies import NOTHING
+from jaxviz.features.remat.ways import removals_of
+from jaxviz.features.remat.written_chunks import DEFINITION, SCAN_IN_CHUNKS
+from jaxviz.ir.expressions import Span, span_at
+from jaxviz.ir.syntax import Var
+from jaxviz.report.tables import format_bytes, printable, short_location
+
+POLICY = "SAVED"
+BY_HAND = Way("", None, ())
+"""A checkpoint that no change of a file puts around the function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A plan as code.
+
+    Args:
+      text: comments with its figures, and the diff.
+      trade: the figures of the function with the code, measured on the edited function; those of the plan if a part is to be written by hand;
+        None if there is no code, or it could not be measured.
+      files: each changed file with its new text.
+      is_as_planned: whether they are those that the edits were expected to have.
+      trial: the plan that it comes to; None if there is no code, or a setting was given.
+      failed: why the figures could not be measured, a sentence.
+    """
+
+    text: str
+    trade: Trade | None
+    files: Mapping[str, str] = field(default_factory=dict)
+    is_as_planned: bool = True
+    trial: Trial | None = None
+    failed: str = ""
+
+    @property
+    def fails(self) -> bool:
+        """Whether the edited function raises an error."""
+        return self.trade is None and not self.is_as_planned
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name for an expression.
+
+    Args:
+      place: the expression.
+      name: its name.
+      code: the code that contains the expression.
+      is_moved: whether its value is offloaded to the host.
+      values: the values with this name.
+    """
+
+    place: Place
+    name: str
+    code: object
+    is_moved: bool
+    values: Sequence[Var]
+
+
+def _by_fate(names: Sequence[Name]) -> tuple[list[str], list[str]]:
+    """The names that are saved on the device, and those that are offloaded."""
+    return [n.name for n in names if not n.is_moved], [n.name for n in names if n.is_moved]
+
+
+def write(
+    search: Search, call: Call, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[Name],
+    notes: list[str], layers: Layers | None = None, is_plan: bool = True, builtin: str = "",
+) -> Written:  # fmt: skip
+    """The comments and the diff; a remark if there is no diff."""
+    edits: list[Edit] = []
+    used: list[Way] = []
+    is_by_hand = False
+    for region in search.context.written:
+        away = removals_of(region)
+        if away is None:
+            is_by_hand = True
+            instead = "this replaces it." if ways else "without it the peak is no higher."
+            notes.append(f"Remove the checkpoint of {region.name}, {short_location(region.location)}: {instead}")
+        elif not any(region.covers(r) for r in ways):
+            used += away
+            edits += [e for way in away for e in way.edits("")]
+    new = [way for some in ways.values() for way in some]
+    bound = (bound_in(way.file, [way.code]) for way in new if way.changes)
+    taken = Names(set().union(*bound))
+    used += new
+    edits += [e for n in names for e in named_at(n.place, n.name)]
+    groups = [[v for n in names for v in n.values]] if layers is None else layers.saved
+    policies: dict[str, str] = {}
+    each = [_policy(taken, [n for n in names if not set(n.values).isdisjoint(g)], policies) for g in groups]
+    policy = each[0] if layers is None else layers.policy([name or "None" for name in each])
+    if builtin not in ("", NOTHING):
+        policy = f"jax.checkpoint_policies.{builtin}"
+    edits += layers.edits if layers is not None else ()
+    edits += [e for way in new for e in way.edits(policy)]
+    if any(SCAN_IN_CHUNKS in e.text for e in edits):
+        policies[SCAN_IN_CHUNKS] = DEFINITION
+    if any(IN_A_BRANCH in e.text for e in edits):
+        policies[IN_A_BRANCH] = definition()
+    codes = [(n.place.file, n.code) for n in names] + [(way.file, way.code) for way in used if way.changes]
+    try:
+        texts = edited(edits, policies, codes, [i for way in used for i in way.imports])
+    except ChangedError as error:
+        return Written(f"# {error}", None)
+    notes += dict.fromkeys(way.note for way in used if way.note)
+    is_by_hand = is_by_hand or BY_HAND in used
+    if is_by_hand:
+        notes.append("These are the figures of plan.apply, since a part has to be written by hand.")
+    if BY_HAND in used:
+        notes.append(_by_hand(call, policies.get(policy, policy and f"{POLICY} = {policy}"), search.step is not None))
+    diffs = {file: diff for file, text in texts.items() if (diff := unified(file, text))}
+    notes += filter(None, (encoding_note(file, diff) for file, diff in diffs.items()))
+    measured = _measured(search, edits, policies, codes, used, policy) if diffs and not is_by_hand else Measured(trade)
+    lines = [_comes_to(call.name, measured.trade, search) if measured.trade is not None else measured.failed, *notes]
+    if is_plan and not diffs and not is_by_hand:
+        lines.append("The function stays as written: no change that can be written comes closer to the plan.")
+    return Written(
+        "\n".join([comments(lines), *diffs.values()]),
+        measured.trade,
+        texts,
+        measured.is_near(trade),
+        failed=measured.failed,
+    )
+
+
+def _measured(
+    search: Search, edits: Sequence[Edit], policies: Mapping[str, str], codes: Collection[tuple[str, Any]],
+    used: Sequence[Way], policy: str,
+) -> Measured:  # fmt: skip
+    """The figures of edits; what an expression has made that is not run again is put into the checkpoint itself."""
+    names: dict[str, Any] = {"jax": jax, "partial": partial}
+    made, instead = [], set()
+    for way in (w for w in used if w.made is not None):
+        exec("\n".join(policies.values()), names)
+        head, tail = way.edits(policy)
+        made.append((way.made, eval(f"lambda f: {head.text}f{tail.text}", dict(names))))
+        instead |= {head, tail}
+    placed = [e for e in edits if e not in instead]
+    texts = edited(placed, policies, codes, [i for way in used for i in way.imports])
+    return measured_with(search, texts, made)
+
+
+def comments(lines: Iterable[str]) -> str:
+    return "\n".join(f"# {printable(line)}" for line in lines)
+
+
+def _policy(taken: Names, names: Sequence[Name], policies: dict[str, str]) -> str:
+    """A policy for some names, recorded with its lines; '' for none."""
+    if not names:
+        return ""
+    saved, moved = _by_fate(names)
+    same = next((name for name, lines in policies.items() if lines == policy_text(name, saved, moved)), "")
+    constant = same or taken.new(None, POLICY)
+    policies[constant] = policy_text(constant, saved, moved)
+    return constant
+
+
+def _by_hand(call: Call, policy: str, is_step: bool) -> str:
+    """What to write by hand if a function is not defined in a file, or has a decorator, or arguments that are not arrays.
+
+    Args:
+      call: how it is called.
+      policy: the lines that define the policy; '' for none.
+      is_step: whether the call is a training step that differentiates it.
+    """
+    name = call.name if call.name.isidentifier() else "f"
+    is_step = is_step or call.function is None
+    policy = f", policy={' '.join(policy.split()).partition(' = ')[2]}" if policy else ""
+    static = f", static_argnums={call.static_argnums}" if call.static_argnums and not is_step else ""
+    fixed = "".join(f", {key}={value!r}" for key, value in call.static_kwargs.items()) if not is_step else ""
+    around = f"partial({name}{fixed})" if fixed else name
+    why = "" if is_step else ": no line of your source can have the checkpoint"
+    checkpoint = CHECKPOINTS["equinox"] if call.is_mixed else "jax.checkpoint"
+    return f"Differentiate {checkpoint}({around}{static}{policy}) instead of {name}{why}."
+
+
+def named_at(place: Place, name: str) -> list[Edit]:
+    """An expression with a name around it, or the name on a separate line after a statement such as `x += y`."""
+    span = span_at(place.file, place.line, place.column, place.end_line, place.end_column)
+    assert span is not None
+    if not span.target:
+        start, end = (span.line, span.column), (span.end_line, span.end_column)
+        if _is_in_brackets(place.file, span):
+            bracket = (span.line, span.column - 1)
+            opening = Edit(place.file, bracket, start, "checkpoint_name(", end)
+            return [opening, Edit(place.file, end, end, f', "{name}"', bracket)]
+        return around(place.file, start, end, "checkpoint_name(", f', "{name}")')
+    line = source_line(place.file, span.line)
+    indent = line[: len(line) - len(line.lstrip())]
+    after = (span.end_line + 1, 0)
+    return [Edit(place.file, after, after, f'{indent}{span.target} = checkpoint_name({span.target}, "{name}")\n')]
+
+
+def _is_in_brackets(file: str, span: Span) -> bool:
+    """Whether an expression is directly enclosed in brackets that are not those of a call, as in `(x @ w).T`."""
+    before = source_line(file, span.line).encode()[: span.column]
+    after = source_line(file, span.end_line).encode()[span.end_column :]
+    if not (before.endswith(b"(") and after.startswith(b")")):
+        return False
+    what = before[:-1].decode()
+    word = re.search(r"\w+\s*$", what)
+    if word is not None:  # `f (x)` is a call, `return (x)` is not
+        return keyword.iskeyword(word[0].strip()) and word[0][-1:].isspace()
+    return what.rstrip().endswith(tuple("=+-*/%@<>&|^~([{,:"))
+
+
+def not_written(function: str, trade: Trade, search: Search) -> str:
+    return f"The plan cannot be written in your source; plan.apply puts its checkpoints in place. {_comes_to(function, trade, search)}"
+
+
+def _comes_to(function: str, trade: Trade, search: Search) -> str:
+    moves = ""
+    if trade.offloaded:
+        moves = f", {search.offload.described(trade.offloaded) if search.offload is not None else offloads(trade.offloaded)}"
+    return (
+        f"{function}: peak {format_bytes(search.written.peak_nbytes)} → {format_bytes(trade.peak_nbytes)} as modelled, saves "
+        f"{format_bytes(search.written.saved_nbytes)} → {format_bytes(trade.saved_nbytes)}, recomputes {format_flops(trade.flops)}{moves}"
+    )
