@@ -20,12 +20,11 @@ from jaxviz.features.remat.names import Names, names_there
 from jaxviz.features.remat.recipes import option_of
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.source import globals_of
 from jaxviz.features.remat.ways import ways_of
 from jaxviz.features.remat.written import BY_HAND, POLICY, Name, Written, comments, not_written, write
 from jaxviz.features.remat.written_chunks import by_hand, in_chunks
 from jaxviz.ir.origin import Location
-from jaxviz.ir.own_code import owner
+from jaxviz.ir.own_code import owner, package
 from jaxviz.ir.syntax import Var
 from jaxviz.report.tables import format_bytes, short_location
 
@@ -149,10 +148,9 @@ class _Ways:
         if region.is_written:
             return f"plan.apply changes what the checkpoint of {region.name} saves, {short_location(region.location)}."
         why = self._why.get(region, "It is decorated, or called by another name.")
-        code = region.code or next(iter(region.stacks.values()))[-1][0]
+        code = region.code or next(iter(region.stacks.values()))[-1][0]  # a scan's last frame
         if owner(code.co_filename) == "library":
-            package = globals_of(code).get("__name__", "a library").partition(".")[0]
-            why = f"It is inside {package}, and no line of your source is known that puts a checkpoint around it alone."
+            why = f"It is inside {package(code.co_filename)}, and no line of your source is known that puts a checkpoint around it alone."
         option = option_of(region)
         own = f" The library has an option for it: {option}." if option else ""
         return f"No checkpoint can be written around {region.described} in your source. {why}{own}"

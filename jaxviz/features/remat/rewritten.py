@@ -29,6 +29,7 @@ from typing import Any
 from jaxviz.derivation import Derivation
 from jaxviz.features.remat.definition import is_jit
 from jaxviz.features.remat.forms import Trade
+from jaxviz.features.remat.libraries import class_of
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import (
     Function,
@@ -237,11 +238,19 @@ class _Edit:
         if not n and (not around or list(map(ast.dump, was.decorator_list)) == list(map(ast.dump, now.decorator_list))):
             return
         names = {**f.__globals__, **self._imported(around), **closed_over(f)}
-        made: Any = _copy(f, f.__code__, {}) if n else f
-        for decorator in reversed(now.decorator_list[-n:]):  # all of them, if none is new there
+        owner, k = class_of(f.__code__), len(now.decorator_list) - len(was.decorator_list)
+        is_above = k > 0 and list(map(ast.dump, now.decorator_list[k:])) == list(map(ast.dump, was.decorator_list))
+        is_method = not n and is_above and owner is not None and inspect.unwrap(getattr(owner, f.__name__)) is f
+        made: Any = _copy(f, f.__code__, {}) if n else getattr(owner, f.__name__) if is_method else f
+        new = now.decorator_list[-n:] if n else now.decorator_list[:k] if is_method else now.decorator_list
+        for decorator in reversed(new):
             made = eval(self._compiled(ast.Expression(decorator), "eval"), names)(made)
         if n:
             _call_instead(f, made, self._undo)
+            return
+        if is_method:
+            self._undo.callback(setattr, owner, f.__name__, vars(owner)[f.__name__])
+            setattr(owner, f.__name__, made)
             return
         self.instead[id(f)] = made
         for cell in (cell for other in self.functions for cell in other.__closure__ or ()):

@@ -47,6 +47,13 @@ class Model(nn.Module):
             x = Block(name=f"layer_{i}")(x)
         return x
 """
+APPLIED = """
+MODEL = library.Model()
+
+def loss(params, x):
+    return jnp.mean(MODEL.apply(params, x) ** 2)
+"""
+INITIAL = lambda m: (m.MODEL.init(jax.random.key(0), X), X)
 EQUINOX = """
 import equinox as eqx
 
@@ -60,6 +67,16 @@ def fold(layers, x):
     for layer in layers:
         x = layer(x)
     return x
+"""
+MAKERS = """
+def make_step(scale):
+    def step(x):
+        h = jnp.tanh(x * scale)
+        return x + jnp.sin(h * h) * jnp.cos(h) * jnp.exp(h)
+    return step
+
+def repeated(f, n):
+    return lambda x: lax.scan(lambda x, _: (f(x), None), x, None, length=n)[0]
 """
 STACKED = """
 def fold(layer, ws, x):
@@ -77,12 +94,7 @@ def loss(w, x):
 def loss(w, x):
     return jnp.mean(library.model(w, x) ** 2)
 """, lambda m: (W, X), "\nlibrary.block = jax.checkpoint(library.block"),
-    "a Flax module of a library": (LINEN, """
-MODEL = library.Model()
-
-def loss(params, x):
-    return jnp.mean(MODEL.apply(params, x) ** 2)
-""", lambda m: (m.MODEL.init(jax.random.key(0), X), X), "\nlibrary.Block.__call__ = linen.remat(library.Block.__call__"),
+    "a Flax module of a library": (LINEN, APPLIED, INITIAL, "\nlibrary.Block.__call__ = linen.remat(library.Block.__call__"),
     "an Equinox module of a library": (EQUINOX, """
 def loss(layers, x):
     return jnp.mean(library.fold(layers, x) ** 2)
@@ -118,28 +130,70 @@ def make():
 
 loss = make()
 """, lambda m: (W, X), "\n    @"),
-    "layers that Flax names": ("", """
-import flax.linen as nn
+    "layers that Flax names": (
+        "", LINEN.replace('name=f"layer_{i}"', "") + APPLIED.replace("library.", ""), INITIAL, "nn.remat",
+    ),
+    "a module that is defined in a function": ("", """
+def make():
+    import equinox as eqx
 
-class Block(nn.Module):
-    @nn.compact
+    class Net(eqx.Module):
+        w: jax.Array
+        def __call__(self, x):
+            h = jnp.tanh(x @ self.w)
+            return jnp.sin(h * h) * jnp.cos(h) * jnp.exp(h)
+
+    def loss(w, x):
+        return jnp.mean(jax.vmap(Net(w))(x) ** 2)
+
+    return loss
+
+loss = make()
+""", lambda m: (W, X), "\n        @partial(eqx.filter_checkpoint"),
+    "a step that a library makes": (MAKERS, """
+def loss(w, x):
+    return jnp.mean(RUN(x @ w) ** 2)
+
+RUN = library.repeated(library.make_step(1.0), 6)
+""", lambda m: (W, X), "library.repeated(jax.checkpoint(library.make_step(1.0), prevent_cse=False"),
+    "arguments that are no arrays": ("""
+def model(w, x, activation, is_training):
+    h = activation(x @ w)
+    return jnp.sin(h * h) * jnp.cos(h) * jnp.exp(h) if is_training else x
+""", """
+import equinox as eqx
+
+def loss(w, x):
+    return jnp.mean(library.model(w, x, jnp.tanh, is_training=True) ** 2)
+""", lambda m: (W, X), "eqx.filter_checkpoint(library.model"),
+    "a flag": ("""
+def model(w, x, is_training):
+    h = jnp.tanh(x @ w)
+    return jnp.sin(h * h) * jnp.cos(h) * jnp.exp(h) if is_training else x
+""", """
+def loss(w, x):
+    return jnp.mean(library.model(w, x, is_training=True) ** 2)
+""", lambda m: (W, X), "jax.checkpoint(partial(library.model, is_training=True)"),
+    "a Haiku module": ("", """
+import haiku as hk
+
+class Block(hk.Module):
     def __call__(self, x):
-        h = jnp.tanh(nn.Dense(64)(nn.LayerNorm()(x)))
-        return x + nn.Dense(16)(jnp.sin(h) * h)
+        h = jnp.tanh(hk.Linear(64)(x))
+        return x + hk.Linear(16)(jnp.sin(h) * h)
 
-class Model(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        for _ in range(6):
-            x = Block()(x)
-        return x
+def net(x):
+    for _ in range(6):
+        x = Block()(x)
+    return jnp.mean(x ** 2)
 
-MODEL = Model()
-
-def loss(params, x):
-    return jnp.mean(MODEL.apply(params, x) ** 2)
-""", lambda m: (m.MODEL.init(jax.random.key(0), X), X), "nn.remat"),
+MODEL = hk.without_apply_rng(hk.transform(net))
+loss = MODEL.apply
+""", INITIAL, "hk.remat(Block()"),
 }  # fmt: skip
+
+
+SLOW = ("a Flax module of a library", "a Haiku module", "a flag")
 
 
 @pytest.fixture
@@ -158,11 +212,11 @@ def imported(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.sweep] * (n == "a Flax module of a library")) for n in PROGRAMS]
+    "name", [pytest.param(n, marks=[pytest.mark.sweep] * (n in SLOW)) for n in PROGRAMS]
 )
 def test_what_is_written_has_the_figures_that_it_says(name, imported, tmp_path):
     library, source, arguments, line = PROGRAMS[name]
-    for needed in {"flax", "equinox"}.intersection((library + source).replace(".", " ").split()):
+    for needed in {"flax", "equinox", "haiku"}.intersection((library + source).replace(".", " ").split()):
         pytest.importorskip(needed)  # the newest JAX is tested without libraries
     own = imported(library, source)
     args = arguments(own)
@@ -180,6 +234,19 @@ def test_what_is_written_has_the_figures_that_it_says(name, imported, tmp_path):
     assert jaxviz.residuals(edited.loss, *args).saved.nbytes == written.trade.saved_nbytes
     for a, b in zip(jax.tree.leaves(jax.grad(edited.loss)(*args)), jax.tree.leaves(before), strict=True):
         assert jnp.allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_the_loss_of_a_training_step_gets_the_checkpoint(imported):
+    whole = PROGRAMS["a function that was defined in another one"][1]
+    own = imported("", f"{whole}\n@jax.jit\ndef step(w, x):\n    return w - jax.grad(loss)(w, x)\n")
+    written = jaxviz.plan_remat(own.step, W, X, work="35%").written
+    assert "by hand" not in written.text
+    (text,) = written.files.values()
+    path = Path(own.__file__)
+    path.with_name(f"edited_{path.name}").write_text(text)
+    edited = importlib.import_module(f"edited_{path.stem}")
+    assert jaxviz.memory(edited.step, W, X).peak_nbytes == written.trade.peak_nbytes
+    assert jaxviz.residuals(edited.step, W, X).saved.nbytes == written.trade.saved_nbytes
 
 
 JITTED = """
