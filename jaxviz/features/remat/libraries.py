@@ -76,12 +76,8 @@ def in_library(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | N
             imports=_PENZAIS, call=call,
         )  # fmt: skip
     alias = alias_of(file, library, call.lineno)
-    if alias is None:
+    if alias is None or not library.startswith("flax"):
         return None
-    if library == "equinox":
-        return wrapped(call.func, f"{alias}.filter_checkpoint(")
-    if library == "haiku":
-        return wrapped(call.func, f"{alias}.remat(")
     if library == "flax.nnx":
         first = call.args[0] if call.args else None
         if first is None or call.keywords or isinstance(first, ast.Starred):

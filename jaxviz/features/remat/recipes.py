@@ -30,6 +30,7 @@ from jaxviz.features.remat.source import (
     last_name,
     start_of,
     tree_of,
+    without_checkpoint,
 )
 from jaxviz.ir.own_code import owner
 
@@ -60,7 +61,7 @@ def _around_called(region: Region) -> Iterator[tuple[Way, ...]]:
         level = next((i for i, (c, _) in enumerate(frames) if c in codes), 0)
         before = [f for f in frames[:level] if f[0].co_qualname not in AROUND_CALLS]
         call = call_at(place_of(*before[-1])) if before and owner(before[-1][0].co_filename) == "user" else None
-        if call is None or is_checkpoint(call.func):
+        if call is None:
             return
         found[call] = before[-1]
     for library in _kinds(region.code, next(iter(region.stacks.values()))):
@@ -76,16 +77,23 @@ def _around_called(region: Region) -> Iterator[tuple[Way, ...]]:
 def _around_callee(call: ast.Call, by: Frame, library: str) -> Way | None:
     file = by[0].co_filename
     checkpoint, imports = _checkpoint_of(library, file, call.lineno)
-    # `jax.checkpoint` would trace these.
-    fixed = [k for k in call.keywords if isinstance(k.value, ast.Constant)] if library != "equinox" else []
+    # What JAX would trace, and Python may branch on.
+    is_fixed = lambda a, *more: (
+        library != "equinox" and isinstance(a, ast.Constant) and isinstance(a.value, (bool, str, *more))
+    )
+    fixed = [k for k in call.keywords if is_fixed(k.value, int, type(None))]
+    numbers = [str(i) for i, a in enumerate(call.args) if is_fixed(a)]
+    static = f", static_argnums=({', '.join(numbers)},)" if numbers else ""
     first = min(map(start_of, fixed), default=end_of(call))
     if any(start_of(n) > first for n in (*call.args, *(k for k in call.keywords if k not in fixed))):
         return None
     inside = [n for n in (*call.args, *(k.value for k in call.keywords)) if start_of(n) < first]
     gone = [Edit(file, max(map(end_of, inside)), end_of(fixed[-1]), "")] if fixed and inside else []
     given = "".join(f", {ast.unparse(k)}" for k in fixed)
-    start, end = start_of(call.func), end_of(call.func)
-    head, tail = (f"{checkpoint}(partial(", f"{given}){{policy}})") if fixed else (f"{checkpoint}(", "{policy})")
+    callee = without_checkpoint(call.func)
+    start, end = start_of(callee), end_of(callee)
+    head, tail = (f"{checkpoint}(partial(", f"{given})") if fixed else (f"{checkpoint}(", "")
+    tail += f"{static}{{policy}})"
     return Way(file, by[0], (*around(file, start, end, head, tail), *gone), imports=imports, call=call)
 
 

@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 import types
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -177,9 +176,9 @@ class _Edit:
         self._undo.close()
 
     def _replace(self) -> None:
-        # What comes between a function and its decorators is put into the function.
-        within = {now: n for was, now, _ in self.defined.values() if (n := _n_within(was, now))}
-        statements = list(_changed(self.old, _Without(within).visit(copy.deepcopy(self.new))))
+        # Decorators that are added to a function are put around the function that is there.
+        added = {now: _added(was, now) for was, now, _ in self.defined.values()}
+        statements = list(_changed(self.old, _Without(added).visit(copy.deepcopy(self.new))))
         # Names come before the code that reads them, and go when nothing runs it any more.
         for names in self.namespaces:
             for statement in (s for s in statements if self._is_new(s, names)):
@@ -195,10 +194,15 @@ class _Edit:
         places = {id(f): _place(f.__code__) for f in self.functions}
         swapped = [self._swap(f) for f in self.functions]
         self._check_nothing_is_left_out({place for place in swapped if place is not None})
+        # A function around others makes them anew.
+        missing = {place for place, (was, now, around) in self.defined.items() if any(_added(was, now)) and not around}
         for f in self.functions:
             name, line = places[id(f)]
-            if (name.rpartition(".")[2], line) in self.defined:
-                self._decorate(f, *self.defined[name.rpartition(".")[2], line])
+            place = name.rpartition(".")[2], line
+            if place in self.defined and self._decorate(f, *self.defined[place]):
+                missing.discard(place)
+        if missing:
+            raise UnmeasuredError(f"{missing.pop()[0]} of {file_label(self.file)} was not found")
 
     def _compiled(self, tree: ast.AST, kind: str = "exec") -> Any:
         return compile(tree, self.file, kind, self.flags, dont_inherit=True)  # type: ignore[call-overload]
@@ -232,26 +236,27 @@ class _Edit:
             if not is_swapped:
                 raise UnmeasuredError(f"{place[0]} of {file_label(self.file)} was not found")
 
-    def _decorate(self, f: types.FunctionType, was: Function, now: Function, around: Sequence[Function]) -> None:
-        """Gives a function its edited decorators, as far as they are not among the statements of the module."""
-        n = _n_within(was, now)
-        if not n and (not around or list(map(ast.dump, was.decorator_list)) == list(map(ast.dump, now.decorator_list))):
-            return
+    def _decorate(self, f: types.FunctionType, was: Function, now: Function, around: Sequence[Function]) -> bool:
+        """Gives a function its edited decorators, as far as they are not among the statements of the module; whether it has them."""
+        above, within = _added(was, now)
+        is_same = list(map(ast.dump, was.decorator_list)) == list(map(ast.dump, now.decorator_list))
+        if is_same or not (above or within or around):
+            return True
+        owner = class_of(f.__code__)
+        held = getattr(owner, f.__name__, f)
+        if above and (owner is None or inspect.unwrap(held) is not f):
+            return False
+        made: Any = _copy(f, f.__code__, {}) if within else held if above else f
         names = {**f.__globals__, **self._imported(around), **closed_over(f)}
-        owner, k = class_of(f.__code__), len(now.decorator_list) - len(was.decorator_list)
-        is_above = k > 0 and list(map(ast.dump, now.decorator_list[k:])) == list(map(ast.dump, was.decorator_list))
-        is_method = not n and is_above and owner is not None and inspect.unwrap(getattr(owner, f.__name__)) is f
-        made: Any = _copy(f, f.__code__, {}) if n else getattr(owner, f.__name__) if is_method else f
-        new = now.decorator_list[-n:] if n else now.decorator_list[:k] if is_method else now.decorator_list
-        for decorator in reversed(new):
+        for decorator in reversed(above or within or now.decorator_list):
             made = eval(self._compiled(ast.Expression(decorator), "eval"), names)(made)
-        if n:
+        if within:
             _call_instead(f, made, self._undo)
-            return
-        if is_method:
+            return True
+        if above:
             self._undo.callback(setattr, owner, f.__name__, vars(owner)[f.__name__])
             setattr(owner, f.__name__, made)
-            return
+            return True
         self.instead[id(f)] = made
         for cell in (cell for other in self.functions for cell in other.__closure__ or ()):
             with contextlib.suppress(ValueError):  # not assigned yet
@@ -259,6 +264,7 @@ class _Edit:
                 if callable(held) and inspect.unwrap(held) is f:
                     self._undo.callback(setattr, cell, "cell_contents", held)
                     cell.cell_contents = made
+        return True
 
     # --- what the module does when it is imported -----------------------------------------------------------------------
 
@@ -298,20 +304,18 @@ class _Edit:
 
     def _replace_method(self, owner: Any, method: ast.stmt, names: dict[str, Any]) -> None:
         """Replaces a method of a class by one with other decorators."""
-        name = method.targets[0].id if isinstance(method, ast.Assign) else getattr(method, "name", "")  # type: ignore[attr-defined]
+        name = getattr(method, "name", "")
         before = vars(owner).get(name) if isinstance(owner, type) else None
         uses_class = any(isinstance(n, ast.Name) and n.id in ("super", "__class__") for n in ast.walk(method))
         if before is None or uses_class or not _only_names(method):
             raise UnmeasuredError(
                 f"line {method.lineno} of {file_label(self.file)} is only run when its class is defined"
             )
-        made = {name: before}
         # In a class of that name, as private names are spelled by it.
-        body: list[ast.stmt] = (
-            [method] if isinstance(method, ast.Assign) else [ast.ClassDef(owner.__name__, [], [], [method], [])]
-        )
-        exec(self._compiled(ast.fix_missing_locations(ast.Module(body, []))), names, made)
-        after = made[name] if isinstance(method, ast.Assign) else vars(made[owner.__name__])[name]
+        within: ast.stmt = ast.ClassDef(owner.__name__, [], [], [method], [])
+        made: dict[str, Any] = {}
+        exec(self._compiled(ast.fix_missing_locations(ast.Module([within], []))), names, made)
+        after = vars(made[owner.__name__])[name]
         self._undo.callback(setattr, owner, name, before)
         setattr(owner, name, after)
 
@@ -409,8 +413,6 @@ def _changed(old: ast.Module, new: ast.Module) -> Iterator[ast.stmt]:
     touched: set[str] = set()
     there = {_outline(s) for s in old.body}
     classes = {s.name: s for s in old.body if isinstance(s, ast.ClassDef)}
-    assigned = Counter(name for s in old.body for name in _names_assigned(s))
-    functions = {s.name: s for s in old.body if isinstance(s, Function) and assigned[s.name] == 1}
     for s in new.body:
         if _outline(s) in there:
             if not touched.isdisjoint(_names_assigned(s)):
@@ -418,27 +420,11 @@ def _changed(old: ast.Module, new: ast.Module) -> Iterator[ast.stmt]:
             continue
         touched |= _names_assigned(s)
         if isinstance(s, ast.ClassDef) and s.name in classes:
-            before = classes[s.name]
-            methods = {m.name: m for m in before.body if isinstance(m, Function)}
-            known = {_outline(m) for m in before.body}
-            changed = [_without_known(m, methods) for m in s.body if _outline(m) not in known]
+            known = {_outline(m) for m in classes[s.name].body}
+            changed = [m for m in s.body if _outline(m) not in known]
             yield ast.copy_location(ast.ClassDef(s.name, [], [], changed, []), s)
         else:
-            yield _without_known(s, functions)
-
-
-def _without_known(statement: ast.stmt, before: Mapping[str, Any]) -> ast.stmt:
-    """A function without the decorators that it has already, if all that an edit adds comes before these."""
-    if isinstance(statement, Function) and statement.name in before:
-        known, now = (list(map(ast.dump, f.decorator_list)) for f in (before[statement.name], statement))
-        n = len(now) - len(known)
-        if n > 0 and now[n:] == known:
-            made: ast.expr = ast.Name(statement.name, ast.Load())
-            for decorator in reversed(statement.decorator_list[:n]):
-                made = ast.Call(decorator, [made], [])
-            assigned = ast.Assign([ast.Name(statement.name, ast.Store())], made)
-            return ast.fix_missing_locations(ast.copy_location(assigned, statement))
-    return statement
+            yield s
 
 
 def _definitions(tree: ast.AST, around: tuple[Function, ...] = ()) -> Iterator[tuple[Function, tuple[Function, ...]]]:
@@ -459,22 +445,29 @@ def _matched(old: ast.Module, new: ast.Module) -> Iterable[tuple[Any, Any]]:
     return zip(before, after, strict=True) if len(before) == len(after) else ()
 
 
-def _n_within(was: Function, now: Function) -> int:
-    """How many decorators an edit adds between a function and those that it has; 0 if it changes these."""
+def _added(was: Function, now: Function) -> tuple[list[ast.expr], list[ast.expr]]:
+    """The decorators that an edit adds above those of a function, or between these and the function; none if it changes these."""
     before, after = list(map(ast.dump, was.decorator_list)), list(map(ast.dump, now.decorator_list))
-    return len(after) - len(before) if after[: len(before)] == before else 0
+    n = len(after) - len(before)
+    if n > 0 and after[: len(before)] == before:
+        return [], now.decorator_list[-n:]
+    return (now.decorator_list[:n], []) if n > 0 and after[n:] == before else ([], [])
 
 
 class _Without(ast.NodeTransformer):
-    """Takes the last decorators from functions, given how many, by the place of each."""
+    """Takes decorators from functions.
 
-    def __init__(self, counts: Mapping[Function, int]):
-        self.counts = {(f.lineno, f.col_offset): n for f, n in counts.items()}
+    Args:
+      added: for each function, those above the others, and those below.
+    """
+
+    def __init__(self, added: Mapping[Function, tuple[list[ast.expr], list[ast.expr]]]):
+        self.added = {(f.lineno, f.col_offset): (len(above), len(within)) for f, (above, within) in added.items()}
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         self.generic_visit(node)
-        n = self.counts.get((node.lineno, node.col_offset), 0)
-        node.decorator_list = node.decorator_list[: len(node.decorator_list) - n]
+        above, within = self.added.get((node.lineno, node.col_offset), (0, 0))
+        node.decorator_list = node.decorator_list[above : len(node.decorator_list) - within]
         return node
 
 

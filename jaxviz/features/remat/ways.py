@@ -74,22 +74,7 @@ def _way(region: Region, spot: Spot, code: Any) -> Way | None:
     library = library_of(code)
     if owner(code.co_filename) != "user" or (library and any(is_module(c) for c, _ in frames[by + 1 : level])):
         return in_librarys_call(library, code, frames[by], call)
-    if library:
-        return in_library(library, code, frames[by], call)
-    callee = without_checkpoint(call.func)
-    plain = isinstance(callee, ast.Name) or last_name(callee) == code.co_name
-    if not plain or by != level - 1:
-        return None
-    # What JAX would trace, and Python may branch on.
-    fixed = [str(i) for i, a in enumerate(call.args) if isinstance(a, ast.Constant) and isinstance(a.value, bool | str)]
-    static = f", static_argnums=({', '.join(fixed)},)" if fixed else ""
-    return _wrapped(frames[by], callee, f"{static}{{policy}})", call)
-
-
-def _wrapped(frame: Frame, node: ast.expr, after: str, call: ast.Call) -> Way:
-    file = frame[0].co_filename
-    edits = around(file, start_of(node), end_of(node), "jax.checkpoint(", after)
-    return Way(file, frame[0], tuple(edits), call=call)
+    return in_library(library, code, frames[by], call) if library else None
 
 
 def _at_scan(frames: Sequence[Frame]) -> Way | None:
@@ -99,7 +84,9 @@ def _at_scan(frames: Sequence[Frame]) -> Way | None:
     if call is None:
         return None
     if frames[-1] == own[-1] and (body := _body_argument(call)) is not None:
-        return _wrapped(own[-1], without_checkpoint(body), ", prevent_cse=False{policy})", call)
+        file, node = own[-1][0].co_filename, without_checkpoint(body)
+        edits = around(file, start_of(node), end_of(node), "jax.checkpoint(", ", prevent_cse=False{policy})")
+        return Way(file, own[-1][0], tuple(edits), call=call)
     return scanned_module(own[-1], call)
 
 
