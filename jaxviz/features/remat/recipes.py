@@ -19,6 +19,7 @@ from jaxviz.features.remat.edits import Edit, Way, after_imports, around
 from jaxviz.features.remat.libraries import CHECKPOINTS, FRAMEWORKS, class_of, in_library, library_of
 from jaxviz.features.remat.regions import AROUND_CALLS, Frame, Region, frames_of, place_of
 from jaxviz.features.remat.source import (
+    Function,
     alias_of,
     call_at,
     closed_over,
@@ -30,6 +31,7 @@ from jaxviz.features.remat.source import (
     last_name,
     start_of,
     tree_of,
+    value_of,
     without_checkpoint,
 )
 from jaxviz.ir.own_code import owner
@@ -119,7 +121,18 @@ def _around_made(region: Region, frames: Sequence[Frame]) -> Iterator[Way]:
         returned = {last_name(n.value) for n in named if isinstance(n, ast.Return) and n.value is not None}
         held = closed_over(functions[0])
         for file, caller in callers.items():
-            calls = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Call) and last_name(n.func) == path[0]]
+            tree, line, names = tree_of(file), caller.co_firstlineno, globals_of(caller)
+            # Where what the caller closes over was made.
+            away = {
+                n
+                for f in ast.walk(tree)
+                if isinstance(f, Function) and not f.lineno < line <= end_of(f)[0]
+                for n in ast.walk(f)
+            }
+            calls = [
+                n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_name(n.func) == path[0] and n not in away
+            ]
+            calls = [n for n in calls if value_of(file, n.func, names) is maker]
             for call in calls if len(calls) == 1 else ():
                 is_it = len(path) == 2 and returned == {path[1]}
                 given = zip(inspect.signature(maker).parameters, call.args, strict=False)

@@ -6,9 +6,10 @@ import ast
 import contextlib
 import gc
 import linecache
+import pkgutil
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
@@ -141,19 +142,36 @@ def outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 def alias_of(file: str, module: str, line: int) -> str | None:
     """The name that a module has on a line of a file, by an import there or in a function around it; line 0 is before all functions."""
+    return next((name for name, imported in _imports(file, line) if imported == module), None)
+
+
+def value_of(file: str, node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """What a name such as `library.solve` stands for where a file has it; None if that is not known.
+
+    Args:
+      file: the file.
+      node: the name.
+      names: the global names of the file.
+    """
+    first, *rest = ast.unparse(node).split(".")
+    imported = next((imported for name, imported in _imports(file, node.lineno) if name == first), None)
+    try:
+        value = names.get(first) if imported is None else pkgutil.resolve_name(imported)
+    except (ImportError, AttributeError):  # a function that has never run
+        return None
+    for name in rest:
+        value = getattr(value, name, None)
+    return value
+
+
+def _imports(file: str, line: int) -> Iterator[tuple[str, str]]:
+    """Each name that a line of a file can use by an import, the innermost first, and what is imported."""
     tree = tree_of(file)
     around = [n for n in ast.walk(tree) if isinstance(n, Function) and n.lineno < line <= end_of(n)[0]]
     for node in (n for scope in (*reversed(around), tree) for n in outside_of_functions(scope)):
-        match node:
-            case ast.Import(names=names):
-                for a in names:
-                    if a.name == module:
-                        return a.asname or a.name
-            case ast.ImportFrom(module=str(package), names=names):
-                for a in names:
-                    if f"{package}.{a.name}" == module:
-                        return a.asname or a.name
-    return None
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            yield from ((a.asname or a.name, f"{package}{a.name}") for a in node.names)
 
 
 def globals_of(code: Any) -> dict[str, Any]:

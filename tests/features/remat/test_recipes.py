@@ -154,6 +154,9 @@ loss = make()
 def loss(w, x):
     return jnp.mean(RUN(x @ w) ** 2)
 
+def elsewhere(repeated, step):
+    return repeated(step, 6)
+
 RUN = library.repeated(library.make_step(1.0), 6)
 """, lambda m: (W, X), "library.repeated(jax.checkpoint(library.make_step(1.0), prevent_cse=False"),
     "arguments that are no arrays": ("""
