@@ -289,7 +289,7 @@ CASES = [
     Case("layer-checkpoint", "scan", partial(layers_scanned, lambda f: f), partial(layers_scanned, jax.checkpoint), LAYERS,
          words=("Everything that its iterations compute", "write `jax.checkpoint(wrap(step), prevent_cse=False)` for `wrap(step)`", "more work")),
     Case("layer-checkpoint", "calls", partial(layers_unrolled, lambda f: f), partial(layers_unrolled, jax.checkpoint), LAYERS,
-         words=("8 calls of a_layer", "write `jax.checkpoint(a_layer)` for `a_layer`")),
+         words=("8 calls of a_layer", "write `jax.checkpoint(wrap(a_layer))` for `wrap(a_layer)`")),
     Case("cheap-recompute", "gelu", partial(feed_forward, jax.nn.gelu), partial(feed_forward, jax.checkpoint(jax.nn.gelu)), WX,
          words=("`gelu`", "call `gelu` through jax.checkpoint")),
     Case("cheap-recompute", "dropout", partial(feed_forward, partial(dropout, KEY)),
