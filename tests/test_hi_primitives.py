@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.extend
@@ -290,6 +291,100 @@ def test_a_rule_beside_a_mutable_hi_type_is_not_lowered_away():
     found = jaxviz.find_nan(loss, X, jnp.full(3, jnp.nan))
     assert "has a rule of its own" in " ".join(str(found).split())
     assert found.results == ("the result",)
+
+
+def centred(seen, w, x):
+    types_of_jax.box_set(seen, 0.9 * types_of_jax.box_get(seen) + 0.1 * lax.stop_gradient(x))
+    return jnp.sum((w * x - types_of_jax.box_get(seen)) ** 2)
+
+
+def of_reports(names):
+    return {name: partial(getattr(jaxviz, name), argnums=1) for name in names.split()}
+
+
+BOXED = {
+    "check": lambda f, *args: jaxviz.derive(f, *args, argnums=1).check(),
+    "trace": lambda f, *args: jaxviz.trace(f)(*args),
+    "step": lambda f, *args: jaxviz.step(f, *args, argnums=1).run(),
+    "jit": lambda f, *args: jaxviz.jit(f).report(*args),
+    "profile": lambda f, *args: jaxviz.profile(f, *args, repeat=2),
+    **of_reports("residuals memory explore lint cost policies plan_remat compiled_memory collectives compile_cost"),
+    **of_reports("find_nan draw"),
+}
+
+
+@mutable
+@pytest.mark.values
+@pytest.mark.parametrize("report", BOXED.values(), ids=list(BOXED))
+def test_an_argument_of_a_mutable_hi_type_is_left_as_it_was(report):
+    seen = types_of_jax.Box(jnp.zeros(3))
+    str(report(centred, seen, jnp.ones(3), X))
+    np.testing.assert_array_equal(seen.get(), jnp.zeros(3))
+
+
+@mutable
+@pytest.mark.values
+@pytest.mark.parametrize("jits", [False, True], ids=["eager", "jit"])
+def test_an_argument_of_a_mutable_hi_type_is_written_as_by_jax(jits):
+    found = []
+    for transforms in (jax, jaxviz):
+        seen, of_loss = types_of_jax.Box(jnp.zeros(3)), transforms.value_and_grad(centred, argnums=1)
+        found.append(((jax.jit(of_loss) if jits else of_loss)(seen, jnp.ones(3), X), seen.get()))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), *found)
+
+
+@mutable
+@pytest.mark.parametrize("holder", ["argument", "reference that is closed over"])
+def test_a_nan_that_came_in_through_a_mutable_hi_type(holder):
+    seen = types_of_jax.Box(jnp.array([0.0, jnp.nan, 0.0]))
+    if holder == "argument":
+        found = jaxviz.find_nan(centred, seen, jnp.ones(3), X, argnums=1)
+    else:
+        found = jaxviz.find_nan(lambda w, x: centred(seen, w, x), jnp.ones(3), X)
+    assert f"came in through {'the' if holder == 'argument' else 'a'} {holder}" in " ".join(str(found).split())
+    assert "gradient in w" in str(found)
+    np.testing.assert_array_equal(seen.get(), jnp.array([0.0, jnp.nan, 0.0]))
+
+
+@mutable
+def test_an_argument_of_a_mutable_hi_type_weighs_what_it_holds():
+    args = types_of_jax.Box((jnp.zeros(3), jnp.zeros(5, jnp.int8))), jnp.ones(3)
+    loss = lambda seen, w: jnp.sum(w * types_of_jax.box_get(seen)[0])
+    memory = jaxviz.memory(loss, *args, argnums=1)
+    assert {row.what: row.nbytes for row in memory.alive if row.kind == "argument"} == {"seen": 17, "w": 12}
+    report = jaxviz.jit(loss).report(*args)
+    assert [(a.path, a.nbytes_per_device) for a in report.arguments] == [("seen", 17), ("w", 12)]
+
+
+def counted_in_each_iteration(read, write, count):
+    """A function whose loop writes what is not differentiated."""
+
+    def step(h, _):
+        write(count, read(count) + 1.0)
+        return jnp.sin(h * read(count)), None
+
+    return lambda x: jnp.sum(lax.scan(step, x, None, length=3)[0])
+
+
+@mutable
+@pytest.mark.values
+def test_each_iteration_writes_a_value_of_a_mutable_hi_type():
+    """JAX 0.10.2 writes it once and computes another gradient, so this compares with JAX's on a reference."""
+    ref, box = jax.new_ref(jnp.zeros(())), types_of_jax.Box(jnp.zeros(()))
+    of_ref = counted_in_each_iteration(lambda r: r[...], lambda r, x: r.__setitem__(..., x), ref)
+    of_box = counted_in_each_iteration(types_of_jax.box_get, types_of_jax.box_set, box)
+    np.testing.assert_allclose(jaxviz.grad(of_box)(X), jax.grad(of_ref)(X), rtol=1e-6)
+    assert float(box.get()) == float(ref[...]) == 3.0
+
+
+@mutable
+@pytest.mark.parametrize("report", [jaxviz.compiled_memory, jaxviz.compile_cost, jaxviz.collectives])
+def test_what_jax_cannot_lower_is_refused(report):
+    box = types_of_jax.Box(jnp.zeros(3))
+    with pytest.raises(ValueError, match="Too many leaves"):
+        jax.jit(lambda x: jnp.sum(x * types_of_jax.box_get(box))).lower(X)
+    with pytest.raises(NotImplementedError, match=r"closes over a value of a mutable hi type.*Pass it as an argument"):
+        report(lambda x: jnp.sum(x * types_of_jax.box_get(box)), X)
 
 
 def test_a_residual_of_a_hi_type_weighs_what_it_consists_of():

@@ -81,7 +81,7 @@ def mesh_size(program: Program, placed: Sequence[Any]) -> int:
     for params in _params_in(program):
         sizes += [getattr(params.get("mesh"), "size", 1), *(s.num_devices for s in _shardings(params))]
     typed = [getattr(aval, "sharding", None) for aval in program.in_avals]
-    sizes += [s.mesh.size for s in typed if s is not None and not s.mesh.empty]
+    sizes += [s.mesh.size for s in typed if isinstance(s, jax.sharding.Sharding) and not s.mesh.empty]
     return max(sizes, default=1)
 
 
@@ -140,7 +140,10 @@ def input_types(derivation: Derivation) -> list[jax.ShapeDtypeStruct]:
 
 def types_to_lower(program: Program, placed: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
     """The types of a program's inputs, with the shardings of inputs on several devices."""
-    return [compat.stand_in(v.aval, s if _is_spread(s) else None) for v, s in zip(program.invars, placed, strict=True)]
+    return [
+        compat.stand_in(v.type_with_state, s if _is_spread(s) else None)
+        for v, s in zip(program.invars, placed, strict=True)
+    ]
 
 
 @usual_stack

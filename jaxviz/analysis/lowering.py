@@ -20,6 +20,7 @@ from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import EquationError, message_of
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Operation, Program
+from jaxviz.report.tables import type_text
 from jaxviz.runtime.stoppable import compiled_once
 from jaxviz.transforms.inline import inlined_where
 
@@ -188,6 +189,7 @@ def lower_gradient(
             f"the explorer compiles programs of up to {largest:,} equations, and this one has {n:,}; "
             "jax.jit(jax.grad(f)).lower(...).compile().as_text() gives the text"
         )
+    refuse_closed_over(derivation.primal)
     tags = Tags(programs)
     fun, types = _gradient(derivation, *map(as_function, tags.programs))
     fun.__name__ = fun.__qualname__ = derivation.primal.name
@@ -211,6 +213,7 @@ def lower_step(step: TrainingStep, opened: OpenedStep, donated: Sequence[bool] =
     Raises:
       the errors of JAX when it lowers the program.
     """
+    refuse_closed_over(opened.program)
     tags = Tags((opened.program,))
     # As in JAX, the passes are not calls, which XLA would partition in another order.
     passes = {tags.operation(e.operation) for e in (*opened.forward, *opened.backward)}
@@ -220,6 +223,22 @@ def lower_step(step: TrainingStep, opened: OpenedStep, donated: Sequence[bool] =
     jitted = jax.jit(fun, donate_argnums=_numbers(donated))
     found = lowered(jitted, step.types, step.placed)
     return Lowering(step.gradient, ("step",), "", found, tags, (opened.program,))
+
+
+def refuse_closed_over(program: Program, n_inputs: int | None = None) -> None:
+    """Raises an error if JAX cannot lower a program without running it, because of what it closes over.
+
+    Args:
+      program: the program.
+      n_inputs: how many of its last inputs are arguments, if it may have been traced by `jax.jit`.
+    """
+    n = len(program.invars) if n_inputs is None else n_inputs
+    for v in (*program.constvars, *program.invars[: len(program.invars) - n]):
+        if compat.is_mutable_type(v.aval):
+            raise NotImplementedError(
+                f"{program.name} closes over a value of a mutable hi type, {type_text(v.aval)}, with which JAX cannot lower a function that it "
+                "does not run. Pass it as an argument."
+            )
 
 
 def _numbers(chosen: Sequence[bool]) -> tuple[int, ...]:

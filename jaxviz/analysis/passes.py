@@ -152,7 +152,7 @@ class Opening:
             self.forward[made] = n_results
         given = dict(zip(passed.invars, e.invars, strict=True))
         held = zip(passed.outvars[n_results:], residuals, strict=True)
-        return made, tuple([given[a] if compat.is_ref(a.aval) else v for a, v in held])  # a reference is no result
+        return made, tuple([given[a] if compat.is_mutable(a.aval) else v for a, v in held])  # a reference is no result
 
     def _backward(self, e: Equation, operands: tuple[Atom, ...]) -> Equation:
         backward = _wanted_of(self.passes[e.params["mark"]].backward, e.params["wanted"])

@@ -406,7 +406,7 @@ def _taken(
     )  # fmt: skip
     value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
     pairs = zip(residuals, outs[n:], strict=True)
-    saved = [operands[places[a]] if compat.is_ref(a.aval) else x for a, x in pairs]  # a reference is no result
+    saved = [operands[places[a]] if compat.is_mutable(a.aval) else x for a, x in pairs]  # a reference is no result
     pull = vjp_of(known, jax.tree.structure(primals), traced.out_tree, saved, call.saveable)
     return (value, pull, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, pull)
 

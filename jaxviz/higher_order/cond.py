@@ -148,7 +148,7 @@ def _passed_on(number: int, branch: Program) -> dict[Atom, tuple[Any, int]]:
 
 @linearize_rules.register(compat.cond_p)
 def _linearize_cond(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
-    if mode.recomputes_conds and not compat.touches_ref(operation):  # which another run would read and write again
+    if mode.recomputes_conds and not compat.writes_in_place(operation):  # which another run would read and write again
         return _linearize_cond_again(operation, nonzeros, mode)
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *nz = nonzeros

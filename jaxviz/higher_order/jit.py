@@ -97,7 +97,7 @@ def _linearize_jit(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> Li
 
     returned = [i for i, a in enumerate(results) if a not in body.invars or not _may_bypass(operation, i)]
     own = {results[i] for i in returned}
-    computed = [a for a in parts.residuals if a not in outside and a not in own and not compat.is_ref(a.aval)]
+    computed = [a for a in parts.residuals if a not in outside and a not in own and not compat.is_mutable(a.aval)]
     forward, refs = with_refs_as_inputs(with_results(parts.forward, [*(results[i] for i in returned), *computed]))
     outside.update(zip(refs, refs, strict=True))
     inputs = [*([None] * len(refs)), *range(n_in)]

@@ -248,7 +248,7 @@ def _known_scan(
     fixed: dict[Atom, Any] = dict.fromkeys([*known.constvars, *consts])
     computed = [r for r in residuals if r not in fixed and r not in xs]
     loop = with_results(known, [*results, *computed])
-    refs = [v for v in consts if compat.is_ref(v.aval)]
+    refs = [v for v in consts if compat.is_mutable(v.aval)]
     parts = split_program(
         loop,
         [v in refs for v in consts] + [True] * (len(carry) + len(xs)),

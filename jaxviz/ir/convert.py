@@ -206,6 +206,10 @@ class _StatefulVar(Var):
         self.initial_state = initial_state
         self.final_state = final_state
 
+    @property
+    def type_with_state(self) -> Any:
+        return compat.type_in_state(self.aval, self.initial_state)
+
 
 def _bound_var(var: Any) -> Var:
     initial, final = compat.states_of(var)

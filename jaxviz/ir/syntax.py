@@ -35,6 +35,11 @@ class Var:
     def __init__(self, aval: Aval):
         self.aval = aval
 
+    @property
+    def type_with_state(self) -> Any:
+        """Its type; that of a mutable hi type with what a value holds where it is bound."""
+        return self.aval
+
     def __repr__(self) -> str:
         return f"Var({self.aval.str_short(short_dtypes=True)})"
 
@@ -61,6 +66,11 @@ class Literal:
         self.val = val
         self.aval = aval
         self.held = held
+
+    @property
+    def type_with_state(self) -> Any:
+        """Its type, as for a variable."""
+        return self.aval
 
     def __repr__(self) -> str:
         return f"Literal({self.val}:{self.aval.str_short(short_dtypes=True)})"

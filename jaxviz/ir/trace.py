@@ -144,7 +144,7 @@ def trace_call(
     leaves, in_tree = jax.tree.flatten((args, kwargs))
     info = debug_info if debug_info is not None else compat.function_debug_info(fun, args, kwargs)
     leaves = [_checked(x, i, info) for i, x in enumerate(leaves)]
-    avals = [compat.aval_of(x) for x in leaves]
+    avals = [compat.type_to_trace(x) for x in leaves]
     compat.check_no_aliased_refs(info, avals, leaves)
     # Outside `jit`, JAX's transforms treat an integer as a value; it may also be static.
     is_value = [

@@ -225,12 +225,14 @@ def line_beside(location: Location, shown: Location) -> str:
 def nbytes(aval: Any) -> int:
     """The size of a value of a type in bytes; random keys and values of hi types count as the arrays that they consist of.
 
-    A mutable hi type, such as that of flax's variables under hijax, does not say what a value holds, which counts as nothing.
+    A mutable hi type, such as that of flax's variables under hijax, does not say what a value holds, which counts as nothing; with its state
+    (`Var.type_with_state`) it does.
     """
     dtype = getattr(aval, "dtype", None)
     if dtype is not None:
         return int(getattr(aval, "size", 0)) * int(dtype.itemsize)
-    lowered = None if getattr(aval, "has_qdd", False) else getattr(aval, "lo_ty", None)
+    is_unknown = getattr(aval, "has_qdd", False) and not hasattr(type(aval), "qdd")
+    lowered = None if is_unknown else getattr(aval, "lo_ty", None)
     return 0 if lowered is None else sum(nbytes(a) for a in lowered() if a is not aval)
 
 

@@ -19,7 +19,7 @@ from jaxviz.runtime.references import restored
 def may_differ(equation: Equation) -> bool:
     """Whether the forward program may compute something else than an equation of the function: what a rule of the user's, or of a library's,
     computes, or what it reads from a reference."""
-    if compat.touches_ref(equation.operation):
+    if compat.writes_in_place(equation.operation):
         return True
     if of(equation).has_custom_rule:
         body = equation.programs[0][1]
@@ -31,16 +31,16 @@ def wrong_values(
     call: Callable[..., Any], inputs: tuple[Any, ...], active: Sequence[bool], primal: Program, forward: Program
 ) -> list[str]:
     """The results of a function, and the references that it uses, that are not the same after its forward program as after `jax.vjp`."""
-    refs = list({id(x): x for x in (*inputs, *primal.consts) if compat.is_live_ref(x)}.values())
+    refs = list({id(x): x for x in (*inputs, *primal.consts) if compat.is_written_in_place(x)}.values())
     with restored(refs):
         found, _ = compat.jax_vjp(*in_active(call, inputs, active))
-        theirs = [*jax.tree.leaves(found), *(ref[...] for ref in refs)]
+        theirs = [*jax.tree.leaves(found), *(x for ref in refs for x in compat.contents(ref))]
     copied = compat.Copies()
     program = replace(forward, consts=tuple(map(copied, forward.consts)))
     results = evaluate(program, list(map(copied, inputs)))[: len(primal.outvars)]
-    ours = [*results, *(copied(ref)[...] for ref in refs)]
+    ours = [*results, *(x for ref in refs for x in compat.contents(copied(ref)))]
     names = [f"result {i}" for i in range(len(results))] + [
-        f"a reference of type {ref.dtype}{list(ref.shape)}" for ref in refs
+        f"a reference of type {x.dtype}{list(x.shape)}" for ref in refs for x in compat.contents(ref)
     ]
     return [
         f"{name}: JAX computes {_shown(x)}, the forward program {_shown(y)}"

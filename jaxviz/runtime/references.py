@@ -29,7 +29,7 @@ def uses_references(program: Program) -> bool:
 
 
 def _uses_reference(e: Equation) -> bool:
-    is_one = compat.touches_ref(e.operation) or compat.touches_mutable(e.operation)
+    is_one = compat.writes_in_place(e.operation)
     return is_one or any(uses_references(body.program) for body in bodies(e))
 
 
@@ -53,11 +53,20 @@ def on_values(program: Program) -> tuple[Program, tuple[Any, ...]]:
 
     Returns:
       a program: what is in the references that the given one closes over, inputs → results, what is then in these references, and in those
-        among the inputs; an input that is a reference is what is in it. And the references that it closes over.
+        among the inputs, first in references and then in values of hi types; an input that is a reference is what is in it, and beside a
+        mutable hi type one of a hi type is the arrays that it consists of. And the references that it closes over.
     """
     taking, refs = with_refs_as_inputs(program)
-    made = read_jaxpr(compat.without_refs(taking.jaxpr, lower=uses_mutable_types(taking)))
-    info = compat.derived_debug_info(program.debug_info, taking.arg_names, len(made.outvars))
+    jaxpr, is_high = taking.jaxpr, uses_mutable_types(taking)
+    parts = [compat.array_types(v.type_with_state) if is_high else [v.aval] for v in taking.invars]
+    if is_high:
+        jaxpr = compat.without_mutable_types(jaxpr)
+    made = read_jaxpr(compat.without_refs(jaxpr, lower=is_high))
+    if is_high:
+        n = sum(len(p) for v, p in zip(taking.invars, parts, strict=True) if compat.is_mutable_type(v.aval))
+        made = replace(made, outvars=(*made.outvars[n:], *made.outvars[:n]))
+    names = [name for name, p in zip([*("" for _ in refs), *program.arg_names], parts, strict=True) for _ in p]
+    info = compat.derived_debug_info(program.debug_info, names, len(made.outvars))
     return replace(made, debug_info=info), tuple(refs.values())
 
 
@@ -65,12 +74,12 @@ def on_values(program: Program) -> tuple[Program, tuple[Any, ...]]:
 def restored(values: Iterable[Any]) -> Iterator[None]:
     """Puts the values of the mutable references among some values back at the end, for what runs the user's Python, which has no copies
     to work on."""
-    saved = [(ref, ref[...]) for ref in {id(x): x for x in values if compat.is_live_ref(x)}.values()]
+    put_back = [compat.keep_contents(x) for x in {id(x): x for x in values if compat.is_written_in_place(x)}.values()]
     try:
         yield
     finally:
-        for ref, value in saved:
-            ref[...] = value
+        for put in put_back:
+            put()
 
 
 def values_of(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -57,7 +57,7 @@ def live_equations(
                 continue
             equation = smaller
         elif live.isdisjoint(equation.outvars) and not (
-            compat.has_effects(operation.effects) and (effects or compat.touches_ref(operation))
+            compat.has_effects(operation.effects) and (effects or compat.writes_in_place(operation))
         ):
             continue
         live.update(equation.invars)

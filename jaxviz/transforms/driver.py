@@ -410,12 +410,13 @@ def with_constants_as_inputs(program: Program, **changes: Any) -> Program:
 
 
 def with_refs_as_inputs(program: Program) -> tuple[Program, dict[Var, Any]]:
-    """The program with the references that it closes over, as a custom rule may, as additional first inputs; and these, with their values.
+    """The program with the references that it closes over, as a custom rule may, and values of mutable hi types, as additional first inputs;
+    and these, with their values.
 
     Inside another program JAX would not compile a reference as a constant, or would lose what is written to it.
     """
     constants = dict(zip(program.constvars, program.consts, strict=True))
-    refs = {v: x for v, x in constants.items() if compat.is_ref(v.aval)}
+    refs = {v: x for v, x in constants.items() if compat.is_mutable(v.aval)}
     if not refs:
         return program, refs
     others = {v: x for v, x in constants.items() if v not in refs}

@@ -200,7 +200,7 @@ def refuse_own_references(residuals: Sequence[Atom], what: str) -> None:
     Args:
       what: the equation, such as "A jitted function".
     """
-    if any(compat.is_ref(a.aval) for a in residuals):
+    if any(compat.is_mutable(a.aval) for a in residuals):
         raise NoRuleError(
             f"{what} makes a mutable reference that is read again in the backward pass, as in a checkpoint, and cannot return it: make it "
             "outside, or read it before the checkpoint."

@@ -157,7 +157,7 @@ def _refs_made_later(program: Program, unknown: set[Atom]) -> set[Var]:
         for e in program.equations:
             if not later.isdisjoint(e.invars):
                 later.update(*_parts_made_later(e, later))
-        grown = {v for e in program.equations for v in e.outvars if v in later and compat.is_ref(v.aval)}
+        grown = {v for e in program.equations for v in e.outvars if v in later and compat.is_mutable(v.aval)}
         if grown == found:
             return found
         found = grown
@@ -165,7 +165,7 @@ def _refs_made_later(program: Program, unknown: set[Atom]) -> set[Var]:
 
 def _parts_made_later(e: Equation, later: set[Atom]) -> tuple[Sequence[Atom], Sequence[Atom]]:
     """The results of an equation that are unknown until later, and the references that its staged part uses."""
-    references = [a for a in e.invars if compat.is_ref(a.aval)]
+    references = [a for a in e.invars if compat.is_mutable(a.aval)]
     if e.primitive not in split_rules.registered:
         return e.outvars, references
     unknown = tuple([a in later for a in e.invars])

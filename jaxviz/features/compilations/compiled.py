@@ -137,7 +137,7 @@ def report_compiled(
     given, static = _arguments(fun, args, kwargs, options)
     names = [path for path, _ in given]
     in_shardings = input_shardings(compiled, program)
-    out_shardings = _by_value(jax.tree.leaves(compiled.output_shardings), program.outvars)
+    out_shardings = _by_value(compat.output_shardings(compiled, len(_numbers(program.outvars))), program.outvars)
     kept = [s is not None for s in in_shardings]
     results = result_paths(traced)
     donations = as_compiled(program, donated, compiled, kept, results.__getitem__)
@@ -161,12 +161,12 @@ def report_compiled(
         devices,
         _chosen_by(options, given, len(devices)),
         tuple(
-            _placed(name, v.aval, s, notes[i])
+            _placed(name, v, s, notes[i])
             for i, (name, v, s) in enumerate(zip(names, program.invars, in_shardings, strict=True))
         ),
         tuple(
             _placed(results[k], a, s, takes.get(k, ""))
-            for k, (a, s) in enumerate(zip(program.out_avals, out_shardings, strict=True))
+            for k, (a, s) in enumerate(zip(program.outvars, out_shardings, strict=True))
         ),
         static,
         donations,
@@ -192,7 +192,7 @@ def _by_value(of_arrays: Sequence[Any], atoms: Sequence[Atom]) -> list[Any]:
 
 def _numbers(atoms: Sequence[Atom]) -> list[int]:
     """For each array of a compiled program the number of the value that it belongs to."""
-    return [i for i, a in enumerate(atoms) for _ in compat.array_types(a.aval)]
+    return [i for i, a in enumerate(atoms) for _ in compat.array_types(a.type_with_state)]
 
 
 def result_paths(traced: Any) -> list[str]:
@@ -200,8 +200,8 @@ def result_paths(traced: Any) -> list[str]:
     return [f"result{jax.tree_util.keystr(p)}" for p, _ in jax.tree_util.tree_leaves_with_path(traced.out_info)]
 
 
-def _placed(path: str, aval: Any, sharding: Any, note: str) -> Placed:
-    kind = aval.str_short(short_dtypes=True)
+def _placed(path: str, atom: Atom, sharding: Any, note: str) -> Placed:
+    kind, aval = atom.aval.str_short(short_dtypes=True), atom.type_with_state
     if sharding is None:
         return Placed(path, kind, nbytes(aval), None, "", note)
     return Placed(path, kind, nbytes(aval), bytes_on_one(aval, sharding), layout_of(sharding), note)

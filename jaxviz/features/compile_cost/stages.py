@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxviz.analysis.lowering import refuse_closed_over
 from jaxviz.analysis.training_step import is_loss, takes_gradient
 from jaxviz.arguments import Argnums, flat_arguments, placed_at, positions
 from jaxviz.derivation import gradient_text
@@ -138,7 +139,7 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
     active = tuple(
         i
         for i, (d, t) in enumerate(zip([d for d, given in zip(differentiated, is_input, strict=True) if given], types, strict=True))
-        if d and jnp.issubdtype(t.dtype, jnp.inexact)
+        if d and hasattr(t, "dtype") and jnp.issubdtype(t.dtype, jnp.inexact)
     )  # fmt: skip
     as_it_is = lambda about: Subject(name, about, call, None, inputs, placed, names, len(inputs))
     if not active:
@@ -147,6 +148,7 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
         traced = jax.jit(call()).trace(*inputs)
     results = traced.jaxpr.out_avals
     program = read_jaxpr(traced.jaxpr)
+    refuse_closed_over(program, len(inputs))
     of_loss_alone = is_loss(program)
     if not of_loss_alone and takes_gradient(program):
         return as_it_is(f"training step `{name}`")

@@ -259,9 +259,10 @@ class Model:
         parts: int = 1,
     ) -> Buffer:
         born = len(self.steps) - (equation is not None)
-        if (known := self.of_types.get(id(atom.aval))) is None:
-            taken = 0 if compat.is_on_host(atom.aval) else nbytes(atom.aval)
-            known = self.of_types[id(atom.aval)] = taken, type_text(atom.aval), atom.aval
+        aval = atom.type_with_state if kind == "argument" else atom.aval
+        if (known := self.of_types.get(id(aval))) is None:
+            taken = 0 if compat.is_on_host(atom.aval) else nbytes(aval)
+            known = self.of_types[id(aval)] = taken, type_text(atom.aval), aval
         buffer = Buffer(known[0] // parts, kind, born, born, equation, within, known[1], name)
         if equation is not None:
             buffer.var = atom

@@ -357,20 +357,25 @@ def _refuse_types(arguments: Any) -> None:
         raise TypeError("find_nan runs the function, so it needs arrays; got a ShapeDtypeStruct, which has no value.")
 
 
+_CLOSED_OVER = "a reference that is closed over"
+
+
 def _on_values(alone: _Subject) -> _Subject:
     """The same function without mutable references: it takes what is in them, and what is then in them is a result."""
     d = alone.derivation
     program, closed_over = on_values(d.primal)
-    refs = [x for x in (*closed_over, *alone.inputs) if compat.is_live_ref(x)]
-    names = (*("a reference that is closed over" for _ in closed_over), *alone.names)
-    inputs = tuple(x[...] if compat.is_live_ref(x) else x for x in (*closed_over, *alone.inputs))
-    of_refs = (name for name, x in zip(names, (*closed_over, *alone.inputs), strict=True) if compat.is_live_ref(x))
-    active = [i + len(closed_over) for i, nonzero in enumerate(d.nonzeros) if nonzero]
-    derivation = replace(derive(program, argnums=active), n_results=d.n_results or len(d.primal.outvars))
-    assert len(program.outvars) == len(alone.results) + len(refs)
+    parts_of = compat.arrays_in if uses_mutable_types(d.primal) else compat.contents
+    given = (*((x, _CLOSED_OVER, False) for x in closed_over), *zip(alone.inputs, alone.names, d.nonzeros, strict=True))
+    parts = [(part, name, nonzero) for x, name, nonzero in given for part in parts_of(x)]
+    written = [
+        (name, compat.is_live_ref(x)) for x, name, _ in given if compat.is_written_in_place(x) for _ in parts_of(x)
+    ]
+    derivation = derive(program, argnums=[i for i, (_, _, nonzero) in enumerate(parts) if nonzero])
+    results = (*alone.results, *(f"what is then in {name}" for name, _ in sorted(written, key=lambda w: not w[1])))
+    assert len(program.outvars) == len(results)
     return replace(
-        alone, traced=program, inputs=inputs, names=names, derivation=derivation, n_values=len(program.outvars),
-        results=(*alone.results, *(f"what is then in {name}" for name in of_refs)),
+        alone, traced=program, inputs=tuple(x for x, _, _ in parts), names=tuple(name for _, name, _ in parts), results=results,
+        derivation=replace(derivation, n_results=d.n_results or len(d.primal.outvars)), n_values=len(program.outvars),
     )  # fmt: skip
 
 
@@ -502,7 +507,8 @@ def _given(subject: _Subject, birth: Birth) -> str:
     if isinstance(value, Literal):
         return f"the number {np.asarray(value.val)[()]}"
     names = subject.called.arguments
-    held = f"the argument {names[value]}" if value in names else "a constant that is closed over"
+    name = names.get(value, "a constant that is closed over")
+    held = f"the argument {name}" if value in names and name != _CLOSED_OVER else name
     x = subject.values.get(value)
     if x is None:
         return held

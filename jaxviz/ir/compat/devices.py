@@ -166,6 +166,20 @@ def abstract_moves(jaxpr: Any) -> list[int]:
     return [i for i, devices in moves if any(map(_is_abstract, devices))]
 
 
+def output_shardings(compiled: Any, n: int) -> list[Any]:
+    """The shardings of the arrays of a compiled program's results. What is then in its arguments of mutable types comes before them, which
+    `compiled.output_shardings` fails on.
+
+    Args:
+      n: how many arrays the results are.
+    """
+    try:
+        return list(jax.tree.leaves(compiled.output_shardings))
+    except ValueError:
+        given = compiled._executable._out_shardings
+        return list(given[len(given) - n :])
+
+
 def on_meshes_of(values: Iterable[Any], jaxpr: Any, moves: Iterable[int]) -> Any:
     """A jaxpr whose moves go to the devices of these values, or of the mesh that is set: outside `jit`, JAX does not move to an abstract mesh.
 

@@ -18,6 +18,7 @@ from jaxviz.ir.compat.private import (
     _effects,
     _hijax,
     _lax,
+    _pe,
     _shard_map,
     _source,
     _state_types,
@@ -114,6 +115,11 @@ def closed_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
 def states_of(var: Any) -> tuple[Any, Any]:
     """The states with which a variable of a mutable type begins and ends, if JAX records them (before 0.11.1)."""
     return getattr(var, "initial_qdd", None), getattr(var, "final_qdd", None)
+
+
+def type_in_state(aval: Any, state: Any) -> Any:
+    """A mutable type with the state of a value, as JAX traces an argument of it; the type itself without one."""
+    return aval if state is None else _core.AvalQDD(aval, state)
 
 
 def is_high(jaxpr: Any) -> bool:
@@ -223,6 +229,11 @@ def without_refs(jaxpr: Any, lower: bool) -> Any:
     return _discharge.discharge_state(jaxpr, lower=lower)
 
 
+def without_mutable_types(jaxpr: Any) -> Any:
+    """A closed jaxpr in which each value of a hi type is its arrays. What is then in the mutable ones that it takes comes before its results."""
+    return _pe.lower_jaxpr2(jaxpr)
+
+
 def kind_of_ref(aval: Any) -> Any:
     """What JAX's transforms may do with a reference, such as 'no_grad_no_remat'; None for anything, and for a value."""
     return aval.kind if is_ref(aval) else None
@@ -235,7 +246,22 @@ def touches_ref(operation: Operation) -> bool:
 
 def touches_mutable(operation: Operation) -> bool:
     """Whether an operation takes or makes a value of a mutable hi type."""
-    return any(getattr(a, "has_qdd", False) for a in (*operation.in_avals, *operation.out_avals))
+    return any(map(is_mutable_type, (*operation.in_avals, *operation.out_avals)))
+
+
+def is_mutable_type(aval: Any) -> bool:
+    """Whether it is a mutable hi type."""
+    return bool(getattr(aval, "has_qdd", False))
+
+
+def is_mutable(aval: Any) -> bool:
+    """Whether values of a type can be written in place: mutable references, and values of mutable hi types."""
+    return is_ref(aval) or is_mutable_type(aval)
+
+
+def writes_in_place(operation: Operation) -> bool:
+    """Whether an operation takes or makes what can be written in place."""
+    return touches_ref(operation) or touches_mutable(operation)
 
 
 def is_array(x: Any) -> bool:

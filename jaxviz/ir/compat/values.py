@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxviz.ir.compat.checks import is_float0
-from jaxviz.ir.compat.jaxprs import is_ref
+from jaxviz.ir.compat.jaxprs import is_mutable_type, is_ref
 from jaxviz.ir.compat.private import _core, _lax, dispatch, dtypes
 
 
@@ -27,9 +28,17 @@ def aval_of(x: Any) -> Any:
     return _core.shaped_abstractify(x) if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
 
 
+def type_to_trace(x: Any) -> Any:
+    """The type with which a function is traced for an argument: that of a mutable hi type with what the value now holds."""
+    aval = aval_of(x)
+    return _core.cur_aval_qdd(x) if is_mutable_type(aval) else aval
+
+
 def stand_in(aval: Any, sharding: Any = None) -> Any:
     """What a function may be traced or lowered with in place of a value of this type; a hi type and that of a reference stand for
-    themselves."""
+    themselves, and for a mutable hi type a value of zeros that take no memory."""
+    if is_mutable_type(aval):
+        return aval.new_from_loval(*(np.broadcast_to(np.zeros((), a.dtype), a.shape) for a in aval.lo_ty()))
     if not hasattr(aval, "dtype") or is_ref(aval):
         return aval
     return jax.ShapeDtypeStruct(
@@ -66,25 +75,57 @@ def is_live_ref(x: Any) -> bool:
     return isinstance(x, jax.Ref) and not isinstance(x, _core.Tracer)
 
 
+def is_written_in_place(x: Any) -> bool:
+    """Whether x can be written in place: a mutable reference, or a value of a mutable hi type; not one that is being traced."""
+    return is_live_ref(x) or (is_hi_value(x) and not isinstance(x, _core.Tracer) and is_mutable_type(jax.typeof(x)))
+
+
+def contents(x: Any) -> list[Any]:
+    """The arrays that something that can be written in place now holds; x itself for any other value."""
+    if is_live_ref(x):
+        return [x[...]]
+    return list(type_to_trace(x).read_loval(x)) if is_written_in_place(x) else [x]
+
+
+def arrays_in(x: Any) -> list[Any]:
+    """The arrays that a value consists of: several for one of a hi type."""
+    is_fixed = is_hi_value(x) and not is_written_in_place(x)
+    return list(jax.typeof(x).lower_val(x)) if is_fixed else contents(x)
+
+
+def keep_contents(x: Any) -> Callable[[], None]:
+    """A function that puts back what something that can be written in place now holds."""
+    held = contents(x)
+    if is_live_ref(x):
+        return lambda: x.__setitem__(..., held[0])
+    kind = type_to_trace(x)
+    return lambda: kind.aval.update_from_loval(kind.qdd, x, *held)
+
+
+def _copied(x: Any) -> Any:
+    held = contents(x)
+    return jax.new_ref(held[0], kind=jax.typeof(x).kind) if is_live_ref(x) else type_to_trace(x).new_from_loval(*held)
+
+
 class Copies:
-    """Copies the mutable references among some values, each once, and returns other values as they are.
+    """Copies what can be written in place among some values, each once, and returns other values as they are.
 
     Args:
-      outer: copies that are copied in turn, instead of the references that they were made from.
+      outer: copies that are copied in turn, instead of what they were made from.
     """
 
     def __init__(self, outer: Copies | None = None):
         self._outer = outer
         self._made: dict[int, tuple[Any, Any]] = {}
-        """By the ids of references, which are kept so that the ids stay theirs."""
+        """By the ids of values, which are kept so that the ids stay theirs."""
 
     def __call__(self, x: Any) -> Any:
-        if not is_live_ref(x):
+        if not is_written_in_place(x):
             return x
         if id(x) not in self._made:
             source = x if self._outer is None else self._outer(x)
             with _core.set_current_trace(_core.eval_trace):  # not part of what is being traced
-                copy = jax.new_ref(source[...], kind=jax.typeof(source).kind)
+                copy = _copied(source)
             self._made[id(x)], self._made[id(copy)] = (x, copy), (copy, copy)
         return self._made[id(x)][1]
 
