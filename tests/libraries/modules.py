@@ -352,9 +352,7 @@ def flax_nnx_scaled_by_mutable_arrays():
 NO_CHECKPOINT = "JAX allows no checkpoint around the effects of variables under hijax, and the report says so."
 
 
-@program("flax", compare_policies=NO_CHECKPOINT, plan=NO_CHECKPOINT)
-def flax_nnx_hijax_variables():
-    """Statistics in variables that JAX sees as values of a mutable hi type."""
+def nnx_centred(updated):
     from flax import nnx
 
     class Centred(nnx.Module):
@@ -362,10 +360,33 @@ def flax_nnx_hijax_variables():
             self.mean, self.linear = nnx.BatchStat(jnp.zeros(16)), nnx.Linear(16, 16, rngs=rngs)
 
         def __call__(self, x):
-            self.mean[...] = 0.9 * self.mean[...] + 0.1 * jax.lax.stop_gradient(x.mean(0))
+            self.mean[...] = updated(self.mean[...], jax.lax.stop_gradient(x.mean(0)))
             return jnp.tanh(self.linear(x - self.mean[...]))
 
-    graph, params, statistics = nnx.split(Centred(nnx.Rngs(0)), nnx.Param, ...)
+    return Centred(nnx.Rngs(0))
+
+
+@program("flax", compare_policies=NO_CHECKPOINT, plan=NO_CHECKPOINT)
+def flax_nnx_hijax_arguments():
+    """Such variables among the arguments. They are written in each run, and what is in them before has no effect."""
+    from flax import nnx
+
+    layer = nnx.with_vars(nnx_centred(lambda old, new: new), hijax=True, only=nnx.BatchStat)
+    graph, params, statistics = nnx.split(layer, nnx.Param, ...)
+
+    def loss(params, statistics, x):
+        layer = nnx.merge(graph, params, statistics)
+        return squares(layer(layer(x)))
+
+    return loss, (params, statistics, X)
+
+
+@program("flax", compare_policies=NO_CHECKPOINT, plan=NO_CHECKPOINT)
+def flax_nnx_hijax_variables():
+    """Statistics in variables that JAX sees as values of a mutable hi type."""
+    from flax import nnx
+
+    graph, params, statistics = nnx.split(nnx_centred(lambda old, new: 0.9 * old + 0.1 * new), nnx.Param, ...)
 
     def loss(params, statistics, x):
         layer = nnx.with_vars(nnx.merge(graph, params, statistics), hijax=True, only=nnx.BatchStat)
