@@ -309,7 +309,11 @@ class Derivation:
             its results, and the references afterwards, with those of the forward program. Other programs compute the same by construction.
         """
         ours = Counter(type_name(a.aval) for a in self.linearized.residuals)
-        theirs = self.reference(self.n_results)
+        try:
+            theirs = self.reference(self.n_results)
+        except Exception as error:
+            error.add_note(f"Raised by jax.vjp of {self.primal.name}, which is compared with.")
+            raise
         same = sum((ours & theirs).values())
         total = sum(theirs.values())
         compares = values and self.find_wrong_values is not None and any(map(may_differ, self.primal.equations))

@@ -378,6 +378,31 @@ def test_each_iteration_writes_a_value_of_a_mutable_hi_type():
 
 
 @mutable
+def test_a_loop_that_jax_cannot_differentiate_has_a_gradient_of_ours():
+    """In JAX 0.10.2, a value of a mutable hi type loses its state where a loop writes what it carries."""
+
+    def of_carry(seen, x):
+        def step(h, _):
+            types_of_jax.box_set(seen, 0.9 * types_of_jax.box_get(seen) + 0.1 * lax.stop_gradient(h))
+            return jnp.tanh(h - types_of_jax.box_get(seen)), None
+
+        return jnp.sum(lax.scan(step, x, None, length=3)[0])
+
+    def of_value(x):
+        h, seen = x, jnp.zeros(3)
+        for _ in range(3):
+            seen = 0.9 * seen + 0.1 * lax.stop_gradient(h)
+            h = jnp.tanh(h - seen)
+        return jnp.sum(h)
+
+    found = jaxviz.grad(of_carry, argnums=1)(types_of_jax.Box(jnp.zeros(3)), X)
+    np.testing.assert_allclose(found, jax.grad(of_value)(X), rtol=1e-6)
+    with pytest.raises(Exception, match="mutable_qdd") as caught:
+        jaxviz.derive(of_carry, types_of_jax.Box(jnp.zeros(3)), X, argnums=1).check()
+    assert "Raised by jax.vjp of of_carry" in " ".join(caught.value.__notes__)
+
+
+@mutable
 @pytest.mark.parametrize("report", [jaxviz.compiled_memory, jaxviz.compile_cost, jaxviz.collectives])
 def test_what_jax_cannot_lower_is_refused(report):
     box = types_of_jax.Box(jnp.zeros(3))
