@@ -257,6 +257,100 @@ def test_an_argument_of_a_hi_type_is_one_of_the_compiled_program():
     assert "no collectives" in jaxviz.collectives(quantized_loss, *args, argnums=1).summary
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Two arrays, which are also those of its tangent."""
+
+    parts: tuple
+
+
+@dataclass(frozen=True)
+class PairType(hijax.HiType):
+    aval: object
+
+    def lo_ty(self):
+        return [self.aval, self.aval]
+
+    def lower_val(self, x):
+        return list(x.parts)
+
+    def raise_val(self, *parts):
+        return Pair(parts)
+
+    def to_tangent_aval(self):
+        return self
+
+    def vspace_zero(self):
+        return paired(jnp.zeros(self.aval.shape), jnp.zeros(self.aval.shape))
+
+    def vspace_add(self, x, y):
+        return paired(*(part(x, i) + part(y, i) for i in range(2)))
+
+    def str_short(self, short_dtypes=False, mesh_axis_types=False):
+        return f"pair[{self.aval.str_short(short_dtypes)}]"
+
+
+hijax.register_hitype(Pair, lambda x: PairType(jax.typeof(x.parts[0])))
+
+
+class Paired(HiPrim):
+    def __init__(self, aval):
+        self.in_avals, self.out_aval, self.params = (aval, aval), PairType(aval), {}
+        super().__init__()
+
+    def expand(self, *parts):
+        return Pair(parts)
+
+    def vjp_fwd(self, nonzeros, *parts):
+        return self(*parts), None
+
+    def vjp_bwd_retval(self, _, ct):
+        return part(ct, 0), part(ct, 1)
+
+
+class Part(HiPrim):
+    def __init__(self, pair, i):
+        self.in_avals, self.out_aval, self.params = (pair,), pair.aval, {"i": i}
+        super().__init__()
+
+    def expand(self, x):
+        return x.parts[self.i]
+
+    def vjp_fwd(self, nonzeros, x):
+        return self(x), None
+
+    def vjp_bwd_retval(self, _, ct):
+        return (paired(*(ct if i == self.i else jnp.zeros_like(ct) for i in range(2))),)
+
+
+def paired(x, y):
+    return Paired(jax.typeof(x))(x, y)
+
+
+def part(x, i):
+    return Part(jax.typeof(x), i)(x)
+
+
+@pytest.mark.parametrize("jits", [False, True], ids=["eager", "jit"])
+def test_a_value_of_a_hi_type_that_is_used_twice(jits):
+    """Its type says how its cotangents are added."""
+
+    def f(x):
+        pair = paired(jnp.sin(x), x)
+        return jnp.sum(part(pair, 0) * part(pair, 1))
+
+    gradient = jax.jit(jaxviz.grad(f)) if jits else jaxviz.grad(f)
+    np.testing.assert_allclose(gradient(X), jax.grad(f)(X), rtol=1e-6)
+    derivation = jaxviz.derive(f, X)
+    assert derivation.check(), derivation.check()
+    assert not [
+        e
+        for e in derivation.backward.equations
+        if e.primitive.name == "add_any" and e.outvars[0].aval == PairType(jax.typeof(X))
+    ]
+    assert "peak" in jaxviz.memory(f, X).summary
+
+
 mutable = pytest.mark.skipif(not hasattr(types_of_jax, "Box"), reason="JAX has no mutable hi type since 0.11.1")
 
 

@@ -210,6 +210,9 @@ class _StatefulVar(Var):
     def type_with_state(self) -> Any:
         return compat.type_in_state(self.aval, self.initial_state)
 
+    def renewed(self) -> Var:
+        return _StatefulVar(self.aval, self.initial_state, self.final_state)
+
 
 def _bound_var(var: Any) -> Var:
     initial, final = compat.states_of(var)

@@ -96,6 +96,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "dispatch.check_arg": Name("JAX's error for an argument that is not an array"),
     "state.types.AbstractRef": Name("the type of a mutable reference, which jaxviz does not look into"),
     "core.call_p": Name("the call of jax.named_call and others"),
+    "hijax.HiType": Name("whether a type says how its cotangents are added", "cotangents of hi types"),
     "hijax.call_hi_primitive_p": Name("an equation of a hi-primitive"),
     "interpreters.partial_eval.dce_rules": Name("what a hi-primitive becomes if not all of its results are used"),
     "config.log_checkpoint_residuals": Name("whether JAX logs what checkpoints save"),

@@ -40,6 +40,10 @@ class Var:
         """Its type; that of a mutable hi type with what a value holds where it is bound."""
         return self.aval
 
+    def renewed(self) -> Var:
+        """A new variable for the same values."""
+        return Var(self.aval)
+
     def __repr__(self) -> str:
         return f"Var({self.aval.str_short(short_dtypes=True)})"
 
@@ -71,6 +75,10 @@ class Literal:
     def type_with_state(self) -> Any:
         """Its type, as for a variable."""
         return self.aval
+
+    def renewed(self) -> Var:
+        """A variable for the value."""
+        return Var(self.aval)
 
     def __repr__(self) -> str:
         return f"Literal({self.val}:{self.aval.str_short(short_dtypes=True)})"

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import applied
+from jaxviz.ir.convert import applied, read_traced, shared
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Origin, Program, Relations, Shared, Var
-from jaxviz.transforms.driver import Builder
+from jaxviz.transforms.driver import Builder, written_out
+
+
+@shared
+def _sum_of_hi_types(aval: Any) -> Program:
+    return read_traced(
+        compat.trace_to_jaxpr(lambda x, y: [aval.vspace_add(x, y)], (aval, aval), compat.unknown_debug_info(2, 1))
+    )
 
 
 class Cotangents:
@@ -21,6 +29,8 @@ class Cotangents:
     def __init__(self, builder: Builder):
         self.builder = builder
         self.sums: dict[Atom, Atom] = {}
+        self.first: dict[Atom, Atom] = {}
+        """For each sum that is formed, its first term."""
         self.reads: list[tuple[Atom, Equation | None, Atom]] = []
         """A variable, an equation that reads it, None for the program's results, and what that adds."""
 
@@ -29,7 +39,7 @@ class Cotangents:
         before = self.sums.get(to)
         self.sums[to] = ct if before is None else self._sum(before, ct, equation)
 
-    def _sum(self, x: Atom, y: Atom, equation: Equation | None) -> Var:
+    def _sum(self, x: Atom, y: Atom, equation: Equation | None) -> Atom:
         """The sum of two cotangents, in the context of the second one's equation, as in JAX."""
         if getattr(x.aval, "dtype", None) != getattr(y.aval, "dtype", None):
             types = " and ".join(a.aval.str_short(short_dtypes=True) for a in (x, y))
@@ -37,12 +47,17 @@ class Cotangents:
                 f"Cotangents of one value have the types {types}, which JAX does not add: a backward rule must return "
                 "cotangents of the type of the value."
             )
+        origin = Origin(equation, "transpose", "sum of cotangents of a value used more than once", "accumulation")
+        if compat.is_hi_type(x.aval):  # which says how its values are added
+            (out,) = self.builder.splice(written_out(_sum_of_hi_types(x.aval), origin), (x, y))
+            self.first[out] = x
+            return out
         context = compat.current_context() if equation is None else equation.operation.context
         operation = applied(compat.add_any_p, {}, (x.aval, y.aval), context)
         out = Var(operation.out_avals[0])
         source = equation.source if equation is not None else None
-        origin = Origin(equation, "transpose", "sum of cotangents of a value used more than once", "accumulation")
         self.builder.equations.append(Equation(operation, (x, y), (out,), source, origin))
+        self.first[out] = x
         return out
 
     def _readers(self) -> dict[Atom, list[tuple[Equation | None, Atom]]]:
@@ -61,9 +76,6 @@ class Cotangents:
         Args:
           inputs, of_inputs: as for `of_values`.
         """
-        before: dict[Atom, Atom] = {
-            e.outvars[0]: e.invars[0] for e in self.builder.equations if e.primitive is compat.add_any_p
-        }
         found = self._with_inputs(inputs, of_inputs)
         for v, ct in found.items():
             yield ct, "cotangent", v
@@ -74,7 +86,7 @@ class Cotangents:
                 yield ct, "part", v
             so_far = found[v]
             for _ in parts[2:]:
-                so_far = before[so_far]
+                so_far = self.first[so_far]
                 yield so_far, "part", v
         yield from self.builder.relations()
 
@@ -89,12 +101,12 @@ class Cotangents:
         """
         found, readers = self._with_inputs(inputs, of_inputs), self._readers()
         of_values: dict[Atom, tuple[Atom, ...]] = {}
-        for t, shared in program.tangents().items():
+        for t, sharing in program.tangents().items():
             if t not in found:
                 continue
-            of_values.setdefault(shared.values[0], (found[t],))
-            read = [_read_by(equation, shared) for equation, _ in readers.get(t, ())]
-            for i, value in enumerate(shared.values[1:], 1):
+            of_values.setdefault(sharing.values[0], (found[t],))
+            read = [_read_by(equation, sharing) for equation, _ in readers.get(t, ())]
+            for i, value in enumerate(sharing.values[1:], 1):
                 if any(not places or min(places) < i <= max(places) for places in read):
                     continue  # which parts of the sum come from this value, and which from an earlier one, is not known
                 parts = (

@@ -109,7 +109,7 @@ class Builder:
         """The variable of a closed-over array, the same for the same array."""
         found = self._constant.get(id(value))
         if found is None:
-            found = self._constant[id(value)] = Var(var.aval)
+            found = self._constant[id(value)] = var.renewed()
             self.constvars.append(found)
             self.consts.append(value)
         return found
@@ -252,15 +252,27 @@ class RuleTable(SharedTable[R]):
             return self._of_user_data(operation, masks)
         key = (operation, *masks)
         rule = self.get(key)
-        return self.keep(key, self.find(operation)(operation, *masks)) if rule is None else rule
+        return self.keep(key, self._found(operation, masks)) if rule is None else rule
 
     def _of_user_data(self, operation: Operation, masks: tuple[Any, ...]) -> R:
         key = (self.generation, *masks)
         if key not in operation.rules:
             with deep_stack, compat.within(operation.context):  # for the zeros and dummies that it emits
-                operation.rules[key] = self.find(operation)(operation, *masks)
+                operation.rules[key] = self._found(operation, masks)
         rule: R = operation.rules[key]
         return rule
+
+    def _found(self, operation: Operation, masks: tuple[Any, ...]) -> R:
+        try:
+            return self.find(operation)(operation, *masks)
+        except AttributeError as error:
+            if not compat.touches_mutable(operation):
+                raise
+            raise no_rule(
+                operation,
+                f"The {self.name} rule of",
+                "It may write a value of a mutable hi type, whose rules jaxviz cannot trace; JAX can.",
+            ) from error
 
     def find(self, operation: Operation) -> Callable[..., R]:
         """The function that finds the rules of an operation, for a rule that is not cached."""

@@ -123,7 +123,7 @@ class _Inliner:
                 body = called_program(e.operation)
                 inner: dict[Atom, Atom] = dict(zip(body.invars, ins, strict=True))
                 for v, x in zip(body.constvars, body.consts, strict=True):
-                    inner[v], _ = constants.setdefault(id(x), (Var(v.aval), x))
+                    inner[v], _ = constants.setdefault(id(x), (v.renewed(), x))
                 self.copy(body, inner, equations, constants, renames=True, source=line)
                 env.update((o, inner.get(r, r)) for o, r in zip(e.outvars, body.outvars, strict=True))
                 continue
@@ -159,8 +159,8 @@ def numbers_in_place(program: Program) -> Program:
 
 def with_own_variables(program: Program) -> Program:
     """The program with new variables for everything that it binds; nested programs keep theirs."""
-    own: dict[Atom, Var] = {v: Var(v.aval) for v in (*program.constvars, *program.invars)}
-    own |= {v: Var(v.aval) for e in program.equations for v in e.outvars}
+    own: dict[Atom, Var] = {v: v.renewed() for v in (*program.constvars, *program.invars)}
+    own |= {v: v.renewed() for e in program.equations for v in e.outvars}
     atoms = lambda group: tuple([own.get(a, a) for a in group])
     return replace(
         program,

@@ -352,7 +352,7 @@ class _Parts:
                 return atom
         found = self.residuals.get(atom)
         if found is None:
-            found = self.residuals[atom] = Var(atom.aval)
+            found = self.residuals[atom] = atom.renewed()
         return found
 
     def zero(self, atom: Atom) -> Atom:

@@ -63,6 +63,6 @@ for _name in FORBIDDEN:
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.name in CANNOT:
-            reason = CANNOT[item.name]
+        names = item.name, f"{item.parent.name}.{item.name}"
+        if reason := next((CANNOT[name] for name in names if name in CANNOT), None):
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True, raises=RAISES.get(reason)))

@@ -254,6 +254,11 @@ def is_mutable_type(aval: Any) -> bool:
     return bool(getattr(aval, "has_qdd", False))
 
 
+def is_hi_type(aval: Any) -> bool:
+    """Whether it is a hi type whose values are never written, which defines zeros and sums."""
+    return isinstance(aval, _hijax.HiType)
+
+
 def is_mutable(aval: Any) -> bool:
     """Whether values of a type can be written in place: mutable references, and values of mutable hi types."""
     return is_ref(aval) or is_mutable_type(aval)

@@ -66,7 +66,7 @@ def as_type(x: Any, aval: Any) -> Any:
 
 def as_array(x: Any, aval: Any) -> Any:
     """x as an array, if it is a plain number."""
-    is_number = not isinstance(x, (jax.Array, jax.Ref)) and not np.shape(x)
+    is_number = hasattr(aval, "dtype") and not isinstance(x, (jax.Array, jax.Ref)) and not np.shape(x)
     return as_type(jax.numpy.asarray(x, aval.dtype), aval) if is_number else x
 
 
