@@ -102,10 +102,9 @@ PRIVATE_NAMES: dict[str, Name] = {
     "config.log_checkpoint_residuals": Name("whether JAX logs what checkpoints save"),
     "state.types.WriteEffect": Name("the effect of writing to a mutable reference"),
     "state.types.AccumEffect": Name("the effect of adding to a mutable reference"),
-    "core.AvalQDD": Name("a mutable type with the state of a value", "mutable hi types", before=(0, 11, 1)),
     "core.cur_aval_qdd": Name("the type of an argument with its state", "mutable hi types", before=(0, 11, 1)),
     "interpreters.partial_eval.lower_jaxpr2": Name(
-        "a program that takes and returns what values of mutable types hold", _NAN_REFS, before=(0, 11, 1)
+        "a program that takes and returns what values of mutable types hold", _NAN_REFS
     ),
     "state.discharge.discharge_state": Name("a program that takes and returns the values of its references", _NAN_REFS),
     "state.types.RefEffect": Name("the effect that JAX refuses in a mapped cond", _MAPPED_COND),

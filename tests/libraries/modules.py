@@ -14,7 +14,10 @@ def squares(y):
     return jnp.mean(y**2)
 
 
-@program("flax", modules=("Net/block_0…2/Dense_0", "Net/block_0…2/MultiHeadDotProductAttention_0/query", "Net/Dense_0"))
+@program(
+    "flax",
+    modules=("Net/block_0…2/Dense_0", "Net/block_0…2/MultiHeadDotProductAttention_0/key", "Net/block_0…2/LayerNorm_1"),
+)
 def flax_linen_blocks():
     import flax.linen as nn
 
@@ -37,7 +40,7 @@ def flax_linen_blocks():
     return lambda params, x: squares(net.apply(params, x)), (net.init(jax.random.key(0), X), X)
 
 
-@program("flax", modules=("Net/Block/up", "Net/Block/down", "Net/Block/norm", "Net/Block/attention/query", "Net/head"))
+@program("flax", modules=("Net/Block/up", "Net/Block/norm", "Net/Block/attention"))
 def flax_nnx_blocks():
     from flax import nnx
 
@@ -66,9 +69,7 @@ def flax_nnx_blocks():
     return lambda params, x: squares(nnx.merge(graph, params, rest)(x)), (params, X)
 
 
-@program(
-    "equinox", modules=("Net/Block/up", "Net/Block/down", "Net/Block/norm", "Net/Block/attention/Linear", "Net/head")
-)
+@program("equinox", modules=("Net/Block/up", "Net/Block/norm", "Net/Block/attention"))
 def equinox_blocks():
     import equinox as eqx
 
@@ -102,7 +103,7 @@ def equinox_blocks():
     return lambda params, x: squares(eqx.combine(params, static)(x)), (params, X)
 
 
-@program("dm-haiku", modules=("block_0…2/linear", "block_0…2/multi_head_attention/query", "linear"))
+@program("dm-haiku", modules=("block_0…2/linear_1", "block_0…2/multi_head_attention", "block_0…2/layer_norm_1"))
 def haiku_blocks():
     import haiku as hk
 

@@ -192,7 +192,7 @@ def own_lines(subject: Subject) -> dict[str, Any] | None:
 
 @tool
 def modules(subject: Subject) -> dict[str, Any] | None:
-    """The residuals are grouped by the network's modules, with repeated layers combined."""
+    """What is saved, without weights, is grouped by the network's modules, with repeated layers combined."""
     found = [t.name for t in jaxviz.residuals(subject.loss, *subject.args).by_module()]
     assert set(subject.program.modules) <= set(found), (
         f"{sorted(set(subject.program.modules) - set(found))} are not among {found}"
