@@ -490,9 +490,9 @@ def _around(region: Region, wrapped: Wrapped | None, trade: Trade | None, search
     before = search.written
     n = sum(map(len, region.alike))
     assert region.location is not None
+    option = option_of(region)
     if wrapped is None:
         what = "the body of that loop" if region.is_body else "what that line calls"
-        option = option_of(region)
         own = f" (the library has the option {option})" if option else ""
         do = f"no line of yours can have a checkpoint around {what}{own}; jaxviz.plan_remat(…).apply puts one there"
     elif wrapped.old:
@@ -502,9 +502,10 @@ def _around(region: Region, wrapped: Wrapped | None, trade: Trade | None, search
     computes = (
         "its iterations compute" if region.is_body else f"{region.described} {'computes' if n == 1 else 'compute'}"
     )
-    further = (
-        " jaxviz.plan_remat finds what to save there for less work, and writes the code." if wrapped is not None else ""
-    )
+    further = ""
+    if wrapped is not None:
+        further = " jaxviz.plan_remat finds what to save there for less work, and writes the code."
+        further += f" The library that runs it also has the option {option}." if option else ""
     comes_to = ""
     if trade is not None:
         more = f"{100 * trade.flops / max(search.plain_flops, 1):.0f} %"

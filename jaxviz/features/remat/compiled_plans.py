@@ -243,7 +243,14 @@ class _Correction:
             found = replace(found, beside=self._search.modelled(None if in_branches else plan.trial).beside())
         notes = *plan.notes, *filter(None, [found.differs])
         bound = f"compiled peak within {format_bytes(self.budget)}"
-        return replace(plan, bound=bound, notes=notes, compiled=(self.written, chosen.figures), in_branches=in_branches)
+        return replace(
+            plan,
+            bound=bound,
+            notes=notes,
+            most_peak=None,  # which was modelled
+            compiled=(self.written, chosen.figures),
+            in_branches=in_branches,
+        )
 
 
 def _answers_of(planning: Planning) -> dict[int, _Answer]:

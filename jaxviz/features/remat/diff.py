@@ -40,21 +40,35 @@ _IN_VAIN = "The changes that could be written in your source would lower the pea
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits besides the peak; None for no limit.
+    """What was asked for; None for no limit.
 
     Args:
       residuals: bytes.
       work: FLOPs that are recomputed.
+      peak: bytes of the modelled peak.
     """
 
     residuals: int | None = None
     work: int | None = None
+    peak: int | None = None
+
+    @property
+    def is_peak_alone(self) -> bool:
+        """Whether nothing but the peak is limited."""
+        return self.residuals is None and self.work is None
 
     def allow(self, trade: Trade) -> bool:
         """Whether a plan stays within them."""
-        return (self.residuals is None or trade.nbytes <= self.residuals) and (
-            self.work is None or trade.work <= self.work
-        )
+        limited = (trade.nbytes, self.residuals), (trade.work, self.work), (trade.peak_nbytes, self.peak)
+        return all(most is None or figure <= most for figure, most in limited)
+
+    def told_in(self, made: Written) -> Written:
+        """Code that says first that its peak exceeds what was asked for, if it does."""
+        over = made.trade.peak_nbytes - self.peak if made.trade is not None and self.peak is not None else 0
+        if over <= 0:
+            return made
+        said = f"The code exceeds the requested peak of {format_bytes(self.peak or 0)} by {format_bytes(over)}."
+        return replace(made, text=f"{comments([said])}\n{made.text}")
 
 
 def write_plan(
@@ -82,16 +96,15 @@ def write_plan(
         if (made.is_as_planned and not is_higher) or best is None or not ways.go_on(best.form.regions):
             break
     is_in_vain = (
-        found is not None and limits == Limits() and _lowers(trial.trade, search) and not _lowers(found, search)
+        found is not None and limits.is_peak_alone and _lowers(trial.trade, search) and not _lowers(found, search)
     )
     if made.files and not (is_higher or made.fails or is_in_vain):
-        return replace(made, trial=best)
-    if (made.files or made.trade is None) and limits == Limits() and not in_branches and ways.lowest is not None:
+        return replace(limits.told_in(made), trial=best)
+    if (made.files or made.trade is None) and limits.is_peak_alone and not in_branches and ways.lowest is not None:
         region, some, trade = ways.lowest
         other = f"peak of {format_bytes(trial.trade.peak_nbytes)} and recomputes {format_flops(trial.trade.flops)}"
-        return write(
-            search, call, trade, {region: some}, [], [f"plan.apply checkpoints something else: it has a {other}."]
-        )
+        said = [f"plan.apply checkpoints something else: it has a {other}."]
+        return limits.told_in(write(search, call, trade, {region: some}, [], said))
     if made.files:
         why = _RAISES if is_higher else _IN_VAIN if is_in_vain else made.failed
         return Written(comments([not_written(call.name, trial.trade, search), why]), None)
@@ -190,7 +203,7 @@ def _written_with(
         return Written(comments([not_written(call.name, trial.trade, search), *notes]), None), None
     places = places_of_values(search.flat)
     best = _writable(search, trial, sets, places, limits)
-    layers = layered(search, best, trial, ways) if limits == Limits() and best.trade.work > trial.trade.work else None
+    layers = layered(search, best, trial, ways) if limits.is_peak_alone and best.trade.work > trial.trade.work else None
     best = layers.trial if layers is not None else best
     if best.trade.peak_nbytes > search.written.peak_nbytes:
         return Written(comments([not_written(call.name, trial.trade, search), _RAISES, *notes]), None), None
@@ -367,7 +380,8 @@ def _writable(
     kept = [t for t in tried if limits.allow(t.trade)] or tried
     if limits.work is not None and kept is not tried:
         return min(kept, key=lambda t: (t.trade.peak_nbytes, t.trade.work))
-    highest = min(int(_CHANGED * trial.trade.peak_nbytes), search.written.peak_nbytes)
+    most_peak = int(_CHANGED * trial.trade.peak_nbytes) if limits.peak is None else limits.peak
+    highest = min(most_peak, search.written.peak_nbytes)
     is_low = lambda t: t.trade.peak_nbytes <= highest
     low = [*filter(is_low, kept)] or [*filter(is_low, tried)]
     if low:

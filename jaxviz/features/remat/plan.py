@@ -62,6 +62,7 @@ class RematPlan(Report):
       trial: what was derived and measured; None if the function is as written, or without checkpoints.
       budget: bytes that the residuals may take; those that they do take if no bound was given for them.
       most_work: FLOPs that may be recomputed; None if no bound was given for them.
+      most_peak: bytes of the modelled peak; None if no bound was given for it.
       compiled: XLA's figures of the function as written and with the plan, if the bound is of the compiled peak; otherwise None.
       in_branches: whether these are those with each checkpoint in a branch; `apply` and `code` then do that by default.
     """
@@ -78,6 +79,7 @@ class RematPlan(Report):
     trial: Trial | None = field(repr=False)
     budget: int = 0
     most_work: int | None = None
+    most_peak: int | None = None
     compiled: tuple[Compiled, Compiled] | None = None
     in_branches: bool = False
 
@@ -279,7 +281,8 @@ class RematPlan(Report):
 
     def _write(self, in_branches: bool) -> Written:
         limit = self.budget if self.bound.startswith("residuals") else None
-        return write_plan(self._search, self.trial, self._call, Limits(limit, self.most_work), in_branches)
+        limits = Limits(limit, self.most_work, self.most_peak)
+        return write_plan(self._search, self.trial, self._call, limits, in_branches)
 
     @property
     def summary(self) -> str:

@@ -235,7 +235,8 @@ class Planning:
         )
         best: Found = found if found is not None and (not fine or found.trade.work < fine[-1].work) else fine[-1]
         best = self.or_as_written(best, fine)
-        return self.plan(bound, best, *([kept] if highest < room else []), *self.how_good(best))
+        plan = self.plan(bound, best, *([kept] if highest < room else []), *self.how_good(best))
+        return replace(plan, most_peak=highest)
 
     def or_as_written(self, best: Found, fine: Sequence[Trade]) -> Found:
         """A plan, or the function as written if that fits and the plan does little more than rewrite its checkpoints."""

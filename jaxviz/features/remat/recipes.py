@@ -109,10 +109,19 @@ def _around_made(region: Region, frames: Sequence[Frame]) -> Iterator[Way]:
         else [region.code, *region.others]
     )
     callers = {c.co_filename: c for c, _ in frames if owner(c.co_filename) == "user"}
-    for code in (c for c in codes if c is not None and owner(c.co_filename) == "library"):
+    nested = [
+        c
+        for c in dict.fromkeys(codes)
+        if c is not None and owner(c.co_filename) == "library" and "<locals>" in c.co_qualname
+    ]
+    functions_of: dict[Any, list[Any]] = {code: [] for code in nested}
+    # One look at all objects, of which there may be millions.
+    for f in gc.get_referrers(*nested) if nested else ():
+        if isinstance(f, types.FunctionType) and f.__code__ in functions_of:
+            functions_of[f.__code__].append(f)
+    for code, functions in functions_of.items():
         path = code.co_qualname.split(".<locals>.")
         maker = globals_of(code).get(path[0])
-        functions = [f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)]
         if not isinstance(maker, types.FunctionType) or len(functions) != 1:
             continue
         written = definition_of(maker.__code__.co_filename, maker.__code__.co_firstlineno, maker.__name__)
