@@ -138,3 +138,56 @@ def test_only_higher_order_names_a_primitive_that_holds_programs():
 
 def test_each_primitive_that_holds_programs_says_what_it_is():
     assert {kind.primitive for kind in higher_order.kinds()} == {getattr(compat, f"{name}_p") for name in HOLD_PROGRAMS}
+
+
+BUDGETS = {
+    ".": 1_350,
+    "analysis": 3_750,
+    "features": 450,
+    "features/collectives": 2_150,
+    "features/comparison": 650,
+    "features/compilations": 950,
+    "features/compile_cost": 2_100,
+    "features/compiled_memory": 3_600,
+    "features/cost": 1_200,
+    "features/debugger": 4_100,
+    "features/donation": 400,
+    "features/draw": 2_650,
+    "features/explorer": 5_000,
+    "features/lint": 1_450,
+    "features/memory": 1_250,
+    "features/nans": 2_850,
+    "features/probes": 1_450,
+    "features/profile": 1_200,
+    "features/remat": 9_950,
+    "features/residuals": 1_900,
+    "functions": 2_300,
+    "higher_order": 3_350,
+    "ir": 3_550,
+    "ir/compat": 4_400,
+    "notebook": 850,
+    "page": 1_150,
+    "report": 1_350,
+    "runtime": 1_600,
+    "teach": 5_250,
+    "transforms": 2_850,
+}
+"""How many lines of Python each room may have. A commit that raises one says why; one that makes a room smaller lowers it."""
+LONGEST = 600
+"""How many lines a file may have."""
+
+
+def room_of(file):
+    parts = file.parent.relative_to(Path(jaxviz.__file__).parent).parts
+    deep = parts[:1] == ("features",) or parts[:2] == ("ir", "compat")
+    return "/".join(parts[: 2 if deep else 1]) or "."
+
+
+def test_every_room_keeps_to_its_budget_of_lines():
+    lines = dict.fromkeys(BUDGETS, 0)
+    for file in Path(jaxviz.__file__).parent.rglob("*.py"):
+        n = len(file.read_text(encoding="utf-8").splitlines())
+        assert n <= LONGEST, f"{file.name} has {n} lines"
+        lines[room_of(file)] += n  # each room has a budget
+    assert {room: n for room, n in lines.items() if n > BUDGETS[room]} == {}
+    assert {room: n for room, n in lines.items() if n < 0.9 * BUDGETS[room] - 50} == {}, "lower these budgets"
