@@ -161,8 +161,11 @@ class _Ways:
         if region.is_written:
             return f"plan.apply changes what the checkpoint of {region.name} saves, {short_location(region.location)}."
         why = self._why.get(region, "It is decorated, or called by another name.")
-        code = region.code or next(iter(region.stacks.values()))[-1][0]  # a scan's last frame
-        if owner(code.co_filename) == "library":
+        frames = next(iter(region.stacks.values()), ())
+        code = region.code or (
+            frames[-1][0] if frames else None
+        )  # that of the function which scans; none for the function itself
+        if code is not None and owner(code.co_filename) == "library":
             why = f"It is inside {package(code.co_filename)}, and no line of your source is known that puts a checkpoint around it alone."
         option = option_of(region)
         own = f" The library has an option for it: {option}." if option else ""

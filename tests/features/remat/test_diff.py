@@ -21,6 +21,8 @@ from test_remat_plan import held_by_jax
 import jaxviz
 from jaxviz.derivation import derive
 from jaxviz.features.remat import exhaustive, lower_peak
+from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.diff import _Ways
 from jaxviz.features.remat.search import Search
 
 _NUMBERS = itertools.count()
@@ -562,3 +564,11 @@ def test_a_diff_that_cannot_be_in_ascii_says_how_to_write_it(tmp_path, monkeypat
     diff = f"{code}\n".encode("iso-8859-1", errors="replace")
     subprocess.run(["git", "apply", "-"], input=diff, cwd=tmp_path, check=True)
     assert "été" in path.read_bytes().decode("latin-1")
+
+
+def test_a_function_that_no_way_is_left_for_is_said_not_to_be_written():
+    search = Search(derive(lambda x: jnp.sum(jnp.sin(x)), jnp.ones(3)), False)
+    said = _Ways(search, Call.known(search.derivation)).why_not(search.whole)
+    assert said == (
+        "No checkpoint can be written around <lambda> in your source. It is decorated, or called by another name."
+    )
