@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 import types
@@ -191,3 +192,11 @@ def test_every_room_keeps_to_its_budget_of_lines():
         lines[room_of(file)] += n  # each room has a budget
     assert {room: n for room, n in lines.items() if n > BUDGETS[room]} == {}
     assert {room: n for room, n in lines.items() if n < 0.9 * BUDGETS[room] - 50} == {}, "lower these budgets"
+
+
+def test_every_fault_to_plant_has_a_place():
+    """The whole search for them takes hours, so that a place that is gone would be noticed late."""
+    folder = Path(__file__).parent
+    faults = runpy.run_path(str(folder / "mutants" / "faults.py"))["FAULTS"]
+    gone = [f.what for f in faults if (folder.parent / f.path).read_text(encoding="utf-8").count(f.text) != 1]
+    assert gone == []
