@@ -14,12 +14,12 @@ from jaxviz.analysis.site import Site
 from jaxviz.analysis.walk import Source, find_readers, location_of, primal_equation
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
-from jaxviz.features.memory.model import is_made_where_read, is_view
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.higher_order import bodies, of
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import variable_names
+from jaxviz.ir.primitives import is_view, named, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import format_bytes, printable, type_text
 from jaxviz.teach.exercise import Exercise, Form, Mark, Point, Verdict
@@ -133,7 +133,7 @@ class _Case:
         self._find_kept()
         # If a product saves only its factors, a box for something else would be noise.
         self.values = tuple(
-            v for v in self.values if not (v.kind == "slope" and v.primitive in _PRODUCTS) or v in self.kept
+            v for v in self.values if not (v.kind == "slope" and _is_product(v.primitive)) or v in self.kept
         )
 
     def _find_derivatives(self) -> None:
@@ -215,7 +215,7 @@ class _Case:
         # Values that only change a shape are asked about only if they are saved.
         self.values = tuple(
             v for v in self.values
-            if v.equation is None or v in self.kept or not (is_view(v.equation) or is_made_where_read(v.equation))
+            if v.equation is None or v in self.kept or not (is_view(v.equation) or plain(v.equation).is_free)
         )  # fmt: skip
 
     def _match_forward(self) -> None:
@@ -432,7 +432,10 @@ _SIGNS = {
     "le": "<=",
     "eq": "==",
 }
-_PRODUCTS = ("mul", "dot_general", "conv_general_dilated")
+
+
+def _is_product(primitive: str) -> bool:
+    return primitive == "mul" or named(primitive).kind in ("product", "convolution")
 
 
 def _operation(equation: Equation) -> str:

@@ -18,6 +18,7 @@ from jax import lax
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import shared, trace_rule
+from jaxviz.ir.primitives import named
 from jaxviz.ir.syntax import Atom, DropVar, Equation, Operation, Program, Var
 from jaxviz.transforms.driver import Builder, RuleTable, Template, call_of
 
@@ -191,28 +192,21 @@ def _kinds(*avals: Any) -> Program:
 
 # --- watched values ----------------------------------------------------------------------------------------------------
 
-_IN_ALL = frozenset(
-    "add add_any sub mul neg abs reshape transpose broadcast_in_dim squeeze expand_dims copy stop_gradient rev concatenate "
-    "convert_element_type reduce_precision dot_general reduce_sum cumsum cumprod reduce_prod sqrt square log log1p sin cos tan "
-    "sinh cosh asinh acosh cbrt name pvary".split()
-)
-_IN_FIRST = frozenset("div scatter-add scatter_add pad integer_pow".split())
-
 
 def passes_on(operation: Operation) -> tuple[bool, ...]:
     """For each operand, whether a result cannot be finite where the operand is not."""
     n = len(operation.in_avals)
-    name = operation.primitive.name
-    params = operation.params
+    name, params = operation.primitive.name, operation.params
+    does = named(name)
     if len(operation.out_avals) != 1 or not is_watchable(operation.out_avals[0]):
         return (False,) * n
-    if name in _IN_ALL:
+    if does.passes_on == "all" or does.keeps_numbers:
         return tuple([is_watchable(a) for a in operation.in_avals])
     if name == "integer_pow" and params["y"] < 1:
         return (False,)
     if name == "pad" and any(low < 0 or high < 0 for low, high, _ in params["padding_config"]):
         return (False,) * n
-    if name in _IN_FIRST:
+    if does.passes_on == "first":
         return (True, *([False] * (n - 1)))
     return (False,) * n
 

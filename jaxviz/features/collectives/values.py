@@ -11,13 +11,8 @@ from jaxviz.analysis.walk import programs_in, with_holders
 from jaxviz.derivation import Derivation
 from jaxviz.features.compiled_memory.places import Places
 from jaxviz.higher_order import Body, bodies, is_scan, of
+from jaxviz.ir.primitives import keeps_numbers
 from jaxviz.ir.syntax import Atom, Equation, Literal
-
-_SHOWN_AGAIN = (
-    "reshape", "squeeze", "transpose", "convert_element_type", "copy", "pvary", "sharding_constraint", "reshard", "name",
-    "broadcast_in_dim", "expand_dims", "optimization_barrier", "copy_p",
-)  # fmt: skip
-"""Operations whose result is named like their operand."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +79,8 @@ class Values:
         if of(equation).kind in ("call", "devices") and len(inside) == 1:
             return self._name(inside[0].program.outvars[place], seen)
         named = self._naming.name(equation, within, place, ROOM_IN_SENTENCE)
-        if " in " in named and equation.primitive.name in _SHOWN_AGAIN:
+        if (not named or " in " in named) and keeps_numbers(equation):
             return self._name(equation.invars[0], seen) or named
-        if not named and equation.primitive.name in _SHOWN_AGAIN:
-            return self._name(equation.invars[0], seen)
         return named
 
     def cotangent_of(self, equation: Equation) -> Atom | None:
@@ -124,7 +117,7 @@ class Values:
                 if n_before <= given.place < n_before + n_carry:
                     return atom
                 atom = given.holder.invars[given.body.operands[given.place]]
-            elif atom in self._makers and self._makers[atom][0].primitive.name in _SHOWN_AGAIN:
+            elif atom in self._makers and keeps_numbers(self._makers[atom][0]):
                 atom = self._makers[atom][0].invars[0]
         return atom
 
@@ -137,7 +130,7 @@ class Values:
 
     def given(self, atom: Atom) -> Given | None:
         """Which input of a body a value is; None if it is none."""
-        while atom in self._makers and self._makers[atom][0].primitive.name in _SHOWN_AGAIN:
+        while atom in self._makers and keeps_numbers(self._makers[atom][0]):
             atom = self._makers[atom][0].invars[0]
         return self._given.get(atom)
 

@@ -13,6 +13,7 @@ from jaxviz.features.compiled_memory.buffers import Buffer
 from jaxviz.features.compiled_memory.module import Instruction, Module, Shape, Value
 from jaxviz.features.compiled_memory.places import Maker, Makers
 from jaxviz.ir.origin import Location
+from jaxviz.ir.primitives import named
 from jaxviz.report.tables import short_location, type_text
 
 Kind = Literal[
@@ -84,8 +85,6 @@ class Traced:
 _COPIES = ("copy", "copy-start", "copy-done")
 _LAID_OUT = ("transpose", "reshape", "reverse")
 """Instructions with which XLA changes the layout of values without an equation."""
-_MADE_BY_BROADCASTS = ("reshape", "squeeze", "expand_dims", "convert_element_type", "full", "empty", "select_n")
-"""Operations that may compile to only a broadcast."""
 _NOTHING_COMPUTED = (
     "parameter",
     "constant",
@@ -417,7 +416,8 @@ class Attribution:
         maker, primitive = self.module.instructions[value[0]], self.places.found[number].operation
         inner = self._innermost(maker)
         if inner.opcode == "broadcast" and number in self.places.numbers(inner) and "broadcast" not in primitive:
-            return primitive not in _MADE_BY_BROADCASTS
+            does = named(primitive)
+            return not (does.keeps_numbers or does.is_free or primitive == "select_n")
         if not self.places.knows_equations:
             return False
         readers = (u for n, _ in self._shown(value) for u, _ in self.module.users.get(n, ()))

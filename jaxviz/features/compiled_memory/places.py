@@ -14,18 +14,15 @@ from jaxviz.analysis.passes import OpenedStep
 from jaxviz.analysis.walk import Tracer, defined_at, place_of, primal_equation, with_holders
 from jaxviz.derivation import Derivation
 from jaxviz.features.compiled_memory.module import Instruction
-from jaxviz.features.memory.model import is_view
 from jaxviz.features.memory.names import Names
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.higher_order import bodies, of
 from jaxviz.ir.origin import Location
+from jaxviz.ir.primitives import is_view, keeps_numbers
 from jaxviz.ir.syntax import Atom, Equation, Program
 
 Stage = Literal["forward", "backward", "outside"]
 """The pass of an equation; equations of a training step in neither pass, and those of a function without a gradient, are outside."""
-
-_SHOWN_OTHERWISE = ("reduce_precision", "name", "transpose")
-"""Operations whose result is their operand, rounded to its own type, named, or resharded."""
 
 
 class Maker(Protocol):
@@ -257,7 +254,7 @@ class Places:
         """An equation of the forward pass, and earlier ones whose value it only reshapes or rounds to its own type."""
         while True:
             yield equation, within
-            if not (is_view(equation) or equation.primitive.name in _SHOWN_OTHERWISE):
+            if not (is_view(equation) or _is_its_operand(equation)):
                 return
             before = self._maker(equation.invars[0], within)
             if before is None:
@@ -288,3 +285,9 @@ class Places:
         if program not in self._makers:
             self._makers[program] = {v: e for e in program.equations for v in e.outvars}
         return self._makers[program]
+
+
+def _is_its_operand(equation: Equation) -> bool:
+    """Whether the result has the operand's numbers, each once and in its type, rounded, resharded or in another order."""
+    before, after = equation.invars[0].aval, equation.outvars[0].aval
+    return keeps_numbers(equation) and (before.size, before.dtype) == (after.size, after.dtype)

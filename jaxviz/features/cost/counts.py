@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxviz.ir.convert import shared
+from jaxviz.ir.primitives import PLAIN
 from jaxviz.ir.syntax import Operation
 from jaxviz.report.tables import nbytes
 
@@ -263,53 +264,19 @@ def _nothing(op: Operation) -> Cost:
     return Cost()
 
 
-def _each(names: str, count: Count) -> dict[str, Count]:
-    return dict.fromkeys(names.split(), count)
-
-
-COUNTS: Mapping[str, Count] = {
-    **_each(
-        "add add_any sub mul div rem max min neg abs sign floor ceil round is_finite square clamp reduce_precision "
-        "eq ne lt le gt ge eq_to lt_to le_to and or xor not shift_left shift_right_logical shift_right_arithmetic "
-        "population_count clz mulhi real imag complex",
-        _elementwise(1),
-    ),
-    **_each("exp log sin cos tan tanh sqrt rsqrt cbrt expm1 log1p pow atan atan2 erf", _elementwise(0, 1)),
-    **_each(
-        "conj one_minus_square nextafter logistic exp2 log2 asin acos sinh cosh asinh acosh atanh erfc erf_inv lgamma digamma "
-        "bessel_i0e bessel_i1e igamma igammac igamma_grad_a zeta polygamma regularized_incomplete_beta random_gamma_grad",
-        _as_lowered,
-    ),
-    "select_n": _select_n,
-    "integer_pow": _integer_pow,
-    "dot_general": _dot, "conv_general_dilated": _conv,
-    **_each("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor", _reduction(1)),
-    **_each("argmax argmin", _reduction(9)),  # comparing values and positions, checking for NaN, and two selections
-    **_each("cumsum cumprod cummax cummin", _cumulative(1)),
-    "cumlogsumexp": _cumulative(8, 2),
-    **_each("reduce_window_sum reduce_window_max reduce_window_min", _window),
-    "select_and_scatter_add": _select_and_scatter,
-    **_each("slice dynamic_slice", _part_read),
-    "gather": _gather, "dynamic_update_slice": _dynamic_update_slice,
-    "scatter": _scatter(0),
-    **_each("scatter-add scatter-sub scatter-mul scatter-min scatter-max", _scatter(1)),
-    "sort": _sort, "fft": _fft, "cholesky": _cholesky, "triangular_solve": _triangular_solve,
-    **_each(
-        "broadcast_in_dim broadcast_to reshape transpose convert_element_type bitcast_convert_type squeeze expand_dims "
-        "concatenate pad rev split stack unstack tile iota copy device_put empty empty2",
-        moved,
-    ),
-    **_each("random_bits random_split random_fold_in", _random_bits),
-    "threefry2x32": lambda op: moved(op, _THREEFRY * op.out_avals[0].size),
-    "rng_bit_generator": lambda op: moved(op, 0, sum(a.size for a in op.out_avals)),
-    "rng_uniform": _elementwise(0, 1),
-    **_each("psum psum_invariant pmax pmin reduce_scatter unreduced_psum unreduced_reduce_scatter", _collective(1)),
-    **_each("all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast", _collective()),
-    **_each(
-        "name stop_gradient optimization_barrier sharding_constraint layout_constraint axis_index axis_size platform_index "
-        "pvary preduced reduced_vary_cast reduced_vary_cast_p vary_unreduced_cast vary_unreduced_cast_p "
-        "random_seed random_wrap random_unwrap random_clone debug_callback debug_print create_token dce_sink reshard",
-        _nothing,
-    ),
+_BY_KIND: Mapping[str, Count] = {
+    "elementwise": _elementwise(1), "comparison": _elementwise(1), "transcendental": _elementwise(0, 1), "lowered": _as_lowered,
+    "series": _as_lowered, "selection": _select_n, "power": _integer_pow, "product": _dot, "convolution": _conv,
+    "reduction": _reduction(1),
+    "position": _reduction(9),  # comparing values and positions, checking for NaN, and two selections
+    "cumulative": _cumulative(1), "cumulative logsumexp": _cumulative(8, 2), "window": _window,
+    "window gradient": _select_and_scatter, "part": _part_read, "indexing": _gather, "update": _dynamic_update_slice,
+    "scattering": _scatter(0), "scattered arithmetic": _scatter(1), "sorting": _sort, "transform": _fft,
+    "factorization": _cholesky, "solving": _triangular_solve, "movement": moved, "reversal": moved, "transfer": moved,
+    "random bits": _random_bits, "cipher": lambda op: moved(op, _THREEFRY * op.out_avals[0].size),
+    "generator": lambda op: moved(op, 0, sum(a.size for a in op.out_avals)), "all-reduce": _collective(1),
+    "reduce-scatter": _collective(1), "exchange": _collective(), "nothing": _nothing,
 }  # fmt: skip
+
+COUNTS: Mapping[str, Count] = {name: _BY_KIND[does.kind] for name, does in PLAIN.items()}
 """Count functions by primitive. Other primitives are estimated; see `estimate`."""

@@ -16,10 +16,10 @@ from jaxviz.analysis.grouping import alike, pattern
 from jaxviz.analysis.repeats import Alike, candidates
 from jaxviz.analysis.walk import primal_equation
 from jaxviz.features.cost.parts import repeats, run_by
-from jaxviz.features.residuals.findings import LAYS_OUT
 from jaxviz.higher_order import is_choice, is_loop
 from jaxviz.ir import compat
 from jaxviz.ir.origin import definition, owners
+from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Equation, Program
 
 
@@ -303,7 +303,7 @@ def _calls_of(leaves: Sequence[_Leaf], outer: int) -> list[Sequence[Call]]:
 
 def _is_sure(e: Equation) -> bool:
     """Whether JAX never leaves out the operation because its result would be the operand."""
-    return e.primitive.name not in LAYS_OUT and e.primitive.name != "convert_element_type"
+    return plain(e).same in ("", "operand", "bits")
 
 
 def _are_certain(nodes: Iterable[_Node]) -> bool:

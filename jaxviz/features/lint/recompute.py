@@ -16,7 +16,6 @@ from typing import Any
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import find_readers
 from jaxviz.derivation import Derivation
-from jaxviz.features.cost.counts import COUNTS
 from jaxviz.features.remat.regions import Spot
 from jaxviz.higher_order import bodies, is_scan, of, scan_length
 from jaxviz.higher_order.closed_call import CLOSED_CALL
@@ -25,16 +24,10 @@ from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors, call_stack, library_line
+from jaxviz.ir.primitives import OTHER, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.tables import nbytes
 from jaxviz.transforms.inline import originals, with_own_variables
-
-_COSTLY = frozenset(
-    "dot_general conv_general_dilated sort fft cholesky triangular_solve select_and_scatter_add device_put igamma igammac "
-    "igamma_grad_a zeta polygamma regularized_incomplete_beta random_gamma_grad psum psum_invariant pmax pmin reduce_scatter "
-    "unreduced_psum unreduced_reduce_scatter all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast".split()
-)
-"""Operations that are known to be expensive: more than a few steps per element, or communication between devices."""
 
 _CALLS = (JIT, CLOSED_CALL, CUSTOM_JVP)
 
@@ -45,7 +38,8 @@ def is_cheap(equation: Equation) -> bool:
         return False
     if of(equation) in _CALLS:
         return all(map(is_cheap, bodies(equation)[0].program.equations))
-    return equation.primitive.name in COUNTS and equation.primitive.name not in _COSTLY
+    does = plain(equation)
+    return does is not OTHER and not does.is_costly
 
 
 # --- what is saved, and for which equation ----------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from jaxviz.higher_order import Body, bodies, is_loop, is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.origin import Location
+from jaxviz.ir.primitives import is_view, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.report.tables import nbytes, type_text
 
@@ -123,16 +124,12 @@ class Step:
         return sum(self.nbytes)
 
 
-_VIEWS = frozenset(
-    "reshape squeeze expand_dims stop_gradient copy_p optimization_barrier bitcast_convert_type pvary name".split()
-)
-_FREE = frozenset(("broadcast_in_dim", "iota", "transpose"))
-_REDUCES = frozenset("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor".split())
-_ACROSS = frozenset("dot_general conv_general_dilated rev gather cumsum cumprod cummax cummin cumlogsumexp fft".split())
+_ACROSS = ("product", "convolution", "reversal", "indexing", "cumulative", "cumulative logsumexp", "transform")
 """Operations that read other elements too, even where operands and result have one shape."""
 _WRITTEN_INTO = frozenset(("temporary", "cotangent", "residual", "argument"))
 """The kinds of results that may overwrite it after its last use; an argument may only be overwritten if it is donated."""
-_WRITES_INTO = frozenset(("transpose", "dynamic_update_slice", "scatter", "scatter-add", "scatter_mul", "select_n"))
+_WRITES_INTO = ("update", "scattering", "scattered arithmetic")
+"""Operations that change a part of an operand."""
 
 
 class Model:
@@ -266,7 +263,7 @@ class Model:
         buffer = Buffer(known[0] // parts, kind, born, born, equation, within, known[1], name)
         if equation is not None:
             buffer.var = atom
-            buffer.is_free = is_made_where_read(equation)
+            buffer.is_free = plain(equation).is_free
         self.buffers.append(buffer)
         return buffer
 
@@ -494,26 +491,16 @@ class Model:
         return pattern(b.name), repetition(b.equation, b.within, place_of(b.equation, b.var))
 
 
-def is_view(e: Equation) -> bool:
-    """Whether the result is a view of the operand's memory in another shape."""
-    return e.primitive.name in _VIEWS and len(e.outvars) == 1 and sum(isinstance(a, Var) for a in e.invars) == 1
-
-
-def is_made_where_read(e: Equation) -> bool:
-    """Whether the result takes no memory: XLA computes a broadcast where it is read, and reads a transposed value as it was."""
-    return e.primitive.name in _FREE
-
-
 def may_write_into_an_operand(e: Equation) -> bool:
     """Whether the result may reuse the memory of an operand with its size that is last read there."""
     if len(e.outvars) != 1 or e.programs:
         return False
-    return is_elementwise(e) or e.primitive.name in _WRITES_INTO
+    return is_elementwise(e) or e.primitive.name == "transpose" or plain(e).kind in _WRITES_INTO
 
 
 def is_elementwise(e: Equation) -> bool:
     """Whether each element of the result needs one of each operand: they have its shape, or are numbers."""
-    if e.primitive.name in _ACROSS:
+    if plain(e).kind in _ACROSS:
         return False
     shape = getattr(e.outvars[0].aval, "shape", None)
     return all(getattr(a.aval, "shape", None) in (shape, ()) for a in e.invars)
@@ -523,7 +510,7 @@ def is_fused(e: Equation) -> bool:
     """Whether XLA reads its operands element by element, and so can compute them there."""
     if len(e.outvars) != 1 or e.programs:
         return False
-    return is_view(e) or is_elementwise(e) or e.primitive.name in _REDUCES
+    return is_view(e) or is_elementwise(e) or plain(e).kind == "reduction"
 
 
 def _comes_late(e: Equation) -> bool:

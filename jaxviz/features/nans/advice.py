@@ -52,6 +52,11 @@ class Domain:
     steep: str = ""
     points: tuple[int, ...] | None = None
 
+    @property
+    def has_poles(self) -> bool:
+        """Whether it is infinite at 0 and at the negative integers."""
+        return self.inside == _NO_POLE
+
     def repaired(self, call: str, dtype: Any) -> str:
         """The code that calls it only inside; '' if there is none for the type.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxviz.features.nans.advice import ALIASES, CALLS, DOMAINS, REMEDIES, Domain, chosen, large
 from jaxviz.ir import compat
+from jaxviz.ir.primitives import PLAIN, named
 from jaxviz.report.tables import type_text
 
 
@@ -169,9 +170,8 @@ class Case:
         """Whether the user has written a call of this operation, so that something else can be written in its place."""
         if not self.written:
             return self.is_certain and of in (self.operation, ALIASES.get(self.operation))
-        powers = ("pow", "integer_pow", "square")
         called = ALIASES.get(self.written, self.written)
-        return self.is_certain and (called == of or (called in powers and of in powers))
+        return self.is_certain and (called == of or (called in _POWERS and of in _POWERS))
 
     @property
     def function(self) -> str:
@@ -258,13 +258,10 @@ def _of_derivative(case: Case) -> Cause | None:
     if known == "pow" and case.primitive in ("pow", "log") and case.reads(0, is_negative):
         known = "pow in p" if case.primitive == "log" else "pow of negative"
     domain = DOMAINS[known]
-    is_inside = not case.reads_any(is_pole if known in _WITH_POLES else is_zero)
+    is_inside = not case.reads_any(is_pole if domain.has_poles else is_zero)
     if domain.steep and is_inside and not any(o.n_nan for o in case.outputs):
         return _of_steep_slope(case, of, domain)
     return _of_domain(case, of, domain, id, domain.edge)
-
-
-_WITH_POLES = ("lgamma", "digamma", "polygamma")
 
 
 def _of_steep_slope(case: Case, of: str, domain: Domain) -> Cause:
@@ -361,7 +358,7 @@ def _of_primitive(case: Case) -> Cause | None:
             f"{_NAMES[name]} is not finite at -1 and 1, and beyond; rounding can bring its argument there",
         )
     last = len(case.inputs) - 1
-    if name in _WITH_POLES and reads(last, is_pole):
+    if domain.has_poles and reads(last, is_pole):
         return met("outside-of-domain", domain.outside)
     if name in ("igamma", "regularized_incomplete_beta"):
         if any(reads(k, lambda v: v <= 0) for k in range(last)):
@@ -370,8 +367,7 @@ def _of_primitive(case: Case) -> Cause | None:
     return None
 
 
-_SUMS = ("dot_general", "reduce_sum", "conv_general_dilated", "cumsum", "psum", "psum_invariant")
-_EXPONENTIALS = ("exp", "exp2", "expm1", "sinh", "cosh")
+_EXPONENTIALS = frozenset(name for name, does in PLAIN.items() if does.grows == "exponential")
 
 SINGLE = frozenset((*DOMAINS, *_EXPONENTIALS)) - {"div", "pow", "integer_pow"}
 """Functions that are a single operation: any other one in a call of these belongs to the derivative."""
@@ -379,13 +375,14 @@ SINGLE = frozenset((*DOMAINS, *_EXPONENTIALS)) - {"div", "pow", "integer_pow"}
 
 def _of_overflow(case: Case) -> Cause | None:
     """An infinity computed from finite numbers by overflow; or the NaN that infinities of both signs add up to."""
-    is_bad = any(o.n_inf or (case.primitive in _SUMS and o.n_nan) for o in case.outputs)
+    grows = named(case.primitive).grows
+    is_bad = any(o.n_inf or (grows == "sum" and o.n_nan) for o in case.outputs)
     if not all(x.is_finite for x in case.inputs) or not is_bad:
         return None
     limit = float(jnp.finfo(case.dtype).max)
     kind = jnp.dtype(case.dtype).name
     narrow = jnp.dtype(case.dtype).itemsize <= 2
-    if case.primitive in _EXPONENTIALS:
+    if grows == "exponential":
         return _of_exponential(case, case.of if case.of in _EXPONENTIALS else case.primitive, limit)
     if case.primitive == "convert_element_type":
         text = f"The number is larger than {kind} holds ({limit:.3g})"
@@ -401,7 +398,7 @@ def _of_overflow(case: Case) -> Cause | None:
         "reduce_sum": "The sum", "psum": "The sum over devices", "psum_invariant": "The sum over devices",
         "dot_general": "The product of matrices", "cumsum": "The running sum",
     }.get(case.primitive, "The result")  # fmt: skip
-    if case.primitive not in _GROWING:
+    if not grows:
         return None
     text = f"{what} is larger than {kind} holds ({limit:.3g})."
     if narrow and kind != "bfloat16":
@@ -454,11 +451,6 @@ def _divides(case: Case) -> bool:
 
 _POWERS = {"pow": "{x} ** p", "integer_pow": "{x} ** p", "square": "jnp.square({x})"}
 
-_GROWING = frozenset(
-    "mul add add_any sub reduce_sum psum psum_invariant dot_general integer_pow square div pow cumsum cumprod reduce_prod "
-    "conv_general_dilated scatter-add neg".split()
-)
-
 
 def _of_infinities(case: Case) -> Cause | None:
     """A NaN computed from infinities."""
@@ -467,7 +459,7 @@ def _of_infinities(case: Case) -> Cause | None:
     finite = partial(advised, advice="a finite number for infinity", large=large(case.dtype))
     if case.primitive in ("mul", "dot_general") and any(x.n_zero for x in case.inputs):
         return finite("zero-times-infinity", "Zero times infinity is NaN.")
-    if case.primitive in ("sub", "add", "add_any", "reduce_sum", "dot_general", "psum", "psum_invariant"):
+    if named(case.primitive).grows == "sum":
         return finite("infinity-minus-infinity", "Infinity minus infinity is NaN.")
     if case.primitive == "div":
         return finite("infinity-by-infinity", "Infinity divided by infinity is NaN.")

@@ -20,6 +20,7 @@ from jaxviz.features.nans.search import Birth, Level, Search, Steps, made_by
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, locate
+from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.report.tables import short_location, type_text
 from jaxviz.transforms.flags import INFINITE, NAN, decides
@@ -310,9 +311,6 @@ def harmless_in(search: Search, bad: Sequence[int]) -> tuple[Passed, ...]:
     return tuple(found.values())
 
 
-_FALSE_FOR_NAN = ("lt", "le", "gt", "ge", "eq")
-
-
 def _decided(search: Search, birth: Birth) -> str:
     """What the last value of a chain decides, if everything that reads it compares it."""
     level, value = birth.chain[-1]
@@ -323,7 +321,7 @@ def _decided(search: Search, birth: Birth) -> str:
     name, line = e.primitive.name, _line_of(level, e)
     what = f"`{name}` reads it" + (f" at {short_location(line)}" if line is not None else "")
     is_nan = search.first(level, value, NAN) is not None
-    if is_nan and name in _FALSE_FOR_NAN:
+    if is_nan and plain(e).kind == "comparison" and name != "ne":
         what += " and gives False, as any comparison with NaN does"
     if not level.is_condition:
         return what

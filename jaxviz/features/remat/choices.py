@@ -16,7 +16,6 @@ import numpy as np
 
 from jaxviz.derivation import derive
 from jaxviz.features.cost.parts import flops_of
-from jaxviz.features.memory.model import is_view
 from jaxviz.features.memory.timeline import peak_of
 from jaxviz.features.remat.candidates import can_be_saved
 from jaxviz.features.remat.checkpointing import checkpointed
@@ -25,6 +24,7 @@ from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.regions import Region, Spot, bound_in
 from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.remat.solver import Problem
+from jaxviz.ir.primitives import is_view
 from jaxviz.ir.syntax import Atom, Program, Var
 from jaxviz.report.tables import repeated, type_text
 

@@ -36,7 +36,7 @@ from jaxviz.higher_order.checkpoint import CHECKPOINT
 from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.scan import SCAN
 from jaxviz.higher_order.shard_map import SHARD_MAP
-from jaxviz.ir import compat
+from jaxviz.ir import compat, primitives
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import with_programs
 from jaxviz.ir.origin import Location, ancestors
@@ -529,7 +529,7 @@ def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
 
 def exchanges(equation: Equation) -> bool:
     """Whether an equation, or one nested in it, is a collective."""
-    here = bool(compat.axis_names(equation.params)) and compat.exchanges(equation.primitive)
+    here = bool(compat.axis_names(equation.params)) and primitives.exchanges(equation.primitive)
     return here or any(exchanges(e) for _, program in equation.programs for e in program.equations)
 
 

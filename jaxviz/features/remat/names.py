@@ -20,17 +20,8 @@ from jaxviz.ir import compat
 from jaxviz.ir.expressions import assigned_at, called_by, expression_at
 from jaxviz.ir.origin import Location, location_at
 from jaxviz.ir.own_code import owner
+from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Equation, Program, Var
-
-_WORDS = {
-    "dot_general": "product",
-    "conv_general_dilated": "convolution",
-    "convert_element_type": "converted",
-    "broadcast_in_dim": "broadcast",
-    "integer_pow": "power",
-    "select_n": "selected",
-}
-"""What people call the result of a primitive, if not by its name."""
 
 _AROUND = ("vmap", "jit", "checkpoint", "remat", "partial")
 """Functions that return another one, and whose own name says nothing about the value."""
@@ -92,8 +83,11 @@ def word(maker: Equation, at: Location | None) -> str:
       at: the expression whose value it is; None if there is none.
     """
     assigned = assigned_at(at)
-    name = str(maker.primitive.name)
-    return assigned if assigned.isidentifier() else _called(expression_at(at)) or _WORDS.get(name, name)
+    return (
+        assigned
+        if assigned.isidentifier()
+        else _called(expression_at(at)) or plain(maker).word or str(maker.primitive.name)
+    )
 
 
 def _called(expression: str) -> str:

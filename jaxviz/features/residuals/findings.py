@@ -17,6 +17,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.higher_order import Body, bodies, is_call, is_scan, of, scan_length
 from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.shard_map import only_passes_a_scalar
+from jaxviz.ir.primitives import keeps_numbers
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.tables import format_bytes, nbytes, short_location, type_text
 from jaxviz.transforms.inline import inlined, numbers_in_place
@@ -63,9 +64,6 @@ def largest_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 # --- values saved twice -----------------------------------------------------------------------------------------------
-
-LAYS_OUT = frozenset("reshape transpose broadcast_in_dim squeeze expand_dims copy copy_p reduce_precision".split())
-"""Operations whose result has the same numbers as their operand, in another shape, order or multiplicity, or rounded."""
 
 
 def find_duplicates(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
@@ -163,9 +161,8 @@ def _body(equation: Equation) -> Body:
 
 
 def _keeps_numbers(equation: Equation) -> bool:
-    name = equation.primitive.name
-    if name != "convert_element_type":
-        return name in LAYS_OUT
+    if equation.primitive.name != "convert_element_type":
+        return keeps_numbers(equation)
     old, new = (jnp.dtype(a.dtype) for a in (equation.invars[0].aval, equation.outvars[0].aval))
     # Converting float to integer loses the fraction, and complex to real half of the value.
     if all(jnp.issubdtype(t, jnp.floating) for t in (old, new)):

@@ -32,12 +32,6 @@ def axis_names(params: Mapping[str, Any]) -> set[Any]:
     return {a for a in names if a is not None and not isinstance(a, (int, np.integer))}
 
 
-def exchanges(primitive: Any) -> bool:
-    """Whether an operation that names an axis makes devices along it exchange values; otherwise it only reads the axis or changes types."""
-    name: str = primitive.name
-    return name not in ("axis_index", "pvary", "preduced") and "_cast" not in name
-
-
 def psum(x: Any, axes: tuple[Any, ...]) -> Any:
     return jax.lax.psum(x, axes)
 

@@ -1,0 +1,127 @@
+"""What each primitive does that holds no programs, in one table; `jaxviz/higher_order` describes those that hold some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jaxviz.ir.syntax import Equation, Var
+
+_COLLECTIVE = frozenset(("all-reduce", "reduce-scatter", "exchange"))
+_COSTLY = _COLLECTIVE | {"series", "product", "convolution", "window gradient", "sorting", "transform", "factorization",
+    "solving", "transfer"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What a primitive without programs does.
+
+    Args:
+      kind: the kind of its work, by which `features/cost/counts.py` counts it; '' if unknown.
+      same: what its result shares with the first operand. 'operand': it is the operand, for XLA; 'view': its numbers in another shape;
+        'bits': its memory, read as other numbers; 'layout': its numbers in another order, multiplicity or sharding; 'rounded': its
+        numbers in another type or precision.
+      is_free: whether XLA computes it where it is read, without memory for it.
+      passes_on: the operands that make the result non-finite if they are.
+      grows: how a result of finite operands becomes infinite; a sum of such results may also be NaN.
+      word: what people call its result, if not by its name.
+    """
+
+    kind: str = ""
+    same: Literal["", "operand", "view", "bits", "layout", "rounded"] = ""
+    is_free: bool = False
+    passes_on: Literal["", "first", "all"] = ""
+    grows: Literal["", "sum", "product", "exponential"] = ""
+    word: str = ""
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether it takes more than a few steps per element, or communicates between devices."""
+        return self.kind in _COSTLY
+
+    @property
+    def keeps_numbers(self) -> bool:
+        """Whether its result has the numbers of its first operand, as far as its type can represent them."""
+        return self.same not in ("", "bits")
+
+
+ROWS = (
+    ("add add_any sub", Plain("elementwise", passes_on="all", grows="sum")),
+    ("mul square", Plain("elementwise", passes_on="all", grows="product")),
+    ("div", Plain("elementwise", passes_on="first", grows="product")),
+    ("neg abs", Plain("elementwise", passes_on="all")), ("reduce_precision", Plain("elementwise", same="rounded")),
+    ("rem max min sign floor ceil round is_finite clamp eq_to lt_to le_to and or xor not shift_left shift_right_logical "
+     "shift_right_arithmetic population_count clz mulhi real imag complex", Plain("elementwise")),
+    ("eq ne lt le gt ge", Plain("comparison")),
+    ("exp expm1", Plain("transcendental", grows="exponential")), ("pow", Plain("transcendental", grows="product")),
+    ("log log1p sin cos tan sqrt cbrt", Plain("transcendental", passes_on="all")),
+    ("tanh rsqrt atan atan2 erf rng_uniform", Plain("transcendental")),
+    ("sinh cosh", Plain("lowered", passes_on="all", grows="exponential")), ("exp2", Plain("lowered", grows="exponential")),
+    ("conj log2 asinh acosh", Plain("lowered", passes_on="all")),
+    ("one_minus_square nextafter logistic asin acos atanh erfc erf_inv lgamma digamma bessel_i0e bessel_i1e", Plain("lowered")),
+    ("igamma igammac igamma_grad_a zeta polygamma regularized_incomplete_beta", Plain("series")),
+    ("select_n", Plain("selection", word="selected")),
+    ("integer_pow", Plain("power", passes_on="first", grows="product", word="power")),
+    ("dot_general", Plain("product", passes_on="all", grows="sum", word="product")),
+    ("conv_general_dilated", Plain("convolution", grows="sum", word="convolution")),
+    ("reduce_sum", Plain("reduction", passes_on="all", grows="sum")),
+    ("reduce_prod", Plain("reduction", passes_on="all", grows="product")),
+    ("reduce_max reduce_min reduce_and reduce_or reduce_xor", Plain("reduction")), ("argmax argmin", Plain("position")),
+    ("cumsum", Plain("cumulative", passes_on="all", grows="sum")),
+    ("cumprod", Plain("cumulative", passes_on="all", grows="product")),
+    ("cummax cummin", Plain("cumulative")), ("cumlogsumexp", Plain("cumulative logsumexp")),
+    ("reduce_window_sum", Plain("window", grows="sum")), ("reduce_window_max reduce_window_min", Plain("window")),
+    ("select_and_scatter_add", Plain("window gradient")), ("slice dynamic_slice", Plain("part")), ("gather", Plain("indexing")),
+    ("dynamic_update_slice", Plain("update")), ("scatter", Plain("scattering")),
+    ("scatter-add scatter-sub", Plain("scattered arithmetic", passes_on="first", grows="sum")),
+    ("scatter-mul", Plain("scattered arithmetic", passes_on="first", grows="product")),
+    ("scatter-min scatter-max", Plain("scattered arithmetic")), ("sort", Plain("sorting")), ("fft", Plain("transform")),
+    ("cholesky", Plain("factorization")), ("triangular_solve", Plain("solving")),
+    ("reshape squeeze", Plain("movement", "view")), ("bitcast_convert_type", Plain("movement", "bits")),
+    ("transpose", Plain("movement", "layout", is_free=True)), ("iota empty", Plain("movement", is_free=True)),
+    ("broadcast_in_dim", Plain("movement", "layout", is_free=True, word="broadcast")),
+    ("convert_element_type", Plain("movement", "rounded", word="converted")), ("rev", Plain("reversal", passes_on="all")),
+    ("concatenate", Plain("movement", passes_on="all")), ("pad", Plain("movement", passes_on="first")),
+    ("broadcast_to split stack unstack tile empty2", Plain("movement")), ("device_put", Plain("transfer")),
+    ("random_bits random_split random_fold_in", Plain("random bits")), ("threefry2x32", Plain("cipher")),
+    ("rng_bit_generator", Plain("generator")),
+    ("psum psum_invariant unreduced_psum", Plain("all-reduce", grows="sum")),
+    ("pmax pmin unreduced_pmax unreduced_pmin", Plain("all-reduce")),
+    ("reduce_scatter unreduced_reduce_scatter", Plain("reduce-scatter", grows="sum")),
+    ("all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast pbroadcast_dynamic", Plain("exchange")),
+    ("copy name stop_gradient optimization_barrier pvary preduced reduced_vary_cast reduced_vary_cast_p vary_unreduced_cast "
+     "vary_unreduced_cast_p random_wrap random_unwrap random_clone", Plain("nothing", "operand")),
+    ("sharding_constraint layout_constraint reshard", Plain("nothing", "layout")),
+    ("axis_index platform_index random_seed debug_callback debug_print create_token dce_sink", Plain("nothing")),
+)  # fmt: skip
+"""Primitives with the same properties, by their names."""
+PLAIN: Mapping[str, Plain] = {name: does for names, does in ROWS for name in names.split()}
+OTHER = Plain()
+"""What is known of a primitive that is not in the table."""
+
+
+def named(primitive: str) -> Plain:
+    """What the primitive of a name does."""
+    return PLAIN.get(primitive, OTHER)
+
+
+def plain(equation: Equation) -> Plain:
+    """What an equation's primitive does."""
+    return named(equation.primitive.name)
+
+
+def is_view(equation: Equation) -> bool:
+    """Whether the result is a view of the operand's memory in another shape."""
+    is_single = len(equation.outvars) == 1 and sum(isinstance(a, Var) for a in equation.invars) == 1
+    return is_single and plain(equation).same in ("operand", "view", "bits")
+
+
+def keeps_numbers(equation: Equation) -> bool:
+    """Whether the only result has the numbers of the first operand, as far as its type can represent them."""
+    return len(equation.outvars) == 1 and plain(equation).keeps_numbers
+
+
+def exchanges(primitive: Any) -> bool:
+    """Whether an operation that names an axis makes devices along it exchange values; otherwise it only reads the axis or changes types."""
+    return named(primitive.name).kind in (*_COLLECTIVE, "")
