@@ -9,8 +9,9 @@ from typing import Any, Literal
 from jaxviz.ir.syntax import Equation, Var
 
 _COLLECTIVE = frozenset(("all-reduce", "reduce-scatter", "exchange"))
-_COSTLY = _COLLECTIVE | {"series", "product", "convolution", "window gradient", "sorting", "transform", "factorization",
+COSTLY = _COLLECTIVE | {"series", "product", "convolution", "window gradient", "sorting", "transform", "factorization",
     "solving", "transfer"}  # fmt: skip
+"""Kinds of work that take more than a few steps per element, or communicate between devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,6 @@ class Plain:
     passes_on: Literal["", "first", "all"] = ""
     grows: Literal["", "sum", "product", "exponential"] = ""
     word: str = ""
-
-    @property
-    def is_costly(self) -> bool:
-        """Whether it takes more than a few steps per element, or communicates between devices."""
-        return self.kind in _COSTLY
 
     @property
     def keeps_numbers(self) -> bool:
@@ -98,30 +94,24 @@ ROWS = (
 """Primitives with the same properties, by their names."""
 PLAIN: Mapping[str, Plain] = {name: does for names, does in ROWS for name in names.split()}
 OTHER = Plain()
-"""What is known of a primitive that is not in the table."""
 
 
-def named(primitive: str) -> Plain:
+def plain(primitive: str) -> Plain:
     """What the primitive of a name does."""
     return PLAIN.get(primitive, OTHER)
 
 
-def plain(equation: Equation) -> Plain:
-    """What an equation's primitive does."""
-    return named(equation.primitive.name)
-
-
 def is_view(equation: Equation) -> bool:
     """Whether the result is a view of the operand's memory in another shape."""
-    is_single = len(equation.outvars) == 1 and sum(isinstance(a, Var) for a in equation.invars) == 1
-    return is_single and plain(equation).same in ("operand", "view", "bits")
+    shares = plain(equation.primitive.name).same in ("operand", "view", "bits")
+    return shares and len(equation.outvars) == 1 and sum(isinstance(a, Var) for a in equation.invars) == 1
 
 
 def keeps_numbers(equation: Equation) -> bool:
     """Whether the only result has the numbers of the first operand, as far as its type can represent them."""
-    return len(equation.outvars) == 1 and plain(equation).keeps_numbers
+    return len(equation.outvars) == 1 and plain(equation.primitive.name).keeps_numbers
 
 
 def exchanges(primitive: Any) -> bool:
     """Whether an operation that names an axis makes devices along it exchange values; otherwise it only reads the axis or changes types."""
-    return named(primitive.name).kind in (*_COLLECTIVE, "")
+    return plain(primitive.name).kind in (*_COLLECTIVE, "")

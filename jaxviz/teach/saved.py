@@ -19,7 +19,7 @@ from jaxviz.higher_order import bodies, of
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import variable_names
-from jaxviz.ir.primitives import is_view, named, plain
+from jaxviz.ir.primitives import is_view, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import format_bytes, printable, type_text
 from jaxviz.teach.exercise import Exercise, Form, Mark, Point, Verdict
@@ -132,9 +132,9 @@ class _Case:
         self.values = tuple(self._values())
         self._find_kept()
         # If a product saves only its factors, a box for something else would be noise.
-        self.values = tuple(
-            v for v in self.values if not (v.kind == "slope" and _is_product(v.primitive)) or v in self.kept
-        )
+        products = ("product", "convolution")
+        is_product = lambda v: v.primitive == "mul" or plain(v.primitive).kind in products
+        self.values = tuple(v for v in self.values if v in self.kept or v.kind != "slope" or not is_product(v))
 
     def _find_derivatives(self) -> None:
         """For each equation of the function, the residuals that its derivative reads."""
@@ -215,7 +215,7 @@ class _Case:
         # Values that only change a shape are asked about only if they are saved.
         self.values = tuple(
             v for v in self.values
-            if v.equation is None or v in self.kept or not (is_view(v.equation) or plain(v.equation).is_free)
+            if v.equation is None or v in self.kept or not (is_view(v.equation) or plain(v.equation.primitive.name).is_free)
         )  # fmt: skip
 
     def _match_forward(self) -> None:
@@ -432,10 +432,6 @@ _SIGNS = {
     "le": "<=",
     "eq": "==",
 }
-
-
-def _is_product(primitive: str) -> bool:
-    return primitive == "mul" or named(primitive).kind in ("product", "convolution")
 
 
 def _operation(equation: Equation) -> str:

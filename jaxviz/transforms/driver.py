@@ -284,34 +284,24 @@ class RuleTable(SharedTable[R]):
         self.generation = object()
 
 
-OWN_RULES = frozenset("xla_pmap pmap".split())
-"""Primitives that map over devices, which JAX's rules only handle on its own tracers."""
-
-
-def needs_own_rule(operation: Operation) -> bool:
-    """Whether JAX's rules for an operation only work on its tracers, and jaxviz has none yet, as for one on a mutable reference."""
-    return operation.primitive.name in OWN_RULES or compat.touches_ref(operation)
-
-
-def not_yet(operation: Operation) -> str:
-    """What to do about an operation that needs a rule of ours."""
-    if compat.touches_ref(operation):
-        return (
-            "jaxviz does not differentiate or map what passes through a mutable reference yet: return the value, and carry it in loops, "
-            "instead of writing it to a reference, or use jax's own transforms."
-        )
-    return "jaxviz does not derive through it yet; jax's own transforms do."
-
-
 def no_rule(operation: Operation, what: str, advice: str) -> NoRuleError:
     """The error for an operation that a transform cannot take, in JAX's words; `located` adds the user's line."""
     return NoRuleError(f"{what} '{operation.primitive.name}' not implemented. {advice}")
 
 
+def refuse_reference(operation: Operation, what: str) -> None:
+    """Raises the error for an operation on a mutable reference: JAX's rules for it only work on its tracers, and jaxviz has none yet."""
+    if compat.touches_ref(operation):
+        advice = (
+            "jaxviz does not differentiate or map what passes through a mutable reference yet: return the value, and carry it in loops, "
+            "instead of writing it to a reference, or use jax's own transforms."
+        )
+        raise no_rule(operation, what, advice)
+
+
 def check_differentiable(operation: Operation) -> None:
     """Raises the error for an operation that has no derivative rule, or that waits for one of ours."""
-    if needs_own_rule(operation):
-        raise no_rule(operation, "Differentiation rule for", not_yet(operation))
+    refuse_reference(operation, "Differentiation rule for")
     if not compat.has_linearize_rule(operation.primitive):
         raise no_rule(operation, "Differentiation rule for", "Define one with jax.interpreters.ad.primitive_jvps.")
 

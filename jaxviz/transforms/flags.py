@@ -18,7 +18,7 @@ from jax import lax
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import shared, trace_rule
-from jaxviz.ir.primitives import named
+from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Atom, DropVar, Equation, Operation, Program, Var
 from jaxviz.transforms.driver import Builder, RuleTable, Template, call_of
 
@@ -195,20 +195,15 @@ def _kinds(*avals: Any) -> Program:
 
 def passes_on(operation: Operation) -> tuple[bool, ...]:
     """For each operand, whether a result cannot be finite where the operand is not."""
-    n = len(operation.in_avals)
-    name, params = operation.primitive.name, operation.params
-    does = named(name)
+    name, params, n = operation.primitive.name, operation.params, len(operation.in_avals)
+    does = plain(name)
     if len(operation.out_avals) != 1 or not is_watchable(operation.out_avals[0]):
         return (False,) * n
     if does.passes_on == "all" or does.keeps_numbers:
         return tuple([is_watchable(a) for a in operation.in_avals])
-    if name == "integer_pow" and params["y"] < 1:
-        return (False,)
-    if name == "pad" and any(low < 0 or high < 0 for low, high, _ in params["padding_config"]):
-        return (False,) * n
-    if does.passes_on == "first":
-        return (True, *([False] * (n - 1)))
-    return (False,) * n
+    is_flat = name == "integer_pow" and params["y"] < 1
+    is_cut = name == "pad" and any(low < 0 or high < 0 for low, high, _ in params["padding_config"])
+    return (does.passes_on == "first" and not (is_flat or is_cut), *([False] * (n - 1)))[:n]
 
 
 def is_watchable(aval: Any) -> bool:

@@ -32,9 +32,8 @@ from jaxviz.transforms.driver import (
     RuleTable,
     Template,
     located,
-    needs_own_rule,
     no_rule,
-    not_yet,
+    refuse_reference,
     scopes_alone,
     select,
 )
@@ -76,8 +75,7 @@ def _default_rule(
     operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, values: Sequence[Any] | None = None
 ) -> TransposeRule:
     primitive = operation.primitive
-    if needs_own_rule(operation):
-        raise no_rule(operation, "Transpose rule (for reverse-mode differentiation) for", not_yet(operation))
+    refuse_reference(operation, "Transpose rule (for reverse-mode differentiation) for")
     if not compat.has_transpose_rule(primitive):
         types = ", ".join(
             a.str_short(short_dtypes=True) for a, lin in zip(operation.in_avals, linear, strict=True) if lin

@@ -15,7 +15,7 @@ from jaxviz.transforms.jvp import jvp_rules
 _FOREIGN = frozenset(("ffi_call", "tpu_custom_call"))
 """Primitives that call code not written in JAX, and contain only its name or its text."""
 
-_OF_ELEMENTS = frozenset("reduce reduce_window reduce_window_no_identity select_and_scatter".split())
+_OF_ELEMENTS = frozenset(("reduce", "reduce_window", "select_and_scatter"))
 """Primitives that apply a function to each element as part of the operation; so do those whose name begins with `scatter`."""
 
 

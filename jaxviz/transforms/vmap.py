@@ -18,9 +18,8 @@ from jaxviz.transforms.driver import (
     RuleTable,
     Template,
     located,
-    needs_own_rule,
     no_rule,
-    not_yet,
+    refuse_reference,
     written_out,
 )
 
@@ -78,8 +77,7 @@ class Vmapped:
 
 def _default_rule(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
     primitive = operation.primitive
-    if needs_own_rule(operation):
-        raise no_rule(operation, "Batching rule for", not_yet(operation))
+    refuse_reference(operation, "Batching rule for")
     if not compat.has_batching_rule(primitive):
         raise no_rule(
             operation, "Batching rule for", "jaxviz takes it from jax.interpreters.batching.primitive_batchers."

@@ -1174,9 +1174,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a transposed value has memory of its own",
-        "jaxviz/features/memory/model.py",
-        '_FREE = frozenset(("broadcast_in_dim", "iota", "transpose"))',
-        '_FREE = frozenset(("broadcast_in_dim", "iota"))',
+        "jaxviz/ir/primitives.py",
+        '("transpose", Plain("movement", "layout", is_free=True))',
+        '("transpose", Plain("movement", "layout"))',
         "tests/features/memory",
     ),
     Fault(

@@ -11,8 +11,7 @@ from jaxviz.features.collectives.exchanges import Exchange
 from jaxviz.features.collectives.values import Values
 from jaxviz.features.collectives.words import in_words
 from jaxviz.features.compiled_memory.places import Place, Places
-from jaxviz.ir import compat
-from jaxviz.ir.primitives import exchanges
+from jaxviz.ir import compat, primitives
 from jaxviz.ir.syntax import Atom, Equation
 from jaxviz.report.tables import together
 
@@ -280,7 +279,7 @@ class Causes:
 
 def is_collective(equation: Equation) -> bool:
     """Whether devices exchange values in an equation of the program itself."""
-    return exchanges(equation.primitive) and bool(compat.axis_names(equation.operation.params))
+    return primitives.exchanges(equation.primitive) and bool(compat.axis_names(equation.operation.params))
 
 
 def call_of(equation: Equation) -> str:

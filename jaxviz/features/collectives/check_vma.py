@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxviz.ir import compat
-from jaxviz.ir.primitives import exchanges, plain
+from jaxviz.ir import compat, primitives
 from jaxviz.ir.syntax import Atom, Equation, Program
 
 Differing = Mapping[Atom, frozenset[Any]]
@@ -50,8 +49,8 @@ def _differing(body: Program, in_specs: Iterable[Any], surely: bool) -> Differin
         axes = frozenset[Any]().union(*(found.get(a, ()) for a in e.invars))
         if _exchanges_inside(e):
             axes = frozenset() if surely else every
-        elif exchanges(e.primitive) and _along(e):
-            same = surely or plain(e).kind == "all-reduce"
+        elif primitives.exchanges(e.primitive) and _along(e):
+            same = surely or primitives.plain(e.primitive.name).kind == "all-reduce"
             axes = axes - _along(e) if same else axes | _along(e)
         else:
             axes |= _along(e)

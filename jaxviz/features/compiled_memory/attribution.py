@@ -13,7 +13,7 @@ from jaxviz.features.compiled_memory.buffers import Buffer
 from jaxviz.features.compiled_memory.module import Instruction, Module, Shape, Value
 from jaxviz.features.compiled_memory.places import Maker, Makers
 from jaxviz.ir.origin import Location
-from jaxviz.ir.primitives import named
+from jaxviz.ir.primitives import plain
 from jaxviz.report.tables import short_location, type_text
 
 Kind = Literal[
@@ -416,17 +416,17 @@ class Attribution:
         maker, primitive = self.module.instructions[value[0]], self.places.found[number].operation
         inner = self._innermost(maker)
         if inner.opcode == "broadcast" and number in self.places.numbers(inner) and "broadcast" not in primitive:
-            does = named(primitive)
+            does = plain(primitive)
             return not (does.keeps_numbers or does.is_free or primitive == "select_n")
         if not self.places.knows_equations:
             return False
         readers = (u for n, _ in self._shown(value) for u, _ in self.module.users.get(n, ()))
-        plain = (
+        users = (
             u
             for u in readers
             if u.opcode not in (*_COPIES, "bitcast", "tuple", "get-tuple-element", "while", "call", "conditional")
         )
-        return maker.opcode not in ("while", "parameter") and any(number in self.places.numbers(u) for u in plain)
+        return maker.opcode not in ("while", "parameter") and any(number in self.places.numbers(u) for u in users)
 
     def _as_copied(self, described: Described, traced: Traced) -> Described:
         """A value that is copied: XLA's own, except for a residual of which the backward pass reads only the copy."""

@@ -24,6 +24,8 @@ from jaxviz.ir.syntax import Atom, Equation, Program
 Stage = Literal["forward", "backward", "outside"]
 """The pass of an equation; equations of a training step in neither pass, and those of a function without a gradient, are outside."""
 
+_size = lambda a: (a.aval.size, a.aval.dtype)
+
 
 class Maker(Protocol):
     """What an instruction comes from, such as an equation."""
@@ -251,10 +253,11 @@ class Places:
     def _same_value(
         self, equation: Equation, within: tuple[Equation, ...]
     ) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
-        """An equation of the forward pass, and earlier ones whose value it only reshapes or rounds to its own type."""
+        """An equation of the forward pass, and earlier ones whose value it only reshapes, reorders or rounds to its own type."""
         while True:
             yield equation, within
-            if not (is_view(equation) or _is_its_operand(equation)):
+            is_same = keeps_numbers(equation) and _size(equation.invars[0]) == _size(equation.outvars[0])
+            if not (is_view(equation) or is_same):
                 return
             before = self._maker(equation.invars[0], within)
             if before is None:
@@ -285,9 +288,3 @@ class Places:
         if program not in self._makers:
             self._makers[program] = {v: e for e in program.equations for v in e.outvars}
         return self._makers[program]
-
-
-def _is_its_operand(equation: Equation) -> bool:
-    """Whether the result has the operand's numbers, each once and in its type, rounded, resharded or in another order."""
-    before, after = equation.invars[0].aval, equation.outvars[0].aval
-    return keeps_numbers(equation) and (before.size, before.dtype) == (after.size, after.dtype)

@@ -277,6 +277,5 @@ _BY_KIND: Mapping[str, Count] = {
     "generator": lambda op: moved(op, 0, sum(a.size for a in op.out_avals)), "all-reduce": _collective(1),
     "reduce-scatter": _collective(1), "exchange": _collective(), "nothing": _nothing,
 }  # fmt: skip
-
 COUNTS: Mapping[str, Count] = {name: _BY_KIND[does.kind] for name, does in PLAIN.items()}
 """Count functions by primitive. Other primitives are estimated; see `estimate`."""

@@ -303,7 +303,7 @@ def _calls_of(leaves: Sequence[_Leaf], outer: int) -> list[Sequence[Call]]:
 
 def _is_sure(e: Equation) -> bool:
     """Whether JAX never leaves out the operation because its result would be the operand."""
-    return plain(e).same in ("", "operand", "bits")
+    return plain(e.primitive.name).same in ("", "operand", "bits")
 
 
 def _are_certain(nodes: Iterable[_Node]) -> bool:

@@ -20,10 +20,9 @@ from jaxviz.features.explorer.relations import Variables, handed_to
 from jaxviz.higher_order import is_scan, of, scan_length
 from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.shard_map import SHARD_MAP
-from jaxviz.ir import compat
+from jaxviz.ir import compat, primitives
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.pretty import printed_params
-from jaxviz.ir.primitives import exchanges
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.page.params import called, layouts, visible_params
 from jaxviz.page.schema import ROLES
@@ -241,7 +240,7 @@ class Rows:
         add = self.columns
         if compat.axis_names(operation.params):
             add["axis_rows"].append(row)
-            add["axis_exchanges"].append(int(exchanges(operation.primitive)))
+            add["axis_exchanges"].append(int(primitives.exchanges(operation.primitive)))
         if of(operation) is SHARD_MAP:
             add["layout_rows"].append(row)
             add["layout_texts"].append(self.numbers.string("\n".join(layouts(operation.params))))

@@ -24,7 +24,7 @@ from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors, call_stack, library_line
-from jaxviz.ir.primitives import OTHER, plain
+from jaxviz.ir.primitives import COSTLY, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.tables import nbytes
 from jaxviz.transforms.inline import originals, with_own_variables
@@ -38,8 +38,7 @@ def is_cheap(equation: Equation) -> bool:
         return False
     if of(equation) in _CALLS:
         return all(map(is_cheap, bodies(equation)[0].program.equations))
-    does = plain(equation)
-    return does is not OTHER and not does.is_costly
+    return plain(equation.primitive.name).kind not in ("", *COSTLY)
 
 
 # --- what is saved, and for which equation ----------------------------------------------------------------------------

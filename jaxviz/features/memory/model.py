@@ -124,7 +124,8 @@ class Step:
         return sum(self.nbytes)
 
 
-_ACROSS = ("product", "convolution", "reversal", "indexing", "cumulative", "cumulative logsumexp", "transform")
+_ACROSS = ("product", "convolution", "reversal", "indexing", "cumulative", "cumulative logsumexp", "window", "window gradient",
+    "transform")  # fmt: skip
 """Operations that read other elements too, even where operands and result have one shape."""
 _WRITTEN_INTO = frozenset(("temporary", "cotangent", "residual", "argument"))
 """The kinds of results that may overwrite it after its last use; an argument may only be overwritten if it is donated."""
@@ -263,7 +264,7 @@ class Model:
         buffer = Buffer(known[0] // parts, kind, born, born, equation, within, known[1], name)
         if equation is not None:
             buffer.var = atom
-            buffer.is_free = plain(equation).is_free
+            buffer.is_free = plain(equation.primitive.name).is_free
         self.buffers.append(buffer)
         return buffer
 
@@ -495,12 +496,12 @@ def may_write_into_an_operand(e: Equation) -> bool:
     """Whether the result may reuse the memory of an operand with its size that is last read there."""
     if len(e.outvars) != 1 or e.programs:
         return False
-    return is_elementwise(e) or e.primitive.name == "transpose" or plain(e).kind in _WRITES_INTO
+    return is_elementwise(e) or e.primitive.name == "transpose" or plain(e.primitive.name).kind in _WRITES_INTO
 
 
 def is_elementwise(e: Equation) -> bool:
     """Whether each element of the result needs one of each operand: they have its shape, or are numbers."""
-    if plain(e).kind in _ACROSS:
+    if plain(e.primitive.name).kind in _ACROSS:
         return False
     shape = getattr(e.outvars[0].aval, "shape", None)
     return all(getattr(a.aval, "shape", None) in (shape, ()) for a in e.invars)
@@ -510,7 +511,7 @@ def is_fused(e: Equation) -> bool:
     """Whether XLA reads its operands element by element, and so can compute them there."""
     if len(e.outvars) != 1 or e.programs:
         return False
-    return is_view(e) or is_elementwise(e) or plain(e).kind == "reduction"
+    return is_view(e) or is_elementwise(e) or plain(e.primitive.name).kind == "reduction"
 
 
 def _comes_late(e: Equation) -> bool:

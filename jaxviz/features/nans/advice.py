@@ -52,11 +52,6 @@ class Domain:
     steep: str = ""
     points: tuple[int, ...] | None = None
 
-    @property
-    def has_poles(self) -> bool:
-        """Whether it is infinite at 0 and at the negative integers."""
-        return self.inside == _NO_POLE
-
     def repaired(self, call: str, dtype: Any) -> str:
         """The code that calls it only inside; '' if there is none for the type.
 
@@ -78,7 +73,7 @@ class Domain:
 
 
 _TO_EDGE = "jnp.sign(x) * (1 - {edge:g})"
-_NO_POLE = "(x > 0) | (x != jnp.floor(x))"
+NO_POLE = "(x > 0) | (x != jnp.floor(x))"
 _IS_INTEGER = "(p == jnp.round(p))"
 
 DOMAINS: Mapping[str, Domain] = {
@@ -117,11 +112,11 @@ DOMAINS: Mapping[str, Domain] = {
         "arctanh is NaN beyond -1 and 1", points=(-1, 1)),
     "erf_inv": Domain("jax.scipy.special.erfinv({x})", "jnp.abs(x) < 1", _TO_EDGE,
         "erfinv and its slope are infinite at -1 and 1", "erfinv is NaN beyond -1 and 1"),
-    "lgamma": Domain("jax.scipy.special.gammaln({x})", _NO_POLE, "1.0", "gammaln is infinite at 0 and at the negative integers",
+    "lgamma": Domain("jax.scipy.special.gammaln({x})", NO_POLE, "1.0", "gammaln is infinite at 0 and at the negative integers",
         "gammaln is infinite at 0 and at the negative integers", steep="jax.scipy.special.digamma(x)"),
-    "digamma": Domain("jax.scipy.special.digamma({x})", _NO_POLE, "1.0", "digamma is NaN at 0 and at the negative integers",
+    "digamma": Domain("jax.scipy.special.digamma({x})", NO_POLE, "1.0", "digamma is NaN at 0 and at the negative integers",
         "digamma is NaN at 0 and at the negative integers", steep="jax.scipy.special.polygamma(1, x)"),
-    "polygamma": Domain("jax.scipy.special.polygamma(n, {x})", _NO_POLE, "1.0",
+    "polygamma": Domain("jax.scipy.special.polygamma(n, {x})", NO_POLE, "1.0",
         "polygamma is not finite at 0 and at the negative integers", "polygamma is not finite at 0 and at the negative integers",
         steep="jax.scipy.special.polygamma(n + 1, x)"),
     "igamma": Domain("jax.scipy.special.gammainc(a, {x})", "x > 0", "1.0", "the slope of gammainc is not finite at 0",

@@ -10,9 +10,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.nans.advice import ALIASES, CALLS, DOMAINS, REMEDIES, Domain, chosen, large
+from jaxviz.features.nans.advice import ALIASES, CALLS, DOMAINS, NO_POLE, REMEDIES, Domain, chosen, large
 from jaxviz.ir import compat
-from jaxviz.ir.primitives import PLAIN, named
+from jaxviz.ir.primitives import PLAIN, plain
 from jaxviz.report.tables import type_text
 
 
@@ -258,7 +258,7 @@ def _of_derivative(case: Case) -> Cause | None:
     if known == "pow" and case.primitive in ("pow", "log") and case.reads(0, is_negative):
         known = "pow in p" if case.primitive == "log" else "pow of negative"
     domain = DOMAINS[known]
-    is_inside = not case.reads_any(is_pole if domain.has_poles else is_zero)
+    is_inside = not case.reads_any(is_pole if domain.inside == NO_POLE else is_zero)
     if domain.steep and is_inside and not any(o.n_nan for o in case.outputs):
         return _of_steep_slope(case, of, domain)
     return _of_domain(case, of, domain, id, domain.edge)
@@ -358,7 +358,7 @@ def _of_primitive(case: Case) -> Cause | None:
             f"{_NAMES[name]} is not finite at -1 and 1, and beyond; rounding can bring its argument there",
         )
     last = len(case.inputs) - 1
-    if domain.has_poles and reads(last, is_pole):
+    if domain.inside == NO_POLE and reads(last, is_pole):
         return met("outside-of-domain", domain.outside)
     if name in ("igamma", "regularized_incomplete_beta"):
         if any(reads(k, lambda v: v <= 0) for k in range(last)):
@@ -375,7 +375,7 @@ SINGLE = frozenset((*DOMAINS, *_EXPONENTIALS)) - {"div", "pow", "integer_pow"}
 
 def _of_overflow(case: Case) -> Cause | None:
     """An infinity computed from finite numbers by overflow; or the NaN that infinities of both signs add up to."""
-    grows = named(case.primitive).grows
+    grows = plain(case.primitive).grows
     is_bad = any(o.n_inf or (grows == "sum" and o.n_nan) for o in case.outputs)
     if not all(x.is_finite for x in case.inputs) or not is_bad:
         return None
@@ -459,7 +459,7 @@ def _of_infinities(case: Case) -> Cause | None:
     finite = partial(advised, advice="a finite number for infinity", large=large(case.dtype))
     if case.primitive in ("mul", "dot_general") and any(x.n_zero for x in case.inputs):
         return finite("zero-times-infinity", "Zero times infinity is NaN.")
-    if named(case.primitive).grows == "sum":
+    if plain(case.primitive).grows == "sum":
         return finite("infinity-minus-infinity", "Infinity minus infinity is NaN.")
     if case.primitive == "div":
         return finite("infinity-by-infinity", "Infinity divided by infinity is NaN.")

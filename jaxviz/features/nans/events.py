@@ -321,7 +321,7 @@ def _decided(search: Search, birth: Birth) -> str:
     name, line = e.primitive.name, _line_of(level, e)
     what = f"`{name}` reads it" + (f" at {short_location(line)}" if line is not None else "")
     is_nan = search.first(level, value, NAN) is not None
-    if is_nan and plain(e).kind == "comparison" and name != "ne":
+    if is_nan and plain(e.primitive.name).kind == "comparison" and name != "ne":
         what += " and gives False, as any comparison with NaN does"
     if not level.is_condition:
         return what

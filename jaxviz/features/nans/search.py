@@ -13,8 +13,7 @@ import numpy as np
 
 from jaxviz.features.nans.capture import Path, place_of_body
 from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, of
-from jaxviz.ir import compat
-from jaxviz.ir.primitives import exchanges
+from jaxviz.ir import compat, primitives
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.transforms.flags import INFINITE, NAN, Watch, covered_inside, flag_rules, is_watchable
 from jaxviz.transforms.vmap import named_axes
@@ -301,7 +300,7 @@ class Search:
     def _exchanged(self, level: Level, value: Atom, steps: Steps) -> list[Steps]:
         """Where the operands come from that produce a value: from here, and from other devices if it exchanges values with them."""
         equation = level.program.equations[level.makers[value]]
-        axes = named_axes(equation.operation) if exchanges(equation.primitive) else frozenset()
+        axes = named_axes(equation.operation) if primitives.exchanges(equation.primitive) else frozenset()
         return [steps, *(level.elsewhere(steps, axes) if axes else ())]
 
     def _alike(self, level: Level, value: Atom, steps: Steps, kind: int) -> tuple[Steps, ...]:

@@ -82,12 +82,8 @@ def word(maker: Equation, at: Location | None) -> str:
       maker: the equation that computes it.
       at: the expression whose value it is; None if there is none.
     """
-    assigned = assigned_at(at)
-    return (
-        assigned
-        if assigned.isidentifier()
-        else _called(expression_at(at)) or plain(maker).word or str(maker.primitive.name)
-    )
+    assigned, name = assigned_at(at), str(maker.primitive.name)
+    return assigned if assigned.isidentifier() else _called(expression_at(at)) or plain(name).word or name
 
 
 def _called(expression: str) -> str:

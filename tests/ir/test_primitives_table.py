@@ -1,0 +1,123 @@
+"""The table of plain primitives is complete, has no stale names, and is the only one."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.extend.core import Primitive
+from primitives import SAMPLES
+
+import jaxviz
+from jaxviz.features.cost.counts import COUNTS
+from jaxviz.ir.primitives import OTHER, PLAIN, ROWS, plain
+from jaxviz.transforms.flags import passes_on
+
+PACKAGE = Path(jaxviz.__file__).parent
+
+
+def primitives_of(prefix):
+    """The names of the primitives that a part of JAX defines or imports."""
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith(prefix)]
+    return {p.name for m in modules for p in list(vars(m).values()) if isinstance(p, Primitive)}
+
+
+OF_SOME_VERSIONS = {
+    "log2", "one_minus_square", "pbroadcast_dynamic", "reduced_vary_cast", "unreduced_pmax", "unreduced_pmin",
+    "vary_unreduced_cast",  # since 0.12
+    "reduced_vary_cast_p", "vary_unreduced_cast_p",  # before
+}  # fmt: skip
+
+BY_DEFAULT = {
+    "holds programs": "composite cond custom_linear_solve eval_jaxpr program_order reduce reduce_window scan select_and_scatter while",
+    "takes a number of steps that depends on the numbers, or an algorithm of the backend": (
+        "approx_top_k cholesky_update eig eigh geqp3 geqrf hessenberg householder_product lu lu_pivots_to_permutation ormqr polynomial "
+        "qr ragged_dot_general scaled_dot schur svd symmetric_product top_k tridiagonal tridiagonal_solve"
+    ),
+    "starts, ends or addresses an exchange in another way than the whole one": (
+        "all_gather_done all_gather_reduced_start all_gather_start all_to_all_done all_to_all_start pbroadcast_done pbroadcast_start "
+        "ppermute_done ppermute_start precv psend psum_done psum_invariant_start psum_start ragged_all_to_all reduce_scatter_done "
+        "reduce_scatter_start unreduced_psum_start unreduced_reduce_scatter_start"
+    ),
+    "is bound by JAX alone, inside its own transforms": (
+        "after_all from_edtype select_and_gather_add stage tie to_edtype core_call call jaxpr_call relayout"
+    ),
+}
+
+
+def test_every_plain_primitive_of_lax_is_in_the_table_or_left_out_for_a_reason():
+    left_out = {name for names in BY_DEFAULT.values() for name in names.split()}
+    assert primitives_of("jax._src.lax.") - set(PLAIN) - left_out == set()
+    assert left_out & set(PLAIN) == set()
+    assert plain("eigh") is OTHER
+
+
+def test_the_table_names_primitives_of_jax_each_once():
+    names = [name for names, _ in ROWS for name in names.split()]
+    assert sorted(set(names)) == sorted(names)
+    assert set(names) - primitives_of("jax") <= OF_SOME_VERSIONS
+    assert set(COUNTS) == set(names)
+
+
+ALLOWED = {
+    "features/nans/advice.py": "what to write in place of a function near the edge of its domain",
+    "features/nans/causes.py": "sentences about mathematical functions where they are not finite",
+    "features/nans/events.py": "functions whose slope is written with the same function",
+    "features/probes/watching.py": "the columns of a table of recorded values, some of which have such names",
+    "features/residuals/reasons.py": "sentences about what a derivative does with a value",
+    "teach/autodiff/grading.py": "the primitives of the course's own engine",
+    "teach/autodiff/small_engine.py": "the primitives of the course's own engine",
+    "teach/saved.py": "the signs of Python's operators",
+}
+
+
+UNMISTAKABLE = set(PLAIN) - {"and", "or", "not", "name", "copy"}
+
+
+def literals(tree):
+    """The strings of each literal collection, of a text that is split at spaces too."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict)):
+            parts = node.keys if isinstance(node, ast.Dict) else node.elts
+            parts = [p for part in parts for p in (part.elts if isinstance(part, ast.Tuple) else (part,))]
+            yield node, {p.value for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, str)}
+        elif isinstance(node, ast.Attribute) and node.attr == "split" and isinstance(node.value, ast.Constant):
+            yield node, set(str(node.value.value).split())
+
+
+def test_no_other_module_has_a_table_of_primitives():
+    found, allowed = {}, set()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        where = file.relative_to(PACKAGE).as_posix()
+        text = file.read_text(encoding="utf-8")
+        quoted = set(re.findall(r"[\"' ]([a-z][\w-]+)(?=[\"' ])", text))
+        for node, texts in literals(ast.parse(text)) if len(quoted & UNMISTAKABLE) >= 3 or where in ALLOWED else ():
+            if len(texts & set(PLAIN)) >= 3 and where != "ir/primitives.py":
+                allowed.update({where} & set(ALLOWED))
+                found |= {} if where in ALLOWED else {f"{where}:{node.lineno}": sorted(texts & set(PLAIN))}
+    assert found == {}
+    assert allowed == set(ALLOWED)
+
+
+PASSING = [s for s in SAMPLES if plain(s.primitive).passes_on or plain(s.primitive).keeps_numbers]
+
+
+@pytest.mark.parametrize("sample", PASSING, ids=str)
+def test_what_is_not_finite_stays_so_where_the_table_says(sample):
+    """Each operand with one infinity or NaN, whose result is computed by JAX."""
+    args = [a.astype(np.float32) if a.dtype == np.float64 else a for a in sample.args]
+    jaxpr = jax.make_jaxpr(sample.fun)(*args)
+    operations = {e.primitive.name: e.operation for e in jaxviz.trace(sample.fun)(*args).equations}
+    for e in jaxpr.eqns:
+        passes = passes_on(operations[e.primitive.name]) if e.primitive.name == sample.primitive else ()
+        for k, aval in enumerate(v.aval for v in e.invars) if any(passes) else ():
+            for bad in (np.inf, -np.inf, np.nan) if passes[k] else ():
+                values = [np.ones(v.aval.shape, v.aval.dtype) for v in e.invars]
+                values[k] = (
+                    np.where(np.arange(aval.size) == aval.size - 1, bad, 1).reshape(aval.shape).astype(aval.dtype)
+                )
+                result = e.primitive.bind(*values, **e.params)
+                assert not np.isfinite(result).all(), (e.primitive.name, k, bad)
