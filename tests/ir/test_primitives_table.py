@@ -13,7 +13,7 @@ from primitives import SAMPLES
 
 import jaxviz
 from jaxviz.features.cost.counts import COUNTS
-from jaxviz.ir.primitives import OTHER, PLAIN, ROWS, plain
+from jaxviz.ir.primitives import OTHER, PLAIN, ROWS, is_view, keeps_numbers, plain
 from jaxviz.transforms.flags import passes_on
 
 PACKAGE = Path(jaxviz.__file__).parent
@@ -121,3 +121,11 @@ def test_what_is_not_finite_stays_so_where_the_table_says(sample):
                 )
                 result = e.primitive.bind(*values, **e.params)
                 assert not np.isfinite(result).all(), (e.primitive.name, k, bad)
+
+
+def test_only_what_has_one_operand_is_that_operand():
+    barrier = lambda *xs: jaxviz.trace(jax.lax.optimization_barrier)(xs).equations[0]
+    assert is_view(barrier(1.0))
+    assert keeps_numbers(barrier(1.0))
+    assert not is_view(barrier(1.0, 2.0))
+    assert not keeps_numbers(barrier(1.0, 2.0))

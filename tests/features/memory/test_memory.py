@@ -202,6 +202,18 @@ def test_views_and_broadcasts_have_no_memory():
     assert max(totals(jaxviz.memory(f, X), "temporary")) == 4000
 
 
+def test_a_copy_has_no_memory_and_a_window_does_not_overwrite_what_it_reads():
+    """JAX lowers `jnp.copy` to nothing. Each result of a window has several operands, unlike an elementwise one of the same shape."""
+    f = lambda x: (lambda y: jnp.sum(jnp.sin(y) * jnp.cumsum(jnp.copy(y)) * y))(x + 1.0)
+    made = [v.equation.primitive.name for v in jaxviz.memory(f, X).values if v.equation is not None]
+    assert "cumsum" in made
+    assert "copy" not in made
+    assert "copy" not in jax.jit(f).lower(X).as_text()
+    pooled = lambda x: jnp.sum(lax.reduce_window(x * 2.0, 0.0, lax.add, (3,), (1,), "SAME"))
+    step = next(s for s in jaxviz.memory(pooled, X).steps if s.equation.primitive.name == "reduce_window_sum")
+    assert of_kind(step, "temporary") == 8000
+
+
 def test_a_transposed_value_has_no_memory_of_its_own():
     """JAX transposes the gradient of a matrix after its product, which XLA writes in that layout, as it reads `w.T`."""
     for f in (lambda w, x: jnp.sum((x @ w) ** 2), lambda w, x: jnp.sum((x @ w.T) ** 2)):
