@@ -1120,3 +1120,10 @@ def test_what_is_born_in_the_same_step_is_looked_at_in_one_run_of_the_loop(compi
     assert [i.index for i in report.born.iterations] == [i.index for i in report.became_nan.iterations] == [0, 2]
     _, closely = compiled
     assert loops_in(closely) == 2
+
+
+def test_any_sum_of_infinities_says_so():
+    sums = (jnp.cumsum, lambda x: jnp.zeros(1).at[jnp.array([0, 0])].add(x))
+    for add_up in sums:
+        report = jaxviz.find_nan(lambda x, add_up=add_up: add_up(x * 1e38 * 1e10), jnp.array([1.0, -1.0]))
+        assert "Infinity minus infinity is NaN." in str(report)
