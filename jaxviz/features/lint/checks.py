@@ -146,7 +146,7 @@ def _cheap(subject: Subject) -> Iterator[Advice]:
     kept = Kept(flat, d.primal)
     matching = _Matching(subject.found)
     written = [c for c in candidates(kept) if _can_be_written(c)]
-    most = max(1, _MEASURED // sum(1 for _ in flat.primal.walk()))
+    most = max(1, _MEASURED // max(1, sum(1 for _ in flat.primal.walk())))
     for c in written[:most]:
         trade = subject.with_checkpoints(flat, spots_of(kept, c))
         if trade is not None and trade.saved_nbytes < subject.search.written.saved_nbytes:

@@ -586,3 +586,8 @@ def test_a_rule_that_fails_is_heard_of(monkeypatch):
     with pytest.raises(ZeroDivisionError, match="a mistake") as caught:
         jaxviz.lint(lambda x: jnp.sum(jnp.sin(x)), X)
     assert "in the rule 'kept-twice' of jaxviz.lint" in caught.value.__notes__
+
+
+@pytest.mark.parametrize("f", [lambda x: x, jax.jit(lambda x: x)], ids=["plain", "jitted"])
+def test_there_is_nothing_to_say_of_a_function_without_equations(f):
+    assert not list(jaxviz.lint(f, X))
