@@ -30,6 +30,9 @@ def deep(w, x):
 def broken(x):
     raise ValueError("no such \\x1b[31mlayer\\u202e")
 
+def rooted(x):
+    return jnp.sum(jnp.sqrt(x))
+
 def loops(x):
     return jax.lax.while_loop(lambda c: c < 9.0, lambda c: c * x, x)
 
@@ -157,6 +160,21 @@ def test_files(run, tmp_path):
         assert b"/Type3" not in figure.read_bytes()
 
 
+def test_a_nan_a_profile_and_two_stages(run):
+    status, out, err = run("nan", "rooted", "--args", "jnp.zeros(2)")
+    assert (status, err) == (0, "")
+    assert "the first infinity is born at" in out
+    assert run("nan", "rooted", "--args", "jnp.ones(2)")[1].endswith("rooted(jnp.ones(2)): every result is finite\n")
+    status, out, err = run("nan", "rooted", "--args", "jnp.ones(2)", "--json")
+    assert (status, json.loads(out)) == (0, None)
+    assert "every result is finite" in err
+    assert "so it needs arrays" in run("nan", "rooted", "--args", "f32[2]")[2]
+    status, out, _ = run("profile", "rooted", "--args", "jnp.ones(2)", "--repeat", "2", "--json")
+    assert json.loads(out)["repeats"] == 2
+    forward, backward = (run("jaxpr", "rooted", "--args", "f32[2]", "--stage", s)[1] for s in ("forward", "backward"))
+    assert run("vjp", "rooted", "--args", "f32[2]")[1] == f"forward:\n{forward}\nbackward:\n{backward}"
+
+
 def test_two_compilations(run, tmp_path):
     saved = str(tmp_path / "before.json")
     status, out, err = run("compiled-memory", "loss", *CALL, "--save", saved)
@@ -166,6 +184,7 @@ def test_two_compilations(run, tmp_path):
     status, out, err = run("compiled-memory", "loss", *CALL, "--against", saved)
     assert (status, err) == (0, "")
     assert "the same bytes at the peak" in out
+    assert run("memory", "loss", *CALL, "--compiled", "--against", saved)[1] == out
     longer = ["--args", CALL[1].replace("64", "128")] if "64" in CALL[1] else CALL
     status, out, _ = run("compiled-memory", "loss", *longer, "--against", saved, "--json")
     assert status == 0

@@ -142,7 +142,7 @@ def test_each_primitive_that_holds_programs_says_what_it_is():
 
 
 BUDGETS = {
-    ".": 1_350,
+    ".": 1_200,
     "analysis": 3_750,
     "features": 450,
     "features/collectives": 2_100,
@@ -166,7 +166,7 @@ BUDGETS = {
     "higher_order": 3_350,
     "ir": 3_650,
     "ir/compat": 4_400,
-    "notebook": 850,
+    "notebook": 950,
     "page": 1_150,
     "report": 1_350,
     "runtime": 1_600,

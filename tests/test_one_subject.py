@@ -147,10 +147,10 @@ def test_magics_are_about_the_same_gradient():
     from argparse import Namespace
 
     from jaxviz.notebook.calls import Call
+    from jaxviz.notebook.options import DEFAULTS
     from jaxviz.notebook.reports import Request
 
-    options = Namespace(argnums="0", compare=None, policy=None, xla=False, beside=False, explain=False)
-    request = Request(Call("train_step(…)", train_step, STEP[1:], {}), options, {})
+    request = Request(Call("train_step(…)", train_step, STEP[1:], {}), Namespace(**DEFAULTS), {})
     for asked, report in (
         (request.memory, jaxviz.memory),
         (request.residuals, jaxviz.residuals),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
 from jaxviz.analysis.budgets import read_budget, read_share, read_size
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
-from jaxviz.derivation import Derivation, derive
+from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.features.collectives.reading import collectives
 from jaxviz.features.collectives.report import Collectives
+from jaxviz.features.comparison.report import Comparison, compare
 from jaxviz.features.compile_cost.report import CompileCost
 from jaxviz.features.compile_cost.start import compile_cost
 from jaxviz.features.compiled_memory.beside import MemoryBeside
@@ -27,14 +28,21 @@ from jaxviz.features.lint.report import LintReport, lint
 from jaxviz.features.memory.timeline import MemoryTimeline, memory
 from jaxviz.features.nans.find import find_nan
 from jaxviz.features.nans.report import NanReport
+from jaxviz.features.profile.report import Profile, profile
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.planning import plan_remat
 from jaxviz.features.remat.policy_comparison import PolicyComparison, checkpoints_of, compare_policies
 from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
 from jaxviz.features.remat.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, derive_under, setting
 from jaxviz.features.residuals.residual_set import ResidualSet, residuals
+from jaxviz.ir.syntax import Program
+from jaxviz.ir.trace import trace
 from jaxviz.notebook.calls import Call, CallError, split
+from jaxviz.report.files import write_file
 from jaxviz.report.tables import wrapped
+
+T = TypeVar("T")
+STAGE_NAMES = ", ".join(STAGES[:-1]) + f" or {STAGES[-1]}"
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Request:
 
     Args:
       call: a function and its arguments.
-      options: as argparse read them.
+      options: of `jaxviz.notebook.options`, as argparse read them; those that were not given have their defaults.
       namespace: the user's, in which policies are looked up.
       say: prints lines before the report.
       note: prints that a file was written.
@@ -62,7 +70,11 @@ class Request:
     @property
     def derivation(self) -> Derivation:
         """The call's derivation."""
-        return derive(self.call.fun, *self.call.args, argnums=self.argnums, **self.call.kwargs)
+        return self.of(derive)
+
+    def of(self, function: Callable[..., T], **options: Any) -> T:
+        """What a function of jaxviz makes of the call."""
+        return function(self.call.fun, *self.call.args, argnums=self.argnums, **options, **self.call.kwargs)
 
     @property
     def subject(self) -> Derivation:
@@ -73,19 +85,23 @@ class Request:
         """The residuals of its gradient."""
         return self.compared() if self.options.compare is not None else residuals(self.under_policy())
 
-    def memory(self) -> MemoryTimeline | MemoryBeside | MemoryComparison:
-        """Its memory over time, beside that of the compiled program if requested."""
-        beside = getattr(self.options, "beside", False)
-        if self.options.compare is not None:
-            if beside:
+    def memory(self) -> MemoryTimeline | MemoryBeside | MemoryComparison | CompiledMemory | MemoryChange:
+        """Its memory over time, that of the compiled program, or both, as requested."""
+        options = self.options
+        if (options.save or options.against) and not options.compiled:
+            raise CallError("--save and --against are for the compiled program; add --compiled")
+        if options.compiled:
+            return self.compiled_memory()
+        if options.compare is not None:
+            if options.beside:
                 raise CallError(
                     "--beside shows one compiled program, and --compare shows several policies; give only one of them"
                 )
-            return MemoryComparison(self.compared(), self.options.xla)
+            return MemoryComparison(self.compared(), options.xla)
         timeline = memory(self.under_policy())
-        if self.options.xla:
+        if options.xla:
             self.say(wrapped(timeline.compare()))
-        return timeline.beside() if beside else timeline
+        return timeline.beside() if options.beside else timeline
 
     def compiled_memory(self) -> CompiledMemory | MemoryChange:
         """The memory of the compiled gradient, saved if requested; or its differences from a saved one."""
@@ -94,6 +110,8 @@ class Request:
                 "--compiled shows one compiled program, and --compare shows several policies; give only one of them"
             )
         path = self.options.against
+        if path and self.options.plot:
+            raise CallError("--plot draws the memory of one program, and --against shows two; give one of them")
         try:
             before = CompiledMemory.load(path) if path else None
         except (OSError, ValueError) as error:
@@ -105,32 +123,28 @@ class Request:
 
     def compile_cost(self) -> CompileCost:
         """How long the call's gradient takes to trace, lower and compile."""
-        call = self.call
-        return compile_cost(call.fun, *call.args, argnums=self.argnums, ablate=self.options.ablate, **call.kwargs)
+        return self.of(compile_cost, ablate=self.options.ablate)
 
     def collectives(self) -> Collectives:
         """The collectives of the compiled gradient."""
-        call = self.call
-        return collectives(call.fun, *call.args, argnums=self.argnums, **call.kwargs)
+        return self.of(collectives)
 
     def nan(self) -> NanReport | None:
         """Where a NaN first occurs; prints a line if there is none."""
-        call = self.call
-        found = find_nan(call.fun, *call.args, argnums=self.argnums, harmless=self.options.harmless, **call.kwargs)
+        found = self.of(find_nan, harmless=self.options.harmless)
         if found is None:
-            self.say(f"{call.text}: every result is finite")
+            self.say(f"{self.call.text}: every result is finite")
         return found
 
     def step(self) -> Stepper:
         """Steps through the call; runs to a breakpoint if one is given."""
-        call, options = self.call, self.options
-        stepper = step(call.fun, *call.args, argnums=self.argnums, **call.kwargs)
-        to = {name: getattr(options, name) for name in ("line", "primitive", "name", "non_finite")}
+        stepper = self.of(step)
+        to = {name: getattr(self.options, name) for name in ("line", "primitive", "name", "non_finite")}
         return stepper.run(**to) if any(to.values()) else stepper
 
     def remat(self) -> RematPlan | PlanComparison:
         """The plan; prints the code before if requested."""
-        options, call = self.options, self.call
+        options = self.options
         if options.budget is not None and (options.policy, options.compare) != (None, None):
             raise CallError("--budget gives a number of bytes, and so does a policy; give only one of them")
         if options.compare is not None:
@@ -142,21 +156,20 @@ class Request:
         work = _amount(options.work, lambda text: read_share(text, "work"), "--work")
         if options.policy is not None:
             to = self.setting(options.policy)
-            compared = compare_policies(call.fun, *call.args, policies=[to], argnums=self.argnums, **call.kwargs)
-            (found,) = compared.outcomes
+            (found,) = self.of(compare_policies, policies=[to]).outcomes
             budget = found.nbytes
             self.say(wrapped(
                 f"{to.name} saves {found.saved} and recomputes {format_flops(found.flops)}; for the same residuals:"
             ))  # fmt: skip
-        plan = plan_remat(
-            call.fun, *call.args, budget=budget, memory=memory, work=work, argnums=self.argnums, **call.kwargs
-        )
+        plan = self.of(plan_remat, budget=budget, memory=memory, work=work)
         if options.code:
             self.say(plan.code())
         return plan
 
-    def planned(self, plan: RematPlan) -> Derivation:
-        """The derivation of the function with a plan applied."""
+    def planned(self) -> Derivation:
+        """The derivation of the function with the plan applied."""
+        plan = self.remat()
+        assert isinstance(plan, RematPlan)  # not several: the explorer shows one
         return self.subject_of(plan.apply(self.call.fun))
 
     def lint(self) -> LintReport:
@@ -165,6 +178,72 @@ class Request:
         if self.options.explain and report:
             self.say(report.explain())
         return report
+
+    def profile(self) -> Profile:
+        """Where the time of the call goes."""
+        call = self.call
+        return profile(call.fun, *call.args, repeat=self.options.repeat, **call.kwargs)
+
+    def compare(self, other: Request) -> Comparison:
+        """What differs between two calls."""
+        return compare(self.subject, other.subject)
+
+    def jaxpr(self) -> Shown:
+        """The program of a stage."""
+        return Shown((("", self.program if self._stage == "primal" else getattr(self.derivation, self._stage)),))
+
+    def explored_jaxpr(self) -> tuple[Derivation, str]:
+        """The same for the explorer."""
+        derivation = derive(self.program, argnums=None) if self._stage == "primal" else self.derivation
+        return derivation, self._stage
+
+    def stages(self, *names: str) -> Shown:
+        """Several stages, each with its name."""
+        derivation = self.derivation
+        return Shown(tuple((name, getattr(derivation, name)) for name in names))
+
+    @property
+    def program(self) -> Program:
+        """The call as traced."""
+        call = self.call
+        try:
+            return trace(call.fun)(*call.args, **call.kwargs)
+        except (jax.errors.ConcretizationTypeError, TypeError):
+            if not call.args:
+                raise
+            return self.derivation.primal  # where an argument that is not an array, such as a flag, is itself
+
+    @property
+    def _stage(self) -> str:
+        stage: str = self.options.stage
+        if stage not in STAGES:
+            raise CallError(f"--stage must be {STAGE_NAMES}; got {stage!r}")
+        return stage
+
+    def explore(self) -> str:
+        """Writes the explorer and pictures to files; without any, its text."""
+        from jaxviz.features.draw.drawing import draw
+        from jaxviz.features.explorer.columns import view_of
+        from jaxviz.features.explorer.text import summary
+
+        options, source, derivation = self.options, not self.options.no_source, self.subject
+        if options.html:
+            from jaxviz.features.explorer.widget import Explorer  # it imports anywidget and IPython
+
+            self.note(f"wrote {Explorer(derivation).save_html(options.html, source=source)}")
+        pictures = {name: path for name in ("svg", "png", "pdf", "dot") if (path := getattr(options, name))}
+        if pictures:
+            try:
+                picture = draw(derivation, stage=options.stage, depth=options.depth, source=source)
+            except ValueError as error:
+                raise CallError(str(error)) from None
+            for name, path in pictures.items():
+                if name == "dot":
+                    write_file(path, picture.to_dot().source)
+                else:
+                    getattr(picture, f"save_{name}")(path)
+                self.note(f"wrote {path}")
+        return "" if options.html or pictures else summary(view_of(derivation, source=False))
 
     def subject_of(self, fun: Callable[..., Any]) -> Derivation:
         return subject_of(fun, self.call.args, self.call.kwargs, self.argnums)
@@ -183,11 +262,7 @@ class Request:
         """Several policies side by side."""
         if self.options.policy is not None:
             raise CallError("--policy shows one policy and --compare shows several; give only one of them")
-        if getattr(self.options, "explore", False):
-            raise CallError("--explore shows one program: use it with --policy")
-        settings = [self.setting(text) for text in split(self.options.compare)]
-        call = self.call
-        return compare_policies(call.fun, *call.args, policies=settings, argnums=self.argnums, **call.kwargs)
+        return self.of(compare_policies, policies=[self.setting(text) for text in split(self.options.compare)])
 
     def setting(self, text: str) -> Setting:
         """A policy by name, or by an expression in the user's namespace, to which those of jax.checkpoint_policies are added by name.
@@ -205,6 +280,16 @@ class Request:
             raise CallError(str(error)) from None
         except Exception as error:
             raise CallError(f"{text} is not a policy: {type(error).__name__}: {error}") from None
+
+
+class Shown:
+    """Programs as text, each under its name."""
+
+    def __init__(self, programs: tuple[tuple[str, Program], ...]):
+        self.programs = programs
+
+    def __repr__(self) -> str:
+        return "\n\n".join(f"{name}:\n{program}" if name else str(program) for name, program in self.programs)
 
 
 def read_argnums(text: str) -> Argnums:

@@ -62,6 +62,14 @@ def test_jaxpr(run):
     assert err == ""
 
 
+def test_the_jaxpr_of_a_stage_and_of_a_call_with_a_flag(run):
+    shown, err = run("%jaxpr --stage backward f(x)")
+    assert (str(shown), err) == (str(run("%vjp f(x)")[0].programs[1][1]), "")
+    shown, err = run("%jaxpr (lambda x, double: 2 * x if double else x)(x, True)")
+    assert ("mul" in str(shown), err) == (True, "")
+    assert "--stage must be primal, jvp" in run("%jaxpr --stage last f(x)")[1]
+
+
 def test_memory(run, shell, capsys):
     shown, err = run("%memory model.loss(x)")
     assert str(shown).startswith("memory of the gradient of `loss` in `x`: modelled peak")
@@ -280,6 +288,7 @@ def test_linearize_and_vjp(run):
 def test_memory_as_compiled(run, blocks):
     found, _ = run("%memory --compiled --argnums 0 blocks(w, xs)")
     assert found.summary.startswith("compiled gradient of `blocks` in `w`")
+    assert str(run("%compiled_memory blocks(w, xs)")[0]) == str(found)
     _, err = run("%memory --compiled --compare everything,nothing_saveable blocks(w, xs)")
     assert "--compiled shows one compiled program" in err
 
@@ -346,7 +355,8 @@ def test_options_may_stand_after_the_call(run, before, after):
         ("r = %residuals f(x) --ex", None, {"--explore"}),
         ("%residuals --explore f(x) --ex", None, set()),
         ("%%remat --co\nf(x)", len("%%remat --co"), {"--code", "--compare"}),
-        ("%jaxpr --", None, {"--explore"}),
+        ("%jaxpr --", None, {"--argnums", "--explore", "--stage"}),
+        ("%compiled_memory --a", None, {"--against", "--argnums"}),
         ("%timeit --", None, set()),
     ],
 )

@@ -1,0 +1,251 @@
+"""The table of what the magics and the command line show, and of the options of each. Both have their parsers, completions and help from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from jaxviz.notebook.reports import STAGE_NAMES, Request
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option.
+
+    Args:
+      names: as typed, the long one first.
+      help: its sentence, in which argparse replaces `%%` by `%`.
+      kind: the type of its value; bool for an option without a value.
+      metavar: the name of the value in the help.
+      default: the value without the option.
+      only: where it exists, if not in both.
+    """
+
+    names: str
+    help: str
+    kind: type = str
+    metavar: str | None = None
+    default: Any = None
+    only: Literal["", "magic", "command"] = ""
+
+    def add(self, to: Callable[..., Any]) -> Any:
+        """Calls argparse's `add_argument`, or IPython's `argument`, for it."""
+        if self.kind is bool:
+            return to(*self.names.split(), action="store_true", help=self.help)
+        return to(*self.names.split(), type=self.kind, default=self.default, metavar=self.metavar, help=self.help)
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something to show of a call.
+
+    Args:
+      name: its name on the command line; that of the magic has underscores.
+      doing: the word for it in messages.
+      make: from a request for each call to what is shown.
+      options: in the order of the help.
+      brief: what it shows, for the help of the command line; '' if it is not on the command line.
+      about: the help of the magic; '' if there is none.
+      explored: from the requests to what `--explore` shows, and the stages to show side by side.
+      calls: how many calls it takes.
+      runs: whether it runs the call.
+    """
+
+    name: str
+    doing: str
+    make: Callable[..., Any]
+    options: tuple[Option, ...]
+    brief: str = ""
+    about: str = ""
+    explored: Callable[..., tuple[Any, ...]] | None = None
+    calls: int = 1
+    runs: bool = False
+
+    @property
+    def magic(self) -> str:
+        return self.name.replace("-", "_")
+
+    @property
+    def call_help(self) -> str:
+        calls = "a call, such as f(x); it is" if self.calls == 1 else "two calls, such as f(x), g(x); they are"
+        return f"{calls} {'run' if self.runs else 'traced, not run'}"
+
+    def options_of(self, place: Literal["magic", "command"]) -> tuple[Option, ...]:
+        return tuple(option for option in self.options if option.only in ("", place))
+
+
+_ARGNUMS = Option(
+    "--argnums -a",
+    "positions of the arguments to differentiate with respect to, such as 0 or 0,1; all means all arrays (default: 0)",
+    default="0",
+)
+_EXPLORE = Option("--explore -e", "show it in the explorer", bool, only="magic")
+_JSON = Option("--json", "print it as JSON", bool, only="command")
+_PLOT = Option("--plot", "write its figure as .pdf, .svg or .png", metavar="FILE", only="command")
+_A_POLICY = "a name in jax.checkpoint_policies, or an expression such as 'save_only_these_names(\"h\")'"
+_POLICY = Option(
+    "--policy -p",
+    f"use this checkpoint policy for each checkpoint, or for one around the whole function if it has none: {_A_POLICY}",
+)
+_COMPARE = Option(
+    "--compare",
+    "several policies side by side, separated by commas: P,Q; 'as it is' means the function's own policies, everything means no checkpoints",
+)
+_UNDER_POLICIES = (_ARGNUMS, _JSON, _PLOT, _POLICY, _COMPARE)
+_SAVE = Option("--save", "also write it as JSON, with versions, flags and device, for --against", metavar="FILE")
+_AGAINST = Option("--against", "show what changed since --save wrote this file, and why", metavar="FILE")
+_STAGE = Option("--stage", f"which: {STAGE_NAMES} (default: primal)", default="primal")
+
+_COMMANDS = (
+    Command(
+        "explore", "deriving", Request.explore,
+        (
+            _ARGNUMS,
+            Option("--html", "the explorer as one file that works offline", metavar="FILE"),
+            *(Option(f"--{name}", "a picture of the stages", metavar="FILE") for name in ("svg", "png", "pdf")),
+            Option("--dot", "a picture of the stages in Graphviz's dot language", metavar="FILE"),
+            replace(_STAGE, help=f"what the picture shows: {STAGE_NAMES}; join several with +"),
+            Option("--depth", "how many levels of calls, loops, scopes and repeated layers a picture opens", int),
+            Option("--no-source", "do not write source lines to the files", bool),
+        ),
+        "write the explorer as HTML, or a program as a picture",
+    ),
+    Command(
+        "residuals", "deriving", Request.residuals, (*_UNDER_POLICIES, _EXPLORE),
+        "which values the gradient saves, and why",
+        """Show which values the gradient of a call saves, and why: `%residuals loss(params, x)`.
+
+        `%residuals --policy dots_saveable loss(params, x)` shows them under a checkpoint policy,
+        and `%residuals --compare dots_saveable,nothing_saveable loss(params, x)` compares policies.
+        """,
+        lambda request: (request.under_policy(),),
+    ),
+    Command(
+        "memory", "deriving", Request.memory,
+        (
+            *_UNDER_POLICIES,
+            Option("--xla -x", "also compile it, and show the memory that XLA allocates", bool),
+            Option("--compiled", "compile it, and show what is in memory at the peak of the compiled program", bool),
+            Option("--beside", "also compile it, show both on one axis, and list what differs at the peaks", bool),
+            *(replace(option, help=f"with --compiled, {option.help}") for option in (_SAVE, _AGAINST)),
+            _EXPLORE,
+        ),
+        "the memory of the gradient over time, as modelled",
+        """Show the modelled memory of the gradient of a call over time: `%memory loss(params, x)`.
+
+        `%memory --compare dots_saveable,nothing_saveable loss(params, x)` shows it under each of several checkpoint policies;
+        `%memory --compiled loss(params, x)` shows what the compiled program holds at its peak, and why;
+        `%memory --beside loss(params, x)` shows both on one axis. `--compiled --save a.json` saves the report, and `--compiled --against
+        a.json` shows what changed since.
+        """,
+        lambda request: (request.under_policy(),),
+    ),
+    Command(
+        "compiled-memory", "compiling", Request.compiled_memory, (*_UNDER_POLICIES, _SAVE, _AGAINST),
+        "what is in memory at the peak of the compiled gradient, and why",
+        """Show what is in memory at the peak of the compiled gradient of a call, and why: `%compiled_memory loss(params, x)`.
+
+        `--save a.json` saves the report, and `--against a.json` shows what changed since.
+        """,
+    ),
+    Command(
+        "compile-cost", "compiling", Request.compile_cost,
+        (
+            _ARGNUMS, _JSON,
+            Option("--ablate", "also measure how long XLA takes for repeated blocks, and what a loop saves; this compiles several programs, five times each", bool),
+        ),
+        "how long the gradient takes to trace, lower and compile, and where",
+        """Show how long the gradient of a call takes to trace, lower and compile, by phase, line and repeated
+        blocks: `%compile_cost loss(params, x)`. It is compiled, not run.""",
+    ),
+    Command(
+        "collectives", "compiling", Request.collectives, (_ARGNUMS, _JSON),
+        "which lines make devices communicate in the compiled gradient, and why",
+        "Show which lines of a call make devices communicate, in its compiled gradient, and why: `%collectives loss(params, x)`.",
+    ),
+    Command(
+        "remat", "planning", Request.remat,
+        (
+            _ARGNUMS, _JSON, _PLOT,
+            Option("--memory -m", "recompute as little as possible with a modelled peak of at most this: a size such as 16GiB, or 'device' for the memory it has free"),
+            Option("--work -w", "reach the lowest peak with at most this much recomputation: a share of the gradient's FLOPs, such as 10%%"),
+            Option("--budget -b", "recompute as little as possible with residuals of at most this: bytes, a size such as 64MB or 1.5GiB, or a share such as 50%%"),
+            replace(_POLICY, help=f"plan for the bytes that this checkpoint policy saves: {_A_POLICY}"),
+            replace(_COMPARE, help="several policies, separated by commas, beside the plans for the same bytes: P,Q"),
+            Option("--code -c", "print the lines to write for it", bool),
+            replace(_EXPLORE, help="show the planned function in the explorer"),
+        ),
+        "where to put checkpoints, and what they save",
+        """Plan what the gradient of a call saves and recomputes: `%remat --memory 16GiB loss(params, x)`.
+
+        `%remat --work 10% loss(params, x)` gives the lowest peak for some extra work; without a bound, the plan lowers the
+        peak most for the least work.
+        `%remat --policy dots_saveable loss(params, x)` plans for the bytes that a checkpoint policy saves, and
+        `%remat --compare dots_saveable,nothing_saveable loss(params, x)` shows policies beside the plans for the same bytes.
+        """,
+        lambda request: (request.planned(),),
+    ),
+    Command(
+        "lint", "deriving", Request.lint, (_ARGNUMS, _JSON, Option("--explain", "explain each rule that gave advice", bool)),
+        "advice on values that the gradient saves, and work that it does, without need",
+        "Show advice on the gradient of a call, by line, with the bytes at stake: `%lint loss(params, x)`.",
+    ),
+    Command(
+        "nan", "running", Request.nan,
+        (_ARGNUMS, _JSON, Option("--harmless", "also list non-finite values that reach no result", bool)),
+        "where a NaN or an infinity in the results is born",
+        "Run a call, and for a loss its gradient too, and show where a NaN or an infinity in its results is born: `%nan loss(params, x)`.",
+        runs=True,
+    ),
+    Command(
+        "step", "running", Request.step,
+        (
+            _ARGNUMS,
+            Option("--line", "first run to this line, such as 41 or model.py:41"),
+            Option("--primitive", "first run to this primitive, such as scan"),
+            Option("--name", "first run until the variable of this name is computed"),
+            Option("--non-finite", "first run to a value with a NaN or an Inf", bool),
+        ),
+        about="""Step through a call equation by equation, and for a loss through its backward pass too: `%step loss(params, x)`.
+
+        It returns the stepper, as in `s = %step loss(params, x)`; `%step --primitive scan loss(params, x)` starts at the scan.
+        """,
+        runs=True,
+    ),
+    Command(
+        "profile", "profiling", Request.profile,
+        (_JSON, Option("--repeat -r", "how many calls to time (default: as many as take a second)", int)),
+        "where the time of a call goes, by phase, line and kernel",
+        "Show where the time of a call goes, by phase, line and kernel: `%profile step(params, x)`. It runs several times.",
+        runs=True,
+    ),
+    Command(
+        "jaxpr", "tracing", Request.jaxpr, (_ARGNUMS, _STAGE, _EXPLORE),
+        "a program as text, as JAX prints it",
+        "Show the jaxpr of a call: `%jaxpr f(x)`. The cell magic takes the call on the cell's last line.",
+        Request.explored_jaxpr,
+    ),
+    *(
+        Command(
+            name, doing, lambda request, stage=stage: request.stages("forward", stage), (_ARGNUMS, _EXPLORE),
+            f"the forward and the {stage} program as text",
+            f"Show the forward and the {stage} program of a call: `%{name} f(x)`.",
+            lambda request, stage=stage: (request.derivation, "forward", stage),
+        )
+        for name, doing, stage in (("linearize", "linearizing", "linear"), ("vjp", "transposing", "backward"))
+    ),
+    Command(
+        "compare", "comparing", Request.compare, (_ARGNUMS, _EXPLORE),
+        about="Show what differs between two calls and their gradients: `%compare loss(params, x), faster_loss(params, x)`.",
+        explored=lambda first, second: (first.compare(second),),
+        calls=2,
+    ),
+)  # fmt: skip
+COMMANDS = {command.name: command for command in _COMMANDS}
+DEFAULTS: dict[str, Any] = {
+    option.names.split()[0][2:].replace("-", "_"): False if option.kind is bool else option.default
+    for command in _COMMANDS
+    for option in command.options
+}
+"""The value of each option without it, of whichever command: a method of `Request` may belong to several."""
