@@ -93,6 +93,7 @@ from .ir.syntax import Equation as Equation
 from .ir.syntax import Program as Program
 from .ir.trace import trace as trace
 from .progress import show_progress as show_progress
+from .report.report import schema as schema
 from .runtime.cache import CacheInfo as CacheInfo
 from .runtime.cache import cache_info as cache_info
 from .runtime.donated import donated_to as donated_to

@@ -25,9 +25,9 @@ from jaxviz.features.doctor import WORDS, print_doctor
 from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
 from jaxviz.notebook.options import COMMANDS, DEFAULTS, Command
 from jaxviz.notebook.reports import Request, Shown
+from jaxviz.report.data import plain
 from jaxviz.report.messages import short_message
 from jaxviz.report.places import noting_places
-from jaxviz.report.report import plain
 from jaxviz.report.tables import PAGE
 from jaxviz.terminal import complain, note, show
 

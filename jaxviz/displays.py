@@ -18,6 +18,7 @@ _PLACES = {
     "plot of a watch": "jaxviz.features.probes.widget:LivePlot",
     "widget of a stepper": "jaxviz.features.debugger.widget:StepperWidget",
     "output of a stepper": "jaxviz.features.debugger.widget:mimebundle",
+    "reports of the magics": "jaxviz.notebook.reports:Request",
     "form of an exercise": "jaxviz.teach.widget:exercise_form",
 }
 

@@ -26,7 +26,7 @@ from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Checkpoint, Decision, Equation, Program, Var
 from jaxviz.report.pictures import bars
-from jaxviz.report.report import MOST_ROWS, Report, Table, attributes
+from jaxviz.report.report import MOST_ROWS, Report, Table
 from jaxviz.report.tables import format_bytes, line_label, listed, more_rows, nbytes, repeated, short_location
 
 Fate = OneOf["saved", "offloaded", "recomputed", "already an input", "not needed"]
@@ -81,7 +81,7 @@ def _called(group: Sequence[Decided]) -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CheckpointReport(Report):
+class CheckpointReport(Report, schema="policies.checkpoint"):
     """What the policy of one checkpointed function decided. If it is in a scan, sizes are those of one run.
 
     Args:
@@ -166,9 +166,10 @@ class CheckpointReport(Report):
 
         return Table(("decision", "type", "bytes", "line", "value"), rows, "<<><<", caption, more=more)
 
-    def to_dict(self) -> dict[str, Any]:
-        values = [{**attributes(v, ("expression", "label", "type", "nbytes")), "decision": v.fate} for v in self.values]
-        return {**attributes(self, ("function", "policy", "runs", "unmatched")), "values": values}
+    _data = (
+        "function", "policy", "runs", "unmatched",
+        ("values", ("expression", "label", "type", "nbytes", "decision=fate")),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class Finding:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DoctorReport(Report):
+class DoctorReport(Report, schema="doctor"):
     """What is installed and configured here. Made by `jaxviz.doctor()`.
 
     >>> report = jaxviz.doctor()

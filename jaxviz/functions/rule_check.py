@@ -62,7 +62,7 @@ class LeafCheck:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RuleCheck(Report):
+class RuleCheck(Report, schema="check_rule"):
     """How a custom rule compares with numerical differences and with the derivative of the function that it replaces.
 
     >>> found = jaxviz.check_rule(tanh, 0.5)  # a function with a custom rule

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, ClassVar
 
+from jaxviz.displays import display
+from jaxviz.report.data import Data, schema_of
 from jaxviz.report.places import noting_places
 from jaxviz.report.tables import code_html, folded, html_table, preformatted, text_table, wrapped
 
@@ -14,6 +17,36 @@ SHOWN = 20
 
 MOST_ROWS = 40
 """The most rows of a table in a notebook, including those behind "show all"."""
+
+
+VERSION = 1
+"""The version of the plain data of all reports; to increase when an entry is removed, or means something else."""
+
+_REPORTS: dict[str, type[Report]] = {}
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of the plain data of a report.
+
+    >>> jsonschema.validate(jaxviz.residuals(loss, params, x).to_dict(), jaxviz.schema("residuals"))
+
+    Args:
+      name: the function that returns the report, such as 'residuals' or 'memory.beside'; the entry 'schema' of the data.
+
+    Returns:
+      the schema, of draft 2020-12.
+
+    Raises:
+      ValueError: no report has that name.
+    """
+    found: Any = import_module("jaxviz")
+    for part in name.split("."):  # a name is imported with its module, and with it the reports
+        found = getattr(found, part, None)
+    for place in ("report of a jitted function", "reports of the magics"):
+        display(place)
+    if name not in _REPORTS:
+        raise ValueError(f"no report is named {name!r}; there are {', '.join(sorted(_REPORTS))}")
+    return schema_of(_REPORTS[name], {"schema": {"const": name}, "version": {"const": VERSION}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +105,20 @@ Part = str | Table | Listed | Drawn
 """A part of a report; a string is a paragraph."""
 
 
-class Data:
-    """A dataclass that can be converted to plain data.
-
-    `_data` names the attributes to include; by default the fields. Locations are split: see `attributes`.
-    """
-
-    __slots__ = ()
-    _data: ClassVar[tuple[str, ...]] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, for programs."""
-        return attributes(self, self._data or _fields(self))
-
-
 class Report(Data):
     """A dataclass that displays as text in a terminal and as HTML in a notebook.
 
     In text, a blank line precedes tables with a caption, and follows every table. Create the dataclass with `repr=False`, so that it has
-    the text of this class.
+    the text of this class. `schema` is the name of its schema: the public function that returns it, or a method of such a report.
     """
 
     __slots__ = ()
+    _schema: ClassVar[str] = ""
+
+    def __init_subclass__(cls, schema: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._schema = schema or vars(cls).get("_schema", cls.__name__)  # a dataclass with slots is made twice
+        _REPORTS[cls._schema] = cls
 
     @property
     def summary(self) -> str:
@@ -111,6 +136,10 @@ class Report(Data):
     def _picture(self) -> str:
         """What a notebook shows above the summary: a drawing from `jaxviz.report.pictures`, or ''."""
         return ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data, for programs; `jaxviz.schema` describes it."""
+        return {"schema": self._schema, "version": VERSION, **super().to_dict()}
 
     def __str__(self) -> str:
         blocks = [[wrapped(self.summary)]]
@@ -166,36 +195,3 @@ def _html(part: Part) -> str:
 
 def _paragraph(text: str) -> str:
     return f"<p>{code_html(text)}</p>"
-
-
-# --- plain data -------------------------------------------------------------------------------------------------------
-
-_LOCATIONS = ("location", "site", "definition")
-
-
-def attributes(value: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Attributes as plain data, by name. A location becomes its 'file', 'line' and 'function', or None if it is not known."""
-    return dict(pair for name in names for pair in _attribute(name, getattr(value, name)))
-
-
-def _attribute(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if name in _LOCATIONS:
-        return ((part, getattr(value, part, None)) for part in ("file", "line", "function"))
-    return iter([(name, plain(value))])
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON: by its `to_dict` if it has one, other dataclasses by their fields, complex numbers by their parts."""
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    if is_dataclass(value):
-        return attributes(value, _fields(value))
-    if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, complex):
-        return [value.real, value.imag]
-    return [plain(inner) for inner in value] if isinstance(value, (tuple, list)) else value
-
-
-def _fields(value: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(value))

@@ -9,7 +9,7 @@ from typing import Any
 from typing import Literal as OneOf
 
 from jaxviz.displays import display
-from jaxviz.report.report import Data
+from jaxviz.report.data import Data
 from jaxviz.report.tables import code_html, preformatted, printable, wrapped
 from jaxviz.teach.messages import OfChoice, OfMarks, OfNumber, OfWord, Said
 

@@ -7,12 +7,16 @@ import json
 from dataclasses import dataclass
 from html.parser import HTMLParser
 
+import jax
 import jax.numpy as jnp
+import jsonschema
 import pytest
 
 import jaxviz
+from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
 from jaxviz.ir.origin import Location
-from jaxviz.report.report import Data, Drawn, Listed, Report, Table
+from jaxviz.report.data import Data
+from jaxviz.report.report import Drawn, Listed, Report, Table
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,13 @@ REPORTS = {
     "explain_recompile": lambda: jaxviz.explain_recompile(jaxviz.jit(f)),
     "profile": lambda: jaxviz.profile(jaxviz.jit(f), X, repeat=1),
     "doctor": jaxviz.doctor,
+    "find_nan": lambda: jaxviz.find_nan(lambda x: jnp.sqrt(x).sum(), 0 * X),
+    "verify": lambda: jaxviz.plan_remat(three_layers, jnp.ones((3, 2, 2)), work="50%").verify(),
+    "memory of policies": lambda: MemoryComparison(jaxviz.compare_policies(f, X)),
+    "plans of policies": lambda: PlanComparison(jaxviz.compare_policies(f, X)),
+    "policies of a checkpoint": lambda: jaxviz.policies(jax.checkpoint(f), X).checkpoints[0],
+    "compilations": lambda: jaxviz.watch_compilations(False),
+    "score card": jaxviz.teach.puzzles.card,
 }
 
 
@@ -181,4 +192,5 @@ def test_every_report_has_all_three(name):
     assert Seen(report._repr_html_()).tags
     plain = report.to_dict()
     assert json.loads(json.dumps(plain)) == plain
+    jsonschema.validate(plain, jaxviz.schema(plain["schema"]))
     assert inspect.getdoc(report.to_dict)

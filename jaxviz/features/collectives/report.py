@@ -12,7 +12,8 @@ from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.features.collectives.words import in_words
 from jaxviz.features.compiled_memory.report import Compiler
 from jaxviz.ir.origin import Location
-from jaxviz.report.report import Data, Listed, Part, Report, Table
+from jaxviz.report.data import Data
+from jaxviz.report.report import Listed, Part, Report, Table
 from jaxviz.report.tables import counted, format_bytes, more_rows, repeated, short_location
 
 Stage = Literal["forward", "backward", "outside"]
@@ -160,7 +161,7 @@ class Rematerialized(Data):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Collectives(Report):
+class Collectives(Report, schema="collectives"):
     """What devices exchange in a compiled gradient or training step. See `jaxviz.collectives`.
 
     >>> found = jaxviz.collectives(loss, params, x)

@@ -20,9 +20,10 @@ from jaxviz.ir.errors import JaxvizError, NoRuleError
 from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
+from jaxviz.report.data import Data
 from jaxviz.report.pictures import bars
 from jaxviz.report.places import source_line
-from jaxviz.report.report import Report, Table, attributes, plain
+from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import (
     counted,
     format_bytes,
@@ -56,7 +57,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Data):
     """Equations of one kind and line that only one version has.
 
     Args:
@@ -76,6 +77,8 @@ class Difference:
     is_added: bool
     count: int
     numbers: tuple[int, ...] = field(repr=False, default=())
+
+    _data = ("what", "expression", "type", "count", "location", "added=is_added")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class ResidualDifference:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Report):
+class Comparison(Report, schema="compare"):
     """What differs between two versions of a function and of its gradient.
 
     >>> found = jaxviz.compare(loss, faster_loss, params, x)
@@ -290,19 +293,15 @@ class Comparison(Report):
             of_rows = ("count", "type", "bytes", "line", "value")
             yield Table(of_rows, rows, "<<><<", "residuals that differ", more=more)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **attributes(self, ("functions", "figures", "notes")),
-            "same": self.is_same,
-            "equations": {
-                stage: [
-                    {**attributes(d, ("what", "expression", "type", "count", "location")), "added": d.is_added}
-                    for d in self.differences(stage)
-                ]
-                for stage in self.alignments
-            },
-            "residuals": plain(self.residuals) if "backward" in self.alignments else [],
-        }
+    _data = ("functions", "figures", "notes", "same=is_same", "equations=_equations", "residuals=_residuals")
+
+    @property
+    def _equations(self) -> dict[str, tuple[Difference, ...]]:
+        return {stage: self.differences(stage) for stage in self.alignments}
+
+    @property
+    def _residuals(self) -> tuple[ResidualDifference, ...]:
+        return self.residuals if "backward" in self.alignments else ()
 
 
 _ONLY_GRADIENTS = "Only gradients are compared, not what a training step does besides, such as its update."

@@ -46,7 +46,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CompileReport(Report):
+class CompileReport(Report, schema="jit.report"):
     """How a jitted call was compiled: devices, layouts and donated arguments.
 
     >>> step = jaxviz.jit(loss)

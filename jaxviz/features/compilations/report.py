@@ -14,8 +14,9 @@ from jaxviz.features.probes.probes import Spec
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.origin import Location
+from jaxviz.report.data import Data
 from jaxviz.report.pictures import timeline
-from jaxviz.report.report import Data, Listed, Part, Report, Table, attributes
+from jaxviz.report.report import Listed, Part, Report, Table
 from jaxviz.report.tables import counted, format_seconds, short_location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
@@ -98,7 +99,7 @@ class Recompilation(Data):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FunctionCompilations(Report):
+class FunctionCompilations(Report, schema="explain_recompile.function"):
     """The compilations of one function.
 
     >>> found = jaxviz.explain_recompile(step)
@@ -203,7 +204,7 @@ def _row(r: Recompilation) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CompilationReport(Report):
+class CompilationReport(Report, schema="explain_recompile"):
     """What JAX compiled while it was watched, by function, the longest time first.
 
     >>> with jaxviz.watch_compilations() as seen:
@@ -298,10 +299,8 @@ class CompilationReport(Report):
         yield Listed(f"{f.name}: {line}" for f in self.functions for line in f.advice)
         yield from (f"Some compilations were not seen: {problem}" for problem in compilations.failures()[-1:])
 
-    def to_dict(self) -> dict[str, Any]:
-        told = lambda found: [{"name": c.name, "seconds": c.total} for c in found]
-        others = {"library": told(self.library), "jaxviz": told(self.jaxviz)}
-        return {**attributes(self, ("count", "since", "functions")), **others}
+    _TOLD = ("name", "seconds=total")
+    _data = ("count", "since", "functions", ("library", _TOLD), ("jaxviz", _TOLD))
 
 
 def _text_of(found: Sequence[Compilation]) -> str:

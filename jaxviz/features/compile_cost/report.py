@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from jaxviz.features.compile_cost.stages import Phases, Seconds
 from jaxviz.ir.origin import Location
+from jaxviz.report.data import Data
 from jaxviz.report.pictures import bars
-from jaxviz.report.report import Data, Listed, Report, Table
+from jaxviz.report.report import Listed, Report, Table
 from jaxviz.report.tables import (
     counted,
     format_seconds,
@@ -155,7 +156,7 @@ class Part(Data):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CompileCost(Report):
+class CompileCost(Report, schema="compile_cost"):
     """Where tracing, lowering and compiling take their time.
 
     >>> found = jaxviz.compile_cost(loss, params, x)

@@ -27,7 +27,7 @@ from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.sharing import SharedTable
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.trace import noting_arguments, with_fixed
-from jaxviz.report.report import Data
+from jaxviz.report.data import Data
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.stoppable import compiled_alone
 

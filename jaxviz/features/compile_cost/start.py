@@ -31,7 +31,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Program
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.progress import counting
-from jaxviz.report.report import Data
+from jaxviz.report.data import Data
 from jaxviz.runtime import compilations
 
 TIMES = 5

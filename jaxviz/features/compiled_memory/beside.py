@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, peak_text
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.report import pictures
-from jaxviz.report.report import Drawn, Part, Report, Table, attributes
+from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import counted, format_bytes, format_change, repeated, short_location
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _REASONS = 3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MemoryBeside(Report):
+class MemoryBeside(Report, schema="memory.beside"):
     """The modelled and the compiled memory of one gradient, or of one training step. See `MemoryTimeline.beside`.
 
     Args:
@@ -215,16 +215,19 @@ class MemoryBeside(Report):
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8, reverse=True)
         return figure
 
-    def to_dict(self) -> dict[str, Any]:
-        of_model, of_program = self._totals
-        return {
-            **attributes(self.model, ("function", "about")),
-            **attributes(self, ("by_reason", "differences")),
-            "modelled": {"peak_nbytes": self.model.peak_nbytes, "turn": self.model.turn, "nbytes": of_model},
-            "compiled": {
-                **attributes(self.compiled, ("peak_nbytes", "reserved_nbytes", "turn", "compiler")), "nbytes": of_program,
-            },
-        }  # fmt: skip
+    _data = (
+        "model.function", "model.about", "by_reason", "differences",
+        ("modelled=", ("model.peak_nbytes", "model.turn", "nbytes=_modelled_nbytes")),
+        ("compiled=", ("compiled.peak_nbytes", "compiled.reserved_nbytes", "compiled.turn", "compiled.compiler", "nbytes=_compiled_nbytes")),
+    )  # fmt: skip
+
+    @property
+    def _modelled_nbytes(self) -> list[int]:
+        return self._totals[0]
+
+    @property
+    def _compiled_nbytes(self) -> list[int]:
+        return self._totals[1]
 
 
 def _bars(totals: Sequence[int], columns: int, top: int) -> str:

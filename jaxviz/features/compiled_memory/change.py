@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from jaxviz.analysis.grouping import pattern
 from jaxviz.features.compiled_memory.report import CompiledMemory, Held, as_code
 from jaxviz.ir.origin import Location
+from jaxviz.report.data import Data
 from jaxviz.report.pictures import bars
-from jaxviz.report.report import Data, Report, Table, attributes
+from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, format_bytes, format_change, listed, repeated, short_location
 
 
@@ -48,12 +48,11 @@ class Change(Data):
             return f"{self.before.kind} → {self.after.kind}"
         return self.row.kind
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"nbytes": self.nbytes, **attributes(self, ("kind", "why", "before", "after"))}
+    _data = ("nbytes", "kind", "why", "before", "after")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MemoryChange(Report):
+class MemoryChange(Report, schema="compiled_memory.compare"):
     """The differences between the memory of two compiled programs. See `CompiledMemory.compare`.
 
     Args:
@@ -157,12 +156,8 @@ class MemoryChange(Report):
         rest = self.changes[shown:]
         return f"and {counted(len(rest), 'more row')}, {format_change(sum(c.nbytes for c in rest))}"
 
-    def to_dict(self) -> dict[str, Any]:
-        ends = ("function", "about", "compiler", "temp_nbytes", "peak_nbytes", "reserved_nbytes", "n_devices")
-        return {
-            **attributes(self, ("nbytes", "compiled_otherwise", "changes")),
-            "before": attributes(self.before, ends), "after": attributes(self.after, ends),
-        }  # fmt: skip
+    _ENDS = ("function", "about", "compiler", "temp_nbytes", "peak_nbytes", "reserved_nbytes", "n_devices")
+    _data = ("nbytes", "compiled_otherwise", "changes", ("before", _ENDS), ("after", _ENDS))
 
     # --- reasons ------------------------------------------------------------------------------------------------------
 

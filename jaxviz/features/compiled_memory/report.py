@@ -12,7 +12,8 @@ import numpy as np
 from jaxviz.features.compiled_memory.attribution import KINDS, OWN, Kind
 from jaxviz.ir.origin import Location
 from jaxviz.report import pictures
-from jaxviz.report.report import Data, Drawn, Part, Report, Table, attributes
+from jaxviz.report.data import Data
+from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import format_bytes, listed, more_rows, repeated, short_location
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Compiler(Data):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CompiledMemory(Report):
+class CompiledMemory(Report, schema="compiled_memory"):
     """The memory of a compiled program over its schedule, on one device. See `jaxviz.compiled_memory`.
 
     >>> before = jaxviz.compiled_memory(loss, params, x)
@@ -256,20 +257,17 @@ class CompiledMemory(Report):
         rest = self.at_peak[shown:]
         return more_rows(len(rest), sum(h.count for h in rest), "value", format_bytes(sum(h.nbytes for h in rest)))
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **attributes(
-                self,
-                (
-                    "function", "about", "compiler", "temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes", "reused_nbytes",
-                    "peak_nbytes", "reserved_nbytes", "attributed", "peak", "peak_at", "n_devices", "notes", "at_peak", "values", "fused",
-                    "on_host", "host_nbytes",
-                ),
-            ),
-            "location": attributes(self, ("location",)),
-            "kinds": list(KINDS),
-            "timeline": [attributes(m, ("instruction", "opcode", "is_backward", "nbytes")) for m in self.timeline],
-        }  # fmt: skip
+    _data = (
+        "function", "about", "compiler", "temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes", "reused_nbytes",
+        "peak_nbytes", "reserved_nbytes", "attributed", "peak", "peak_at", "n_devices", "notes", "at_peak", "values", "fused",
+        "on_host", "host_nbytes", ("location=", ("location",)), "kinds",
+        ("timeline", ("instruction", "opcode", "is_backward", "nbytes")),
+    )  # fmt: skip
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of bytes in the order of the numbers of each moment."""
+        return KINDS
 
     def compare(self, after: CompiledMemory) -> MemoryChange:
         """Compares this program's memory with another's: the bytes that appeared and disappeared, by group and kind, with the cause.

@@ -27,11 +27,12 @@ import jax.numpy as jnp
 from jaxviz.ir.convert import shared
 from jaxviz.ir.primitives import PLAIN
 from jaxviz.ir.syntax import Operation
+from jaxviz.report.data import Data
 from jaxviz.report.tables import nbytes
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Data):
     """The cost of some work; `a + b` is the cost of both, `cost * n` the cost of doing it `n` times.
 
     >>> total = jaxviz.cost(loss, params, x).total
@@ -71,9 +72,7 @@ class Cost:
 
     __rmul__ = __mul__
 
-    def to_dict(self) -> dict[str, int | float]:
-        """The same as plain data, for programs."""
-        return {**{n: getattr(self, n) for n in Cost.__slots__}, "intensity": self.intensity}
+    _data = ("flops", "bytes_read", "bytes_written", "transcendentals", "bytes_sent", "intensity")
 
 
 Count = Callable[[Operation], Cost]

@@ -34,8 +34,9 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.progress import counting
+from jaxviz.report.data import Data
 from jaxviz.report.pictures import bars
-from jaxviz.report.report import SHOWN, Report, Table, attributes, plain
+from jaxviz.report.report import SHOWN, Report, Table
 from jaxviz.report.tables import (
     format_bytes,
     format_count,
@@ -54,8 +55,17 @@ _TOP = 12
 """How many primitives a report shows."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Line(Data):
+    file: str
+    line: int
+    cost: Cost
+
+    _data = ("file", "line", "*cost")
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class CostReport(CostOfRows, Report):
+class CostReport(CostOfRows, Report, schema="cost"):
     """The cost of the gradient of a function. FLOPs and transcendentals are counted as XLA counts them: see `jaxviz.features.cost.counts`.
 
     >>> cost = jaxviz.cost(loss, params, x)
@@ -170,12 +180,13 @@ class CostReport(CostOfRows, Report):
             else forward
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **attributes(self, ("function", "total", "forward", "backward", "groups", "rows", "estimated", "notes")),
-            "primitives": plain(self.by_primitive),
-            "lines": [{**attributes(at, ("file", "line")), **c.to_dict()} for at, c in self.by_line.items()],
-        }
+    _data = (
+        "function", "total", "forward", "backward", "groups", "rows", "estimated", "notes", "primitives=by_primitive", "lines=_lines",
+    )  # fmt: skip
+
+    @property
+    def _lines(self) -> list[_Line]:
+        return [_Line(at.file, at.line, cost) for at, cost in self.by_line.items()]
 
     @cached_property
     def as_compiled(self) -> Cost:

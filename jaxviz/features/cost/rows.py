@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 from typing import Literal as OneOf
 
 from jaxviz.analysis.grouping import alike, repetition
@@ -17,7 +16,7 @@ from jaxviz.features.cost.parts import Part, total_of
 from jaxviz.higher_order import is_loop, is_scan
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Equation
-from jaxviz.report.report import Data, attributes
+from jaxviz.report.data import Data
 from jaxviz.report.tables import listed, type_text
 
 Pass = OneOf["forward", "backward"]
@@ -25,7 +24,7 @@ PASSES: tuple[Pass, ...] = ("forward", "backward")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(Data):
     """An equation of the forward or the backward program without nested programs.
 
     Args:
@@ -64,10 +63,9 @@ class Row:
         """False inside of a while loop, which counts for one iteration."""
         return not any(is_loop(e) and not is_scan(e) for e in self.part.within)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, for programs."""
-        named = attributes(self, ("stage", "primitive", "type", "location", "place", "trip_count_known"))
-        return {**named, "times": self.part.times, "estimated": self.part.is_estimated, **self.cost.to_dict()}
+    _data = (
+        "stage", "primitive", "type", "location", "place", "trip_count_known", "times=part.times", "estimated=part.is_estimated", "*cost",
+    )  # fmt: skip
 
 
 class CostOfRows:

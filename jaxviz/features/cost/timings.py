@@ -23,13 +23,14 @@ from jaxviz.ir.convert import one_equation
 from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
+from jaxviz.report.data import Data
 from jaxviz.report.pictures import bars
-from jaxviz.report.report import Report, Table, attributes
+from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import format_count, format_seconds, line_label, more_rows, narrow_location, repeated
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Data):
     """The time of one equation.
 
     Args:
@@ -46,14 +47,15 @@ class Timing:
     seconds: float
     cost: Cost
 
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, for programs."""
-        primitive = str(self.equation.primitive.name)
-        return {**attributes(self, ("stage", "location", "seconds")), "primitive": primitive, **self.cost.to_dict()}
+    _data = ("stage", "location", "seconds", "primitive", "*cost")
+
+    @property
+    def primitive(self) -> str:
+        return str(self.equation.primitive.name)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Timings(Report):
+class Timings(Report, schema="cost.measure"):
     """The measured time of each equation, in the order in which they run. See `CostReport.measure`.
 
     Args:

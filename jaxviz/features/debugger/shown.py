@@ -7,14 +7,14 @@ import html
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Any
 
 from jaxviz.features.debugger.summaries import Picture, Summary
+from jaxviz.report.data import Data
 from jaxviz.report.tables import printable
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Value(Data):
     """A value at a stop.
 
     Args:
@@ -27,8 +27,7 @@ class Value:
     summary: Summary
     cotangent: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "cotangent": self.cotangent, **self.summary.to_dict()}
+    _data = ("name", "cotangent", "*summary")
 
 
 def html_row(value: Value) -> str:

@@ -15,6 +15,7 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxviz.ir import compat
+from jaxviz.report.data import Data
 from jaxviz.runtime.settings import usual_settings
 
 _jit: Callable[[Any], Any] = jax.jit
@@ -27,7 +28,7 @@ FEW = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Data):
     """An array, or its last two dimensions at index 0 of all others, in shades.
 
     Args:
@@ -44,16 +45,15 @@ class Picture:
     high: float
     shades: bytes
 
-    def to_dict(self) -> dict[str, Any]:
-        """The shades as base64."""
-        return {
-            "rows": self.rows, "columns": self.columns, "of": self.of, "low": self.low, "high": self.high,
-            "shades": base64.b64encode(self.shades).decode(),
-        }  # fmt: skip
+    _data = ("rows", "columns", "of", "low", "high", "shades=_base64")
+
+    @property
+    def _base64(self) -> str:
+        return base64.b64encode(self.shades).decode()
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Data):
     """An array in a few numbers. For complex numbers, sizes and the histogram are those of the absolute value.
 
     >>> print(summarize(jnp.array([1.0, jnp.nan, 3.0])))
@@ -115,14 +115,6 @@ class Summary:
         """The histogram as a line of text."""
         most = max(self.histogram, default=0)
         return "".join(" ▁▂▃▄▅▆▇█"[-(-8 * n // most)] for n in self.histogram) if most else ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        made = {name: getattr(self, name) for name in self.__slots__}
-        made["picture"] = self.picture.to_dict() if self.picture is not None else None
-        for name in ("shape", "histogram", "edges", "first_not_finite"):
-            made[name] = list(made[name]) if made[name] is not None else None
-        return made
 
 
 def _short(x: float | int | None) -> str:

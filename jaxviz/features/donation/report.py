@@ -33,7 +33,7 @@ from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.syntax import Atom, Literal, Program
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.report.pictures import bars
-from jaxviz.report.report import Listed, Report, Table, attributes
+from jaxviz.report.report import Listed, Report, Table
 from jaxviz.report.tables import counted, format_bytes, listed, more_rows, nbytes, repeated, together
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import unwatched
@@ -76,7 +76,7 @@ class Donated:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DonationReport(Report):
+class DonationReport(Report, schema="donation"):
     """The effect of donation in a call.
 
     >>> found = jaxviz.donation(step, params, grads)
@@ -181,10 +181,22 @@ class DonationReport(Report):
         yield Table(("donated", "type", "bytes", ""), rows, "<<><", more=more)
         yield Listed(self.advice)
 
-    def to_dict(self) -> dict[str, Any]:
-        others = [{"path": p, "nbytes": n, "result": r} for p, n, r in self.others]
-        named = ("function", "spared", "unused", "is_told", "memory", "n_devices", "twice", "donated", "notes")
-        return {**attributes(self, named), "others": others}
+    _data = (
+        "function",
+        "spared",
+        "unused",
+        "is_told",
+        "memory",
+        "n_devices",
+        "twice",
+        "donated",
+        "notes",
+        "others=_others",
+    )
+
+    @property
+    def _others(self) -> list[dict[str, str | int]]:
+        return [{"path": path, "nbytes": nbytes, "result": result} for path, nbytes, result in self.others]
 
 
 @api_boundary

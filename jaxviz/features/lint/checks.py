@@ -39,13 +39,13 @@ from jaxviz.ir.expressions import expression_at
 from jaxviz.ir.origin import Location, library_line, own_line
 from jaxviz.ir.own_code import is_own
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
-from jaxviz.report.report import attributes
+from jaxviz.report.data import Data
 from jaxviz.report.tables import counted, format_bytes, listed, nbytes, repeated, short_location, wrapped
 from jaxviz.transforms.inline import inlined
 
 
 @dataclass(frozen=True, eq=False)
-class Advice:
+class Advice(Data):
     """One piece of advice.
 
     >>> for advice in jaxviz.lint(loss, params, x):
@@ -83,10 +83,11 @@ class Advice:
 
     __repr__ = __str__
 
-    def to_dict(self) -> dict[str, Any]:
-        """The advice as plain data, for programs."""
-        named = attributes(self, ("rule", "text", "fix", "location", "nbytes", "count", "unread_nbytes"))
-        return {**named, "residuals": [r.name for r in self.residuals]}
+    _data = ("rule", "text", "fix", "location", "nbytes", "count", "unread_nbytes", "residuals=_names")
+
+    @property
+    def _names(self) -> list[str]:
+        return [r.name for r in self.residuals]
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import each
 from jaxviz.report.pictures import bars
-from jaxviz.report.report import SHOWN, Drawn, Report, Table, attributes, plain
+from jaxviz.report.report import SHOWN, Drawn, Report, Table
 from jaxviz.report.tables import format_bytes, short_location, wrapped
 from jaxviz.transforms.unopened import unopened_note
 
@@ -26,7 +26,7 @@ CAPTURED_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LintReport(Report, Sequence[Advice]):
+class LintReport(Report, Sequence[Advice], schema="lint"):
     """Advice on the gradient of a function, by bytes at stake, largest first.
 
     >>> found = jaxviz.lint(loss, params, x)
@@ -112,9 +112,7 @@ class LintReport(Report, Sequence[Advice]):
     def _more(self, shown: int) -> str:
         return f"and {len(self.items) - shown:,} more"
 
-    def to_dict(self) -> dict[str, Any]:
-        named = attributes(self, ("function", "gradient", "saved", "min_nbytes", "n_left_out", "notes"))
-        return {**named, "advice": plain(self.items)}
+    _data = ("function", "gradient", "saved", "min_nbytes", "n_left_out", "notes", "advice=items")
 
 
 @api_boundary

@@ -120,6 +120,10 @@ class Step:
     is_outside: bool = False
 
     @property
+    def primitive(self) -> str:
+        return str(self.equation.primitive.name)
+
+    @property
     def total(self) -> int:
         return sum(self.nbytes)
 

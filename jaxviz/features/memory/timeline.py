@@ -33,7 +33,7 @@ from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.report import pictures
-from jaxviz.report.report import Drawn, Part, Report, Table, attributes
+from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import format_bytes, in_library, more_rows, repeated, short_location
 from jaxviz.runtime.stoppable import compiled_by_jax
 from jaxviz.transforms.inline import inlined
@@ -118,7 +118,7 @@ def is_as_modelled(found: int, modelled: int) -> bool:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MemoryTimeline(Report):
+class MemoryTimeline(Report, schema="memory"):
     """The modelled bytes alive at each equation of a function's forward and backward program; on each device, if there are several.
 
     >>> timeline = jaxviz.memory(loss, params, x)
@@ -318,18 +318,19 @@ class MemoryTimeline(Report):
         size = sum(a.nbytes for a in rest)
         return more_rows(len(rest), sum(a.count for a in rest), "value", format_bytes(size))
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "gradient": self.derivation.gradient,
-            "is_training_step": self.step is not None,
-            **attributes(self, ("function", "n_devices", "peak", "peak_nbytes", "notes", "alive")),
-            "kinds": list(KINDS),
-            "steps": [
-                {"primitive": s.equation.primitive.name, "is_backward": s.is_backward, "nbytes": list(s.nbytes)}
-                for s in self.steps
-            ],
-            "values": [attributes(v, _VALUE) for v in self.values],
-        }
+    _data = (
+        "derivation.gradient", "is_training_step", "function", "n_devices", "peak", "peak_nbytes", "notes", "alive", "kinds",
+        ("steps", ("primitive", "is_backward", "nbytes")), ("values", ("what", "type", "nbytes", "kind", "born", "last", "residuals")),
+    )  # fmt: skip
+
+    @property
+    def is_training_step(self) -> bool:
+        return self.step is not None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of bytes, in the order of the numbers of each step."""
+        return KINDS
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """The timeline as a stacked area, its peak marked; a `matplotlib` figure.

@@ -37,7 +37,7 @@ class Operand:
     n_zero: int
     low: float | None
     high: float | None
-    value: Any = None
+    value: float | complex | None = None
     name: str = ""
     is_cotangent: bool = False
 

@@ -13,9 +13,10 @@ from jaxviz.derivation import Derivation
 from jaxviz.displays import display
 from jaxviz.features.nans.causes import Cause, Operand
 from jaxviz.ir.origin import Location
+from jaxviz.report.data import Data
 from jaxviz.report.pictures import Stop, chain, fitted
 from jaxviz.report.places import source_line
-from jaxviz.report.report import Part, Report, Table, attributes
+from jaxviz.report.report import Part, Report, Table
 from jaxviz.report.tables import listed, short_location, wrapped
 
 
@@ -42,7 +43,7 @@ class Iteration:
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
+class Devices(Data):
     """The devices of a `shard_map`.
 
     Args:
@@ -68,19 +69,26 @@ class Devices:
     def _named(self, index: tuple[int, ...]) -> str:
         return " ".join(f"{name}={i}" for (name, _), i in zip(self.axes, index, strict=True))
 
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, for programs."""
-        named = lambda index: {name: i for (name, _), i in zip(self.axes, index, strict=True)}
-        return {
-            "mapped": self.mapped,
-            "axes": dict(self.axes),
-            "index": named(self.index),
-            "alike": [named(a) for a in self.alike],
-        }
+    _data = ("mapped", "axes=_axes", "index=_index", "alike=_alike")
+
+    @property
+    def _axes(self) -> dict[str, int]:
+        return dict(self.axes)
+
+    @property
+    def _index(self) -> dict[str, int]:
+        return self._at(self.index)
+
+    @property
+    def _alike(self) -> list[dict[str, int]]:
+        return [self._at(index) for index in self.alike]
+
+    def _at(self, index: tuple[int, ...]) -> dict[str, int]:
+        return {name: i for (name, _), i in zip(self.axes, index, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Event(Data):
     """An equation that computed a value that is not finite.
 
     Args:
@@ -144,14 +152,10 @@ class Event:
         line = short_location(self.location) if self.location is not None else ""
         return self.place.replace(str(self.location), line, 1) if line else self.place
 
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, for programs."""
-        return {
-            **attributes(self, _EVENT),
-            "cause": self.cause.id,
-            "text": self.cause.text,
-            "remedy": self.cause.remedy,
-        }
+    _data = (
+        "equation", "primitive", "phase", "location", "expression", "operation", "is_derivative", "iterations", "branch", "devices",
+        "made", "index", "inputs", "outputs", "is_exact", "cause=cause.id", "cause.text", "cause.remedy",
+    )  # fmt: skip
 
 
 _EVENT = (
@@ -218,7 +222,7 @@ def remembered(ran: Ran) -> weakref.ref[Ran]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NanReport(Report):
+class NanReport(Report, schema="find_nan"):
     """Where a NaN or an infinity was born, and which results it reached.
 
     >>> found = jaxviz.find_nan(lambda x: jnp.sqrt(x) * x, 0.0)  # None if there is no NaN

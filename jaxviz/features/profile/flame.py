@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-from jaxviz.report.report import Data
+from jaxviz.report.data import Data
 from jaxviz.report.tables import printable
 
 COLOURS = {

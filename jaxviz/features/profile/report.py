@@ -37,7 +37,8 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_of_program, owner
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.report import pictures
-from jaxviz.report.report import Listed, Report, Table, attributes
+from jaxviz.report.data import Data
+from jaxviz.report.report import Listed, Report, Table
 from jaxviz.report.tables import counted, format_seconds, listed, more_rows, repeated, short_location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
@@ -76,7 +77,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Data):
     """A kernel on the device: an XLA instruction, with the equations that it was compiled from.
 
     Args:
@@ -103,10 +104,7 @@ class Kernel:
         """`model.py:12, model.py:14`."""
         return listed(map(short_location, self.locations))
 
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, for programs."""
-        lines = [attributes(at, ("file", "line")) for at in self.locations]
-        return {**attributes(self, ("name", "seconds", "times", "equations")), "lines": lines}
+    _data = ("name", "seconds", "times", "equations", ("lines=locations", ("file", "line")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ class Dispatch:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Profile(Report):
+class Profile(Report, schema="profile"):
     """Where the time of a call goes.
 
     >>> found = jaxviz.profile(loss, params, x)

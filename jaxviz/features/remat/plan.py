@@ -28,7 +28,7 @@ from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.report.code import Diff
-from jaxviz.report.report import SHOWN, Report, Table, attributes
+from jaxviz.report.report import SHOWN, Report, Table
 from jaxviz.report.tables import counted, format_bytes, in_library, listed, repeated, short_location
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _NEAR = 1.05
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RematPlan(Report):
+class RematPlan(Report, schema="plan_remat"):
     """Where to put checkpoints, what they save, and the resulting figures.
 
     >>> plan = jaxviz.plan_remat(loss, params, x)  # memory="40GiB" for a bound
@@ -407,31 +407,16 @@ class RematPlan(Report):
 
         return plot_plan(self, ax)
 
-    def to_dict(self) -> dict[str, Any]:
-        trade = lambda t: attributes(t, ("peak_nbytes", "saved_nbytes", "nbytes", "flops", "offloaded"))
-        return {
-            **attributes(
-                self,
-                (
-                    "function",
-                    "bound",
-                    "peak_nbytes",
-                    "saved_nbytes",
-                    "nbytes",
-                    "flops",
-                    "offloaded",
-                    "transfer_seconds",
-                    "transcendentals",
-                    "notes",
-                ),
-            ),
-            "saved": None if self.saved is None else [attributes(s, _SAVED) for s in self.saved],
-            "checkpoints": [{"around": r.described, "location": r.location and str(r.location)} for r in self.regions],
-            "before": trade(self.before),
-            "after": trade(self.after),
-            "everything": trade(self.everything),
-            "compiled": None if self.compiled is None else [c.to_dict() for c in self.compiled],
-        }
+    _TRADE = ("peak_nbytes", "saved_nbytes", "nbytes", "flops", "offloaded")
+    _data = (
+        "function", "bound", "peak_nbytes", "saved_nbytes", "nbytes", "flops", "offloaded", "transfer_seconds", "transcendentals", "notes",
+        ("saved", ("name", "expression", "label", "type", "nbytes", "location", "library", "offloaded")), "checkpoints=_checkpoints",
+        ("before", _TRADE), ("after", _TRADE), ("everything", _TRADE), "compiled",
+    )  # fmt: skip
+
+    @property
+    def _checkpoints(self) -> list[dict[str, str | None]]:
+        return [{"around": r.described, "location": str(r.location) if r.location else None} for r in self.regions]
 
 
 def _arrow(before: int, after: int) -> str:

@@ -20,7 +20,7 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.report.pictures import bars
-from jaxviz.report.report import Report, Table, attributes
+from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, format_bytes, line_label
 from jaxviz.transforms.unopened import unopened_note
 
@@ -49,7 +49,7 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PolicyReport(Report):
+class PolicyReport(Report, schema="policies"):
     """What the checkpoint policies of a program decided. See `policies`.
 
     >>> found = jaxviz.policies(loss, params, x)
@@ -113,12 +113,7 @@ class PolicyReport(Report):
         yield from (group.table() for group in self.groups)
         yield from self.notes
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **attributes(self, ("function", "notes")),
-            "nbytes": self.residuals.nbytes,
-            "checkpoints": [{"count": g.count, **g.report.to_dict()} for g in self.groups],
-        }
+    _data = ("function", "notes", "residuals.nbytes", ("checkpoints=groups", ("count", "*report")))
 
 
 @api_boundary

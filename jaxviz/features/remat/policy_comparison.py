@@ -44,7 +44,8 @@ from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.progress import each
-from jaxviz.report.report import SHOWN, Report, Table, attributes, plain
+from jaxviz.report.data import Data
+from jaxviz.report.report import SHOWN, Report, Table
 from jaxviz.report.tables import counted, format_bytes, nbytes, printable, repeated, short_location
 from jaxviz.transforms.unopened import unopened_note
 
@@ -57,7 +58,7 @@ _NAME = 36
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class Outcome(Data):
     """The figures of a function under one policy.
 
     Args:
@@ -120,10 +121,7 @@ class Outcome:
             key: Counter({f: n for f, n in fates.items() if n and f != "not needed"}) for key, fates in found.items()
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        named = attributes(self, ("saved", "nbytes", "flops", "peak_nbytes"))
-        return {"policy": self.name, **named}
+    _data = ("policy=name", "saved", "nbytes", "flops", "peak_nbytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +162,7 @@ def _kept(derivation: Derivation) -> Iterable[Key]:
 
 
 @dataclass(frozen=True, eq=False)
-class Difference:
+class Difference(Data):
     """Values for which the policies decide differently.
 
     Args:
@@ -197,14 +195,16 @@ class Difference:
             return "not needed"
         return ", ".join(f if n == self.count else f"{n} {f}" for f in FATES if (n := decisions[f]))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        named = attributes(self.key, ("type", "nbytes", "location"))
-        return {"value": self.key.label or self.key.expression, **named, **attributes(self, ("count", "decisions"))}
+    _data = ("value", "key.type", "key.nbytes", "key.location", "count", "decisions")
+
+    @property
+    def value(self) -> str:
+        """The user's expression for the values, or their operation."""
+        return self.key.label or self.key.expression
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PolicyComparison(Report):
+class PolicyComparison(Report, schema="compare_policies"):
     """A function under several checkpoint policies. See `compare_policies`.
 
     >>> found = jaxviz.compare_policies(loss, params, x)
@@ -386,13 +386,11 @@ class PolicyComparison(Report):
             text += f" {SPARED}: the checkpoints of {' and '.join(spared)} save next to nothing here."
         return text
 
-    def to_dict(self) -> dict[str, Any]:
-        xla = self.xla if self._is_compiled else ()
-        return {
-            **attributes(self, ("function", "notes", "without", "differences")),
-            "policies": plain(self.outcomes),
-            "xla_temporaries": [found.temporaries for found in xla],
-        }
+    _data = ("function", "notes", "without", "differences", "policies=outcomes", "xla_temporaries=_temporaries")
+
+    @property
+    def _temporaries(self) -> list[int]:
+        return [found.temporaries for found in self.xla] if self._is_compiled else []
 
     def plot(self, plans: bool = True, ax: Axes | None = None) -> Figure:
         """Plots the policies as points, residual bytes against FLOPs recomputed, and the best plans as a line.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, curve, peak_text
@@ -12,12 +11,12 @@ from jaxviz.features.remat.drawing import draw_policies
 from jaxviz.features.remat.graph import Point, best_trades
 from jaxviz.features.remat.policy_comparison import PolicyComparison, number, width_of
 from jaxviz.report.pictures import bars
-from jaxviz.report.report import Drawn, Part, Report, Table, attributes, plain
+from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import format_bytes, format_change, printable
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MemoryComparison(Report):
+class MemoryComparison(Report, schema="compare_policies.memory"):
     """The modelled memory of a function's gradient over time, under each of several policies, on one scale.
 
     Args:
@@ -69,9 +68,7 @@ class MemoryComparison(Report):
         if self.xla:
             yield self.policies.compare()
 
-    def to_dict(self) -> dict[str, Any]:
-        policies = [{"policy": o.name, **o.timeline.to_dict()} for o in self.policies.outcomes]
-        return {"function": self.policies.function, "policies": policies}
+    _data = ("policies.function", ("policies=policies.outcomes", ("policy=name", "*timeline")))
 
 
 def _at_peak(timeline: MemoryTimeline) -> tuple[int, ...]:
@@ -79,7 +76,7 @@ def _at_peak(timeline: MemoryTimeline) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PlanComparison(Report):
+class PlanComparison(Report, schema="compare_policies.plans"):
     """Policies compared with plans of `plan_remat` that have no more residual bytes.
 
     Args:
@@ -117,9 +114,4 @@ class PlanComparison(Report):
                 rows.append((*policy, format_bytes(plan.nbytes), number(plan.flops), gain))
         yield Table(("policy", "kept", "extra FLOPs", "plan saves", "its FLOPs", "gain"), rows, "<>>>><")
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "function": self.policies.function,
-            "policies": plain(self.policies.outcomes),
-            "plans": [None if p is None else attributes(p, ("nbytes", "flops")) for p in self.policies.plans],
-        }
+    _data = ("policies.function", "policies=policies.outcomes", ("plans=policies.plans", ("nbytes", "flops")))

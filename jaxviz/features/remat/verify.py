@@ -22,8 +22,9 @@ from jaxviz.features.remat.forms import Trade
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Program
+from jaxviz.report.data import Data
 from jaxviz.report.pictures import bars
-from jaxviz.report.report import Report, Table, attributes
+from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, format_bytes, repeated, short_location
 from jaxviz.runtime.stoppable import compiled_by_jax
 
@@ -38,7 +39,7 @@ _MOST = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(Data):
     """XLA's figures for a compiled gradient, on one device.
 
     Args:
@@ -55,13 +56,11 @@ class Compiled:
     on_host: int = 0
     moves: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        return attributes(self, ("peak_nbytes", "temporaries", "flops", "on_host"))
+    _data = ("peak_nbytes", "temporaries", "flops", "on_host")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Verification(Report):
+class Verification(Report, schema="plan_remat.verify"):
     """A plan as compiled by XLA. See `RematPlan.verify`.
 
     Args:
@@ -235,12 +234,7 @@ class Verification(Report):
         yield "XLA counts the body of a loop once." if self.before.flops else "This backend counts no FLOPs."
         yield from self.notes
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **attributes(self, ("function", "backend", "happened", "offloads", "notes")), "before": self.before.to_dict(),
-            "after": self.after.to_dict(), "in_branches": None if self.in_branches is None else self.in_branches.to_dict(),
-            "beside": None if self.beside is None else self.beside.to_dict(),
-        }  # fmt: skip
+    _data = ("function", "backend", "happened", "offloads", "notes", "before", "after", "in_branches", "beside")
 
 
 def figures_of(search: Search, program: Program, in_branches: bool = False) -> Compiled:

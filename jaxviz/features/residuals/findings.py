@@ -19,6 +19,7 @@ from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.shard_map import only_passes_a_scalar
 from jaxviz.ir.primitives import keeps_numbers
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
+from jaxviz.report.data import Data
 from jaxviz.report.tables import format_bytes, nbytes, short_location, type_text
 from jaxviz.transforms.inline import inlined, numbers_in_place
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Finding:
+class Finding(Data):
     """A finding about one residual, or about several that belong together.
 
     Args:
@@ -43,9 +44,11 @@ class Finding:
     def __str__(self) -> str:
         return f"{self.text}, {format_bytes(self.nbytes)}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, for programs."""
-        return {"residuals": [r.name for r in self.residuals], "nbytes": self.nbytes, "text": self.text}
+    _data = ("residuals=_names", "nbytes", "text")
+
+    @property
+    def _names(self) -> list[str]:
+        return [r.name for r in self.residuals]
 
 
 def finding(residual: Residual, size: int) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from jaxviz.higher_order import is_loop
 from jaxviz.ir.expressions import assignment
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Equation, Origin, Var
-from jaxviz.report.report import Data
+from jaxviz.report.data import Data
 from jaxviz.report.tables import format_bytes, repeated, type_text
 
 T = TypeVar("T")
@@ -153,16 +153,6 @@ class Residual(Data):
     )  # fmt: skip
 
 
-def _shared(read: Callable[[Residual], T], says: str) -> cached_property[T]:
-    """A property that all residuals of a group share."""
-
-    def of_first(group: ResidualGroup) -> T:
-        return read(group.residuals[0])
-
-    of_first.__doc__ = says
-    return cached_property(of_first)
-
-
 @dataclass(frozen=True, eq=False)
 class ResidualGroup(Data):
     """The residuals of one expression in repeated layers, calls and iterations.
@@ -198,10 +188,25 @@ class ResidualGroup(Data):
         """The number of residuals."""
         return len(self.residuals)
 
-    kind = _shared(lambda r: r.kind, "What kind of values they are.")
-    rule = _shared(lambda r: r.rule, "The derivative rule that asked for them.")
-    location = _shared(lambda r: r.location, "The user's line that makes them.")
-    library = _shared(lambda r: r.library, "Where in a library they are made; '' where in none.")
+    @property
+    def kind(self) -> Kind:
+        """What kind of values they are."""
+        return self.residuals[0].kind
+
+    @property
+    def rule(self) -> str:
+        """The derivative rule that asked for them."""
+        return self.residuals[0].rule
+
+    @property
+    def location(self) -> Location:
+        """The user's line that makes them."""
+        return self.residuals[0].location
+
+    @property
+    def library(self) -> str:
+        """Where in a library they are made; '' where in none."""
+        return self.residuals[0].library
 
     @property
     def why(self) -> str:

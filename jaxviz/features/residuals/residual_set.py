@@ -41,7 +41,7 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
 from jaxviz.report.pictures import bars
 from jaxviz.report.places import source_line
-from jaxviz.report.report import SHOWN, Report, Table, attributes, plain
+from jaxviz.report.report import SHOWN, Report, Table
 from jaxviz.report.tables import (
     format_bytes,
     in_library,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ResidualSet(Report, Sequence[Residual]):
+class ResidualSet(Report, Sequence[Residual], schema="residuals"):
     """The residuals of a function's gradient, in the order in which the linear program takes them.
 
     >>> found = jaxviz.residuals(loss, params, x)
@@ -298,27 +298,11 @@ class ResidualSet(Report, Sequence[Residual]):
 
         return plot_residuals(self, width)
 
-    def to_dict(self) -> dict[str, Any]:
-        sums = {name: plain(getattr(self, name)()) for name in ("by_line", "by_function", "by_scope", "by_module")}
-        return {
-            **attributes(
-                self,
-                (
-                    "function",
-                    "gradient",
-                    "saved",
-                    "nbytes",
-                    "nbytes_without_arguments",
-                    "nbytes_per_device",
-                    "dummy_nbytes",
-                ),
-            ),
-            "residuals": plain(self.items),
-            "groups": plain(self.groups),
-            **sums,
-            "findings": attributes(self, ("unread", "with_dummies", "stacked", "duplicates", "invariant", "forced")),
-            **attributes(self, ("notes", "checkpoints")),
-        }
+    _data = (
+        "function", "gradient", "saved", "nbytes", "nbytes_without_arguments", "nbytes_per_device", "dummy_nbytes", "residuals=items",
+        "groups", "by_line", "by_function", "by_scope", "by_module",
+        ("findings=", ("unread", "with_dummies", "stacked", "duplicates", "invariant", "forced")), "notes", "checkpoints",
+    )  # fmt: skip
 
 
 _LINES = 8

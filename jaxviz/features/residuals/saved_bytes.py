@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from jaxviz.analysis.walk import find_readers
-from jaxviz.report.report import Data
+from jaxviz.report.data import Data
 from jaxviz.report.tables import counted, format_bytes
 
 if TYPE_CHECKING:

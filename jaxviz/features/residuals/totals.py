@@ -10,7 +10,7 @@ from jaxviz.analysis.grouping import alike, grouped, without_repeats
 from jaxviz.analysis.modules import scopes_of
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Equation
-from jaxviz.report.report import Data
+from jaxviz.report.data import Data
 
 if TYPE_CHECKING:
     from jaxviz.features.residuals.residual import Residual

@@ -223,7 +223,7 @@ def _kept(puzzle: Puzzle, answer: Any, path: Path) -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Card(Report):
+class Card(Report, schema="teach.puzzles.card"):
     """The score card: the best amount for each puzzle, and par.
 
     >>> teach.puzzles.card().solved
