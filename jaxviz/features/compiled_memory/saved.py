@@ -9,11 +9,11 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from jaxviz.features.compiled_memory.attribution import KINDS
-from jaxviz.features.compiled_memory.report import CompiledMemory, Compiler, Held, Moment
+from jaxviz.features.compiled_memory.report import CompiledMemory
 from jaxviz.ir.origin import Location
 from jaxviz.report.files import write_file
 from jaxviz.report.tables import printable
@@ -47,55 +47,48 @@ def load(path: str | os.PathLike[str]) -> CompiledMemory:
             f"{version('jaxviz-lab')}, reads version {_VERSION}"
         )
     try:
-        memory = _memory(read["memory"])
-        _check(memory, CompiledMemory, "it")
-        return memory
+        return _memory(read["memory"])
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{name} is damaged: {type(error).__name__}: {error}") from None
 
 
-def _memory(read: Mapping[str, Any]) -> CompiledMemory:
-    of_kind = [KINDS.index(kind) for kind in read["kinds"]]
-
-    def moment(of: Mapping[str, Any]) -> Moment:
-        sums = [0] * len(KINDS)
-        for k, size in zip(of_kind, of["nbytes"], strict=True):
-            sums[k] = int(size)
-        return Moment(of["instruction"], of["opcode"], of["is_backward"], tuple(sums))
-
-    held: dict[str, Any] = {name: tuple(map(_held, read[name])) for name in ("at_peak", "values", "fused")}
-    held["on_host"] = tuple(map(_held, read.get("on_host", ())))  # files of earlier versions have none
-    plain: dict[str, Any] = {
-        name: read[name]
-        for name in (
-            "function", "about", "temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes", "reused_nbytes",
-            "peak_at", "n_devices",
-        )
-    }  # fmt: skip
-    return CompiledMemory(
-        compiler=Compiler(**read["compiler"]), timeline=tuple(map(moment, read["timeline"])), location=_location(read["location"]),
-        notes=tuple(read["notes"]), **plain, **held,
-    )  # fmt: skip
+def _memory(read: Any) -> CompiledMemory:
+    """The report of this data; the kinds of a timeline may be in another order, and files of earlier versions have no `on_host`."""
+    for moment in read["timeline"]:
+        sums = dict.fromkeys(KINDS, 0) | dict(zip(read["kinds"], moment["nbytes"], strict=True))
+        moment["nbytes"] = [sums.pop(kind) for kind in KINDS]
+        if sums:
+            raise ValueError(f"there is no kind {next(iter(sums))!r}")
+    memory: CompiledMemory = _read(CompiledMemory, {"on_host": [], **read})
+    return memory
 
 
-def _check(x: Any, wanted: Any, name: str) -> None:
-    """Checks a value against the type of its field, since JSON can hold anything else."""
-    kinds = get_args(wanted)
-    if isinstance(wanted, UnionType):
-        _check(x, next(kind for kind in kinds if (x is None) is (kind is NoneType)), name)
-        return
-    if get_origin(wanted) is Literal:
-        fits = x in kinds
-    elif get_origin(wanted) is tuple:
-        fits = type(x) is tuple
-        for i, element in enumerate(x if fits else ()):
-            _check(element, kinds[0], f"{name}[{i}]")
-    else:
-        fits = type(x) is wanted and (wanted is not int or 0 <= x < MOST)
-        for f in fields(x) if fits and is_dataclass(x) else ():
-            _check(getattr(x, f.name), _types(wanted)[f.name], f.name if name == "it" else f"{name}.{f.name}")
-    if not fits:
-        raise TypeError(f"{name} is {printable(repr(x), 60)}")
+def _read(kind: Any, data: Any, name: str = "") -> Any:
+    """A value of the type of a field from plain data; raises a TypeError where JSON holds anything else."""
+    kinds = get_args(kind)
+    if isinstance(kind, UnionType):
+        return None if data is None else _read(kinds[0], data, name)
+    if get_origin(kind) is tuple and type(data) is list:
+        return tuple(_read(kinds[0], one, f"{name}[{i}]") for i, one in enumerate(data))
+    if is_dataclass(kind) and isinstance(kind, type) and type(data) is dict:
+        inside = f"{name}." if name else ""
+        return kind(**{
+            key: _location(data, inside) if key == "location" else _read(of, data[key], inside + key)
+            for key, of in _types(kind).items()
+        })  # fmt: skip
+    if data in kinds if get_origin(kind) is Literal else type(data) is kind and (kind is not int or 0 <= data < MOST):
+        return data
+    raise TypeError(f"{name or 'it'} is {printable(repr(data), 60)}")
+
+
+def _location(data: Mapping[str, Any], inside: str) -> Location | None:
+    at = data.get("location", data)
+    wanted = {"file": str, "line": int, "function": str}
+    return (
+        Location(**{key: _read(of, at[key], f"{inside}location.{key}") for key, of in wanted.items()})
+        if at["file"]
+        else None
+    )
 
 
 MOST = 1 << 63
@@ -103,18 +96,6 @@ MOST = 1 << 63
 
 
 @cache
-def _types(of: type) -> dict[str, Any]:
-    return get_type_hints(of)
-
-
-def _held(read: Mapping[str, Any]) -> Held:
-    if read["kind"] not in KINDS:
-        raise ValueError(f"there is no kind {read['kind']!r}")
-    plain: dict[str, Any] = {
-        name: read[name] for name in ("kind", "what", "type", "nbytes", "count", "why", "donated_to", "expression")
-    }
-    return Held(location=_location(read), **plain)
-
-
-def _location(read: Mapping[str, Any]) -> Location | None:
-    return Location(read["file"], read["line"], read["function"] or "") if read["file"] else None
+def _types(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
