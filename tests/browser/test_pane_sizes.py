@@ -33,31 +33,40 @@ IN_FULL = (560, "source"), (560, "inspector"), (1280, "code-left")
 """What the short tests show in full screen."""
 
 
+def resize(page, width, height):
+    """Resizes the page and waits until it is laid out for that width, which it does after the browser."""
+    page.set_viewport_size({"width": width, "height": height})
+    page.wait_for_function(
+        """width => {
+            const { classList } = document.querySelector(".jaxviz");
+            return classList.contains("is-slim") === width < 600 && classList.contains("is-narrow") === width < 760;
+        }""",
+        arg=width,
+    )
+
+
 def boxes(page):
     return [page.get_by_test_id(name).bounding_box() for name in PANES]
 
 
 def test_panes_stand_below_each_other_in_a_narrow_page(page):
-    page.set_viewport_size({"width": 560, "height": 800})
-    page.wait_for_function("() => document.querySelector('.jaxviz').matches('.is-slim')")
+    resize(page, 560, 800)
     found = boxes(page)
     for above, below in pairwise(found):
         assert above["y"] + above["height"] <= below["y"] + 1
     assert all(box["width"] > 540 and box["height"] > 100 for box in found)
-    page.set_viewport_size({"width": 720, "height": 800})
-    page.wait_for_function("() => !document.querySelector('.jaxviz').matches('.is-slim')")
+    resize(page, 720, 800)
     left, right, source, *_ = boxes(page)
     assert left["y"] == right["y"]
     assert left["width"] > 300
     assert right["width"] > 300
     assert left["y"] + left["height"] <= source["y"] + 1
-    page.set_viewport_size({"width": 1280, "height": 800})
-    page.wait_for_function("() => !document.querySelector('.jaxviz').matches('.is-narrow')")
+    resize(page, 1280, 800)
     assert boxes(page)[0]["y"] == boxes(page)[1]["y"]
 
 
 def test_what_is_in_motion_stands_above_the_source_in_a_narrow_page(page):
-    page.set_viewport_size({"width": 390, "height": 800})
+    resize(page, 390, 800)
     page.get_by_test_id("view-motion").click()
     page.wait_for_selector("[data-testid=motion-play]")
     motion, source = (page.get_by_test_id(name).bounding_box() for name in ("motion", "source"))
@@ -74,7 +83,7 @@ def test_what_is_in_motion_stands_above_the_source_in_a_narrow_page(page):
     ],
 )
 def test_each_pane_is_shown_on_all_of_the_screen(page, name, width):
-    page.set_viewport_size({"width": width, "height": 700})
+    resize(page, width, 700)
     before = boxes(page)
     page.get_by_test_id(name).locator(".jv-full").click()
     page.wait_for_function("() => document.fullscreenElement !== null")
