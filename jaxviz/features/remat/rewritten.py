@@ -354,19 +354,30 @@ def _copy(f: types.FunctionType, code: Code, more: Mapping[str, Any]) -> types.F
 def _call_instead(f: types.FunctionType, made: Any, undo: contextlib.ExitStack) -> None:
     """Makes a function call something else, wherever it is held: it stays the same object."""
     before = f.__code__
-    constants = tuple([made if c == "it" else c for c in _call.__code__.co_consts])
+    call = _call(before.co_freevars)
     undo.callback(_set_attribute, f, "__signature__", vars(f).get("__signature__", _MISSING))
     f.__signature__ = inspect.signature(f)  # type: ignore[attr-defined]
     undo.callback(setattr, f, "__code__", before)
-    f.__code__ = _call.__code__.replace(
-        co_consts=constants, co_freevars=before.co_freevars, co_filename=before.co_filename, co_name=before.co_name,
-        co_qualname=before.co_qualname, co_firstlineno=before.co_firstlineno,
+    f.__code__ = call.replace(
+        co_consts=tuple([made if c == "it" else c for c in call.co_consts]), co_filename=before.co_filename,
+        co_name=before.co_name, co_qualname=before.co_qualname, co_firstlineno=before.co_firstlineno,
     )  # fmt: skip
 
 
-def _call(*args: Any, **kwargs: Any) -> Any:
-    function: Any = "it"
-    return function(*args, **kwargs)
+def _call(free: Sequence[str]) -> Code:
+    """Code that calls "it", of a function that closes over these variables: Python reads them wherever somebody looks at its frame."""
+    names: dict[str, Any] = {}
+    exec(
+        f"def around({', '.join(free)}):\n"
+        "    def call(*args, **kwargs):\n"
+        "        function = 'it'\n"
+        f"        if False: {'; '.join(free) or 'pass'}\n"
+        "        return function(*args, **kwargs)\n"
+        "    return call\n",
+        names,
+    )
+    found: Code = names["around"](*free).__code__
+    return found
 
 
 def _inner(code: Code) -> list[Code]:

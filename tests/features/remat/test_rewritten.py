@@ -40,7 +40,21 @@ def loss(w, x):
 """
 INSIDE = BLOCK.replace("\n", "\n    ").rstrip()
 REGISTER = "NAMES = []\ndef register(name):\n    return lambda f: NAMES.append(name) or f\n"
+LOOKED_AT = """
+def look(x):
+    import traceback
+    assert all(isinstance(frame.f_locals, object) for frame, _ in traceback.walk_stack(None))
+    return x
+
+def make(n):
+    def loss(w, x):
+        return jnp.mean(look(jnp.tanh(x @ w)) ** n)
+    return loss
+
+loss = make(2)
+"""
 EDITS = {
+    "whose frames somebody looks at": (LOOKED_AT, "    def loss", "    @jax.checkpoint\n    def loss"),
     "bound again by partial": (LOSS.replace("(w, x)", "(scale, w, x)") + "\nloss = partial(loss, 3.0)\n", "def loss", "@jax.checkpoint\ndef loss"),
     "bound again by jit": (LOSS + "\nloss = jax.jit(loss)\n", "def loss", "@jax.checkpoint\ndef loss"),
     "private names": (
