@@ -21,11 +21,12 @@ SOLVER = """
 def integrate(step, x, n):
     return lax.scan(lambda x, _: (step(x), None), x, None, length=n)[0]
 """
-PLAIN = """
+BLOCK = """
 def block(w, x):
     h = jnp.tanh(x @ w)
     return x + jnp.sin(h * h) * jnp.cos(h)
-
+"""
+PLAIN = f"""{BLOCK}
 def model(w, x):
     for _ in range(6):
         x = block(w, x)
@@ -250,12 +251,8 @@ def test_the_loss_of_a_training_step_gets_the_checkpoint(imported):
     assert jaxviz.residuals(edited.step, W, X).saved.nbytes == written.trade.saved_nbytes
 
 
-JITTED = """
-@jax.jit
-def block(w, x):
-    h = jnp.tanh(x @ w)
-    return x + jnp.sin(h * h) * jnp.cos(h)
-
+JITTED = f"""
+@jax.jit{BLOCK}
 def loss(w, x):
     for _ in range(6):
         x = block(w, x)
