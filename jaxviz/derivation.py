@@ -19,6 +19,7 @@ from jaxviz import higher_order
 from jaxviz.arguments import Argnums, flat_arguments, in_bounds, is_mixed, placed_at, positions
 from jaxviz.displays import display
 from jaxviz.higher_order import is_loop, is_scan
+from jaxviz.higher_order.typecheck import check_if_asked
 from jaxviz.higher_order.unbounded import advice_on
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -124,20 +125,27 @@ class Derivation:
 
     @cached_property
     def pushed(self) -> Jvp:
-        return jvp_program(self.primal, self.nonzeros)
+        pushed = jvp_program(self.primal, self.nonzeros)
+        check_if_asked(pushed.program)
+        return pushed
 
     @cached_property
     def linearized(self) -> Linearized:
-        return linearize_program(self.primal, self.nonzeros, self.n_results, mode=mode_of(self.cond_residuals))
+        parts = linearize_program(self.primal, self.nonzeros, self.n_results, mode=mode_of(self.cond_residuals))
+        check_if_asked(parts.forward)
+        check_if_asked(parts.linear, [False] * len(parts.residuals) + [True] * sum(self.nonzeros))
+        return parts
 
     @cached_property
     def transposed(self) -> Transposed:
         linear = [False] * self.n_residuals + [True] * sum(self.nonzeros)
         try:
-            return transpose_program(self.linear, linear, [True] * len(self.linear.outvars))
+            transposed = transpose_program(self.linear, linear, [True] * len(self.linear.outvars))
         except ReverseModeError as error:
             error.advice = advice_on(self.primal, error.equation)
             raise
+        check_if_asked(transposed.backward)
+        return transposed
 
     @cached_property
     def no_reverse_mode(self) -> ReverseModeError | None:

@@ -15,10 +15,10 @@ from jax.sharding import PartitionSpec as P
 from test_nestings import NESTINGS, inexact, total
 from test_parity import assert_same, marked, side_by_side
 from test_parity import seeds as plain_seeds
-from typecheck import check_program
 
 import jaxviz
 from jaxviz.derivation import STAGES, type_name
+from jaxviz.higher_order.typecheck import check_program
 
 cases = pytest.mark.parametrize("case", CASES, ids=str)
 

@@ -9,9 +9,12 @@ import sys
 import types
 from pathlib import Path
 
+import device_programs
 import jax
 import jax.numpy as jnp
+import nested_programs  # noqa: F401  enters its programs into the table
 import pytest
+from programs import CASES
 from test_errors import CALLS
 
 import jaxviz
@@ -106,27 +109,15 @@ def test_type_checkers_know_the_public_names(tmp_path):
     ], done.stdout
 
 
-HOLD_PROGRAMS = (
-    "jit",
-    "closed_call",
-    "composite",
-    "core_call",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "remat",
-    "cond",
-    "scan",
-    "while",
-    "shard_map",
-)
 KNOWS_THEM = ("higher_order/", "ir/compat/", "ir/private_names.py")
 
 
 def test_only_higher_order_names_a_primitive_that_holds_programs():
     package = Path(jaxviz.__file__).parent
-    named = re.compile(
-        rf"\b({'|'.join(HOLD_PROGRAMS)})_p\b|primitive\.name (==|in) [^\n]*['\"]({'|'.join(HOLD_PROGRAMS)})['\"]"
-    )
+    opened = {p.primitive for p in higher_order.opened()}
+    variables = [name for name, x in vars(compat).items() if name.endswith("_p") and x in opened]
+    names = [p.name for p in opened]
+    named = re.compile(rf"\b({'|'.join(variables)})\b|primitive\.name (==|in) [^\n]*['\"]({'|'.join(names)})['\"]")
     found = [
         f"{file.relative_to(package)}:{number}: {line.strip()}"
         for file in sorted(package.rglob("*.py"))
@@ -137,12 +128,18 @@ def test_only_higher_order_names_a_primitive_that_holds_programs():
     assert found == []
 
 
-def test_each_primitive_that_holds_programs_says_what_it_is():
-    assert {kind.primitive for kind in higher_order.kinds()} == {getattr(compat, f"{name}_p") for name in HOLD_PROGRAMS}
+def test_each_primitive_that_is_opened_is_in_the_table_of_programs():
+    bound_directly = {compat.core_call_p, compat.closed_call_p}  # in test_hi_primitives.py
+    missing = {p.primitive for p in higher_order.opened()} - bound_directly
+    for c in (*device_programs.CASES, *CASES):
+        if not missing:
+            return
+        missing -= {e.primitive for _, e in jaxviz.trace(c.fun)(*c.args).walk()}
+    assert missing == set()
 
 
 BUDGETS = {
-    ".": 1_200,
+    ".": 1_210,
     "analysis": 3_750,
     "features": 450,
     "features/collectives": 2_100,
@@ -163,7 +160,7 @@ BUDGETS = {
     "features/remat": 9_900,
     "features/residuals": 1_900,
     "functions": 2_300,
-    "higher_order": 3_350,
+    "higher_order": 3_300,
     "ir": 3_650,
     "ir/compat": 4_400,
     "notebook": 950,
@@ -171,7 +168,7 @@ BUDGETS = {
     "report": 1_500,
     "runtime": 1_600,
     "teach": 5_250,
-    "transforms": 2_800,
+    "transforms": 3_050,
 }
 """How many lines of Python each room may have. A commit that raises one says why; one that makes a room smaller lowers it."""
 LONGEST = 600

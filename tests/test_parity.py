@@ -12,10 +12,10 @@ import pytest
 from jax.extend import core as jex_core
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from programs import CASES, on_device, one_of_each
-from typecheck import check_program
 
 import jaxviz
 from jaxviz.derivation import STAGES, type_name
+from jaxviz.higher_order.typecheck import check_program
 from jaxviz.ir.origin import ancestors
 
 cases = pytest.mark.parametrize("case", CASES, ids=str)

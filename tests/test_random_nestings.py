@@ -12,10 +12,10 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from nested_programs import halved, log1pexp
 from test_parity import assert_same, seeds
-from typecheck import check_program
 
 import jaxviz
 from jaxviz.derivation import STAGES, type_name
+from jaxviz.higher_order.typecheck import check_program
 
 LEAVES = {
     "sin": lambda x, w: jnp.sin(x),

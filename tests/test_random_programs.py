@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_parity import assert_same, seeds
-from typecheck import check_program
 
 import jaxviz
 from jaxviz.derivation import STAGES, type_name
+from jaxviz.higher_order.typecheck import check_program
 from jaxviz.ir.convert import read_jaxpr, write_program
 
 SHAPES = [(), (3,), (0,), (2, 3), (1, 3)]

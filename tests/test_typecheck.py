@@ -5,10 +5,11 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
-from typecheck import ProgramTypeError, check_program
 
 import jaxviz
+from jaxviz.higher_order.typecheck import ProgramTypeError, check_program
 from jaxviz.ir.syntax import Literal, Var
+from jaxviz.transforms.jvp import Jvp
 
 
 def loss(x, y):
@@ -44,7 +45,7 @@ def test_linear_and_backward_programs_are_linear():
 
 def test_an_unbound_variable(program):
     stranger = Var(program.invars[0].aval)
-    with pytest.raises(ProgramTypeError, match=r"`sin` \(equation 0, .*test_typecheck\.py:15\): operand 0 is unbound"):
+    with pytest.raises(ProgramTypeError, match=r"`sin` \(equation 0, .*test_typecheck\.py:16\): operand 0 is unbound"):
         check_program(with_equation(program, 0, invars=(stranger,)))
 
 
@@ -56,7 +57,7 @@ def test_an_unbound_result(program):
 def test_a_type_mismatch(program):
     scalar = Literal(1.0, program.outvars[0].aval)
     with pytest.raises(
-        ProgramTypeError, match=r"test_typecheck\.py:15\): operand 0 has type float32\[\], expected float32\[3\]"
+        ProgramTypeError, match=r"test_typecheck\.py:16\): operand 0 has type float32\[\], expected float32\[3\]"
     ):
         check_program(with_equation(program, 0, invars=(scalar,)))
 
@@ -118,3 +119,13 @@ def test_an_equation_that_is_not_linear(name, fun):
 )
 def test_an_equation_that_is_linear(fun):
     check_program(jaxviz.trace(fun)(jnp.ones(3)), linear=[True])
+
+
+def test_derivations_are_checked_where_the_environment_says_so(monkeypatch):
+    wrong = lambda program, *_, **__: with_equation(program, 0, outvars=(Var(program.in_avals[0]),))
+    monkeypatch.setattr("jaxviz.derivation.jvp_program", lambda program, nonzeros: Jvp(wrong(program), nonzeros))
+    assert jaxviz.derive(loss, jnp.ones(3), jnp.ones(3)).jvp
+    monkeypatch.setenv("JAXVIZ_CHECK_TYPES", "1")
+    with pytest.raises(ProgramTypeError, match="unbound"):
+        _ = jaxviz.derive(loss, jnp.ones(3), jnp.ones(3)).jvp
+    assert jaxviz.derive(loss, jnp.ones(3), jnp.ones(3)).backward

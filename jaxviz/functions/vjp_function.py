@@ -19,7 +19,7 @@ from jaxviz.runtime.evaluate import evaluate
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import Mask
 from jaxviz.transforms.linearize import Linearized
-from jaxviz.transforms.transpose import Transposed, transpose_program
+from jaxviz.transforms.transpose import Transposed, TransposeOptions, transpose_program
 
 
 class Transposable:
@@ -89,7 +89,7 @@ class Transposable:
     def transposed_at(self, given: Mask, logs: bool, at: Sequence[Any] | None) -> Transposed:
         """The backward program, at these values of the residuals and the given cotangents, for rules whose Python looks at values."""
         linear = [False] * self.n_residuals + [True] * sum(self.nonzeros_in)
-        return transpose_program(self.linear, linear, given, at=at, logs=logs)
+        return transpose_program(self.linear, linear, given, TransposeOptions(logs=logs, at=at))
 
 
 @dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)

@@ -1,44 +1,35 @@
-"""The higher-order primitives: a file for each, with its description (`protocol.py`) and its rules for each transform."""
+"""The primitives that jaxviz has rules for: a file for each, with its description and its rule for each transform; see `Primitive`."""
 
-from jaxviz.higher_order import (
-    checkpoint,
-    closed_call,
-    composite,
-    cond,
-    custom_jvp,
-    custom_vjp,
-    debug,
-    hi_primitive,
-    jit,
-    pmap,
-    scan,
-    shard_map,
-    while_loop,
-)
-from jaxviz.higher_order.protocol import (
+import importlib
+import pkgutil
+
+from jaxviz.transforms.primitive import (
     Body,
-    HigherOrder,
+    Primitive,
     bodies,
     carried,
     is_call,
     is_choice,
     is_loop,
     is_scan,
-    kinds,
     of,
+    opened,
     scan_length,
 )
 
+for _module in pkgutil.iter_modules(__path__):  # a new file needs no entry
+    importlib.import_module(f"{__name__}.{_module.name}")
+
 __all__ = [
     "Body",
-    "HigherOrder",
+    "Primitive",
     "bodies",
     "carried",
     "is_call",
     "is_choice",
     "is_loop",
     "is_scan",
-    "kinds",
     "of",
+    "opened",
     "scan_length",
 ]

@@ -16,27 +16,152 @@ from functools import partial
 from typing import Any
 
 from jaxviz.higher_order.flags import unknown
-from jaxviz.higher_order.observing import Observing, observed
-from jaxviz.higher_order.protocol import HigherOrder
+from jaxviz.higher_order.observing import Observing
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Operation, Origin, Program, Var
-from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
+from jaxviz.transforms.dce import DceRule, dce_program, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, select, with_constants_as_inputs
-from jaxviz.transforms.flags import FlagRule, covered_from, flag_program, flag_rules
-from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
-from jaxviz.transforms.linearize import linearize_from_jvp, linearize_rules
-from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
-from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
-from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program, vmap_rules
+from jaxviz.transforms.flags import FlagRule, flag_program
+from jaxviz.transforms.jvp import JvpRule, jvp_program
+from jaxviz.transforms.linearize import linearize_from_jvp
+from jaxviz.transforms.partial_eval import Policy, SplitRule, recomputed, split_program
+from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
+from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
 
-class _CheckpointKind(HigherOrder):
+class Remat(Call):
     is_checkpoint = True
 
+    def first_covered(self, operation: Operation) -> int:
+        return 0
 
-CHECKPOINT = _CheckpointKind(compat.remat_p)
+    linearize = staticmethod(linearize_from_jvp)
+
+    def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
+        pushed = jvp_program(operation.params["jaxpr"], nonzeros)
+        prevent_cse = _per_input(operation.params["prevent_cse"], lambda p: (*p, *([True] * sum(nonzeros))))
+        call = apply_remat(operation, pushed.program, prevent_cse)
+        return JvpRule(Template(call, "primal"), pushed.nonzeros_out, "jvp of a checkpointed function")
+
+    def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+        if available is not None:
+            assert policy is not None
+            return _split_inside(operation, unknown, available, policy)
+        body: Program = operation.params["jaxpr"]
+        refused = compat.refused_in_remat(body.effects)
+        if refused:
+            raise NotImplementedError(f"Effects not supported in partial-eval of `checkpoint`/`remat`: {refused}")
+        parts = split_program(
+            body, unknown, available=[True] * len(unknown), policy=operation.params["policy"] or _save_nothing
+        )
+        n_residuals = len(parts.residuals)
+        later_out = tuple(u for u, there in zip(parts.unknown_out, parts.available_out, strict=True) if there)
+        later, read = dce_program(parts.staged, later_out, keep_inputs=[False] * len(parts.staged.invars))
+        is_kept, is_read = read[:n_residuals], read[n_residuals:]
+        residuals = select(is_kept, parts.residuals)
+        now, _ = dce_program(replace(parts.known, outvars=(*parts.known_results, *residuals)))
+        log = compat.checkpoint_log()
+        if log is not None:
+            log(_saved_text(now, residuals, select(is_read, body.invars), select(is_read, unknown)))
+        now = _rounded(now, len(residuals))
+        prevent_cse = _per_input(
+            operation.params["prevent_cse"], lambda p: (*([True] * len(residuals)), *select(is_read, p))
+        )
+        n_in, n_results = len(unknown), len(parts.known_results)
+        return SplitRule(
+            Template(now, "primal", keeps_lines=True),
+            Template(apply_remat(operation, later, prevent_cse, differentiated=True), "tangent"),
+            (*(n_in + n_results + k for k in range(len(residuals))), *(i for i, r in enumerate(is_read) if r)),
+            parts.unknown_out,
+            parts.unknown_out,
+            "partial evaluation of a checkpointed function",
+            checkpoints=(
+                Checkpoint(
+                    body,
+                    len(unknown) - sum(unknown),
+                    operation.params["policy"],
+                    parts.decisions,
+                    now,
+                    later,
+                    len(residuals),
+                ),
+            ),
+        )
+
+    def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
+        body: Program = operation.params["jaxpr"]
+        parts = split_program(body, linear, transform="transpose")
+        n_residuals = len(parts.residuals)
+        cts = tuple(nz for nz, u in zip(nonzero_cts, parts.unknown_out, strict=True) if u)
+        back = transpose_program(
+            parts.staged, [False] * n_residuals + [True] * sum(linear), cts, TransposeOptions(logs=logs)
+        )
+        again = recomputed(parts.known, "transpose")
+
+        builder = Builder()
+        others = [Var(v.aval) for v, lin in zip(body.invars, linear, strict=True) if not lin]
+        saved = builder.inline(again, others)[len(parts.known_results) :]
+        cts_in = {i: Var(compat.cotangent_type(v.aval)) for i, v in enumerate(body.outvars) if nonzero_cts[i]}
+        given = [v for i, v in cts_in.items() if parts.unknown_out[i]]
+        cotangents = back.backward.cotangents()
+        summands = [ct for cts in cotangents.values() for ct in cts]
+        with_cotangents = replace(back.backward, outvars=(*back.backward.outvars, *summands))
+        outs = builder.inline(with_cotangents, [*saved, *given])
+        outs, cts_inside = outs[: len(back.backward.outvars)], outs[len(back.backward.outvars) :]
+        whole = builder.program([*others, *cts_in.values()], outs, compat.derived_debug_info(
+            body.debug_info, [""] * (len(others) + len(cts_in)), len(outs)
+        ))  # fmt: skip
+        prevent_cse = _per_input(
+            operation.params["prevent_cse"],
+            lambda p: (*select([not lin for lin in linear], p), *([True] * len(cts_in))),
+        )
+        whole = replace(whole, cotangents=partial(_inlined, cotangents, cts_inside))
+        call = apply_remat(operation, whole, prevent_cse)
+        template = Template(call, "cotangent")
+        return TransposeRule(template, back.nonzeros_out, "transpose of a checkpointed function", back.logs)
+
+    def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+        body: Program = operation.params["jaxpr"]
+        parts = vmap_program(body, dims, axis, to=[compat.IF_MAPPED] * len(body.outvars))
+        call = apply_remat(operation, parts.program, operation.params["prevent_cse"])
+        return VmapRule(Template(call, "primal"), parts.dims_out, "vmap of a checkpointed function", notes=parts.notes)
+
+    def dce(self, operation: Operation, used: Mask) -> DceRule:
+        if not any(used) and not compat.has_effects(operation.effects):
+            return nothing_left(operation)
+        body: Program = operation.params["jaxpr"]
+        smaller, read = dce_program(body, used, keep_inputs=[False] * len(body.invars))
+        if all(used) and all(read) and smaller.equations == body.equations:
+            return read, used, operation
+        prevent_cse = _per_input(operation.params["prevent_cse"], lambda p: select(read, p))
+        params = {**operation.params, "jaxpr": smaller, "prevent_cse": prevent_cse}
+        made = make_operation(
+            operation.primitive, params, smaller.in_avals, smaller.out_avals, smaller.effects, operation.context
+        )
+        return read, used, made
+
+    def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
+        inner = flag_program(operation.params["jaxpr"], deciding)
+        call = apply_remat(operation, unknown(inner.program), operation.params["prevent_cse"])
+        return FlagRule(call, tuple((0, w) for w in inner.watches))
+
+    def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+        op = e.operation
+        body = observing.last(op.params["jaxpr"], loop)
+        prevent_cse = op.params["prevent_cse"]
+        params = {
+            **op.params,
+            "jaxpr": body,
+            "prevent_cse": (*prevent_cse, True) if isinstance(prevent_cse, tuple) else prevent_cse,
+        }
+        made = make_operation(op.primitive, params, body.in_avals, body.out_avals, body.effects, op.context)
+        builder.equations.append(Equation(made, (*e.invars, loop), e.outvars, e.source, e.origin))
+
+
+CHECKPOINT = Remat(compat.remat_p)
 
 
 def apply_remat(like: Operation, body: Program, prevent_cse: Any, **changes: Any) -> Program:
@@ -66,69 +191,8 @@ def _per_input(prevent_cse: Any, change: Any) -> Any:
     return tuple(change(prevent_cse)) if isinstance(prevent_cse, tuple) else prevent_cse
 
 
-@jvp_rules.register(compat.remat_p)
-def _jvp_remat(operation: Operation, nonzeros: Mask) -> JvpRule:
-    pushed = jvp_program(operation.params["jaxpr"], nonzeros)
-    prevent_cse = _per_input(operation.params["prevent_cse"], lambda p: (*p, *([True] * sum(nonzeros))))
-    call = apply_remat(operation, pushed.program, prevent_cse)
-    return JvpRule(Template(call, ["primal"]), pushed.nonzeros_out, "jvp of a checkpointed function")
-
-
-linearize_rules.register(compat.remat_p)(linearize_from_jvp)
-
-
-policy_rules.add(compat.remat_p)
-
-
 def _save_nothing(*_: Any, **__: Any) -> bool:
     return False
-
-
-@split_rules.register(compat.remat_p)
-def _split_remat(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    if available is not None:
-        assert policy is not None
-        return _split_inside(operation, unknown, available, policy)
-    body: Program = operation.params["jaxpr"]
-    refused = compat.refused_in_remat(body.effects)
-    if refused:
-        raise NotImplementedError(f"Effects not supported in partial-eval of `checkpoint`/`remat`: {refused}")
-    parts = split_program(
-        body, unknown, available=[True] * len(unknown), policy=operation.params["policy"] or _save_nothing
-    )
-    n_residuals = len(parts.residuals)
-    later_out = tuple(u for u, there in zip(parts.unknown_out, parts.available_out, strict=True) if there)
-    later, read = dce_program(parts.staged, later_out, keep_inputs=[False] * len(parts.staged.invars))
-    is_kept, is_read = read[:n_residuals], read[n_residuals:]
-    residuals = select(is_kept, parts.residuals)
-    now, _ = dce_program(replace(parts.known, outvars=(*parts.known_results, *residuals)))
-    log = compat.checkpoint_log()
-    if log is not None:
-        log(_saved_text(now, residuals, select(is_read, body.invars), select(is_read, unknown)))
-    now = _rounded(now, len(residuals))
-    prevent_cse = _per_input(
-        operation.params["prevent_cse"], lambda p: (*([True] * len(residuals)), *select(is_read, p))
-    )
-    n_in, n_results = len(unknown), len(parts.known_results)
-    return SplitRule(
-        Template(now, ["primal"] * len(now.equations), keeps_lines=True),
-        Template(apply_remat(operation, later, prevent_cse, differentiated=True), ["tangent"]),
-        (*(n_in + n_results + k for k in range(len(residuals))), *(i for i, r in enumerate(is_read) if r)),
-        parts.unknown_out,
-        parts.unknown_out,
-        "partial evaluation of a checkpointed function",
-        checkpoints=(
-            Checkpoint(
-                body,
-                len(unknown) - sum(unknown),
-                operation.params["policy"],
-                parts.decisions,
-                now,
-                later,
-                len(residuals),
-            ),
-        ),
-    )
 
 
 def _saved_text(now: Program, residuals: Sequence[Atom], read: Sequence[Var], unknown: Sequence[bool]) -> str:
@@ -212,8 +276,8 @@ def _split_inside(operation: Operation, unknown: Mask, available: Mask, policy: 
     )
     n_in, n_results = len(unknown), len(parts.known_results)
     return SplitRule(
-        Template(now, ["primal"]),
-        Template(later, ["tangent"]),
+        Template(now, "primal"),
+        Template(later, "tangent"),
         (*(n_in + n_results + k for k in range(len(parts.residuals))), *(i for i, a in enumerate(available) if a)),
         parts.unknown_out,
         parts.available_out,
@@ -222,87 +286,7 @@ def _split_inside(operation: Operation, unknown: Mask, available: Mask, policy: 
     )
 
 
-@transpose_rules.register(compat.remat_p)
-def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
-    body: Program = operation.params["jaxpr"]
-    parts = split_program(body, linear, transform="transpose")
-    n_residuals = len(parts.residuals)
-    cts = tuple(nz for nz, u in zip(nonzero_cts, parts.unknown_out, strict=True) if u)
-    back = transpose_program(parts.staged, [False] * n_residuals + [True] * sum(linear), cts, logs=logs)
-    again = recomputed(parts.known, "transpose")
-
-    builder = Builder()
-    others = [Var(v.aval) for v, lin in zip(body.invars, linear, strict=True) if not lin]
-    saved = builder.inline(again, others)[len(parts.known_results) :]
-    cts_in = {i: Var(compat.cotangent_type(v.aval)) for i, v in enumerate(body.outvars) if nonzero_cts[i]}
-    given = [v for i, v in cts_in.items() if parts.unknown_out[i]]
-    cotangents = back.backward.cotangents()
-    summands = [ct for cts in cotangents.values() for ct in cts]
-    with_cotangents = replace(back.backward, outvars=(*back.backward.outvars, *summands))
-    outs = builder.inline(with_cotangents, [*saved, *given])
-    outs, cts_inside = outs[: len(back.backward.outvars)], outs[len(back.backward.outvars) :]
-    whole = builder.program([*others, *cts_in.values()], outs, compat.derived_debug_info(
-        body.debug_info, [""] * (len(others) + len(cts_in)), len(outs)
-    ))  # fmt: skip
-    prevent_cse = _per_input(
-        operation.params["prevent_cse"],
-        lambda p: (*select([not lin for lin in linear], p), *([True] * len(cts_in))),
-    )
-    whole = replace(whole, cotangents=partial(_inlined, cotangents, cts_inside))
-    call = apply_remat(operation, whole, prevent_cse)
-    template = Template(call, ["cotangent"])
-    return TransposeRule(template, back.nonzeros_out, "transpose of a checkpointed function", back.logs)
-
-
 def _inlined(cotangents: Mapping[Atom, Sequence[Atom]], parts: Sequence[Atom]) -> Mapping[Atom, tuple[Atom, ...]]:
     """The inlined cotangents; `parts` has the new variables of their summands."""
     given = iter(parts)
     return {value: tuple([next(given) for _ in cts]) for value, cts in cotangents.items()}
-
-
-@vmap_rules.register(compat.remat_p)
-def _vmap_remat(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
-    body: Program = operation.params["jaxpr"]
-    parts = vmap_program(body, dims, axis, to=[compat.IF_MAPPED] * len(body.outvars))
-    call = apply_remat(operation, parts.program, operation.params["prevent_cse"])
-    return VmapRule(Template(call, ["primal"]), parts.dims_out, "vmap of a checkpointed function", notes=parts.notes)
-
-
-@dce_rules.register(compat.remat_p)
-def _dce_remat(operation: Operation, used: Mask) -> DceRule:
-    if not any(used) and not compat.has_effects(operation.effects):
-        return nothing_left(operation)
-    body: Program = operation.params["jaxpr"]
-    smaller, read = dce_program(body, used, keep_inputs=[False] * len(body.invars))
-    if all(used) and all(read) and smaller.equations == body.equations:
-        return read, used, operation
-    prevent_cse = _per_input(operation.params["prevent_cse"], lambda p: select(read, p))
-    params = {**operation.params, "jaxpr": smaller, "prevent_cse": prevent_cse}
-    made = make_operation(
-        operation.primitive, params, smaller.in_avals, smaller.out_avals, smaller.effects, operation.context
-    )
-    return read, used, made
-
-
-covered_from[compat.remat_p] = lambda _: 0
-
-
-@flag_rules.register(compat.remat_p)
-def _flag_remat(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
-    inner = flag_program(operation.params["jaxpr"], deciding)
-    call = apply_remat(operation, unknown(inner.program), operation.params["prevent_cse"])
-    return FlagRule(call, tuple((0, w) for w in inner.watches))
-
-
-@observed(compat.remat_p)
-def _observe_remat(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-    op = e.operation
-    body = observing.last(op.params["jaxpr"], loop)
-    prevent_cse = op.params["prevent_cse"]
-    params = {
-        **op.params,
-        "jaxpr": body,
-        "prevent_cse": (*prevent_cse, True) if isinstance(prevent_cse, tuple) else prevent_cse,
-    }
-    made = make_operation(op.primitive, params, body.in_avals, body.out_avals, body.effects, op.context)
-    builder.equations.append(Equation(made, (*e.invars, loop), e.outvars, e.source, e.origin))

@@ -5,19 +5,17 @@ JAX neither differentiates nor maps it: `jax.lax.composite` is used inside a fun
 
 from __future__ import annotations
 
-from jaxviz.higher_order.protocol import Body, HigherOrder
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Operation
-from jaxviz.transforms.jvp import jvp_rules
+from jaxviz.transforms.primitive import Body, Call
 
 
-class _Composite(HigherOrder):
+class Composite(Call):
+    """JAX's own rules raise clear errors."""
+
     def bodies(self, operation: Operation) -> tuple[Body, ...]:
         ((label, program),) = operation.programs  # named `jaxpr`, and since JAX 0.12 `call_jaxpr`
         return (Body(program, range(len(operation.in_avals)), label),)
 
 
-COMPOSITE = _Composite(compat.composite_p)
-
-# JAX's own rule, which raises a clear error. Registering it here means that the composite is opened.
-jvp_rules.register(compat.composite_p)(jvp_rules.default)
+COMPOSITE = Composite(compat.composite_p)

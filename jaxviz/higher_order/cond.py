@@ -14,13 +14,12 @@ from typing import Any
 import jax
 
 from jaxviz.higher_order.flags import unknown, unraised
-from jaxviz.higher_order.observing import Observing, observed
-from jaxviz.higher_order.protocol import Body, HigherOrder
+from jaxviz.higher_order.observing import Observing
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import read_traced, shared, trace_rule
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
-from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
+from jaxviz.transforms.dce import DceRule, dce_program, nothing_left
 from jaxviz.transforms.driver import (
     Builder,
     Mask,
@@ -32,30 +31,33 @@ from jaxviz.transforms.driver import (
     with_results,
     written_out,
 )
-from jaxviz.transforms.flags import FlagRule, covered_from, flag_program, flag_rules
-from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
+from jaxviz.transforms.flags import FlagRule, flag_program
+from jaxviz.transforms.jvp import JvpRule, jvp_program
 from jaxviz.transforms.linearize import (
     VJP,
     LinearizeRule,
     Mode,
     linearize_program,
-    linearize_rules,
     refuse_own_references,
     rule_of,
 )
-from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
+from jaxviz.transforms.partial_eval import Policy, SplitRule, recomputed, split_program
+from jaxviz.transforms.primitive import Body, Primitive
 from jaxviz.transforms.transpose import (
     Transposed,
+    TransposeOptions,
     TransposeRule,
     transpose_program,
-    transpose_rules,
-    typed_by_cotangents,
 )
-from jaxviz.transforms.vmap import Dims, Note, VmapRule, inputs_moved, vmap_program, vmap_rule, vmap_rules
+from jaxviz.transforms.vmap import Dims, Note, VmapRule, inputs_moved, vmap_program, vmap_rule
 
 
-class _CondKind(HigherOrder):
+class Cond(Primitive):
     kind = "choice"
+    is_typed_by_cotangents = True
+
+    def first_covered(self, operation: Operation) -> int:
+        return 0
 
     def bodies(self, operation: Operation) -> tuple[Body, ...]:
         n = len(operation.in_avals)
@@ -68,11 +70,163 @@ class _CondKind(HigherOrder):
     def with_fixed(self, operation: Operation, programs: Sequence[Program], n: int) -> Operation:
         return cond_operation(operation, programs)
 
+    def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
+        branches: tuple[Program, ...] = operation.params["branches"]
+        _, *nz = nonzeros
+        nonzeros_out = _any_branch(jvp_program(b, nz).nonzeros_out for b in branches)
+        made = cond_operation(operation, [jvp_program(b, nz, instantiate=nonzeros_out).program for b in branches])
+        return JvpRule(Template(call_of(made), "primal"), nonzeros_out, "jvp of a cond")
 
-COND = _CondKind(compat.cond_p)
+    def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
+        if mode.recomputes_conds and not compat.writes_in_place(
+            operation
+        ):  # which another run would read and write again
+            return _linearize_cond_again(operation, nonzeros, mode)
+        branches: tuple[Program, ...] = operation.params["branches"]
+        _, *nz = nonzeros
+        nonzeros_out = _any_branch(linearize_program(b, nz, mode=mode).nonzeros_out for b in branches)
+        parts = [linearize_program(b, nz, instantiate=nonzeros_out, mode=mode) for b in branches]
+        n_out = len(nonzeros_out)
+        passed = [_passed_on(i, b) if compat.COND_PASSES_OPERANDS_ON else {} for i, b in enumerate(branches)]
+        saved = [[a for a in p.residuals if a not in given] for p, given in zip(parts, passed, strict=True)]
+        refuse_own_references([a for group in saved for a in group], "A branch of a cond")
+        avals, places = _merged(saved)
+        forward = [_saving(p.forward, n_out, m, avals, at) for p, m, at in zip(parts, saved, places, strict=True)]
+        primal = call_of(cond_operation(operation, forward))
+        outside: dict[
+            Any, Atom
+        ] = {}  # residuals of any branch that are operands of the cond, or constants of the branch
+        all_places: list[list[int]] = []
+        constants: dict[Var, Any] = {}
+        for branch, p, given, at in zip(branches, parts, passed, places, strict=True):
+            own = iter(at)
+            for a in p.residuals:
+                if a in given and given[a] not in outside:
+                    kind, i = given[a]
+                    outside[given[a]] = primal.invars[1 + i] if kind == "operand" else branch.constvars[i]
+                    if kind != "operand":
+                        constants[branch.constvars[i]] = branch.consts[i]
+            order = list(outside)
+            all_places.append([len(avals) + order.index(given[a]) if a in given else next(own) for a in p.residuals])
+        whole = [*avals, *(a.aval for a in outside.values())]
+        linear = [_taking(p.linear, len(p.residuals), whole, at) for p, at in zip(parts, all_places, strict=True)]
+        primal = replace(primal, constvars=tuple(constants), consts=tuple(constants.values()))
+        residuals = (primal.invars[0], *primal.outvars[n_out:], *outside.values())
+        pushed = call_of(cond_operation(operation, linear))
+        checkpoints = tuple(c for p in parts for c in p.checkpoints)
+        return rule_of(primal, n_out, residuals, pushed, nonzeros_out, "linearize of a cond", False, checkpoints)
+
+    def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+        branches: tuple[Program, ...] = operation.params["branches"]
+        index_uk, *uk = unknown
+        n_in, n_out = len(unknown), len(operation.out_avals)
+        name = "partial evaluation of a cond"
+        if index_uk:
+            inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
+            nothing = Template(Builder().program(inputs, ()), ())
+            whole = Template(call_of(operation), "tangent")
+            return SplitRule(nothing, whole, tuple(range(n_in)), (True,) * n_out, (True,) * n_out, name)
+        by_policy = available is not None
+        everything = [True] * len(uk) if by_policy else None
+        all_out = [True] * n_out if by_policy else None
+        unknown_out = _any_branch(split_program(b, uk, everything, None, all_out, policy).unknown_out for b in branches)
+        parts = [split_program(b, uk, everything, unknown_out, all_out, policy) for b in branches]
+        n_results = n_out - sum(unknown_out)
+        avals, places = _merged([p.residuals for p in parts])
+        now = [_saving(p.known, n_results, p.residuals, avals, at) for p, at in zip(parts, places, strict=True)]
+        later = [_taking(p.staged, len(p.residuals), avals, at) for p, at in zip(parts, places, strict=True)]
+        later_in = [i for i in range(1, n_in) if by_policy or unknown[i]]
+        return SplitRule(
+            Template(call_of(cond_operation(operation, now)), "primal"),
+            Template(call_of(cond_operation(operation, later)), "tangent"),
+            (0, *(n_in + n_results + k for k in range(len(avals))), *later_in),
+            unknown_out,
+            parts[0].available_out,
+            name,
+            tuple(d for p in parts for d in p.decisions),
+            tuple(c for p in parts for c in p.checkpoints),
+        )
+
+    def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
+        branches: tuple[Program, ...] = operation.params["branches"]
+        _, *lin = linear
+        nonzeros_out = _any_branch(
+            transpose_program(b, lin, nonzero_cts, TransposeOptions(logs=logs)).nonzeros_out for b in branches
+        )
+        options = TransposeOptions(instantiate=nonzeros_out, ct_avals=operation.out_avals, logs=logs)
+        parts = [transpose_program(b, lin, nonzero_cts, options) for b in branches]
+        n_cts = sum(nonzeros_out)
+        made = cond_operation(operation, [_with_zeros_logged(i, parts, n_cts) for i in range(len(parts))])
+        call, tree = call_of(made), None
+        if any(p.logs is not None for p in parts):
+            given = iter(call.outvars[n_cts:])
+            logged = [
+                {} if p.logs is None else jax.tree.unflatten(p.logs, islice(given, p.logs.num_leaves)) for p in parts
+            ]
+            leaves, tree = jax.tree.flatten(compat.logged_by_branches(call.invars[0], logged))
+            if logs:
+                call = with_results(call, [*call.outvars[:n_cts], *leaves])
+        return TransposeRule(Template(call, "cotangent"), nonzeros_out, "transpose of a cond", tree)
+
+    def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+        branches: tuple[Program, ...] = operation.params["branches"]
+        compat.refuse_effects_when_mapped(operation.effects, "cond")
+        platforms = operation.params.get("branches_platforms")
+        if dims[0] is not None and platforms is None:
+            return _vmap_to_select(operation, dims, axis)
+        at = [None if d is None else 0 for d in dims]
+        found = [vmap_program(b, at[1:], axis, to=[compat.IF_MAPPED] * len(b.outvars)) for b in branches]
+        dims_out = [
+            None if all(d is None for d in of_branches) else 0
+            for of_branches in zip(*(b.dims_out for b in found), strict=True)
+        ]
+        parts = [vmap_program(b, at[1:], axis, to=dims_out) for b in branches]
+        builder, operands, ins = inputs_moved(operation, dims, (dims[0], *at[1:]), axis)
+        if dims[0] is not None:  # the platform does not depend on the example
+            asked = trace_rule(lambda: [compat.platform_index(platforms)], [])
+            ins[0] = builder.inline(asked, [])[0]
+        outs = builder.apply(cond_operation(operation, [b.program for b in parts]), ins)
+        notes = tuple(note for b in parts for note in b.notes)
+        return vmap_rule(builder, operands, outs, dims_out, "vmap of a cond", notes=notes)
+
+    def dce(self, operation: Operation, used: Mask) -> DceRule:
+        branches: tuple[Program, ...] = operation.params["branches"]
+        if not any(used) and not compat.has_effects(operation.effects):
+            return nothing_left(operation)
+        nothing = (False,) * (len(operation.in_avals) - 1)
+        read = _any_branch(dce_program(b, used, keep_inputs=nothing)[1] for b in branches)
+        smaller = [dce_program(b, used, keep_inputs=read)[0] for b in branches]
+        if all(used) and all(read) and all(s.equations == b.equations for s, b in zip(smaller, branches, strict=True)):
+            return (True, *read), used, operation
+        return (True, *read), used, cond_operation(operation, smaller)
+
+    def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
+        """Each branch returns the flags of all branches; those of the others are not set."""
+        found = [flag_program(b, deciding) for b in operation.params["branches"]]
+        watches = [(place, w) for place, inner in enumerate(found) for w in inner.watches]
+        branches = []
+        for mine, inner in enumerate(found):
+            builder = Builder()
+            operands = [Var(a) for a in inner.program.in_avals]
+            outs = builder.inline(inner.program, operands)
+            results, own = partition(outs, len(outs) - len(inner.watches))
+            raised = iter(own)
+            flags = [
+                next(raised) if place == mine else builder.inline(unraised(w.n_flags, w.n_loops), [])[0]
+                for place, w in watches
+            ]
+            branches.append(unknown(builder.program(operands, [*results, *flags])))
+        made = cond_operation(operation, branches)
+        builder = Builder()
+        operands = [Var(a) for a in operation.in_avals]
+        return FlagRule(builder.program(operands, builder.apply(made, operands)), tuple(watches))
+
+    def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+        made = cond_operation(e.operation, [observing.last(branch, loop) for branch in e.params["branches"]])
+        builder.equations.append(Equation(made, (*e.invars, loop), e.outvars, e.source, e.origin))
 
 
-policy_rules.add(compat.cond_p)
+COND = Cond(compat.cond_p)
 
 
 def cond_operation(like: Operation, branches: Sequence[Program]) -> Operation:
@@ -84,15 +238,6 @@ def cond_operation(like: Operation, branches: Sequence[Program]) -> Operation:
     params = {**like.params, "branches": tuple(branches)}
     in_avals = (like.in_avals[0], *first.in_avals)
     return make_operation(like.primitive, params, in_avals, first.out_avals, effects, like.context)
-
-
-@jvp_rules.register(compat.cond_p)
-def _jvp_cond(operation: Operation, nonzeros: Mask) -> JvpRule:
-    branches: tuple[Program, ...] = operation.params["branches"]
-    _, *nz = nonzeros
-    nonzeros_out = _any_branch(jvp_program(b, nz).nonzeros_out for b in branches)
-    made = cond_operation(operation, [jvp_program(b, nz, instantiate=nonzeros_out).program for b in branches])
-    return JvpRule(Template(call_of(made), ["primal"]), nonzeros_out, "jvp of a cond")
 
 
 def _any_branch(masks: Iterable[Mask]) -> Mask:
@@ -146,43 +291,6 @@ def _passed_on(number: int, branch: Program) -> dict[Atom, tuple[Any, int]]:
     return given | {v: (number, i) for i, v in enumerate(branch.constvars)}
 
 
-@linearize_rules.register(compat.cond_p)
-def _linearize_cond(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
-    if mode.recomputes_conds and not compat.writes_in_place(operation):  # which another run would read and write again
-        return _linearize_cond_again(operation, nonzeros, mode)
-    branches: tuple[Program, ...] = operation.params["branches"]
-    _, *nz = nonzeros
-    nonzeros_out = _any_branch(linearize_program(b, nz, mode=mode).nonzeros_out for b in branches)
-    parts = [linearize_program(b, nz, instantiate=nonzeros_out, mode=mode) for b in branches]
-    n_out = len(nonzeros_out)
-    passed = [_passed_on(i, b) if compat.COND_PASSES_OPERANDS_ON else {} for i, b in enumerate(branches)]
-    saved = [[a for a in p.residuals if a not in given] for p, given in zip(parts, passed, strict=True)]
-    refuse_own_references([a for group in saved for a in group], "A branch of a cond")
-    avals, places = _merged(saved)
-    forward = [_saving(p.forward, n_out, m, avals, at) for p, m, at in zip(parts, saved, places, strict=True)]
-    primal = call_of(cond_operation(operation, forward))
-    outside: dict[Any, Atom] = {}  # residuals of any branch that are operands of the cond, or constants of the branch
-    all_places: list[list[int]] = []
-    constants: dict[Var, Any] = {}
-    for branch, p, given, at in zip(branches, parts, passed, places, strict=True):
-        own = iter(at)
-        for a in p.residuals:
-            if a in given and given[a] not in outside:
-                kind, i = given[a]
-                outside[given[a]] = primal.invars[1 + i] if kind == "operand" else branch.constvars[i]
-                if kind != "operand":
-                    constants[branch.constvars[i]] = branch.consts[i]
-        order = list(outside)
-        all_places.append([len(avals) + order.index(given[a]) if a in given else next(own) for a in p.residuals])
-    whole = [*avals, *(a.aval for a in outside.values())]
-    linear = [_taking(p.linear, len(p.residuals), whole, at) for p, at in zip(parts, all_places, strict=True)]
-    primal = replace(primal, constvars=tuple(constants), consts=tuple(constants.values()))
-    residuals = (primal.invars[0], *primal.outvars[n_out:], *outside.values())
-    pushed = call_of(cond_operation(operation, linear))
-    checkpoints = tuple(c for p in parts for c in p.checkpoints)
-    return rule_of(primal, n_out, residuals, pushed, nonzeros_out, "linearize of a cond", False, checkpoints)
-
-
 def _linearize_cond_again(operation: Operation, nonzeros: Mask, mode: Mode) -> LinearizeRule:
     """The branch taken is run again in the backward pass, from the operands: a cond of remats, and so no dummies.
 
@@ -213,63 +321,6 @@ def _linearize_cond_again(operation: Operation, nonzeros: Mask, mode: Mode) -> L
     return rule_of(primal, len(nonzeros_out), residuals, call_of(made), nonzeros_out, name)
 
 
-@split_rules.register(compat.cond_p)
-def _split_cond(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    branches: tuple[Program, ...] = operation.params["branches"]
-    index_uk, *uk = unknown
-    n_in, n_out = len(unknown), len(operation.out_avals)
-    name = "partial evaluation of a cond"
-    if index_uk:
-        inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
-        nothing = Template(Builder().program(inputs, ()), ())
-        whole = Template(call_of(operation), ["tangent"])
-        return SplitRule(nothing, whole, tuple(range(n_in)), (True,) * n_out, (True,) * n_out, name)
-    by_policy = available is not None
-    everything = [True] * len(uk) if by_policy else None
-    all_out = [True] * n_out if by_policy else None
-    unknown_out = _any_branch(split_program(b, uk, everything, None, all_out, policy).unknown_out for b in branches)
-    parts = [split_program(b, uk, everything, unknown_out, all_out, policy) for b in branches]
-    n_results = n_out - sum(unknown_out)
-    avals, places = _merged([p.residuals for p in parts])
-    now = [_saving(p.known, n_results, p.residuals, avals, at) for p, at in zip(parts, places, strict=True)]
-    later = [_taking(p.staged, len(p.residuals), avals, at) for p, at in zip(parts, places, strict=True)]
-    later_in = [i for i in range(1, n_in) if by_policy or unknown[i]]
-    return SplitRule(
-        Template(call_of(cond_operation(operation, now)), ["primal"]),
-        Template(call_of(cond_operation(operation, later)), ["tangent"]),
-        (0, *(n_in + n_results + k for k in range(len(avals))), *later_in),
-        unknown_out,
-        parts[0].available_out,
-        name,
-        tuple(d for p in parts for d in p.decisions),
-        tuple(c for p in parts for c in p.checkpoints),
-    )
-
-
-typed_by_cotangents.add(compat.cond_p)
-
-
-@transpose_rules.register(compat.cond_p)
-def _transpose_cond(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
-    branches: tuple[Program, ...] = operation.params["branches"]
-    _, *lin = linear
-    nonzeros_out = _any_branch(transpose_program(b, lin, nonzero_cts, logs=logs).nonzeros_out for b in branches)
-    parts = [
-        transpose_program(b, lin, nonzero_cts, None, nonzeros_out, ct_avals=operation.out_avals, logs=logs)
-        for b in branches
-    ]
-    n_cts = sum(nonzeros_out)
-    made = cond_operation(operation, [_with_zeros_logged(i, parts, n_cts) for i in range(len(parts))])
-    call, tree = call_of(made), None
-    if any(p.logs is not None for p in parts):
-        given = iter(call.outvars[n_cts:])
-        logged = [{} if p.logs is None else jax.tree.unflatten(p.logs, islice(given, p.logs.num_leaves)) for p in parts]
-        leaves, tree = jax.tree.flatten(compat.logged_by_branches(call.invars[0], logged))
-        if logs:
-            call = with_results(call, [*call.outvars[:n_cts], *leaves])
-    return TransposeRule(Template(call, ["cotangent"]), nonzeros_out, "transpose of a cond", tree)
-
-
 def _with_zeros_logged(branch: int, parts: Sequence[Transposed], n_cts: int) -> Program:
     """A transposed branch that returns the cotangents, and then the logs of all branches, with zeros for those of the others."""
     backward = parts[branch].backward
@@ -282,42 +333,6 @@ def _with_zeros_logged(branch: int, parts: Sequence[Transposed], n_cts: int) -> 
     for i, of_branch in enumerate(logged):
         results += outs[n_cts:] if i == branch else [builder.zero(a.aval, "transpose") for a in of_branch]
     return with_results(builder.program(backward.invars, outs, backward.debug_info, like=backward), results)
-
-
-@dce_rules.register(compat.cond_p)
-def _dce_cond(operation: Operation, used: Mask) -> DceRule:
-    branches: tuple[Program, ...] = operation.params["branches"]
-    if not any(used) and not compat.has_effects(operation.effects):
-        return nothing_left(operation)
-    nothing = (False,) * (len(operation.in_avals) - 1)
-    read = _any_branch(dce_program(b, used, keep_inputs=nothing)[1] for b in branches)
-    smaller = [dce_program(b, used, keep_inputs=read)[0] for b in branches]
-    if all(used) and all(read) and all(s.equations == b.equations for s, b in zip(smaller, branches, strict=True)):
-        return (True, *read), used, operation
-    return (True, *read), used, cond_operation(operation, smaller)
-
-
-@vmap_rules.register(compat.cond_p)
-def _vmap_cond(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
-    branches: tuple[Program, ...] = operation.params["branches"]
-    compat.refuse_effects_when_mapped(operation.effects, "cond")
-    platforms = operation.params.get("branches_platforms")
-    if dims[0] is not None and platforms is None:
-        return _vmap_to_select(operation, dims, axis)
-    at = [None if d is None else 0 for d in dims]
-    found = [vmap_program(b, at[1:], axis, to=[compat.IF_MAPPED] * len(b.outvars)) for b in branches]
-    dims_out = [
-        None if all(d is None for d in of_branches) else 0
-        for of_branches in zip(*(b.dims_out for b in found), strict=True)
-    ]
-    parts = [vmap_program(b, at[1:], axis, to=dims_out) for b in branches]
-    builder, operands, ins = inputs_moved(operation, dims, (dims[0], *at[1:]), axis)
-    if dims[0] is not None:  # the platform does not depend on the example
-        asked = trace_rule(lambda: [compat.platform_index(platforms)], [])
-        ins[0] = builder.inline(asked, [])[0]
-    outs = builder.apply(cond_operation(operation, [b.program for b in parts]), ins)
-    notes = tuple(note for b in parts for note in b.notes)
-    return vmap_rule(builder, operands, outs, dims_out, "vmap of a cond", notes=notes)
 
 
 def _vmap_to_select(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
@@ -350,35 +365,3 @@ def _guarded(branch: int, index: Any, *operands: Any) -> list[Any]:
 
 def _selected(index: Any, *results: Any) -> list[Any]:
     return [compat.select_results(index, *results)]
-
-
-covered_from[compat.cond_p] = lambda _: 0
-
-
-@flag_rules.register(compat.cond_p)
-def _flag_cond(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
-    """Each branch returns the flags of all branches; those of the others are not set."""
-    found = [flag_program(b, deciding) for b in operation.params["branches"]]
-    watches = [(place, w) for place, inner in enumerate(found) for w in inner.watches]
-    branches = []
-    for mine, inner in enumerate(found):
-        builder = Builder()
-        operands = [Var(a) for a in inner.program.in_avals]
-        outs = builder.inline(inner.program, operands)
-        results, own = partition(outs, len(outs) - len(inner.watches))
-        raised = iter(own)
-        flags = [
-            next(raised) if place == mine else builder.inline(unraised(w.n_flags, w.n_loops), [])[0]
-            for place, w in watches
-        ]
-        branches.append(unknown(builder.program(operands, [*results, *flags])))
-    made = cond_operation(operation, branches)
-    builder = Builder()
-    operands = [Var(a) for a in operation.in_avals]
-    return FlagRule(builder.program(operands, builder.apply(made, operands)), tuple(watches))
-
-
-@observed(compat.cond_p)
-def _observe_cond(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-    made = cond_operation(e.operation, [observing.last(branch, loop) for branch in e.params["branches"]])
-    builder.equations.append(Equation(made, (*e.invars, loop), e.outvars, e.source, e.origin))

@@ -5,7 +5,6 @@ Source: JAX's `custom_derivatives.py`.
 
 from __future__ import annotations
 
-from jaxviz.higher_order.protocol import HigherOrder
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced, write_params
 from jaxviz.ir.leaks import without_leaks
@@ -13,30 +12,41 @@ from jaxviz.ir.syntax import Operation, Program
 from jaxviz.transforms import linearize
 from jaxviz.transforms.dce import dce_program, roles_by_use
 from jaxviz.transforms.driver import Mask, Template
-from jaxviz.transforms.jvp import JvpRule, jvp_rules
-from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_rules
-from jaxviz.transforms.partial_eval import Policy, SplitRule, split_program, split_rules
+from jaxviz.transforms.jvp import JvpRule
+from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode
+from jaxviz.transforms.partial_eval import Policy, SplitRule, split_program
+from jaxviz.transforms.primitive import Call
 
 
-class _CustomJvpKind(HigherOrder):
+class CustomJvp(Call):
     has_custom_rule = True
+    splits_by_policy = False
+
+    def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
+        pushed, nonzeros_out, name = _custom_jvp_rule(operation, nonzeros)
+        pushed, _ = dce_program(pushed)
+        roles = roles_by_use(pushed, len(operation.out_avals), "primal", "tangent")
+        return JvpRule(Template(pushed, roles, keeps_lines=True), nonzeros_out, name)
+
+    def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
+        pushed, nonzeros_out, name = _custom_jvp_rule(operation, nonzeros)
+        return linearize.split_jvp(pushed, nonzeros_out, len(nonzeros), name, keeps_lines=True)
+
+    def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+        """The function itself, split in two; as in JAX the rule is no longer needed."""
+        parts = split_program(operation.params["call_jaxpr"], unknown)
+        n_in, n_results = len(unknown), len(parts.known_results)
+        return SplitRule(
+            Template(parts.known, "primal", keeps_lines=True),
+            Template(parts.staged, "tangent", keeps_lines=True),
+            (*(n_in + n_results + k for k in range(len(parts.residuals))), *(i for i, u in enumerate(unknown) if u)),
+            parts.unknown_out,
+            parts.available_out,
+            "partial evaluation of a function with a custom JVP rule",
+        )
 
 
-CUSTOM_JVP = _CustomJvpKind(compat.custom_jvp_call_p, "call_jaxpr")
-
-
-@jvp_rules.register(compat.custom_jvp_call_p)
-def _jvp_custom_jvp(operation: Operation, nonzeros: Mask) -> JvpRule:
-    pushed, nonzeros_out, name = _custom_jvp_rule(operation, nonzeros)
-    pushed, _ = dce_program(pushed)
-    roles = roles_by_use(pushed, len(operation.out_avals), "primal", "tangent")
-    return JvpRule(Template(pushed, roles, keeps_lines=True), nonzeros_out, name)
-
-
-@linearize_rules.register(compat.custom_jvp_call_p)
-def _linearize_custom_jvp(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
-    pushed, nonzeros_out, name = _custom_jvp_rule(operation, nonzeros)
-    return linearize.split_jvp(pushed, nonzeros_out, len(nonzeros), name, keeps_lines=True)
+CUSTOM_JVP = CustomJvp(compat.custom_jvp_call_p, "call_jaxpr")
 
 
 def _custom_jvp_rule(operation: Operation, nonzeros: Mask) -> tuple[Program, Mask, str]:
@@ -44,18 +54,3 @@ def _custom_jvp_rule(operation: Operation, nonzeros: Mask) -> tuple[Program, Mas
     with without_leaks(params["jvp_jaxpr_fun"]):
         traced, nonzeros_out = compat.trace_custom_jvp_rule(params, operation.in_avals, nonzeros, operation.context)
     return read_traced(traced), tuple(nonzeros_out), f"custom JVP rule of {operation.params['call_jaxpr'].name}"
-
-
-@split_rules.register(compat.custom_jvp_call_p)
-def _split_custom_jvp(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    """The function itself, split in two; as in JAX the rule is no longer needed."""
-    parts = split_program(operation.params["call_jaxpr"], unknown)
-    n_in, n_results = len(unknown), len(parts.known_results)
-    return SplitRule(
-        Template(parts.known, ["primal"] * len(parts.known.equations), keeps_lines=True),
-        Template(parts.staged, ["tangent"] * len(parts.staged.equations), keeps_lines=True),
-        (*(n_in + n_results + k for k in range(len(parts.residuals))), *(i for i, u in enumerate(unknown) if u)),
-        parts.unknown_out,
-        parts.available_out,
-        "partial evaluation of a function with a custom JVP rule",
-    )

@@ -10,25 +10,86 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxviz.higher_order.protocol import HigherOrder
+from jaxviz.higher_order.whole import Whole
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import read_jaxpr, read_traced, write_params
 from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.transforms import linearize
-from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left, roles_by_use
+from jaxviz.transforms.dce import DceRule, dce_program, nothing_left, roles_by_use
 from jaxviz.transforms.driver import Builder, Mask, Template, call_of, select
-from jaxviz.transforms.jvp import JvpRule, jvp_rules
-from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_rules
-from jaxviz.transforms.transpose import TransposeRule, transpose_rules
+from jaxviz.transforms.jvp import JvpRule
+from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode
+from jaxviz.transforms.primitive import Call, Primitive
+from jaxviz.transforms.transpose import TransposeRule
 
 
-class _CustomVjpKind(HigherOrder):
+class CustomVjp(Call):
     has_custom_rule = True
+    splits_by_policy = False
+
+    def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
+        """The program contains an equation that can only be transposed: JAX refuses to run it."""
+        forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
+        builder = Builder()
+        results = builder.inline(replace(forward, outvars=(*forward.outvars, *residuals)), forward.invars)
+        tangents_in = [Var(a) for a in lin.in_avals[len(residuals) :]]
+        n_out = len(nonzeros_out)
+        tangents_out = builder.apply(lin, [*results[n_out:], *tangents_in])
+        pushed = builder.program(
+            [*forward.invars, *tangents_in], [*results[:n_out], *select(nonzeros_out, tangents_out)]
+        )
+        roles = roles_by_use(pushed, n_out, "primal", "tangent")
+        return JvpRule(Template(pushed, roles, keeps_lines=True), nonzeros_out, name)
+
+    def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
+        forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
+        computed = [a for a in dict.fromkeys(residuals) if a not in {*forward.invars, *forward.outvars}]
+        primal = replace(forward, outvars=(*forward.outvars, *computed))
+        linear = call_of(lin)
+        linear = replace(linear, outvars=select(nonzeros_out, linear.outvars))
+        return linearize.rule_of(primal, len(nonzeros_out), residuals, linear, nonzeros_out, name, keeps_lines=True)
 
 
-CUSTOM_VJP = _CustomVjpKind(compat.custom_vjp_call_p, "call_jaxpr")
+class CustomLin(Primitive):
+    is_opened = False
+
+    def transpose(
+        self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, values: Sequence[Any] | None = None
+    ) -> TransposeRule:
+        residual_avals = [a for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
+        log = compat.Log(logs)
+        with without_leaks(operation.params["bwd"]):
+            traced, nonzeros_out = compat.trace_backward_rule(
+                dict(operation.params), residual_avals, nonzero_cts, log, values
+            )
+        program = read_traced(traced)
+        template = Template(program, "cotangent", keeps_lines=True)
+        return TransposeRule(template, tuple(nonzeros_out), "custom backward rule", log.tree)
+
+
+class RematOpt(Whole):
+    def dce(self, operation: Operation, used: Mask) -> DceRule:
+        """A forward rule whose residuals are never read becomes the function that it belongs to."""
+        if not any(used) and not compat.has_effects(operation.effects):
+            return nothing_left(operation)
+        n_consts, n_residuals = operation.params["num_consts"], operation.params["num_res"]
+        n_in = len(operation.in_avals)
+        if any(used[:n_residuals]):
+            return (True,) * n_in, (True,) * len(used), operation
+        function = read_jaxpr(compat.closed_jaxpr(*operation.params["fun_jaxpr_thunk"]()))
+        smaller, read = dce_program(function, used[n_residuals:], keep_inputs=(False,) * len(function.invars))
+        call = make_operation(
+            compat.closed_call_p, {"call_jaxpr": smaller}, smaller.in_avals, smaller.out_avals, smaller.effects,
+            operation.context,
+        )  # fmt: skip
+        return (*([False] * n_consts), *read), used, call
+
+
+CUSTOM_VJP = CustomVjp(compat.custom_vjp_call_p, "call_jaxpr")
+CUSTOM_LIN = CustomLin(compat.custom_lin_p)
+REMAT_OPT = RematOpt(compat.remat_opt_p, "fwd_jaxpr")
 
 
 def is_backward_rule(equation: Equation) -> bool:
@@ -68,60 +129,3 @@ def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tu
     )
     nonzeros_out = tuple(not compat.is_float0(a) for a in tangents_out)
     return forward, residuals, lin, nonzeros_out, f"custom VJP rule of {operation.params['call_jaxpr'].name}"
-
-
-@linearize_rules.register(compat.custom_vjp_call_p)
-def _linearize_custom_vjp(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
-    forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
-    computed = [a for a in dict.fromkeys(residuals) if a not in {*forward.invars, *forward.outvars}]
-    primal = replace(forward, outvars=(*forward.outvars, *computed))
-    linear = call_of(lin)
-    linear = replace(linear, outvars=select(nonzeros_out, linear.outvars))
-    return linearize.rule_of(primal, len(nonzeros_out), residuals, linear, nonzeros_out, name, keeps_lines=True)
-
-
-@jvp_rules.register(compat.custom_vjp_call_p)
-def _jvp_custom_vjp(operation: Operation, nonzeros: Mask) -> JvpRule:
-    """The program contains an equation that can only be transposed: JAX refuses to run it."""
-    forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
-    builder = Builder()
-    results = builder.inline(replace(forward, outvars=(*forward.outvars, *residuals)), forward.invars)
-    tangents_in = [Var(a) for a in lin.in_avals[len(residuals) :]]
-    n_out = len(nonzeros_out)
-    tangents_out = builder.apply(lin, [*results[n_out:], *tangents_in])
-    pushed = builder.program([*forward.invars, *tangents_in], [*results[:n_out], *select(nonzeros_out, tangents_out)])
-    roles = roles_by_use(pushed, n_out, "primal", "tangent")
-    return JvpRule(Template(pushed, roles, keeps_lines=True), nonzeros_out, name)
-
-
-@transpose_rules.register(compat.custom_lin_p)
-def _transpose_custom_lin(
-    operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, values: Sequence[Any] | None = None
-) -> TransposeRule:
-    residual_avals = [a for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
-    log = compat.Log(logs)
-    with without_leaks(operation.params["bwd"]):
-        traced, nonzeros_out = compat.trace_backward_rule(
-            dict(operation.params), residual_avals, nonzero_cts, log, values
-        )
-    program = read_traced(traced)
-    template = Template(program, ["cotangent"] * len(program.equations), keeps_lines=True)
-    return TransposeRule(template, tuple(nonzeros_out), "custom backward rule", log.tree)
-
-
-@dce_rules.register(compat.remat_opt_p)
-def _dce_remat_opt(operation: Operation, used: Mask) -> DceRule:
-    """A forward rule whose residuals are never read becomes the function that it belongs to."""
-    if not any(used) and not compat.has_effects(operation.effects):
-        return nothing_left(operation)
-    n_consts, n_residuals = operation.params["num_consts"], operation.params["num_res"]
-    n_in = len(operation.in_avals)
-    if any(used[:n_residuals]):
-        return (True,) * n_in, (True,) * len(used), operation
-    function = read_jaxpr(compat.closed_jaxpr(*operation.params["fun_jaxpr_thunk"]()))
-    smaller, read = dce_program(function, used[n_residuals:], keep_inputs=(False,) * len(function.invars))
-    call = make_operation(
-        compat.closed_call_p, {"call_jaxpr": smaller}, smaller.in_avals, smaller.out_avals, smaller.effects,
-        operation.context,
-    )  # fmt: skip
-    return (*([False] * n_consts), *read), used, call

@@ -1,4 +1,4 @@
-"""A primitive of JAX's `hijax`, which may contain anything: it is not opened, but unused results are dropped."""
+"""A primitive of JAX's `hijax`, which may contain anything: JAX's rules, which call its methods, apply to it as a whole."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.syntax import Operation
-from jaxviz.transforms.dce import DceRule, dce_rules, nothing_left
+from jaxviz.transforms.dce import DceRule, nothing_left
 from jaxviz.transforms.driver import Mask, select
+from jaxviz.transforms.primitive import Primitive
 
 
-@dce_rules.register(compat.hi_primitive_p)
-def _dce_hi_primitive(operation: Operation, used: Mask) -> DceRule:
-    found = compat.dce_hi_primitive(one_equation(operation), used)
-    if found is None:
-        return nothing_left(operation)
-    read, left, params = found
-    if all(read) and all(left) and params == operation.params:
-        return tuple(read), tuple(left), operation
-    made = make_operation(
-        operation.primitive, params, select(read, operation.in_avals), select(left, operation.out_avals),
-        operation.effects, operation.context,
-    )  # fmt: skip
-    return tuple(read), tuple(left), made
+class HiPrimitive(Primitive):
+    is_opened = False
+
+    def dce(self, operation: Operation, used: Mask) -> DceRule:
+        found = compat.dce_hi_primitive(one_equation(operation), used)
+        if found is None:
+            return nothing_left(operation)
+        read, left, params = found
+        if all(read) and all(left) and params == operation.params:
+            return tuple(read), tuple(left), operation
+        made = make_operation(
+            operation.primitive, params, select(read, operation.in_avals), select(left, operation.out_avals),
+            operation.effects, operation.context,
+        )  # fmt: skip
+        return tuple(read), tuple(left), made
+
+
+HI_PRIMITIVE = HiPrimitive(compat.hi_primitive_p)

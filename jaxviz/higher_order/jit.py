@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxviz.higher_order.observing import Observing, observed
-from jaxviz.higher_order.protocol import HigherOrder
+from jaxviz.higher_order.observing import Observing
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
-from jaxviz.transforms import jvp, linearize, transpose
-from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
+from jaxviz.transforms import jvp, linearize
+from jaxviz.transforms.dce import DceRule, dce_program, nothing_left
 from jaxviz.transforms.driver import (
     Builder,
     Mask,
@@ -24,13 +23,152 @@ from jaxviz.transforms.driver import (
     with_refs_as_inputs,
     with_results,
 )
-from jaxviz.transforms.jvp import JvpRule, jvp_rules
-from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_rules
-from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
-from jaxviz.transforms.transpose import TransposeRule, transpose_rules
-from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program, vmap_rules
+from jaxviz.transforms.jvp import JvpRule
+from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode
+from jaxviz.transforms.partial_eval import Policy, SplitRule, split_program
+from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
+from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
-JIT = HigherOrder(compat.jit_p)
+
+class Jit(Call):
+    is_typed_by_cotangents = True
+
+    def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
+        pushed = jvp.jvp_program(operation.params["jaxpr"], nonzeros)
+        n_in, n_out = len(operation.in_avals), len(operation.out_avals)
+        inputs = [*range(n_in), *(i for i, nz in enumerate(nonzeros) if nz)]
+        outputs = [*range(n_out), *(i for i, nz in enumerate(pushed.nonzeros_out) if nz)]
+        call = _call(operation, pushed.program, inputs, outputs)
+        return JvpRule(Template(call, "primal"), pushed.nonzeros_out, "jvp of a jitted function")
+
+    def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
+        """Results that are inputs, and residuals that are inputs or results, do not pass through the jit's outputs."""
+        body: Program = operation.params["jaxpr"]
+        parts = linearize.linearize_program(body, nonzeros, mode=mode)
+        n_in, n_out = len(body.invars), len(body.outvars)
+        results = parts.forward.outvars[:n_out]
+        operands = tuple(Var(a) for a in operation.in_avals)
+        constants = tuple(Var(v.aval) for v in body.constvars)
+        outside: dict[Atom, Atom] = dict(zip((*body.invars, *body.constvars), (*operands, *constants), strict=True))
+
+        returned = [i for i, a in enumerate(results) if a not in body.invars or not _may_bypass(operation, i)]
+        own = {results[i] for i in returned}
+        computed = [a for a in parts.residuals if a not in outside and a not in own and not compat.is_mutable(a.aval)]
+        forward, refs = with_refs_as_inputs(with_results(parts.forward, [*(results[i] for i in returned), *computed]))
+        outside.update(zip(refs, refs, strict=True))
+        inputs = [*([None] * len(refs)), *range(n_in)]
+        made = jit_operation(operation, forward, inputs, [*returned, *([None] * len(computed))])
+        outs = tuple(Var(a) for a in made.out_avals)
+        result_of = dict(zip(returned, outs, strict=False))
+        outer_results = [result_of[i] if i in result_of else outside[a] for i, a in enumerate(results)]
+        for a, v in zip([*(results[i] for i in returned), *computed], outs, strict=True):
+            outside.setdefault(a, v)  # if an operand is also a result, JAX keeps the operand
+        linearize.refuse_own_references([a for a in parts.residuals if a not in outside], "A jitted function")
+        residuals = [outside[a] for a in parts.residuals]
+
+        call = Equation(made, (*refs, *operands), outs)
+        results_out = (*outer_results, *residuals)
+        primal = Program((*constants, *refs), operands, results_out, (call,), (*body.consts, *refs.values()))
+        tangents_in = [i for i, nz in enumerate(nonzeros) if nz]
+        tangents_out = [i for i, nz in enumerate(parts.nonzeros_out) if nz]
+        linear = _call(operation, parts.linear, [*([None] * len(residuals)), *tangents_in], tangents_out)
+        name = "linearize of a jitted function"
+        return linearize.rule_of(
+            primal, n_out, residuals, linear, parts.nonzeros_out, name, checkpoints=parts.checkpoints
+        )
+
+    def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+        """Residuals that are inputs or results do not pass through the outputs a second time."""
+        body: Program = operation.params["jaxpr"]
+        parts = split_program(body, unknown, available, policy=policy)
+        known_in = [i for i, u in enumerate(unknown) if not u]
+        known_out = [i for i, u in enumerate(parts.unknown_out) if not u]
+        builder = Builder(body.constvars, body.consts)
+        operands = [Var(a) for a in operation.in_avals]
+        outside: dict[Atom, Atom] = {body.invars[i]: operands[i] for i in known_in}
+        outside.update(zip(body.constvars, body.constvars, strict=True))
+        results = dict.fromkeys(parts.known_results)
+        computed = [r for r in parts.residuals if r not in outside and r not in results]
+        known, refs = with_refs_as_inputs(with_results(parts.known, [*parts.known_results, *computed]))
+        inputs = [*([None] * len(refs)), *known_in]
+        made = jit_operation(operation, known, inputs, [*known_out, *([None] * len(computed))])
+        given = [builder.constant(v, x) for v, x in refs.items()]
+        outs = builder.apply(made, [*given, *(operands[i] for i in known_in)])
+        n_results = len(parts.known_results)
+        for inner, outer in zip([*computed, *parts.known_results], [*outs[n_results:], *outs[:n_results]], strict=True):
+            outside.setdefault(inner, outer)
+        residuals = [outside[r] for r in parts.residuals]
+        now = builder.program([operands[i] for i in known_in], [*outs[:n_results], *residuals])
+
+        later_in = [i for i, there in enumerate(unknown if available is None else available) if there]
+        later_out = [i for i, there in enumerate(parts.available_out) if there]
+        later = _call(operation, parts.staged, [*([None] * len(residuals)), *later_in], later_out)
+        n_in = len(operands)
+        places = [n_in + n_results + k for k in range(len(residuals))] + later_in
+        return SplitRule(
+            Template(now, "primal"),
+            Template(later, "tangent"),
+            tuple(places),
+            parts.unknown_out,
+            parts.available_out,
+            "partial evaluation of a jitted function",
+            parts.decisions,
+            parts.checkpoints,
+        )
+
+    def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
+        options = TransposeOptions(ct_avals=operation.out_avals, logs=logs)
+        parts = transpose_program(operation.params["jaxpr"], linear, nonzero_cts, options)
+        others = [i for i, lin in enumerate(linear) if not lin]
+        cts_in = [i for i, nz in enumerate(nonzero_cts) if nz]
+        cts_out = select(parts.nonzeros_out, [i for i, lin in enumerate(linear) if lin])
+        template = Template(_transposed_jit(operation, parts.backward, others, cts_in, cts_out), "cotangent")
+        return TransposeRule(template, parts.nonzeros_out, "transpose of a jitted function", parts.logs)
+
+    def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+        p = operation.params
+        if any(layout is not None for layout in (*p["in_layouts"], *p["out_layouts"])):
+            raise NotImplementedError("Concrete layouts are not supported for vmap(jit).")
+        body = vmap_program(p["jaxpr"], dims, axis)
+
+        def shardings(of: Sequence[Any], dims: Dims, avals: Sequence[Any]) -> tuple[Any, ...]:
+            return tuple(
+                compat.mapped_sharding(s, d, axis, p["ctx_mesh"], a.ndim)
+                for s, d, a in zip(of, dims, avals, strict=True)
+            )
+
+        params = {
+            **p,
+            "jaxpr": body.program,
+            "in_shardings": shardings(p["in_shardings"], dims, body.program.in_avals),
+            "out_shardings": shardings(p["out_shardings"], body.dims_out, body.program.out_avals),
+        }
+        made = make_operation(
+            operation.primitive, params, body.program.in_avals, body.program.out_avals, body.program.effects,
+            operation.context,
+        )  # fmt: skip
+        name = "vmap of a jitted function"
+        return VmapRule(Template(call_of(made), "primal"), body.dims_out, name, notes=body.notes)
+
+    def dce(self, operation: Operation, used: Mask) -> DceRule:
+        body: Program = operation.params["jaxpr"]
+        if not any(used) and not compat.has_effects(operation.effects):
+            return nothing_left(operation)
+        smaller, read = dce_program(body, used, keep_inputs=(False,) * len(body.invars))
+        if all(used) and all(read) and smaller.equations == body.equations:
+            return read, used, operation
+        inputs = [i for i, r in enumerate(read) if r]
+        outputs = [i for i, u in enumerate(used) if u]
+        return read, used, jit_operation(operation, smaller, inputs, outputs)
+
+    def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+        body = observing.last(e.params["jaxpr"], loop)
+        made = jit_operation(e.operation, body, [*range(len(e.invars)), None], range(len(e.outvars)))
+        builder.equations.append(Equation(made, (*e.invars, loop), e.outvars, e.source, e.origin))
+
+
+JIT = Jit(compat.jit_p)
 
 _INPUT_PARAMS = {"in_shardings": compat.UNSPECIFIED, "in_layouts": None, "donated_invars": False}
 
@@ -74,71 +212,10 @@ def _with_constants_first(operation: Operation, constants: Mapping[Var, Any]) ->
     return builder.program(invars, builder.apply(operation, [*constants, *invars]))
 
 
-@jvp_rules.register(compat.jit_p)
-def _jvp_jit(operation: Operation, nonzeros: Mask) -> JvpRule:
-    pushed = jvp.jvp_program(operation.params["jaxpr"], nonzeros)
-    n_in, n_out = len(operation.in_avals), len(operation.out_avals)
-    inputs = [*range(n_in), *(i for i, nz in enumerate(nonzeros) if nz)]
-    outputs = [*range(n_out), *(i for i, nz in enumerate(pushed.nonzeros_out) if nz)]
-    call = _call(operation, pushed.program, inputs, outputs)
-    return JvpRule(Template(call, ["primal"]), pushed.nonzeros_out, "jvp of a jitted function")
-
-
-@linearize_rules.register(compat.jit_p)
-def _linearize_jit(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
-    """Results that are inputs, and residuals that are inputs or results, do not pass through the jit's outputs."""
-    body: Program = operation.params["jaxpr"]
-    parts = linearize.linearize_program(body, nonzeros, mode=mode)
-    n_in, n_out = len(body.invars), len(body.outvars)
-    results = parts.forward.outvars[:n_out]
-    operands = tuple(Var(a) for a in operation.in_avals)
-    constants = tuple(Var(v.aval) for v in body.constvars)
-    outside: dict[Atom, Atom] = dict(zip((*body.invars, *body.constvars), (*operands, *constants), strict=True))
-
-    returned = [i for i, a in enumerate(results) if a not in body.invars or not _may_bypass(operation, i)]
-    own = {results[i] for i in returned}
-    computed = [a for a in parts.residuals if a not in outside and a not in own and not compat.is_mutable(a.aval)]
-    forward, refs = with_refs_as_inputs(with_results(parts.forward, [*(results[i] for i in returned), *computed]))
-    outside.update(zip(refs, refs, strict=True))
-    inputs = [*([None] * len(refs)), *range(n_in)]
-    made = jit_operation(operation, forward, inputs, [*returned, *([None] * len(computed))])
-    outs = tuple(Var(a) for a in made.out_avals)
-    result_of = dict(zip(returned, outs, strict=False))
-    outer_results = [result_of[i] if i in result_of else outside[a] for i, a in enumerate(results)]
-    for a, v in zip([*(results[i] for i in returned), *computed], outs, strict=True):
-        outside.setdefault(a, v)  # if an operand is also a result, JAX keeps the operand
-    linearize.refuse_own_references([a for a in parts.residuals if a not in outside], "A jitted function")
-    residuals = [outside[a] for a in parts.residuals]
-
-    call = Equation(made, (*refs, *operands), outs)
-    results_out = (*outer_results, *residuals)
-    primal = Program((*constants, *refs), operands, results_out, (call,), (*body.consts, *refs.values()))
-    tangents_in = [i for i, nz in enumerate(nonzeros) if nz]
-    tangents_out = [i for i, nz in enumerate(parts.nonzeros_out) if nz]
-    linear = _call(operation, parts.linear, [*([None] * len(residuals)), *tangents_in], tangents_out)
-    name = "linearize of a jitted function"
-    return linearize.rule_of(primal, n_out, residuals, linear, parts.nonzeros_out, name, checkpoints=parts.checkpoints)
-
-
 def _may_bypass(operation: Operation, result: int) -> bool:
     """Whether a result that is an input can bypass the jit, because it has no sharding or layout constraint."""
     params = operation.params
     return params["out_shardings"][result] is compat.UNSPECIFIED and params["out_layouts"][result] is None
-
-
-transpose.typed_by_cotangents.add(compat.jit_p)
-
-
-@transpose_rules.register(compat.jit_p)
-def _transpose_jit(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
-    parts = transpose.transpose_program(
-        operation.params["jaxpr"], linear, nonzero_cts, ct_avals=operation.out_avals, logs=logs
-    )
-    others = [i for i, lin in enumerate(linear) if not lin]
-    cts_in = [i for i, nz in enumerate(nonzero_cts) if nz]
-    cts_out = select(parts.nonzeros_out, [i for i, lin in enumerate(linear) if lin])
-    template = Template(_transposed_jit(operation, parts.backward, others, cts_in, cts_out), ["cotangent"])
-    return TransposeRule(template, parts.nonzeros_out, "transpose of a jitted function", parts.logs)
 
 
 def _transposed_jit(
@@ -168,93 +245,3 @@ def _transposed_jit(
     }
     made = make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
     return _with_constants_first(made, refs)
-
-
-@dce_rules.register(compat.jit_p)
-def _dce_jit(operation: Operation, used: Mask) -> DceRule:
-    body: Program = operation.params["jaxpr"]
-    if not any(used) and not compat.has_effects(operation.effects):
-        return nothing_left(operation)
-    smaller, read = dce_program(body, used, keep_inputs=(False,) * len(body.invars))
-    if all(used) and all(read) and smaller.equations == body.equations:
-        return read, used, operation
-    inputs = [i for i, r in enumerate(read) if r]
-    outputs = [i for i, u in enumerate(used) if u]
-    return read, used, jit_operation(operation, smaller, inputs, outputs)
-
-
-policy_rules.add(compat.jit_p)
-
-
-@split_rules.register(compat.jit_p)
-def _split_jit(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    """Residuals that are inputs or results do not pass through the outputs a second time."""
-    body: Program = operation.params["jaxpr"]
-    parts = split_program(body, unknown, available, policy=policy)
-    known_in = [i for i, u in enumerate(unknown) if not u]
-    known_out = [i for i, u in enumerate(parts.unknown_out) if not u]
-    builder = Builder(body.constvars, body.consts)
-    operands = [Var(a) for a in operation.in_avals]
-    outside: dict[Atom, Atom] = {body.invars[i]: operands[i] for i in known_in}
-    outside.update(zip(body.constvars, body.constvars, strict=True))
-    results = dict.fromkeys(parts.known_results)
-    computed = [r for r in parts.residuals if r not in outside and r not in results]
-    known, refs = with_refs_as_inputs(with_results(parts.known, [*parts.known_results, *computed]))
-    inputs = [*([None] * len(refs)), *known_in]
-    made = jit_operation(operation, known, inputs, [*known_out, *([None] * len(computed))])
-    given = [builder.constant(v, x) for v, x in refs.items()]
-    outs = builder.apply(made, [*given, *(operands[i] for i in known_in)])
-    n_results = len(parts.known_results)
-    for inner, outer in zip([*computed, *parts.known_results], [*outs[n_results:], *outs[:n_results]], strict=True):
-        outside.setdefault(inner, outer)
-    residuals = [outside[r] for r in parts.residuals]
-    now = builder.program([operands[i] for i in known_in], [*outs[:n_results], *residuals])
-
-    later_in = [i for i, there in enumerate(unknown if available is None else available) if there]
-    later_out = [i for i, there in enumerate(parts.available_out) if there]
-    later = _call(operation, parts.staged, [*([None] * len(residuals)), *later_in], later_out)
-    n_in = len(operands)
-    places = [n_in + n_results + k for k in range(len(residuals))] + later_in
-    return SplitRule(
-        Template(now, ["primal"]),
-        Template(later, ["tangent"]),
-        tuple(places),
-        parts.unknown_out,
-        parts.available_out,
-        "partial evaluation of a jitted function",
-        parts.decisions,
-        parts.checkpoints,
-    )
-
-
-@vmap_rules.register(compat.jit_p)
-def _vmap_jit(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
-    p = operation.params
-    if any(layout is not None for layout in (*p["in_layouts"], *p["out_layouts"])):
-        raise NotImplementedError("Concrete layouts are not supported for vmap(jit).")
-    body = vmap_program(p["jaxpr"], dims, axis)
-
-    def shardings(of: Sequence[Any], dims: Dims, avals: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(
-            compat.mapped_sharding(s, d, axis, p["ctx_mesh"], a.ndim) for s, d, a in zip(of, dims, avals, strict=True)
-        )
-
-    params = {
-        **p,
-        "jaxpr": body.program,
-        "in_shardings": shardings(p["in_shardings"], dims, body.program.in_avals),
-        "out_shardings": shardings(p["out_shardings"], body.dims_out, body.program.out_avals),
-    }
-    made = make_operation(
-        operation.primitive, params, body.program.in_avals, body.program.out_avals, body.program.effects,
-        operation.context,
-    )  # fmt: skip
-    name = "vmap of a jitted function"
-    return VmapRule(Template(call_of(made), ["primal"]), body.dims_out, name, notes=body.notes)
-
-
-@observed(compat.jit_p)
-def _observe_jit(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-    body = observing.last(e.params["jaxpr"], loop)
-    made = jit_operation(e.operation, body, [*range(len(e.invars)), None], range(len(e.outvars)))
-    builder.equations.append(Equation(made, (*e.invars, loop), e.outvars, e.source, e.origin))

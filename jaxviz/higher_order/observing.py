@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.higher_order.protocol import bodies
 from jaxviz.ir import compat
 from jaxviz.ir.convert import shared, trace_rule
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.transforms.driver import Builder, program_effects
+from jaxviz.transforms.primitive import bodies, of
 
 
 @dataclass(frozen=True)
@@ -40,25 +40,9 @@ class Observer:
     extend: Callable[[Builder, Equation, Atom], None]
 
 
-Rule = Callable[[Equation, Atom, Builder, "Observing"], None]
-"""Adds an equation whose programs are observed, given the vector of iterations of its program."""
-
-_rules: dict[Any, Rule] = {}
-
-
-def observed(primitive: Any) -> Callable[[Rule], Rule]:
-    """Decorates the rule of one primitive."""
-
-    def decorate(rule: Rule) -> Rule:
-        _rules[primitive] = rule
-        return rule
-
-    return decorate
-
-
 def observed_inside(equation: Equation) -> tuple[Program, ...]:
     """The programs of an equation in which values can be observed."""
-    return tuple(b.program for b in bodies(equation) if b.has_results) if equation.primitive in _rules else ()
+    return tuple(b.program for b in bodies(equation) if b.has_results) if of(equation).observe is not None else ()
 
 
 def walk_observed(program: Program) -> Iterator[Program]:
@@ -134,7 +118,9 @@ class Observing:
 
     def nested(self, e: Equation, loop: Atom, builder: Builder) -> None:
         """Adds an equation whose nested programs are observed."""
-        _rules[e.primitive](e, loop, builder, self)
+        rule = of(e).observe
+        assert rule is not None
+        rule(e, loop, builder, self)
 
     def last(self, program: Program, loop: Atom) -> Program:
         """A nested program, with the vector as its last input."""

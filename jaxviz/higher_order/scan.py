@@ -14,42 +14,42 @@ import jax
 from jax import lax
 
 from jaxviz.higher_order.flags import counting, in_a_loop, starts
-from jaxviz.higher_order.observing import Observing, all_numbers, joining, number, observed
-from jaxviz.higher_order.protocol import HigherOrder
+from jaxviz.higher_order.observing import Observing, all_numbers, joining, number
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Operation, Program, Var
-from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
+from jaxviz.transforms.dce import DceRule, dce_program, nothing_left
 from jaxviz.transforms.driver import (
     Builder,
     Mask,
     Template,
     call_of,
-    either,
+    fixpoint,
     partition,
     reordered,
     reordered_inputs,
     select,
     with_results,
 )
-from jaxviz.transforms.flags import FlagRule, covered_from, flag_program, flag_rules
-from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
+from jaxviz.transforms.flags import FlagRule, flag_program
+from jaxviz.transforms.jvp import Jvp, JvpRule, jvp_program
 from jaxviz.transforms.linearize import (
     VJP,
+    Linearized,
     LinearizeRule,
     Mode,
     linearize_program,
-    linearize_rules,
     rule_of,
 )
-from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
-from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules, typed_by_cotangents
-from jaxviz.transforms.vmap import Dims, VmapRule, inputs_moved, vmap_program, vmap_rule, vmap_rules
+from jaxviz.transforms.partial_eval import Policy, Split, SplitRule, split_program
+from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
+from jaxviz.transforms.vmap import Dims, Vmapped, VmapRule, inputs_moved, vmap_program, vmap_rule
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class ScanParams:
     """The params of a scan: `(consts, carry, xs) → (carry, ys)`, with xs and ys stacked."""
 
     operation: Operation
@@ -97,18 +97,22 @@ class Scan:
         return Var(self.stacked(v.aval) if is_stacked else v.aval)
 
 
-class _ScanKind(HigherOrder):
+class Scan(Call):
     kind = "loop"
+    is_typed_by_cotangents = True
+
+    def first_covered(self, operation: Operation) -> int:
+        return self.carry(operation)[1]
 
     def carry(self, operation: Operation) -> tuple[int, int]:
         return compat.scan_sizes(operation.params)
 
     def n_fixed(self, operation: Operation) -> int:
-        return Scan(operation).n_consts
+        return ScanParams(operation).n_consts
 
     def with_fixed(self, operation: Operation, programs: Sequence[Program], n: int) -> Operation:
         (body,) = programs
-        return Scan(operation).like(body, n, Scan(operation).n_carry)
+        return ScanParams(operation).like(body, n, ScanParams(operation).n_carry)
 
     def trip_count(self, operation: Operation) -> int:
         return int(operation.params["length"])
@@ -133,7 +137,7 @@ class _ScanKind(HigherOrder):
         self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False, since: int = 0
     ) -> list[Any]:
         consts, carry, xs = partition(operands, *self.carry(operation))
-        length, reverse, body = self.trip_count(operation), operation.params["reverse"], Scan(operation).body
+        length, reverse, body = self.trip_count(operation), operation.params["reverse"], ScanParams(operation).body
         if step > since:
             run = as_function(replace(body, outvars=body.outvars[: len(carry)], debug_info=None, closed=True))
             before = [x[length - step : length - since] if reverse else x[since:step] for x in xs]
@@ -142,7 +146,7 @@ class _ScanKind(HigherOrder):
         return [*consts, *carry, *(x[i] for x in xs)]
 
     def steps(self, operation: Operation, operands: Sequence[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
-        run = jax.jit(as_function(replace(Scan(operation).body, debug_info=None, closed=True)))
+        run = jax.jit(as_function(replace(ScanParams(operation).body, debug_info=None, closed=True)))
         consts, carry, xs = partition(operands, *self.carry(operation))
         for step in range(self.trip_count(operation)):
             i = self.turned(operation, step)
@@ -154,7 +158,7 @@ class _ScanKind(HigherOrder):
     def segment(self, operation: Operation) -> Callable[..., Any]:
         """`first step, the one after the last, consts, carry, xs, ys so far → carry, ys`."""
         n_consts, n_carry = self.carry(operation)
-        body = Scan(operation).body
+        body = ScanParams(operation).body
         run = as_function(body)
         types = body.in_avals[n_consts : n_consts + n_carry]
 
@@ -170,8 +174,231 @@ class _ScanKind(HigherOrder):
 
         return segment
 
+    def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
+        scan = ScanParams(operation)
+        n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
+        const_nz, carry_nz, xs_nz = partition(nonzeros, n_consts, n_carry)
 
-SCAN = _ScanKind(compat.scan_p)
+        def push(carry_nz: Mask) -> Jvp:
+            return jvp_program(scan.body, (*const_nz, *carry_nz, *xs_nz), instantiate=(*carry_nz, *([False] * n_ys)))
+
+        pushed, carry_nz = fixpoint(carry_nz, push, lambda p: p.nonzeros_out[:n_carry])
+        nz = (*const_nz, *carry_nz, *xs_nz)
+        n_in, n_out = len(nonzeros), len(operation.out_avals)
+        tangent_of = {i: n_in + k for k, i in enumerate(i for i, z in enumerate(nz) if z)}
+        consts, carry, xs = partition(range(n_in), n_consts, n_carry)
+        order = [i for part in (consts, carry, xs) for i in (*part, *(tangent_of[j] for j in part if j in tangent_of))]
+        body = reordered(pushed.program, order)
+        tangent_out = {i: n_out + k for k, i in enumerate(i for i, z in enumerate(pushed.nonzeros_out) if z)}
+        carry_out, ys_out = partition(range(n_out), n_carry)
+        out_order = [
+            i for part in (carry_out, ys_out) for i in (*part, *(tangent_out[j] for j in part if j in tangent_out))
+        ]
+        body = with_results(body, [body.outvars[i] for i in out_order])
+        made = scan.like(body, n_consts + sum(const_nz), n_carry + sum(carry_nz))
+
+        builder = Builder()
+        primals = [Var(a) for a in operation.in_avals]
+        tangents = {i: Var(a.to_tangent_aval()) for i, a in enumerate(operation.in_avals) if nonzeros[i]}
+        by_place: dict[int, Atom] = dict(enumerate(primals))
+        for i, place in tangent_of.items():
+            by_place[place] = (
+                tangents[i] if i in tangents else builder.zero(operation.in_avals[i].to_tangent_aval(), "jvp")
+            )
+        outs = builder.apply(made, [by_place[i] for i in order])
+        results = dict(zip(out_order, outs, strict=True))
+        program = builder.program([*primals, *tangents.values()], [results[i] for i in range(len(outs))])
+        template = Template(program, "primal", keeps_lines=True)
+        return JvpRule(template, pushed.nonzeros_out, "jvp of a scan")
+
+    def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
+        scan = ScanParams(operation)
+        n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
+        const_nz, carry_nz, xs_nz = partition(nonzeros, n_consts, n_carry)
+
+        def split(carry_nz: Mask) -> Linearized:
+            nz, carried = (*const_nz, *carry_nz, *xs_nz), (*carry_nz, *([False] * n_ys))
+            return linearize_program(scan.body, nz, instantiate=carried, in_loop=True, mode=mode)
+
+        parts, carry_nz = fixpoint(carry_nz, split, lambda p: p.nonzeros_out[:n_carry])
+        nz = (*const_nz, *carry_nz, *xs_nz)
+        primal, fixed = _known_scan(scan, parts.forward, n_consts, n_carry, parts.residuals)
+        body, order = _residuals_in_place(parts.linear, fixed)
+        made = scan.like(body, sum(fixed) + sum(const_nz), sum(carry_nz))
+
+        builder = Builder()
+        n_out = len(operation.out_avals)
+        residuals = [Var(a.aval) for a in primal.outvars[n_out:]]
+        tangents = {i: Var(a.to_tangent_aval()) for i, a in enumerate(operation.in_avals) if nonzeros[i]}
+        ins: list[Atom] = list(residuals)
+        for i, (a, z) in enumerate(zip(operation.in_avals, nz, strict=True)):
+            if z:
+                ins.append(tangents[i] if i in tangents else builder.zero(a.to_tangent_aval(), "linearize"))
+        outs = builder.apply(made, [ins[i] for i in order])
+        linear = builder.program([*residuals, *tangents.values()], outs)
+        name = "linearize of a scan"
+        kept = primal.outvars[n_out:]
+        return rule_of(primal, n_out, kept, linear, parts.nonzeros_out, name, True, scan.repeated(parts.checkpoints))
+
+    def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+        scan = ScanParams(operation)
+        n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
+        n_in, n_out = len(operation.in_avals), len(operation.out_avals)
+        const_uk, carry_uk, xs_uk = partition(unknown, n_consts, n_carry)
+        by_policy = available is not None
+
+        def split(carry_uk: Mask) -> Split:
+            return split_program(
+                scan.body,
+                (*const_uk, *carry_uk, *xs_uk),
+                available=[True] * n_in if by_policy else None,
+                ensure_unknown=(*carry_uk, *([False] * n_ys)),
+                ensure_available=[True] * n_out if by_policy else None,
+                policy=policy,
+            )
+
+        parts, carry_uk = fixpoint(carry_uk, split, lambda p: p.unknown_out[:n_carry])
+        uk = (*const_uk, *carry_uk, *xs_uk)
+        n_known_carry = n_carry - sum(carry_uk)
+        now, fixed = _known_scan(scan, parts.known, n_consts - sum(const_uk), n_known_carry, parts.residuals)
+        given = iter(now.invars)
+        inputs = [Var(a) if u else next(given) for a, u in zip(operation.in_avals, uk, strict=True)]
+        now = reordered_inputs(now, [v for v, u in zip(inputs, unknown, strict=True) if not u])
+        body, order = _residuals_in_place(parts.staged, fixed)
+        later_in = [i for i in range(n_in) if by_policy or uk[i]]
+        n_later_consts = n_consts if by_policy else sum(const_uk)
+        made = scan.like(body, sum(fixed) + n_later_consts, n_carry if by_policy else sum(carry_uk))
+        n_results = len(parts.known_results)
+        places = [*(n_in + n_results + k for k in range(len(fixed))), *later_in]
+        return SplitRule(
+            Template(now, "primal", keeps_lines=True),
+            Template(call_of(made), "tangent"),
+            tuple(places[i] for i in order),
+            parts.unknown_out,
+            parts.available_out,
+            "partial evaluation of a scan",
+            parts.decisions,
+            scan.repeated(parts.checkpoints),
+        )
+
+    def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
+        """The cotangents of the carry are carried in reverse; those of the consts are accumulated in an additional carry.
+
+        A part of the carry that starts from a zero tangent is not a linear operand, but is carried with the others.
+
+        Before: `consts, T consts, T carry, T xs, xs → T carry, T ys`.
+        After: `consts; CT consts, CT carry; CT ys, xs → CT consts, CT carry; CT xs`, and stacked, the logs.
+        """
+        scan = ScanParams(operation)
+        n_consts, n_carry = scan.n_consts, scan.n_carry
+        const_lin, carry_lin, xs_lin = partition(linear, n_consts, n_carry)
+        _, ys_cts = partition(nonzero_cts, n_carry)
+        inner = (*const_lin, *([True] * n_carry), *xs_lin)
+        n_const_lin, n_lin = sum(const_lin), sum(inner)
+        options = TransposeOptions(
+            carried=[True] * n_const_lin + [False] * (n_lin - n_const_lin),
+            instantiate=[True] * n_lin,
+            ct_avals=[compat.as_weak_as(a, b) for a, b in zip(scan.body.out_avals, operation.out_avals, strict=True)],
+            logs=logs,
+        )
+        parts = transpose_program(scan.body, inner, [*([True] * n_carry), *ys_cts], options)
+        n_fixed, n_stacked, n_ys = n_consts - n_const_lin, len(xs_lin) - sum(xs_lin), sum(ys_cts)
+        fixed, stacked, ct_carry, ct_ys, ct_consts = partition(
+            range(len(parts.backward.invars)), n_fixed, n_stacked, n_carry, n_ys
+        )
+        body = reordered(parts.backward, [*fixed, *ct_consts, *ct_carry, *ct_ys, *stacked])
+        made = scan.like(body, n_fixed, n_const_lin + n_carry, reverse=not operation.params["reverse"])
+
+        builder = Builder()
+        others = [Var(a) for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
+        n_starts = n_carry - sum(carry_lin)
+        cts = [
+            Var(compat.cotangent_type(a)) if nz else None
+            for a, nz in zip(operation.out_avals, nonzero_cts, strict=True)
+        ]
+        starts = [
+            builder.zero(compat.cotangent_type(a), "transpose")
+            for a in select(const_lin, operation.in_avals[:n_consts])
+        ]
+        going_round = [
+            builder.zero(compat.cotangent_type(a), "transpose") if ct is None else ct
+            for ct, a in zip(cts[:n_carry], operation.out_avals, strict=False)
+        ]
+        given = [ct for ct in cts if ct is not None]
+        ys = [ct for ct in cts[n_carry:] if ct is not None]
+        outs = builder.apply(made, [*others[:n_fixed], *starts, *going_round, *ys, *others[n_fixed + n_starts :]])
+        is_operand = (*([True] * n_const_lin), *carry_lin, *([True] * sum(xs_lin)))
+        backward = builder.program([*others, *given], [*select(is_operand, outs[:n_lin]), *outs[n_lin:]])
+        template = Template(backward, "cotangent", keeps_lines=True)
+        return TransposeRule(template, (True,) * sum(linear), "transpose of a scan", parts.logs)
+
+    def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+        """The carry is mapped if its initial value or its result is: a fixpoint."""
+        scan = ScanParams(operation)
+        n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
+        consts, carry, xs = partition([d is not None for d in dims], n_consts, n_carry)
+
+        def each(carry: Mask) -> Vmapped:
+            inner = [0 if m else None for m in (*consts, *carry, *xs)]
+            to = [0 if m else compat.IF_MAPPED for m in carry] + [compat.IF_MAPPED] * n_ys
+            return vmap_program(scan.body, inner, axis, to=to)
+
+        body, carry = fixpoint(carry, each, lambda b: [d is not None for d in b.dims_out[:n_carry]])
+        mapped = (*consts, *carry, *xs)
+        at = [None if not m else 0 if i < n_consts + n_carry else 1 for i, m in enumerate(mapped)]
+        builder, operands, ins = inputs_moved(operation, dims, at, axis)
+        outs = builder.apply(scan.like(body.program, n_consts, n_carry), ins)
+        dims_out = [None if d is None else 0 if i < n_carry else 1 for i, d in enumerate(body.dims_out)]
+        return vmap_rule(builder, operands, outs, dims_out, "vmap of a scan", notes=body.notes)
+
+    def dce(self, operation: Operation, used: Mask) -> DceRule:
+        scan = ScanParams(operation)
+        n_consts, n_carry = scan.n_consts, scan.n_carry
+        n_in = len(operation.in_avals)
+        if not any(used) and not compat.has_effects(operation.effects):
+            return nothing_left(operation)
+        carry_used, ys_used = partition(used, n_carry)
+
+        def reduce(carry_used: Mask) -> tuple[Program, Mask]:
+            keep = [*([False] * n_consts), *carry_used, *([False] * (n_in - n_consts - n_carry))]
+            return dce_program(scan.body, (*carry_used, *ys_used), keep_inputs=keep)
+
+        carried = slice(n_consts, n_consts + n_carry)
+        (smaller, read), carry_used = fixpoint(carry_used, reduce, lambda found: found[1][carried])
+        const_read = read[:n_consts]
+        used_out = (*carry_used, *ys_used)
+        if all(read) and all(used_out) and smaller.equations == scan.body.equations:
+            return read, used_out, operation
+        return read, used_out, scan.like(smaller, sum(const_read), sum(carry_used))
+
+    def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
+        scan = ScanParams(operation)
+        inner = flag_program(scan.body, deciding)
+        watches = in_a_loop(inner)
+        keeps &= bool(watches)
+        n_consts, n_carry = scan.n_consts, scan.n_carry
+        builder = Builder()
+        operands = [Var(a) for a in operation.in_avals]
+        consts, carry, xs = partition(operands, n_consts, n_carry)
+        beside = starts(builder, watches, carry, keeps)
+        body = counting(inner, watches, n_consts, n_carry, keeps)
+        outs = builder.apply(scan.like(body, n_consts, n_carry + len(beside)), [*consts, *carry, *beside, *xs])
+        carry, _, flags, kept, ys = partition(outs, n_carry, 1, len(watches), len(beside) - 1 - len(watches))
+        return FlagRule(builder.program(operands, [*carry, *ys, *flags, *kept]), tuple((0, w) for w in watches))
+
+    def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+        """The vector is the first constant, and the iterations are numbered along with the values scanned over."""
+        scan = ScanParams(e.operation)
+        outer, i = Var(loop.aval), Var(number())
+        inside = Builder(scan.body.constvars, scan.body.consts)
+        (inner,) = inside.inline(joining(loop.aval.shape[0]), (outer, i))
+        body = observing.body(scan.body, inner, (outer, *scan.body.invars, i), inside)
+        count = builder.inline(all_numbers(int(e.params["length"])), ())
+        made = scan.like(body, scan.n_consts + 1, scan.n_carry)
+        builder.equations.append(Equation(made, (loop, *e.invars, *count), e.outvars, e.source, e.origin))
+
+
+SCAN = Scan(compat.scan_p)
 
 _jit: Callable[[Any], Any] = jax.jit
 
@@ -188,49 +415,8 @@ def with_row(x: Any, element: Any, i: int) -> Any:
     return lax.dynamic_update_index_in_dim(x, element, i, 0)
 
 
-policy_rules.add(compat.scan_p)
-
-
-@jvp_rules.register(compat.scan_p)
-def _jvp_scan(operation: Operation, nonzeros: Mask) -> JvpRule:
-    scan = Scan(operation)
-    n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
-    const_nz, carry_nz, xs_nz = partition(nonzeros, n_consts, n_carry)
-    while True:
-        nz = (*const_nz, *carry_nz, *xs_nz)
-        pushed = jvp_program(scan.body, nz, instantiate=(*carry_nz, *([False] * n_ys)))
-        grown = either(carry_nz, pushed.nonzeros_out[:n_carry])
-        if grown == carry_nz:
-            break
-        carry_nz = grown
-    n_in, n_out = len(nonzeros), len(operation.out_avals)
-    tangent_of = {i: n_in + k for k, i in enumerate(i for i, z in enumerate(nz) if z)}
-    consts, carry, xs = partition(range(n_in), n_consts, n_carry)
-    order = [i for part in (consts, carry, xs) for i in (*part, *(tangent_of[j] for j in part if j in tangent_of))]
-    body = reordered(pushed.program, order)
-    tangent_out = {i: n_out + k for k, i in enumerate(i for i, z in enumerate(pushed.nonzeros_out) if z)}
-    carry_out, ys_out = partition(range(n_out), n_carry)
-    out_order = [
-        i for part in (carry_out, ys_out) for i in (*part, *(tangent_out[j] for j in part if j in tangent_out))
-    ]
-    body = with_results(body, [body.outvars[i] for i in out_order])
-    made = scan.like(body, n_consts + sum(const_nz), n_carry + sum(carry_nz))
-
-    builder = Builder()
-    primals = [Var(a) for a in operation.in_avals]
-    tangents = {i: Var(a.to_tangent_aval()) for i, a in enumerate(operation.in_avals) if nonzeros[i]}
-    by_place: dict[int, Atom] = dict(enumerate(primals))
-    for i, place in tangent_of.items():
-        by_place[place] = tangents[i] if i in tangents else builder.zero(operation.in_avals[i].to_tangent_aval(), "jvp")
-    outs = builder.apply(made, [by_place[i] for i in order])
-    results = dict(zip(out_order, outs, strict=True))
-    program = builder.program([*primals, *tangents.values()], [results[i] for i in range(len(outs))])
-    template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
-    return JvpRule(template, pushed.nonzeros_out, "jvp of a scan")
-
-
 def _known_scan(
-    scan: Scan, known: Program, n_consts: int, n_carry: int, residuals: Sequence[Atom]
+    scan: ScanParams, known: Program, n_consts: int, n_carry: int, residuals: Sequence[Atom]
 ) -> tuple[Program, Mask]:
     """The scan that runs first, as a program of its operands, preceded by values that are the same in each iteration.
 
@@ -284,212 +470,3 @@ def _residuals_in_place(staged: Program, fixed: Mask) -> tuple[Program, list[int
         *(i for i in range(n) if not fixed[i]),
     ]
     return reordered(staged, order), order
-
-
-@linearize_rules.register(compat.scan_p)
-def _linearize_scan(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
-    scan = Scan(operation)
-    n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
-    const_nz, carry_nz, xs_nz = partition(nonzeros, n_consts, n_carry)
-    while True:
-        nz = (*const_nz, *carry_nz, *xs_nz)
-        parts = linearize_program(scan.body, nz, instantiate=(*carry_nz, *([False] * n_ys)), in_loop=True, mode=mode)
-        grown = either(carry_nz, parts.nonzeros_out[:n_carry])
-        if grown == carry_nz:
-            break
-        carry_nz = grown
-    primal, fixed = _known_scan(scan, parts.forward, n_consts, n_carry, parts.residuals)
-    body, order = _residuals_in_place(parts.linear, fixed)
-    made = scan.like(body, sum(fixed) + sum(const_nz), sum(carry_nz))
-
-    builder = Builder()
-    n_out = len(operation.out_avals)
-    residuals = [Var(a.aval) for a in primal.outvars[n_out:]]
-    tangents = {i: Var(a.to_tangent_aval()) for i, a in enumerate(operation.in_avals) if nonzeros[i]}
-    ins: list[Atom] = list(residuals)
-    for i, (a, z) in enumerate(zip(operation.in_avals, nz, strict=True)):
-        if z:
-            ins.append(tangents[i] if i in tangents else builder.zero(a.to_tangent_aval(), "linearize"))
-    outs = builder.apply(made, [ins[i] for i in order])
-    linear = builder.program([*residuals, *tangents.values()], outs)
-    name = "linearize of a scan"
-    kept = primal.outvars[n_out:]
-    return rule_of(primal, n_out, kept, linear, parts.nonzeros_out, name, True, scan.repeated(parts.checkpoints))
-
-
-@split_rules.register(compat.scan_p)
-def _split_scan(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    scan = Scan(operation)
-    n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
-    n_in, n_out = len(operation.in_avals), len(operation.out_avals)
-    const_uk, carry_uk, xs_uk = partition(unknown, n_consts, n_carry)
-    by_policy = available is not None
-    while True:
-        uk = (*const_uk, *carry_uk, *xs_uk)
-        parts = split_program(
-            scan.body,
-            uk,
-            available=[True] * n_in if by_policy else None,
-            ensure_unknown=(*carry_uk, *([False] * n_ys)),
-            ensure_available=[True] * n_out if by_policy else None,
-            policy=policy,
-        )
-        grown = either(carry_uk, parts.unknown_out[:n_carry])
-        if grown == carry_uk:
-            break
-        carry_uk = grown
-    n_known_carry = n_carry - sum(carry_uk)
-    now, fixed = _known_scan(scan, parts.known, n_consts - sum(const_uk), n_known_carry, parts.residuals)
-    given = iter(now.invars)
-    inputs = [Var(a) if u else next(given) for a, u in zip(operation.in_avals, uk, strict=True)]
-    now = reordered_inputs(now, [v for v, u in zip(inputs, unknown, strict=True) if not u])
-    body, order = _residuals_in_place(parts.staged, fixed)
-    later_in = [i for i in range(n_in) if by_policy or uk[i]]
-    n_later_consts = n_consts if by_policy else sum(const_uk)
-    made = scan.like(body, sum(fixed) + n_later_consts, n_carry if by_policy else sum(carry_uk))
-    n_results = len(parts.known_results)
-    places = [*(n_in + n_results + k for k in range(len(fixed))), *later_in]
-    return SplitRule(
-        Template(now, ["primal"] * len(now.equations), keeps_lines=True),
-        Template(call_of(made), ["tangent"]),
-        tuple(places[i] for i in order),
-        parts.unknown_out,
-        parts.available_out,
-        "partial evaluation of a scan",
-        parts.decisions,
-        scan.repeated(parts.checkpoints),
-    )
-
-
-typed_by_cotangents.add(compat.scan_p)
-
-
-@transpose_rules.register(compat.scan_p)
-def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
-    """The cotangents of the carry are carried in reverse; those of the consts are accumulated in an additional carry.
-
-    A part of the carry that starts from a zero tangent is not a linear operand, but is carried with the others.
-
-    Before: `consts, T consts, T carry, T xs, xs → T carry, T ys`.
-    After: `consts; CT consts, CT carry; CT ys, xs → CT consts, CT carry; CT xs`, and stacked, the logs.
-    """
-    scan = Scan(operation)
-    n_consts, n_carry = scan.n_consts, scan.n_carry
-    const_lin, carry_lin, xs_lin = partition(linear, n_consts, n_carry)
-    _, ys_cts = partition(nonzero_cts, n_carry)
-    inner = (*const_lin, *([True] * n_carry), *xs_lin)
-    n_const_lin, n_lin = sum(const_lin), sum(inner)
-    parts = transpose_program(
-        scan.body,
-        inner,
-        [*([True] * n_carry), *ys_cts],
-        carried=[True] * n_const_lin + [False] * (n_lin - n_const_lin),
-        instantiate=[True] * n_lin,
-        ct_avals=[compat.as_weak_as(a, b) for a, b in zip(scan.body.out_avals, operation.out_avals, strict=True)],
-        logs=logs,
-    )
-    n_fixed, n_stacked, n_ys = n_consts - n_const_lin, len(xs_lin) - sum(xs_lin), sum(ys_cts)
-    fixed, stacked, ct_carry, ct_ys, ct_consts = partition(
-        range(len(parts.backward.invars)), n_fixed, n_stacked, n_carry, n_ys
-    )
-    body = reordered(parts.backward, [*fixed, *ct_consts, *ct_carry, *ct_ys, *stacked])
-    made = scan.like(body, n_fixed, n_const_lin + n_carry, reverse=not operation.params["reverse"])
-
-    builder = Builder()
-    others = [Var(a) for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
-    n_starts = n_carry - sum(carry_lin)
-    cts = [
-        Var(compat.cotangent_type(a)) if nz else None for a, nz in zip(operation.out_avals, nonzero_cts, strict=True)
-    ]
-    starts = [
-        builder.zero(compat.cotangent_type(a), "transpose") for a in select(const_lin, operation.in_avals[:n_consts])
-    ]
-    going_round = [
-        builder.zero(compat.cotangent_type(a), "transpose") if ct is None else ct
-        for ct, a in zip(cts[:n_carry], operation.out_avals, strict=False)
-    ]
-    given = [ct for ct in cts if ct is not None]
-    ys = [ct for ct in cts[n_carry:] if ct is not None]
-    outs = builder.apply(made, [*others[:n_fixed], *starts, *going_round, *ys, *others[n_fixed + n_starts :]])
-    is_operand = (*([True] * n_const_lin), *carry_lin, *([True] * sum(xs_lin)))
-    backward = builder.program([*others, *given], [*select(is_operand, outs[:n_lin]), *outs[n_lin:]])
-    template = Template(backward, ["cotangent"] * len(backward.equations), keeps_lines=True)
-    return TransposeRule(template, (True,) * sum(linear), "transpose of a scan", parts.logs)
-
-
-@vmap_rules.register(compat.scan_p)
-def _vmap_scan(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
-    """The carry is mapped if its initial value or its result is: a fixpoint."""
-    scan = Scan(operation)
-    n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
-    mapped = [d is not None for d in dims]
-    while True:
-        inner = [0 if m else None for m in mapped]
-        carry = inner[n_consts : n_consts + n_carry]
-        body = vmap_program(
-            scan.body, inner, axis, to=[0 if d == 0 else compat.IF_MAPPED for d in carry] + [compat.IF_MAPPED] * n_ys
-        )
-        grown = [c is not None or d is not None for c, d in zip(carry, body.dims_out, strict=False)]
-        if grown == [c is not None for c in carry]:
-            break
-        mapped[n_consts : n_consts + n_carry] = grown
-    at = [None if not m else 0 if i < n_consts + n_carry else 1 for i, m in enumerate(mapped)]
-    builder, operands, ins = inputs_moved(operation, dims, at, axis)
-    outs = builder.apply(scan.like(body.program, n_consts, n_carry), ins)
-    dims_out = [None if d is None else 0 if i < n_carry else 1 for i, d in enumerate(body.dims_out)]
-    return vmap_rule(builder, operands, outs, dims_out, "vmap of a scan", notes=body.notes)
-
-
-@dce_rules.register(compat.scan_p)
-def _dce_scan(operation: Operation, used: Mask) -> DceRule:
-    scan = Scan(operation)
-    n_consts, n_carry = scan.n_consts, scan.n_carry
-    n_in = len(operation.in_avals)
-    if not any(used) and not compat.has_effects(operation.effects):
-        return nothing_left(operation)
-    carry_used, ys_used = partition(used, n_carry)
-    while True:
-        keep = [*([False] * n_consts), *carry_used, *([False] * (n_in - n_consts - n_carry))]
-        smaller, read = dce_program(scan.body, (*carry_used, *ys_used), keep_inputs=keep)
-        const_read, carry_read, _ = partition(read, n_consts, n_carry)
-        grown = either(carry_used, carry_read)
-        if grown == tuple(carry_used):
-            break
-        carry_used = grown
-    used_out = (*carry_used, *ys_used)
-    if all(read) and all(used_out) and smaller.equations == scan.body.equations:
-        return read, used_out, operation
-    return read, used_out, scan.like(smaller, sum(const_read), sum(carry_used))
-
-
-covered_from[compat.scan_p] = lambda operation: SCAN.carry(operation)[1]
-
-
-@flag_rules.register(compat.scan_p)
-def _flag_scan(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
-    scan = Scan(operation)
-    inner = flag_program(scan.body, deciding)
-    watches = in_a_loop(inner)
-    keeps &= bool(watches)
-    n_consts, n_carry = scan.n_consts, scan.n_carry
-    builder = Builder()
-    operands = [Var(a) for a in operation.in_avals]
-    consts, carry, xs = partition(operands, n_consts, n_carry)
-    beside = starts(builder, watches, carry, keeps)
-    body = counting(inner, watches, n_consts, n_carry, keeps)
-    outs = builder.apply(scan.like(body, n_consts, n_carry + len(beside)), [*consts, *carry, *beside, *xs])
-    carry, _, flags, kept, ys = partition(outs, n_carry, 1, len(watches), len(beside) - 1 - len(watches))
-    return FlagRule(builder.program(operands, [*carry, *ys, *flags, *kept]), tuple((0, w) for w in watches))
-
-
-@observed(compat.scan_p)
-def _observe_scan(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-    """The vector is the first constant, and the iterations are numbered along with the values scanned over."""
-    scan = Scan(e.operation)
-    outer, i = Var(loop.aval), Var(number())
-    inside = Builder(scan.body.constvars, scan.body.consts)
-    (inner,) = inside.inline(joining(loop.aval.shape[0]), (outer, i))
-    body = observing.body(scan.body, inner, (outer, *scan.body.invars, i), inside)
-    count = builder.inline(all_numbers(int(e.params["length"])), ())
-    made = scan.like(body, scan.n_consts + 1, scan.n_carry)
-    builder.equations.append(Equation(made, (loop, *e.invars, *count), e.outvars, e.source, e.origin))

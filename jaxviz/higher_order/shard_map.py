@@ -17,13 +17,12 @@ from typing import Any
 import jax
 
 from jaxviz.higher_order.flags import of_all_devices, unknown
-from jaxviz.higher_order.observing import Observing, observed
-from jaxviz.higher_order.protocol import HigherOrder
+from jaxviz.higher_order.observing import Observing
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule
-from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Role, Var
-from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
+from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
+from jaxviz.transforms.dce import DceRule, dce_program, nothing_left
 from jaxviz.transforms.driver import (
     Builder,
     Mask,
@@ -33,12 +32,13 @@ from jaxviz.transforms.driver import (
     with_constants_as_inputs,
     with_results,
 )
-from jaxviz.transforms.flags import FlagRule, flag_program, flag_rules
-from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
-from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_program, linearize_rules, rule_of
-from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
-from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
-from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program, vmap_rules
+from jaxviz.transforms.flags import FlagRule, flag_program
+from jaxviz.transforms.jvp import JvpRule, jvp_program
+from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_program, rule_of
+from jaxviz.transforms.partial_eval import Policy, SplitRule, split_program
+from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
+from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
 Spec = Any
 
@@ -67,7 +67,7 @@ def only_passes_a_scalar(equation: Equation) -> bool:
     )
 
 
-class _ShardMapKind(HigherOrder):
+class ShardMap(Call):
     kind = "devices"
     can_be_stepped = False  # it is a single step
 
@@ -75,8 +75,171 @@ class _ShardMapKind(HigherOrder):
         p = operation.params
         return math.prod(p["mesh"].shape[axis] for axis in p["newly_manual_axes"])
 
+    def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
+        p = operation.params
+        with compat.inside_shard_map(operation):
+            pushed = jvp_program(p["jaxpr"], nonzeros)
+        call = _call_of(
+            operation,
+            pushed.program,
+            [*operation.in_avals, *(a.to_tangent_aval() for a in select(nonzeros, operation.in_avals))],
+            [*p["in_specs"], *_tangent(select(nonzeros, p["in_specs"]))],
+            [*p["out_specs"], *_tangent(select(pushed.nonzeros_out, p["out_specs"]))],
+        )
+        return JvpRule(Template(call, "primal"), pushed.nonzeros_out, "jvp of shard_map")
 
-SHARD_MAP = _ShardMapKind(compat.shard_map_p)
+    def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
+        p = operation.params
+        body: Program = p["jaxpr"]
+        n_out = len(body.outvars)
+        with compat.inside_shard_map(operation) as names:
+            parts = linearize_program(body, nonzeros, mode=mode)
+            kept = _keep(operation, names, parts.forward, parts.forward.outvars[:n_out], parts.residuals, parts.linear)
+        builder = Builder()
+        operands = [Var(a) for a in operation.in_avals]
+        outs = apply_shard_map(
+            builder, operation, kept.forward, operands, p["in_specs"], [*p["out_specs"], *kept.own_specs]
+        )
+        residuals = kept.values(operands, outs)
+        primal = builder.program(operands, outs)
+        linear = _call_of(
+            operation,
+            kept.linear,
+            [*(a.aval for a in residuals), *(a.to_tangent_aval() for a in select(nonzeros, operation.in_avals))],
+            [*kept.specs(p["in_specs"], p["out_specs"]), *_tangent(select(nonzeros, p["in_specs"]))],
+            _tangent(select(parts.nonzeros_out, p["out_specs"])),
+        )
+        name = "linearize of shard_map"
+        return rule_of(primal, n_out, residuals, linear, parts.nonzeros_out, name, checkpoints=parts.checkpoints)
+
+    def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+        p = operation.params
+        known = [not u for u in unknown]
+        with compat.inside_shard_map(operation) as names:
+            parts = split_program(p["jaxpr"], unknown, available, policy=policy)
+            kept = _keep(operation, names, parts.known, parts.known_results, parts.residuals, parts.staged)
+        known_in = select(known, p["in_specs"])
+        known_out = select([not u for u in parts.unknown_out], p["out_specs"])
+        builder = Builder()
+        operands = [Var(a) for a in select(known, operation.in_avals)]
+        outs = apply_shard_map(builder, operation, kept.forward, operands, known_in, [*known_out, *kept.own_specs])
+        n_results = len(known_out)
+        residuals = kept.values(operands, outs)
+        now = builder.program(operands, [*outs[:n_results], *residuals])
+        later_in = [i for i, there in enumerate(unknown if available is None else available) if there]
+        later = _call_of(
+            operation,
+            kept.linear,
+            [*(a.aval for a in residuals), *(operation.in_avals[i] for i in later_in)],
+            [*kept.specs(known_in, known_out), *(p["in_specs"][i] for i in later_in)],
+            select(parts.available_out, p["out_specs"]),
+        )
+        n_in = len(operation.in_avals)
+        return SplitRule(
+            Template(now, "primal"),
+            Template(later, "tangent"),
+            (*(n_in + n_results + k for k in range(len(residuals))), *later_in),
+            parts.unknown_out,
+            parts.available_out,
+            "partial evaluation of shard_map",
+            parts.decisions,
+            parts.checkpoints,
+        )
+
+    def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
+        """Without varying types, each device gets its share of a cotangent of a replicated result, and the cotangents of replicated operands
+        are summed."""
+        p = operation.params
+        others = [i for i, lin in enumerate(linear) if not lin]
+        linear_specs = select(linear, p["in_specs"])
+        with compat.inside_shard_map(operation) as names:
+            parts = transpose_program(p["jaxpr"], linear, nonzero_cts, TransposeOptions(logs=logs))
+            ct_specs_out = _cotangent(select(parts.nonzeros_out, linear_specs))
+            n_cts = len(ct_specs_out)
+            body = parts.backward
+            if not p["check_vma"]:
+                body = _summed(body, ct_specs_out, p)
+            if len(body.outvars) > n_cts:
+                body = _logged_side_by_side(body, n_cts)
+            log_specs = [compat.residual_spec(a.aval, names, p) for a in body.outvars[n_cts:]]
+        builder = Builder()
+        operands = [Var(operation.in_avals[i]) for i in others]
+        cts = [Var(compat.cotangent_type(a)) for a in select(nonzero_cts, operation.out_avals)]
+        ct_specs = _cotangent(select(nonzero_cts, p["out_specs"]))
+        shares = [ct if p["check_vma"] else _share(builder, ct, s, p) for ct, s in zip(cts, ct_specs, strict=True)]
+        outs = apply_shard_map(
+            builder,
+            operation,
+            body,
+            [*operands, *shares],
+            [*(p["in_specs"][i] for i in others), *ct_specs],
+            [*ct_specs_out, *log_specs],
+        )
+        program = builder.program([*operands, *cts], outs)
+        return TransposeRule(Template(program, "cotangent"), parts.nonzeros_out, "transpose of shard_map", parts.logs)
+
+    def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+        p = operation.params
+        in_specs = compat.mapped_specs(p["in_specs"], dims, axis, "in_specs")
+        with compat.inside_shard_map(operation):
+            body = vmap_program(p["jaxpr"], dims, compat.axis_per_device(axis, p["mesh"]))
+        call = _call_of(
+            operation,
+            body.program,
+            [compat.mapped_type(a, d, axis) for a, d in zip(operation.in_avals, dims, strict=True)],
+            in_specs,
+            compat.mapped_specs(p["out_specs"], body.dims_out, axis, "out_specs"),
+        )
+        return VmapRule(Template(call, "primal"), body.dims_out, "vmap of shard_map", notes=body.notes)
+
+    def dce(self, operation: Operation, used: Mask) -> DceRule:
+        p = operation.params
+        body: Program = p["jaxpr"]
+        if not any(used) and not compat.has_effects(operation.effects):
+            return nothing_left(operation)
+        smaller, read = dce_program(body, used, keep_inputs=(False,) * len(body.invars))
+        if all(used) and all(read) and smaller.equations == body.equations:
+            return read, used, operation
+        call = _call_of(
+            operation,
+            smaller,
+            select(read, operation.in_avals),
+            select(read, p["in_specs"]),
+            select(used, p["out_specs"]),
+        )
+        return read, used, call.equations[0].operation
+
+    def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
+        """The flags of all devices, concatenated, which each device then has."""
+        p = operation.params
+        body: Program = p["jaxpr"]
+        sizes = compat.devices_of(operation)
+        with compat.inside_shard_map(operation):
+            inner = flag_program(body, deciding, inputs=True)
+            within = Builder(inner.program.constvars, inner.program.consts)
+            invars = [Var(a) for a in inner.program.in_avals]
+            results, flags = partition(within.inline(inner.program, invars), len(body.outvars))
+            flags = [within.inline(of_all_devices(f.aval, tuple(sizes.items())), [f])[0] for f in flags]
+            made = unknown(within.program(invars, [*results, *flags], None, like=inner.program))
+        builder = Builder()
+        operands = [Var(a) for a in operation.in_avals]
+        specs = [*p["out_specs"], *(compat.replicated_spec(f.aval) for f in flags)]
+        outs = apply_shard_map(builder, operation, made, operands, p["in_specs"], specs)
+        n = math.prod(sizes.values())
+        watches = (replace(w, devices=(n, *w.devices)) for w in inner.watches)
+        return FlagRule(builder.program(operands, outs), tuple((0, w) for w in watches))
+
+    def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+        p = e.params
+        body = observing.last(p["jaxpr"], loop)
+        specs = (*p["in_specs"], compat.replicated_spec(loop.aval))
+        outs = apply_shard_map(builder, e.operation, body, (*e.invars, loop), specs, p["out_specs"])
+        made = builder.equations.pop()
+        assert list(made.outvars) == outs
+        builder.equations.append(replace(made, outvars=e.outvars, source=e.source, origin=e.origin))
+
+
+SHARD_MAP = ShardMap(compat.shard_map_p)
 
 
 def apply_shard_map(
@@ -217,82 +380,6 @@ def _reshape(how: Any, x: Atom, out: Var, made_by: Equation | None, rule: str) -
     return Equation(e.operation, (x,), (out,), source, Origin(made_by, "linearize", rule, "residual"))
 
 
-@jvp_rules.register(compat.shard_map_p)
-def _jvp_shard_map(operation: Operation, nonzeros: Mask) -> JvpRule:
-    p = operation.params
-    with compat.inside_shard_map(operation):
-        pushed = jvp_program(p["jaxpr"], nonzeros)
-    call = _call_of(
-        operation,
-        pushed.program,
-        [*operation.in_avals, *(a.to_tangent_aval() for a in select(nonzeros, operation.in_avals))],
-        [*p["in_specs"], *_tangent(select(nonzeros, p["in_specs"]))],
-        [*p["out_specs"], *_tangent(select(pushed.nonzeros_out, p["out_specs"]))],
-    )
-    return JvpRule(Template(call, ["primal"]), pushed.nonzeros_out, "jvp of shard_map")
-
-
-@linearize_rules.register(compat.shard_map_p)
-def _linearize_shard_map(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
-    p = operation.params
-    body: Program = p["jaxpr"]
-    n_out = len(body.outvars)
-    with compat.inside_shard_map(operation) as names:
-        parts = linearize_program(body, nonzeros, mode=mode)
-        kept = _keep(operation, names, parts.forward, parts.forward.outvars[:n_out], parts.residuals, parts.linear)
-    builder = Builder()
-    operands = [Var(a) for a in operation.in_avals]
-    outs = apply_shard_map(
-        builder, operation, kept.forward, operands, p["in_specs"], [*p["out_specs"], *kept.own_specs]
-    )
-    residuals = kept.values(operands, outs)
-    primal = builder.program(operands, outs)
-    linear = _call_of(
-        operation,
-        kept.linear,
-        [*(a.aval for a in residuals), *(a.to_tangent_aval() for a in select(nonzeros, operation.in_avals))],
-        [*kept.specs(p["in_specs"], p["out_specs"]), *_tangent(select(nonzeros, p["in_specs"]))],
-        _tangent(select(parts.nonzeros_out, p["out_specs"])),
-    )
-    name = "linearize of shard_map"
-    return rule_of(primal, n_out, residuals, linear, parts.nonzeros_out, name, checkpoints=parts.checkpoints)
-
-
-@transpose_rules.register(compat.shard_map_p)
-def _transpose_shard_map(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
-    """Without varying types, each device gets its share of a cotangent of a replicated result, and the cotangents of replicated operands
-    are summed."""
-    p = operation.params
-    others = [i for i, lin in enumerate(linear) if not lin]
-    linear_specs = select(linear, p["in_specs"])
-    with compat.inside_shard_map(operation) as names:
-        parts = transpose_program(p["jaxpr"], linear, nonzero_cts, logs=logs)
-        ct_specs_out = _cotangent(select(parts.nonzeros_out, linear_specs))
-        n_cts = len(ct_specs_out)
-        body = parts.backward
-        if not p["check_vma"]:
-            body = _summed(body, ct_specs_out, p)
-        if len(body.outvars) > n_cts:
-            body = _logged_side_by_side(body, n_cts)
-        log_specs = [compat.residual_spec(a.aval, names, p) for a in body.outvars[n_cts:]]
-    builder = Builder()
-    operands = [Var(operation.in_avals[i]) for i in others]
-    cts = [Var(compat.cotangent_type(a)) for a in select(nonzero_cts, operation.out_avals)]
-    ct_specs = _cotangent(select(nonzero_cts, p["out_specs"]))
-    shares = [ct if p["check_vma"] else _share(builder, ct, s, p) for ct, s in zip(cts, ct_specs, strict=True)]
-    outs = apply_shard_map(
-        builder,
-        operation,
-        body,
-        [*operands, *shares],
-        [*(p["in_specs"][i] for i in others), *ct_specs],
-        [*ct_specs_out, *log_specs],
-    )
-    program = builder.program([*operands, *cts], outs)
-    roles: list[Role] = ["cotangent"] * len(program.equations)
-    return TransposeRule(Template(program, roles), parts.nonzeros_out, "transpose of shard_map", parts.logs)
-
-
 def _logged_side_by_side(body: Program, n_cts: int) -> Program:
     """The body, with a dimension added to scalar results after the cotangents, along which those of the devices are concatenated."""
     builder = Builder(body.constvars, body.consts)
@@ -327,106 +414,3 @@ def _summed(body: Program, specs: Sequence[Spec], params: Any) -> Program:
             )
             outs[i] = out
     return builder.program(body.invars, outs, body.debug_info, like=body)
-
-
-@dce_rules.register(compat.shard_map_p)
-def _dce_shard_map(operation: Operation, used: Mask) -> DceRule:
-    p = operation.params
-    body: Program = p["jaxpr"]
-    if not any(used) and not compat.has_effects(operation.effects):
-        return nothing_left(operation)
-    smaller, read = dce_program(body, used, keep_inputs=(False,) * len(body.invars))
-    if all(used) and all(read) and smaller.equations == body.equations:
-        return read, used, operation
-    call = _call_of(
-        operation, smaller, select(read, operation.in_avals), select(read, p["in_specs"]), select(used, p["out_specs"])
-    )
-    return read, used, call.equations[0].operation
-
-
-policy_rules.add(compat.shard_map_p)
-
-
-@split_rules.register(compat.shard_map_p)
-def _split_shard_map(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    p = operation.params
-    known = [not u for u in unknown]
-    with compat.inside_shard_map(operation) as names:
-        parts = split_program(p["jaxpr"], unknown, available, policy=policy)
-        kept = _keep(operation, names, parts.known, parts.known_results, parts.residuals, parts.staged)
-    known_in = select(known, p["in_specs"])
-    known_out = select([not u for u in parts.unknown_out], p["out_specs"])
-    builder = Builder()
-    operands = [Var(a) for a in select(known, operation.in_avals)]
-    outs = apply_shard_map(builder, operation, kept.forward, operands, known_in, [*known_out, *kept.own_specs])
-    n_results = len(known_out)
-    residuals = kept.values(operands, outs)
-    now = builder.program(operands, [*outs[:n_results], *residuals])
-    later_in = [i for i, there in enumerate(unknown if available is None else available) if there]
-    later = _call_of(
-        operation,
-        kept.linear,
-        [*(a.aval for a in residuals), *(operation.in_avals[i] for i in later_in)],
-        [*kept.specs(known_in, known_out), *(p["in_specs"][i] for i in later_in)],
-        select(parts.available_out, p["out_specs"]),
-    )
-    n_in = len(operation.in_avals)
-    return SplitRule(
-        Template(now, ["primal"]),
-        Template(later, ["tangent"]),
-        (*(n_in + n_results + k for k in range(len(residuals))), *later_in),
-        parts.unknown_out,
-        parts.available_out,
-        "partial evaluation of shard_map",
-        parts.decisions,
-        parts.checkpoints,
-    )
-
-
-@vmap_rules.register(compat.shard_map_p)
-def _vmap_shard_map(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
-    p = operation.params
-    in_specs = compat.mapped_specs(p["in_specs"], dims, axis, "in_specs")
-    with compat.inside_shard_map(operation):
-        body = vmap_program(p["jaxpr"], dims, compat.axis_per_device(axis, p["mesh"]))
-    call = _call_of(
-        operation,
-        body.program,
-        [compat.mapped_type(a, d, axis) for a, d in zip(operation.in_avals, dims, strict=True)],
-        in_specs,
-        compat.mapped_specs(p["out_specs"], body.dims_out, axis, "out_specs"),
-    )
-    return VmapRule(Template(call, ["primal"]), body.dims_out, "vmap of shard_map", notes=body.notes)
-
-
-@flag_rules.register(compat.shard_map_p)
-def _flag_shard_map(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
-    """The flags of all devices, concatenated, which each device then has."""
-    p = operation.params
-    body: Program = p["jaxpr"]
-    sizes = compat.devices_of(operation)
-    with compat.inside_shard_map(operation):
-        inner = flag_program(body, deciding, inputs=True)
-        within = Builder(inner.program.constvars, inner.program.consts)
-        invars = [Var(a) for a in inner.program.in_avals]
-        results, flags = partition(within.inline(inner.program, invars), len(body.outvars))
-        flags = [within.inline(of_all_devices(f.aval, tuple(sizes.items())), [f])[0] for f in flags]
-        made = unknown(within.program(invars, [*results, *flags], None, like=inner.program))
-    builder = Builder()
-    operands = [Var(a) for a in operation.in_avals]
-    specs = [*p["out_specs"], *(compat.replicated_spec(f.aval) for f in flags)]
-    outs = apply_shard_map(builder, operation, made, operands, p["in_specs"], specs)
-    n = math.prod(sizes.values())
-    watches = (replace(w, devices=(n, *w.devices)) for w in inner.watches)
-    return FlagRule(builder.program(operands, outs), tuple((0, w) for w in watches))
-
-
-@observed(compat.shard_map_p)
-def _observe_shard_map(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-    p = e.params
-    body = observing.last(p["jaxpr"], loop)
-    specs = (*p["in_specs"], compat.replicated_spec(loop.aval))
-    outs = apply_shard_map(builder, e.operation, body, (*e.invars, loop), specs, p["out_specs"])
-    made = builder.equations.pop()
-    assert list(made.outvars) == outs
-    builder.equations.append(replace(made, outvars=e.outvars, source=e.source, origin=e.origin))

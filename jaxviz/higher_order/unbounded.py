@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from jaxviz.higher_order.protocol import bodies, is_loop, is_scan, of
 from jaxviz.ir.origin import ancestors, locate, own_line
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.report.tables import short_location
+from jaxviz.transforms.primitive import bodies, is_loop, is_scan, of
 
 _FORWARD = "Forward mode, such as jax.jvp and jax.jacfwd, needs no bound."
 

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxviz.higher_order.flags import counting, in_a_loop, note, starts, unknown
-from jaxviz.higher_order.observing import Observing, first_number, joining, next_number, number, observed
-from jaxviz.higher_order.protocol import Body, HigherOrder
+from jaxviz.higher_order.observing import Observing, first_number, joining, next_number, number
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule, with_programs
@@ -28,26 +27,26 @@ from jaxviz.transforms.driver import (
     Mask,
     Template,
     call_of,
-    either,
+    fixpoint,
     partition,
     reordered,
     reordered_inputs,
     select,
     with_results,
 )
-from jaxviz.transforms.flags import Flagged, FlagRule, flag_program, flag_rules
-from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
+from jaxviz.transforms.flags import Flagged, FlagRule, flag_program
+from jaxviz.transforms.jvp import Jvp, JvpRule, jvp_program
 from jaxviz.transforms.linearize import (
     linearize_from_jvp,
-    linearize_rules,
 )
-from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
-from jaxviz.transforms.transpose import TransposeRule, transpose_rules
-from jaxviz.transforms.vmap import Dim, Dims, VmapRule, inputs_moved, vmap_program, vmap_rule, vmap_rules
+from jaxviz.transforms.partial_eval import Policy, SplitRule, split_program
+from jaxviz.transforms.primitive import Body, Primitive
+from jaxviz.transforms.transpose import TransposeRule
+from jaxviz.transforms.vmap import Dim, Dims, Vmapped, VmapRule, inputs_moved, vmap_program, vmap_rule
 
 
 @dataclass(frozen=True, slots=True)
-class While:
+class WhileParams:
     """The params of a while loop: `(consts of the condition, consts of the body, carry) → carry`."""
 
     operation: Operation
@@ -83,11 +82,11 @@ class While:
         )
 
 
-class _WhileKind(HigherOrder):
+class While(Primitive):
     kind = "loop"
 
     def bodies(self, operation: Operation) -> tuple[Body, ...]:
-        (n_condition, n_body), n = While(operation).sizes, len(operation.in_avals)
+        (n_condition, n_body), n = WhileParams(operation).sizes, len(operation.in_avals)
         carry = range(n_condition + n_body, n)
         return (
             Body(operation.params["cond_jaxpr"], [*range(n_condition), *carry], "cond_jaxpr", has_results=False),
@@ -95,14 +94,14 @@ class _WhileKind(HigherOrder):
         )
 
     def carry(self, operation: Operation) -> tuple[int, int]:
-        return While(operation).sizes[1], len(operation.out_avals)
+        return WhileParams(operation).sizes[1], len(operation.out_avals)
 
     def n_fixed(self, operation: Operation) -> int:
-        return While(operation).sizes[1]
+        return WhileParams(operation).sizes[1]
 
     def with_fixed(self, operation: Operation, programs: Sequence[Program], n: int) -> Operation:
         (body,) = programs
-        loop = While(operation)
+        loop = WhileParams(operation)
         return loop.like(loop.condition, loop.sizes[0], body, n)
 
     def trip_count(self, operation: Operation) -> None:
@@ -110,11 +109,11 @@ class _WhileKind(HigherOrder):
 
     def is_mapped(self, operation: Operation) -> bool:
         """Whether each example has its own predicate, so that finished ones keep their carry."""
-        return bool(While(operation).condition.outvars[0].aval.shape)
+        return bool(WhileParams(operation).condition.outvars[0].aval.shape)
 
     def carry_after(self, operation: Operation) -> Callable[..., Any]:
         """The carry of such a loop after a step: `operands, carry, results of the body → carry`."""
-        loop = While(operation)
+        loop = WhileParams(operation)
         n, condition = loop.sizes[0], as_function(loop.condition)
 
         def after(operands: list[Any], carry: list[Any], outs: list[Any]) -> list[Any]:
@@ -124,25 +123,25 @@ class _WhileKind(HigherOrder):
 
     def goes_on(self, operation: Operation) -> Callable[..., Any]:
         """The condition: `operands, carry → predicate`."""
-        loop = While(operation)
+        loop = WhileParams(operation)
         run = as_function(loop.condition)
         return lambda operands, carry: run(*operands[: loop.sizes[0]], *carry)[0]
 
     def inputs(self, operation: Operation, operands: Sequence[Any], step: int, carry: Sequence[Any]) -> list[Any]:
-        _, consts, _ = partition(operands, *While(operation).sizes)
+        _, consts, _ = partition(operands, *WhileParams(operation).sizes)
         return [*consts, *carry]
 
     def inputs_of_step(
         self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False, since: int = 0
     ) -> list[Any]:
-        for_condition, consts, carry = partition(operands, *While(operation).sizes)
+        for_condition, consts, carry = partition(operands, *WhileParams(operation).sizes)
         if step > since:
-            run = as_function(While(operation).body)
+            run = as_function(WhileParams(operation).body)
             carry = lax.fori_loop(since, step, lambda _, c: run(*consts, *c), list(carry))
         return [*(for_condition if of_condition else consts), *carry]
 
     def steps(self, operation: Operation, operands: Sequence[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
-        loop = While(operation)
+        loop = WhileParams(operation)
         goes_on, run = (
             jax.jit(as_function(loop.condition)),
             jax.jit(as_function(replace(loop.body, debug_info=None, closed=True))),
@@ -155,7 +154,7 @@ class _WhileKind(HigherOrder):
 
     def segment(self, operation: Operation) -> Callable[..., Any]:
         """`at most this many steps, consts, carry → carry, number of steps run`."""
-        loop = While(operation)
+        loop = WhileParams(operation)
         n, n_body = loop.sizes
         condition, body, types = as_function(loop.condition), as_function(loop.body), loop.body.in_avals[n_body:]
 
@@ -176,178 +175,181 @@ class _WhileKind(HigherOrder):
 
         return segment
 
+    def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
+        loop = WhileParams(operation)
+        n_condition, n_body = loop.sizes
+        _, body_nz, carry_nz = partition(nonzeros, n_condition, n_body)
 
-WHILE = _WhileKind(compat.while_p)
+        def push(carry_nz: Mask) -> Jvp:
+            return jvp_program(loop.body, (*body_nz, *carry_nz), instantiate=carry_nz)
+
+        pushed, carry_nz = fixpoint(carry_nz, push, lambda p: p.nonzeros_out)
+        n_carry = len(carry_nz)
+        consts, carry, const_dots, carry_dots = partition(
+            range(len(pushed.program.invars)), n_body, n_carry, sum(body_nz)
+        )
+        body = reordered(pushed.program, [*consts, *const_dots, *carry, *carry_dots])
+        unread = [Var(v.aval) for v in body.invars[len(body.invars) - len(carry_dots) :]]
+        condition = reordered_inputs(loop.condition, [*loop.condition.invars, *unread])
+        made = loop.like(condition, n_condition, body, n_body + sum(body_nz))
+
+        builder = Builder()
+        primals = [Var(a) for a in operation.in_avals]
+        tangents = {i: Var(a.to_tangent_aval()) for i, a in enumerate(operation.in_avals) if nonzeros[i]}
+        of_condition, of_body, of_carry = partition(range(len(primals)), n_condition, n_body)
+        going_round = [
+            tangents[i] if i in tangents else builder.zero(operation.in_avals[i].to_tangent_aval(), "jvp")
+            for i, nz in zip(of_carry, carry_nz, strict=True)
+            if nz
+        ]
+        ins = [
+            *(primals[i] for i in of_condition),
+            *(primals[i] for i in of_body),
+            *(tangents[i] for i in of_body if i in tangents),
+            *(primals[i] for i in of_carry),
+            *going_round,
+        ]
+        outs = builder.apply(made, ins)
+        program = builder.program([*primals, *tangents.values()], outs)
+        template = Template(program, "primal", keeps_lines=True)
+        return JvpRule(template, carry_nz, "jvp of a while loop")
+
+    linearize = staticmethod(linearize_from_jvp)
+
+    def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+        """The known part of the carry is computed now; the whole loop runs again later, since nothing inside it can be saved."""
+        loop = WhileParams(operation)
+        n_condition, n_body = loop.sizes
+        condition_uk, body_uk, carry_uk = partition(unknown, n_condition, n_body)
+        by_policy = available is not None
+
+        def split(program: Program, unknown: Sequence[bool], ensure: Sequence[bool]) -> Any:
+            everything = [True] * len(program.invars) if by_policy else None
+            return split_program(
+                program, unknown, everything, ensure, [True] * len(ensure) if by_policy else None,
+                _recompute_all if by_policy else None,
+            )  # fmt: skip
+
+        parts, carry_uk = fixpoint(carry_uk, lambda uk: split(loop.body, (*body_uk, *uk), uk), lambda p: p.unknown_out)
+        condition = split(loop.condition, (*condition_uk, *carry_uk), [False])
+        name = "partial evaluation of a while loop"
+        n_in, n_out = len(unknown), len(carry_uk)
+        later = Template(call_of(operation), "tangent")
+        if condition.unknown_out[0] or (not by_policy and all(unknown)):
+            inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
+            nothing = Template(Builder().program(inputs, ()), ())
+            return SplitRule(nothing, later, tuple(range(n_in)), (True,) * n_out, (True,) * n_out, name)
+        known_body = with_results(parts.known, parts.known_results)
+        known_condition = with_results(condition.known, condition.known_results)
+        made = loop.like(known_condition, n_condition - sum(condition_uk), known_body, n_body - sum(body_uk))
+        builder = Builder()
+        operands = [Var(a) for a in operation.in_avals]
+        uk = (*condition_uk, *body_uk, *carry_uk)
+        outs = builder.apply(made, [v for v, u in zip(operands, uk, strict=True) if not u])
+        now = builder.program([v for v, u in zip(operands, unknown, strict=True) if not u], outs)
+        if not by_policy:
+            whole = call_of(operation)
+            later = Template(with_results(whole, select(carry_uk, whole.outvars)), "tangent")
+        available_out = (True,) * n_out if by_policy else carry_uk
+        return SplitRule(Template(now, "primal"), later, tuple(range(n_in)), carry_uk, available_out, name)
+
+    def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
+        raise ReverseModeError(
+            "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic start/stop values. "
+            "Try using lax.scan, or using fori_loop with static start/stop."
+        )
+
+    def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+        """The carry is mapped if its initial value or its result is; all of it, if the predicate differs between examples."""
+        loop = WhileParams(operation)
+        test, body, sizes = loop.condition, loop.body, loop.sizes
+        compat.refuse_effects_when_mapped(operation.effects, "while")
+        cond_dims, body_dims, init_dims = partition(dims, *sizes)
+
+        def at_front(dims: Sequence[Dim]) -> list[Dim]:
+            return [None if d is None else 0 for d in dims]
+
+        def each(mapped: Mask) -> Vmapped:
+            inner = [*at_front(body_dims), *(0 if m else None for m in mapped)]
+            return vmap_program(body, inner, axis, to=[compat.IF_MAPPED] * len(mapped))
+
+        _, mapped = fixpoint([d is not None for d in init_dims], each, lambda b: [d is not None for d in b.dims_out])
+        carry: list[Dim] = [0 if m else None for m in mapped]
+        tested = vmap_program(test, [*at_front(cond_dims), *carry], axis, to=[compat.IF_MAPPED])
+        text = ""
+        to: list[Dim]
+        if tested.dims_out[0] is not None:
+            compat.refuse_effects_when_mapped(operation.effects, "while with a mapped predicate")
+            carry, to = [0] * len(carry), [0]
+            text = "while runs until every example is done: those that are done earlier keep their values"
+        else:
+            rank = len(test.out_avals[0].shape)
+            carry, to = [None if c is None else rank for c in carry], [None]
+        again = vmap_program(body, [*body_dims, *carry], axis, to=carry)
+        tested = vmap_program(test, [*cond_dims, *carry], axis, to=to)
+        builder, operands, ins = inputs_moved(operation, dims, [*cond_dims, *body_dims, *carry], axis)
+        made = loop.like(tested.program, sizes[0], again.program, sizes[1])
+        outs = builder.apply(made, ins)
+        return vmap_rule(builder, operands, outs, carry, "vmap of a while loop", text, (*tested.notes, *again.notes))
+
+    def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
+        """Values of the condition lead to no result, and are only watched if decisions are: by computing the condition once more in each step,
+        and once after the last."""
+        loop = WhileParams(operation)
+        n_condition, n_consts = loop.sizes
+        n_carry = len(operation.out_avals)
+        inner = flag_program(loop.body, deciding)
+        asked = _flags_alone(flag_program(loop.condition, True)) if deciding else None
+        both = inner if asked is None else _side_by_side(asked, n_condition, inner, n_consts)
+        n_all = n_consts if asked is None else n_condition + n_consts
+        watches = in_a_loop(both)
+        keeps &= bool(watches)
+        body = counting(both, watches, n_all, n_carry, keeps)
+        unread = [Var(a) for a in body.in_avals[n_all + n_carry :]]
+        condition = unknown(replace(loop.condition, invars=(*loop.condition.invars, *unread)))
+        made = loop.like(condition, n_condition, body, n_all)
+        builder = Builder()
+        operands = [Var(a) for a in operation.in_avals]
+        for_condition, consts, carry = partition(operands, n_condition, n_consts)
+        before = operands if asked is None else [*for_condition, *for_condition, *consts, *carry]
+        outs = builder.apply(made, [*before, *starts(builder, watches, carry, keeps)])
+        carry, (step,), flags, kept = partition(outs, n_carry, 1, len(watches))
+        if asked is not None:
+            now = builder.inline(asked.program, [*for_condition, *carry])
+            first = len(watches) - len(now)
+            flags = [*flags[:first], *note(builder, flags[first:], now, watches[first:], step)]
+        labels = [label for label, _ in operation.programs]
+        places = [labels.index("body_jaxpr")] * len(inner.watches) + [labels.index("cond_jaxpr")] * len(watches)
+        return FlagRule(builder.program(operands, [*carry, *flags, *kept]), tuple(zip(places, watches, strict=False)))
+
+    def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+        """The vector is the first constant of the body, and the iterations are counted in the last part of the carry."""
+        parts = WhileParams(e.operation)
+        n_condition, n_body = parts.sizes
+        outer, i = Var(loop.aval), Var(number())
+        inside = Builder(parts.body.constvars, parts.body.consts)
+        (inner,) = inside.inline(joining(loop.aval.shape[0]), (outer, i))
+        body = observing.body(parts.body, inner, (outer, *parts.body.invars, i), inside)
+        after = Builder(body.constvars, body.consts)
+        after.equations += body.equations
+        (following,) = after.inline(next_number(), (i,))
+        outvars = (*body.outvars, following)
+        info = compat.derived_debug_info(body.debug_info, [""] * len(body.invars), len(outvars))
+        body = replace(body, equations=tuple(after.equations), outvars=outvars, debug_info=info)
+        unread = (*parts.condition.invars, Var(number()))
+        info = compat.derived_debug_info(parts.condition.debug_info, [""] * len(unread), 1)
+        condition = replace(parts.condition, invars=unread, debug_info=info)
+        (zero,) = builder.inline(first_number(), ())
+        operands = (*e.invars[:n_condition], loop, *e.invars[n_condition:], zero)
+        made = parts.like(condition, n_condition, body, n_body + 1)
+        builder.equations.append(Equation(made, operands, (*e.outvars, Var(number())), e.source, e.origin))
 
 
-policy_rules.add(compat.while_p)
-
-
-@jvp_rules.register(compat.while_p)
-def _jvp_while(operation: Operation, nonzeros: Mask) -> JvpRule:
-    loop = While(operation)
-    n_condition, n_body = loop.sizes
-    _, body_nz, carry_nz = partition(nonzeros, n_condition, n_body)
-    while True:
-        pushed = jvp_program(loop.body, (*body_nz, *carry_nz), instantiate=carry_nz)
-        grown = either(carry_nz, pushed.nonzeros_out)
-        if grown == carry_nz:
-            break
-        carry_nz = grown
-    n_carry = len(carry_nz)
-    consts, carry, const_dots, carry_dots = partition(range(len(pushed.program.invars)), n_body, n_carry, sum(body_nz))
-    body = reordered(pushed.program, [*consts, *const_dots, *carry, *carry_dots])
-    unread = [Var(v.aval) for v in body.invars[len(body.invars) - len(carry_dots) :]]
-    condition = reordered_inputs(loop.condition, [*loop.condition.invars, *unread])
-    made = loop.like(condition, n_condition, body, n_body + sum(body_nz))
-
-    builder = Builder()
-    primals = [Var(a) for a in operation.in_avals]
-    tangents = {i: Var(a.to_tangent_aval()) for i, a in enumerate(operation.in_avals) if nonzeros[i]}
-    of_condition, of_body, of_carry = partition(range(len(primals)), n_condition, n_body)
-    going_round = [
-        tangents[i] if i in tangents else builder.zero(operation.in_avals[i].to_tangent_aval(), "jvp")
-        for i, nz in zip(of_carry, carry_nz, strict=True)
-        if nz
-    ]
-    ins = [
-        *(primals[i] for i in of_condition),
-        *(primals[i] for i in of_body),
-        *(tangents[i] for i in of_body if i in tangents),
-        *(primals[i] for i in of_carry),
-        *going_round,
-    ]
-    outs = builder.apply(made, ins)
-    program = builder.program([*primals, *tangents.values()], outs)
-    template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
-    return JvpRule(template, carry_nz, "jvp of a while loop")
-
-
-linearize_rules.register(compat.while_p)(linearize_from_jvp)
+WHILE = While(compat.while_p)
 
 
 def _recompute_all(*_: Any, **__: Any) -> bool:
     return False
-
-
-@split_rules.register(compat.while_p)
-def _split_while(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    """The known part of the carry is computed now; the whole loop runs again later, since nothing inside it can be saved."""
-    loop = While(operation)
-    n_condition, n_body = loop.sizes
-    condition_uk, body_uk, carry_uk = partition(unknown, n_condition, n_body)
-    by_policy = available is not None
-
-    def split(program: Program, unknown: Sequence[bool], ensure: Sequence[bool]) -> Any:
-        everything = [True] * len(program.invars) if by_policy else None
-        return split_program(
-            program, unknown, everything, ensure, [True] * len(ensure) if by_policy else None,
-            _recompute_all if by_policy else None,
-        )  # fmt: skip
-
-    while True:
-        parts = split(loop.body, (*body_uk, *carry_uk), carry_uk)
-        grown = either(carry_uk, parts.unknown_out)
-        if grown == carry_uk:
-            break
-        carry_uk = grown
-    condition = split(loop.condition, (*condition_uk, *carry_uk), [False])
-    name = "partial evaluation of a while loop"
-    n_in, n_out = len(unknown), len(carry_uk)
-    later = Template(call_of(operation), ["tangent"])
-    if condition.unknown_out[0] or (not by_policy and all(unknown)):
-        inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
-        nothing = Template(Builder().program(inputs, ()), ())
-        return SplitRule(nothing, later, tuple(range(n_in)), (True,) * n_out, (True,) * n_out, name)
-    known_body = with_results(parts.known, parts.known_results)
-    known_condition = with_results(condition.known, condition.known_results)
-    made = loop.like(known_condition, n_condition - sum(condition_uk), known_body, n_body - sum(body_uk))
-    builder = Builder()
-    operands = [Var(a) for a in operation.in_avals]
-    uk = (*condition_uk, *body_uk, *carry_uk)
-    outs = builder.apply(made, [v for v, u in zip(operands, uk, strict=True) if not u])
-    now = builder.program([v for v, u in zip(operands, unknown, strict=True) if not u], outs)
-    if not by_policy:
-        whole = call_of(operation)
-        later = Template(with_results(whole, select(carry_uk, whole.outvars)), ["tangent"])
-    available_out = (True,) * n_out if by_policy else carry_uk
-    return SplitRule(Template(now, ["primal"]), later, tuple(range(n_in)), carry_uk, available_out, name)
-
-
-@transpose_rules.register(compat.while_p)
-def _transpose_while(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
-    raise ReverseModeError(
-        "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic start/stop values. "
-        "Try using lax.scan, or using fori_loop with static start/stop."
-    )
-
-
-@vmap_rules.register(compat.while_p)
-def _vmap_while(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
-    """The carry is mapped if its initial value or its result is; all of it, if the predicate differs between examples."""
-    loop = While(operation)
-    test, body, sizes = loop.condition, loop.body, loop.sizes
-    compat.refuse_effects_when_mapped(operation.effects, "while")
-    cond_dims, body_dims, init_dims = partition(dims, *sizes)
-    carry: list[Dim] = [None if d is None else 0 for d in init_dims]
-
-    def at_front(given: Sequence[Dim]) -> list[Dim]:
-        return [None if d is None else 0 for d in given]
-
-    while True:
-        again = vmap_program(body, [*at_front(body_dims), *carry], axis, to=[compat.IF_MAPPED] * len(carry))
-        grown = [None if c is None and d is None else 0 for c, d in zip(carry, again.dims_out, strict=True)]
-        if grown == carry:
-            break
-        carry = grown
-    tested = vmap_program(test, [*at_front(cond_dims), *carry], axis, to=[compat.IF_MAPPED])
-    text = ""
-    to: list[Dim]
-    if tested.dims_out[0] is not None:
-        compat.refuse_effects_when_mapped(operation.effects, "while with a mapped predicate")
-        carry, to = [0] * len(carry), [0]
-        text = "while runs until every example is done: those that are done earlier keep their values"
-    else:
-        rank = len(test.out_avals[0].shape)
-        carry, to = [None if c is None else rank for c in carry], [None]
-    again = vmap_program(body, [*body_dims, *carry], axis, to=carry)
-    tested = vmap_program(test, [*cond_dims, *carry], axis, to=to)
-    builder, operands, ins = inputs_moved(operation, dims, [*cond_dims, *body_dims, *carry], axis)
-    made = loop.like(tested.program, sizes[0], again.program, sizes[1])
-    outs = builder.apply(made, ins)
-    return vmap_rule(builder, operands, outs, carry, "vmap of a while loop", text, (*tested.notes, *again.notes))
-
-
-@flag_rules.register(compat.while_p)
-def _flag_while(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
-    """Values of the condition lead to no result, and are only watched if decisions are: by computing the condition once more in each step,
-    and once after the last."""
-    loop = While(operation)
-    n_condition, n_consts = loop.sizes
-    n_carry = len(operation.out_avals)
-    inner = flag_program(loop.body, deciding)
-    asked = _flags_alone(flag_program(loop.condition, True)) if deciding else None
-    both = inner if asked is None else _side_by_side(asked, n_condition, inner, n_consts)
-    n_all = n_consts if asked is None else n_condition + n_consts
-    watches = in_a_loop(both)
-    keeps &= bool(watches)
-    body = counting(both, watches, n_all, n_carry, keeps)
-    unread = [Var(a) for a in body.in_avals[n_all + n_carry :]]
-    condition = unknown(replace(loop.condition, invars=(*loop.condition.invars, *unread)))
-    made = loop.like(condition, n_condition, body, n_all)
-    builder = Builder()
-    operands = [Var(a) for a in operation.in_avals]
-    for_condition, consts, carry = partition(operands, n_condition, n_consts)
-    before = operands if asked is None else [*for_condition, *for_condition, *consts, *carry]
-    outs = builder.apply(made, [*before, *starts(builder, watches, carry, keeps)])
-    carry, (step,), flags, kept = partition(outs, n_carry, 1, len(watches))
-    if asked is not None:
-        now = builder.inline(asked.program, [*for_condition, *carry])
-        first = len(watches) - len(now)
-        flags = [*flags[:first], *note(builder, flags[first:], now, watches[first:], step)]
-    labels = [label for label, _ in operation.programs]
-    places = [labels.index("body_jaxpr")] * len(inner.watches) + [labels.index("cond_jaxpr")] * len(watches)
-    return FlagRule(builder.program(operands, [*carry, *flags, *kept]), tuple(zip(places, watches, strict=False)))
 
 
 def _flags_alone(flagged: Flagged) -> Flagged:
@@ -386,9 +388,9 @@ def _with_one_predicate(equation: Equation) -> Equation:
     op = with_programs(equation.operation, with_one_predicate)
     if op is not equation.operation:
         equation = replace(equation, operation=op)
-    if op.primitive is not compat.while_p or not While(op).condition.outvars[0].aval.shape:
+    if op.primitive is not compat.while_p or not WhileParams(op).condition.outvars[0].aval.shape:
         return equation
-    loop = While(op)
+    loop = WhileParams(op)
     n_condition, n_consts = loop.sizes
     condition = loop.condition
     any_goes_on = Builder(condition.constvars, condition.consts)
@@ -402,7 +404,7 @@ def _with_one_predicate(equation: Equation) -> Equation:
     return replace(equation, operation=new, invars=(*for_condition, *for_condition, *rest))
 
 
-def _keeping(loop: While, equation: Equation) -> Program:
+def _keeping(loop: WhileParams, equation: Equation) -> Program:
     """`consts of the condition, consts, carry → carry`, which returns the previous carry where the condition is false."""
     n_condition, n_consts = loop.sizes
     builder = Builder()
@@ -428,27 +430,3 @@ def kept_carry(goes_on: Any, before: Sequence[Any], after: Sequence[Any]) -> lis
     """The carry after a step: unchanged for examples that have finished."""
     which = lambda x: lax.broadcast_in_dim(goes_on, x.shape, tuple(range(goes_on.ndim)))
     return [lax.select_n(which(y), x, y) for x, y in zip(before, after, strict=True)]
-
-
-@observed(compat.while_p)
-def _observe_while(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-    """The vector is the first constant of the body, and the iterations are counted in the last part of the carry."""
-    parts = While(e.operation)
-    n_condition, n_body = parts.sizes
-    outer, i = Var(loop.aval), Var(number())
-    inside = Builder(parts.body.constvars, parts.body.consts)
-    (inner,) = inside.inline(joining(loop.aval.shape[0]), (outer, i))
-    body = observing.body(parts.body, inner, (outer, *parts.body.invars, i), inside)
-    after = Builder(body.constvars, body.consts)
-    after.equations += body.equations
-    (following,) = after.inline(next_number(), (i,))
-    outvars = (*body.outvars, following)
-    info = compat.derived_debug_info(body.debug_info, [""] * len(body.invars), len(outvars))
-    body = replace(body, equations=tuple(after.equations), outvars=outvars, debug_info=info)
-    unread = (*parts.condition.invars, Var(number()))
-    info = compat.derived_debug_info(parts.condition.debug_info, [""] * len(unread), 1)
-    condition = replace(parts.condition, invars=unread, debug_info=info)
-    (zero,) = builder.inline(first_number(), ())
-    operands = (*e.invars[:n_condition], loop, *e.invars[n_condition:], zero)
-    made = parts.like(condition, n_condition, body, n_body + 1)
-    builder.equations.append(Equation(made, operands, (*e.outvars, Var(number())), e.source, e.origin))

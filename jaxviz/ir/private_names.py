@@ -202,6 +202,9 @@ PRIVATE_NAMES: dict[str, Name] = {
     "lax.lax.composite_p": Name("the primitive of jax.lax.composite, whose program is opened"),
     "lax.lax._convert_element_type": Name("a value with a different weakness of type"),
     # primitives and their params
+    "custom_batching.custom_vmap_p": Name("the equation of a function with its own rule for vmap"),
+    "custom_derivatives.linear_call_p": Name("the equation of a linear function with its own transpose"),
+    "state.discharge.run_state_p": Name("the equation of a function of references"),
     "debugging.debug_callback_p": Name("a debug callback under a checkpoint policy"),
     "debugging.debug_print_p": Name("jax.debug.print under a checkpoint policy"),
     "pjit.UNSPECIFIED": Name("the sharding of an operand that is added to a jit"),

@@ -48,7 +48,7 @@ def live_equations(
       effects: whether one that has an effect is always live, and not only one that reads or writes a reference.
     """
     kept: list[Equation] = []
-    with_rule = dce_rules.registered if made_smaller else ()
+    with_rule = dce_rules.own if made_smaller else ()
     for equation in reversed(equations):
         operation = equation.operation
         if operation.primitive in with_rule:

@@ -6,7 +6,7 @@ program under construction with the variables renamed. The driver, not the rule,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
@@ -32,8 +32,10 @@ from jaxviz.ir.syntax import (
     Var,
     unrelated,
 )
+from jaxviz.transforms.primitive import own_rules
 
 R = TypeVar("R")
+T = TypeVar("T")
 Mask = tuple[bool, ...]
 
 
@@ -42,14 +44,14 @@ class Template:
 
     Args:
       program: from the rule's inputs to its outputs.
-      roles: what each of its equations computes.
+      roles: what each of its equations computes; one for all of them, or one for each.
       keeps_lines: whether its equations keep their own source lines, and their origins if they have any: those of a custom rule, and of a
         body that is taken out of its enclosing equation.
     """
 
     __slots__ = ("constants", "outs", "program", "slots", "steps")
 
-    def __init__(self, program: Program, roles: Sequence[Role], keeps_lines: bool = False):
+    def __init__(self, program: Program, roles: Role | Sequence[Role], keeps_lines: bool = False):
         slots = {id(v): i for i, v in enumerate(program.invars)}
         self.constants: list[tuple[Atom, Any]] = []
 
@@ -70,7 +72,8 @@ class Template:
         self.steps: list[tuple[Operation, int, Any, Any, Role, Any, Origin | None]] = []
         """Of each equation: its operation; the slot of its only operand, or what gathers all of them; the type of its only result, or
         None; its role, line and origin. Equations with one operand and one result are copied with less work."""
-        for equation, role in zip(program.equations, roles, strict=True):
+        of_each = [roles] * len(program.equations) if isinstance(roles, str) else roles
+        for equation, role in zip(program.equations, of_each, strict=True):
             ins = [slots[id(a)] for a in equation.invars]
             gather = itemgetter(*ins) if len(ins) > 1 else None if ins else _nothing
             for v in equation.outvars:
@@ -183,10 +186,14 @@ class Builder:
         self.equations.append(Equation(operation, tuple(inputs), outvars))
         return list(outvars)
 
+    def copy(self, equation: Equation, inputs: Iterable[Atom], transform: str, why: str) -> None:
+        """Adds an equation that a transform leaves as it is, with other inputs and the same results."""
+        origin = Origin(equation, transform, why, "primal")
+        self.equations.append(Equation(equation.operation, tuple(inputs), equation.outvars, equation.source, origin))
+
     def inline(self, program: Program, inputs: Sequence[Atom]) -> list[Atom]:
         """Copies a program in, with its lines and origins; returns the variables of its results."""
-        template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
-        return self.splice(template, inputs)
+        return self.splice(Template(program, "primal", keeps_lines=True), inputs)
 
     def zero(self, aval: Any, transform: str) -> Atom:
         """A zero tangent or cotangent as an equation, where a loop or a branch needs a value."""
@@ -213,7 +220,7 @@ def written_out(program: Program, origin: Origin) -> Template:
     """A program for splicing, all of whose equations have this origin, and the line of the equation in it."""
     source = origin.equation.source if origin.equation is not None else None
     equations = tuple(replace(e, source=source, origin=origin) for e in program.equations)
-    return Template(replace(program, equations=equations), [origin.role] * len(equations), keeps_lines=True)
+    return Template(replace(program, equations=equations), origin.role, keeps_lines=True)
 
 
 def scopes_alone(program: Program) -> Program:
@@ -225,27 +232,18 @@ class RuleTable(SharedTable[R]):
     """Rules by operation and by what is known about its operands.
 
     Key: an `Operation` and usually one or two masks that say which operands have a tangent. Value: the rule. Look-up order: the cached
-      rule; then the function registered for the primitive; then `default`, which asks JAX. If none exists, the function's own error is
+      rule; then the rule of ours for the primitive, see `Primitive`; then `default`, which asks JAX. If none exists, the function's own error is
       raised, and nothing is cached.
 
     The rules of an operation that has user data are stored in the operation, so that the user's function can be freed.
     """
 
-    def __init__(self, name: str, default: Callable[..., R]):
+    def __init__(self, transform: str, default: Callable[..., R]):
         super().__init__(8192)
-        self.name = name
+        self.transform = transform
         self.default = default
-        self.registered: dict[Any, Callable[..., R]] = {}
+        self.own = own_rules(transform)
         self.generation = object()
-
-    def register(self, primitive: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
-        """Decorates the function that finds the rules of one primitive."""
-
-        def decorate(find: Callable[..., R]) -> Callable[..., R]:
-            self.registered[primitive] = find
-            return find
-
-        return decorate
 
     def __call__(self, operation: Operation, *masks: Any) -> R:
         if operation.has_user_data:
@@ -270,16 +268,16 @@ class RuleTable(SharedTable[R]):
                 raise
             raise no_rule(
                 operation,
-                f"The {self.name} rule of",
+                f"The {self.transform} rule of",
                 "It may write a value of a mutable hi type, whose rules jaxviz cannot trace; JAX can.",
             ) from error
 
     def find(self, operation: Operation) -> Callable[..., R]:
         """The function that finds the rules of an operation, for a rule that is not cached."""
-        return self.registered.get(operation.primitive, self.default)
+        return self.own.get(operation.primitive, self.default)
 
     def clear(self) -> None:
-        """Forgets what was found; what was registered stays."""
+        """Forgets what was found."""
         super().clear()
         self.generation = object()
 
@@ -320,7 +318,34 @@ def refused_forward(equation: Equation) -> ForwardModeError:
 _DERIVING = "Raised while deriving"
 
 
-def located(error: Exception, equation: Equation, index: int) -> None:
+class located:
+    """Iterates over equations, and adds to an error at which of them it occurred.
+
+    >>> with located(enumerate(program.equations)) as equations:
+    ...     for index, equation in equations:
+    ...         ...
+    """
+
+    __slots__ = ("current", "equations")
+
+    def __init__(self, equations: Iterable[tuple[int, Equation]]):
+        self.equations = equations
+        self.current: tuple[int, Equation] | None = None
+
+    def __enter__(self) -> Iterator[tuple[int, Equation]]:
+        return self._remembering()
+
+    def _remembering(self) -> Iterator[tuple[int, Equation]]:
+        for current in self.equations:
+            self.current = current
+            yield current
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, Exception) and self.current is not None:
+            _locate_error(error, *self.current)
+
+
+def _locate_error(error: Exception, index: int, equation: Equation) -> None:
     """Adds to an error where it occurred: the equation, and what encloses it until there is a line of the user's, and not of a library.
 
     Other errors than the engine's, such as one raised in a user's rule, get the same as a note.
@@ -459,6 +484,23 @@ def partition(items: Sequence[Any], *sizes: int) -> list[Any]:
 
 def either(x: Sequence[bool], y: Sequence[bool]) -> Mask:
     return tuple([a or b for a, b in zip(x, y, strict=True)])
+
+
+def fixpoint(start: Sequence[bool], step: Callable[[Mask], T], added: Callable[[T], Sequence[bool]]) -> tuple[T, Mask]:
+    """Repeats a step, with a mask to which each adds, until one adds nothing; returns its result, and the mask.
+
+    Args:
+      start: the mask to start with.
+      step: takes the mask, and returns a result.
+      added: what that result adds to the mask.
+    """
+    mask = tuple(start)
+    while True:
+        result = step(mask)
+        grown = either(mask, added(result))
+        if grown == mask:
+            return result, mask
+        mask = grown
 
 
 def select(mask: Sequence[bool], items: Sequence[Any]) -> tuple[Any, ...]:

@@ -8,7 +8,6 @@ x + y is non-finite, so is everything computed from it, up to the next watched v
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from jaxviz.ir.convert import shared, trace_rule
 from jaxviz.ir.primitives import plain
 from jaxviz.ir.syntax import Atom, DropVar, Equation, Operation, Program, Var
 from jaxviz.transforms.driver import Builder, RuleTable, Template, call_of
+from jaxviz.transforms.primitive import of
 
 INFINITE, NAN = 0, 1
 """The two kinds of flags, by their place along the first axis of an array of flags: not finite, and NaN."""
@@ -107,14 +107,12 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False,
     kept: list[Atom] = []
     loops: list[Equation] = []
     for e in program.equations:
-        if e.primitive not in flag_rules.registered:
+        if e.primitive not in flag_rules.own:
             builder.equations.append(e)
             continue
         rule = flag_rules(e.operation, deciding, keeps)
         first = len(builder.equations)
-        outs = builder.splice(
-            Template(rule.flagged, ["primal"] * len(rule.flagged.equations)), e.invars, e, "flags", ""
-        )
+        outs = builder.splice(Template(rule.flagged, "primal"), e.invars, e, "flags", "")
         nested += [
             (replace(watch, path=((e, place), *watch.path)), flags)
             for (place, watch), flags in zip(rule.watches, outs[len(e.outvars) :], strict=False)
@@ -217,20 +215,15 @@ def is_watchable(aval: Any) -> bool:
     )
 
 
-covered_from: dict[Any, Callable[[Operation], int]] = {}
-"""For primitives whose results are values of their programs, in each iteration: the first such result."""
-
-
 def covered_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]:
     """The results of an equation that need no flag, since values in its programs have one: stacked results of a scan, results of a branch.
 
     Returns:
       for each such result the values, each with the index of its program; the result is non-finite if one of them is.
     """
-    first = covered_from.get(equation.primitive)
-    if first is None:
+    n_carry = of(equation).first_covered(equation.operation)
+    if n_carry is None:
         return {}
-    n_carry = first(equation.operation)
     bound = [(p, {v for e in p.equations for v in e.outvars}) for _, p in equation.programs]
     told = {}
     for k, v in enumerate(equation.outvars[n_carry:], n_carry):

@@ -9,6 +9,7 @@ from typing import Any
 from jaxviz.ir.convert import with_programs
 from jaxviz.ir.origin import locate, own_line
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+from jaxviz.transforms.primitive import Body, of
 
 
 def inlined(program: Program, primitives: Collection[Any], copies: dict[Var, Var] | None = None) -> Program:
@@ -69,8 +70,13 @@ def originals(program: Program, opened: Program, is_opened: Callable[[Equation],
 
 def called_program(operation: Operation) -> Program:
     """The program that a call calls, such as a jit or a function with custom rules."""
-    program: Program = operation.params["jaxpr" if "jaxpr" in operation.params else "call_jaxpr"]
-    return program
+    return called(operation).program
+
+
+def called(operation: Operation) -> Body:
+    """The same, with the operands that it gets."""
+    (body,) = of(operation).bodies(operation)
+    return body
 
 
 class _Inliner:
@@ -120,8 +126,9 @@ class _Inliner:
             line = e.source if self.own_sources else _nearest(e.source, source)
             ins = tuple([env.get(a, a) for a in e.invars])
             if self.is_opened(e):
-                body = called_program(e.operation)
-                inner: dict[Atom, Atom] = dict(zip(body.invars, ins, strict=True))
+                taken = called(e.operation)
+                body = taken.program
+                inner: dict[Atom, Atom] = dict(zip(body.invars, [ins[i] for i in taken.operands], strict=True))
                 for v, x in zip(body.constvars, body.consts, strict=True):
                     inner[v], _ = constants.setdefault(id(x), (v.renewed(), x))
                 self.copy(body, inner, equations, constants, renames=True, source=line)

@@ -15,7 +15,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import one_equation, read_jaxpr, trace_rule, write_params
 from jaxviz.ir.errors import EquationError, NoRuleError, message_of
-from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Operation, Program, Var
 from jaxviz.transforms.dce import dce_program, roles_by_use
 from jaxviz.transforms.driver import (
     Builder,
@@ -112,27 +112,21 @@ def jvp_program(
         if nonzero:
             tangents_in.append(Var(v.aval.to_tangent_aval()))
             tangent[v] = tangents_in[-1]
-    for index, equation in enumerate(program.equations):
-        nonzero_in = tuple([a in tangent for a in equation.invars])
-        ins = [primal.get(a, a) for a in equation.invars]
-        if True not in nonzero_in:
-            origin = Origin(equation, "jvp", "no tangent reaches it", "primal")
-            builder.equations.append(
-                Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin)
-            )
-            continue
-        try:
+    with located(enumerate(program.equations)) as equations:
+        for _, equation in equations:
+            nonzero_in = tuple([a in tangent for a in equation.invars])
+            ins = [primal.get(a, a) for a in equation.invars]
+            if True not in nonzero_in:
+                builder.copy(equation, ins, "jvp", "no tangent reaches it")
+                continue
             rule = jvp_rules(equation.operation, nonzero_in)
-        except Exception as error:
-            located(error, equation, index)
-            raise
-        ins += [tangent[a] for a in equation.invars if a in tangent]
-        outs = builder.splice(rule.pushed, ins, equation, "jvp", rule.name)
-        primal.update(zip(equation.outvars, outs, strict=False))
-        tangents = iter(outs[len(equation.outvars) :])
-        for v, nonzero in zip(equation.outvars, rule.nonzeros_out, strict=True):
-            if nonzero:
-                tangent[v] = next(tangents)
+            ins += [tangent[a] for a in equation.invars if a in tangent]
+            outs = builder.splice(rule.pushed, ins, equation, "jvp", rule.name)
+            primal.update(zip(equation.outvars, outs, strict=False))
+            tangents = iter(outs[len(equation.outvars) :])
+            for v, nonzero in zip(equation.outvars, rule.nonzeros_out, strict=True):
+                if nonzero:
+                    tangent[v] = next(tangents)
     differentiated = program.outvars[:n_results]
     written = instantiate or (False,) * len(differentiated)
     nonzeros_out = tuple(a in tangent or w for a, w in zip(differentiated, written, strict=True))

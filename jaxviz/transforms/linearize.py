@@ -20,7 +20,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import read_jaxpr, trace_rule, write_params
 from jaxviz.ir.errors import NoRuleError
-from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Literal, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Literal, Operation, Program, Var
 from jaxviz.transforms.dce import dce_program, roles_by_use, values_at
 from jaxviz.transforms.driver import (
     Builder,
@@ -119,8 +119,8 @@ def jax_rule(
     name = f"jvp rule of {operation.primitive.name}"
     if all(nonzeros) and compat.is_linear_in_all(operation.primitive) and _is_own_tangent(operation):
         call = call_of(operation)
-        tangent = Template(call, ["tangent"])
-        return LinearizeRule(Template(call, ["primal"]), tangent, (), (True,) * len(operation.out_avals), name)
+        tangent = Template(call, "tangent")
+        return LinearizeRule(Template(call, "primal"), tangent, (), (True,) * len(operation.out_avals), name)
     if compat.has_plain_jvp_rule(operation.primitive):
         params = write_params(operation)
         rule, avals, given = compat.jvp_rule(
@@ -223,7 +223,7 @@ def rule_of(
         places.setdefault(a, i)
     return LinearizeRule(
         Template(primal, roles_by_use(primal, n_out, "primal", "residual"), keeps_lines),
-        Template(linear, ["tangent"] * len(linear.equations), keeps_lines),
+        Template(linear, "tangent", keeps_lines),
         tuple(places[a] for a in residuals),
         nonzeros_out,
         name,
@@ -242,26 +242,21 @@ linearize_rules: RuleTable[LinearizeRule] = RuleTable("linearize", _default_rule
 
 def _modes_matter(operation: Operation) -> bool:
     """Whether its rule may depend on the mode; others are found again in every mode."""
-    return operation.primitive in linearize_rules.registered or not compat.has_plain_jvp_rule(operation.primitive)
+    return operation.primitive in linearize_rules.own or not compat.has_plain_jvp_rule(operation.primitive)
 
 
 def _rule(
-    equation: Equation, index: int, nonzeros: Mask, mode: Mode, values: Callable[[], Sequence[Any]] | None
+    operation: Operation, nonzeros: Mask, mode: Mode, values: Callable[[], Sequence[Any]] | None
 ) -> LinearizeRule:
-    """The rule of an equation; if JAX's rule branches on values, and these are available, the rule for these values."""
-    operation = equation.operation
+    """The rule of an operation; if JAX's rule branches on values, and these are available, the rule for these values."""
     try:
         if mode == VJP or not _modes_matter(operation):
             return linearize_rules(operation, nonzeros)
         return linearize_rules(operation, nonzeros, mode)
-    except compat.ConcretizationTypeErrors as error:
-        if values is None or operation.primitive in linearize_rules.registered:
-            located(error, equation, index)
+    except compat.ConcretizationTypeErrors:
+        if values is None or operation.primitive in linearize_rules.own:
             raise
         return jax_rule(operation, nonzeros, mode.is_vjp, values())
-    except Exception as error:
-        located(error, equation, index)
-        raise
 
 
 @collector_paused()
@@ -291,14 +286,15 @@ def linearize_program(
     """
     parts = _Parts(program, nonzeros, in_loop)
     tangent = parts.tangent
-    for index, equation in enumerate(program.equations):
-        nonzero_in = tuple([a in tangent for a in equation.invars])
-        ins = [parts.primal.get(a, a) for a in equation.invars]
-        if True not in nonzero_in:
-            parts.copy(equation, ins)
-            continue
-        values = partial(values_at, parts.forward, program.invars, at, ins) if at is not None else None
-        parts.apply(_rule(equation, index, nonzero_in, mode, values), equation, ins)
+    with located(enumerate(program.equations)) as equations:
+        for _, equation in equations:
+            nonzero_in = tuple([a in tangent for a in equation.invars])
+            ins = [parts.primal.get(a, a) for a in equation.invars]
+            if True not in nonzero_in:
+                parts.forward.copy(equation, ins, "linearize", "known: no tangent reaches it")
+                continue
+            values = partial(values_at, parts.forward, program.invars, at, ins) if at is not None else None
+            parts.apply(_rule(equation.operation, nonzero_in, mode, values), equation, ins)
 
     differentiated = program.outvars[:n_results]
     written = instantiate or (False,) * len(differentiated)
@@ -320,12 +316,6 @@ class _Parts:
         self.residuals: dict[Atom, Var] = {}
         """The residuals of the forward program, with the inputs of the linear program that take them."""
         self.checkpoints: list[Checkpoint] = []
-
-    def copy(self, equation: Equation, ins: list[Atom]) -> None:
-        origin = Origin(equation, "linearize", "known: no tangent reaches it", "primal")
-        self.forward.equations.append(
-            Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin)
-        )
 
     def apply(self, rule: LinearizeRule, equation: Equation, ins: list[Atom]) -> None:
         """Copies the rule of an equation into both programs."""

@@ -38,6 +38,7 @@ from jaxviz.ir.syntax import (
     unrelated,
 )
 from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, select
+from jaxviz.transforms.primitive import of
 
 Policy = Callable[..., Any]
 
@@ -103,9 +104,6 @@ split_rules: RuleTable[SplitRule] = RuleTable("split", _no_rule)
 
 For operations that hold programs; any other goes whole to one part or to both."""
 
-policy_rules: set[Any] = set()
-"""Primitives in `split_rules` whose rule also applies with a policy."""
-
 
 def split_program(
     program: Program,
@@ -140,8 +138,9 @@ def split_program(
             splitter.unknown.update(_refs_made_later(program, splitter.unknown))
     else:
         splitter = _PolicySplitter(policy, program, unknown, available, transform, is_rule, later_role)
-    for index, equation in enumerate(program.equations):
-        splitter.split(equation, index)
+    with located(enumerate(program.equations)) as equations:
+        for _, equation in equations:
+            splitter.split(equation)
     n = len(program.outvars)
     return splitter.finish(ensure_unknown or (False,) * n, ensure_available or (False,) * n)
 
@@ -166,7 +165,7 @@ def _refs_made_later(program: Program, unknown: set[Atom]) -> set[Var]:
 def _parts_made_later(e: Equation, later: set[Atom]) -> tuple[Sequence[Atom], Sequence[Atom]]:
     """The results of an equation that are unknown until later, and the references that its staged part uses."""
     references = [a for a in e.invars if compat.is_mutable(a.aval)]
-    if e.primitive not in split_rules.registered:
+    if e.primitive not in split_rules.own:
         return e.outvars, references
     unknown = tuple([a in later for a in e.invars])
     rule = split_rules(e.operation, unknown, None, None)
@@ -223,10 +222,10 @@ class _Splitter:
             return self.residuals.setdefault(atom, Var(atom.aval))
         return self.residuals.setdefault(atom, atom)
 
-    def split(self, equation: Equation, index: int) -> None:
+    def split(self, equation: Equation) -> None:
         is_known = self.unknown.isdisjoint(equation.invars) and self.unknown.isdisjoint(equation.outvars)
-        if self.has_rule(equation.operation.primitive, is_known):
-            self.split_by_rule(equation, index)
+        if self.has_rule(equation.operation, is_known):
+            self.split_by_rule(equation)
         elif is_known:
             self.add_known(equation)
         else:
@@ -234,8 +233,8 @@ class _Splitter:
             self.unknown.update(equation.outvars)
             self.available.update(equation.outvars)
 
-    def has_rule(self, primitive: Any, is_known: bool) -> bool:
-        return not is_known and primitive in split_rules.registered
+    def has_rule(self, operation: Operation, is_known: bool) -> bool:
+        return not is_known and operation.primitive in split_rules.own
 
     def add_known(self, equation: Equation) -> None:
         self.now.equations.append(_with_inputs(equation, self.read_now(equation)))
@@ -253,13 +252,9 @@ class _Splitter:
     def rule(self, equation: Equation, unknown: Mask) -> SplitRule:
         return split_rules(equation.operation, unknown, None, None)
 
-    def split_by_rule(self, equation: Equation, index: int) -> None:
+    def split_by_rule(self, equation: Equation) -> None:
         unknown = tuple([a in self.unknown for a in equation.invars])
-        try:
-            rule = self.rule(equation, unknown)
-        except Exception as error:
-            located(error, equation, index)
-            raise
+        rule = self.rule(equation, unknown)
         came_from = None if self.is_rule else equation
         own_role: Role = equation.origin.role if equation.origin is not None else "primal"
         ins = [self.value_now.get(a, a) for a, u in zip(equation.invars, unknown, strict=True) if not u]
@@ -329,8 +324,8 @@ class _PolicySplitter(_Splitter):
         self.later = Builder(program.constvars, program.consts)
         self.available.update(program.constvars)
 
-    def has_rule(self, primitive: Any, is_known: bool) -> bool:
-        return primitive in policy_rules and primitive in split_rules.registered
+    def has_rule(self, operation: Operation, is_known: bool) -> bool:
+        return operation.primitive in split_rules.own and of(operation).splits_by_policy
 
     def rule(self, equation: Equation, unknown: Mask) -> SplitRule:
         available = tuple([self.is_available(a) for a in equation.invars])

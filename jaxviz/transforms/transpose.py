@@ -23,7 +23,7 @@ from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule, trace_rule_on_values, write_params
 from jaxviz.ir.errors import EquationError
-from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.transforms.cotangents import Cotangents
 from jaxviz.transforms.dce import live_equations, values_at
 from jaxviz.transforms.driver import (
@@ -37,6 +37,7 @@ from jaxviz.transforms.driver import (
     scopes_alone,
     select,
 )
+from jaxviz.transforms.primitive import of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def _default_rule(
     # The operation is not passed on: here its results may have the types of their cotangents, not the primitive's.
     program = trace_rule(rule, avals) if values is None else trace_rule_on_values(rule, avals, values)
     return TransposeRule(
-        Template(scopes_alone(program), ["cotangent"] * len(program.equations), keeps_lines=True),
+        Template(scopes_alone(program), "cotangent", keeps_lines=True),
         tuple(nonzeros_out),
         f"transpose rule of {primitive.name}",
         log.tree,
@@ -117,11 +118,6 @@ def _not_linear(operation: Operation) -> EquationError:
     )
 
 
-typed_by_cotangents: set[Any] = set()
-"""Primitives with nested programs that JAX transposes for the types of the incoming cotangents; for others those of the program are used.
-"""
-
-
 def _typed_as(operation: Operation, cts: Sequence[Atom | None]) -> Operation:
     """The operation with results of their cotangents' types: in JAX a rule is applied to whatever comes in.
 
@@ -133,7 +129,7 @@ def _typed_as(operation: Operation, cts: Sequence[Atom | None]) -> Operation:
             break
     else:  # nearly always
         return operation
-    if operation.programs and operation.primitive not in typed_by_cotangents:
+    if operation.programs and not of(operation).is_typed_by_cotangents:
         return operation
     avals = [
         a if ct is None else compat.as_cotangent(a, ct.aval) for a, ct in zip(operation.out_avals, cts, strict=True)
@@ -146,52 +142,50 @@ def _typed_as(operation: Operation, cts: Sequence[Atom | None]) -> Operation:
 
 
 def _rule(
-    operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, equation: Equation, index: int,
-    values: Callable[[], Sequence[Any] | None],
-) -> TransposeRule:  # fmt: skip
+    operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, values: Callable[[], Sequence[Any] | None]
+) -> TransposeRule:
     """The rule of an operation; if its Python code branches on values, and these are available, the rule for these values.
 
     Args:
       operation, linear, nonzero_cts, logs: as in `transpose_rules`.
-      equation, index: for errors.
       values: returns the values of non-linear operands and of the cotangents, as far as they are available; None if none is.
     """
     try:
         return transpose_rules(operation, linear, nonzero_cts, logs)
-    except compat.ConcretizationTypeErrors as error:
-        within = (
-            operation.programs and operation.primitive in transpose_rules.registered
-        )  # where JAX has no values either
+    except compat.ConcretizationTypeErrors:
+        within = operation.programs and operation.primitive in transpose_rules.own  # where JAX has no values either
         known = None if within else values()
         if known is None:
-            located(error, equation, index)
             raise
-        try:
-            return transpose_rules.find(operation)(operation, linear, nonzero_cts, logs, known)
-        except compat.ConcretizationTypeErrors as again:
-            located(again, equation, index)
-            raise
+        return transpose_rules.find(operation)(operation, linear, nonzero_cts, logs, known)
     except AssertionError as error:
         if sum(linear) < 2:
             raise
-        refused = _not_linear(operation)
-        located(refused, equation, index)
-        raise refused from error
-    except Exception as error:
-        located(error, equation, index)
-        raise
+        raise _not_linear(operation) from error
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeOptions:
+    """What a program is transposed for.
+
+    Args:
+      carried: for each linear input, whether the sum of its cotangents starts from another incoming value; these come after the cotangents.
+      instantiate: for each linear input, whether a zero cotangent is instantiated.
+      ct_avals: types of the incoming cotangents of the results; those of the results by default.
+      logs: whether what backward rules log is a result, after the cotangents.
+      at: concrete values of the backward program's inputs, for custom rules whose Python looks at values.
+    """
+
+    carried: Sequence[bool] | None = None
+    instantiate: Sequence[bool] | None = None
+    ct_avals: Sequence[Any] | None = None
+    logs: bool = False
+    at: Sequence[Any] | None = None
 
 
 @collector_paused()
 def transpose_program(
-    program: Program,
-    linear: Sequence[bool],
-    nonzero_cts: Sequence[bool],
-    carried: Sequence[bool] | None = None,
-    instantiate: Sequence[bool] | None = None,
-    at: Sequence[Any] | None = None,
-    ct_avals: Sequence[Any] | None = None,
-    logs: bool = False,
+    program: Program, linear: Sequence[bool], nonzero_cts: Sequence[bool], options: TransposeOptions | None = None
 ) -> Transposed:
     """Transposes a program in the inputs that `linear` marks.
 
@@ -201,33 +195,28 @@ def transpose_program(
       program: linear in those inputs taken together.
       linear: for each input, whether it is one of them.
       nonzero_cts: for each result, whether it has an incoming cotangent.
-      carried: for each linear input, whether the sum of its cotangents starts from another incoming value; these come after the cotangents.
-      instantiate: for each linear input, whether a zero cotangent is instantiated.
-      at: concrete values of the backward program's inputs, for custom rules whose Python looks at values.
-      ct_avals: types of the incoming cotangents of the results; those of the results by default.
-      logs: whether what backward rules log is a result, after the cotangents.
+      options: for the rule of a loop, a branch or a call.
 
     Raises:
       ValueError: JAX's, if two values are logged under one key.
       EquationError: names the primitive, the equation and the user's line.
     """
+    options = options or TransposeOptions()
+    carried, logs, at = options.carried, options.logs, options.at
     builder = Builder(program.constvars, program.consts)
     linear_inputs = select(linear, program.invars)
     is_linear: set[Atom] = set(linear_inputs)
     linear_equations: list[tuple[int, Equation]] = []
     for index, equation in enumerate(program.equations):
         if is_linear.isdisjoint(equation.invars):
-            origin = Origin(equation, "transpose", "reads residuals only", "primal")
-            builder.equations.append(
-                Equation(equation.operation, equation.invars, equation.outvars, equation.source, origin)
-            )
+            builder.copy(equation, equation.invars, "transpose", "reads residuals only")
         else:
             is_linear.update(equation.outvars)
             linear_equations.append((index, equation))
 
     cotangents = Cotangents(builder)
     invars = [v for v, lin in zip(program.invars, linear, strict=True) if not lin]
-    ct_avals = ct_avals or program.out_avals
+    ct_avals = options.ct_avals or program.out_avals
     read_outside = [*zip(select(nonzero_cts, program.outvars), select(nonzero_cts, ct_avals), strict=True)]
     if carried is not None:
         read_outside += [(v, v.aval) for v in select(carried, linear_inputs)]
@@ -238,34 +227,35 @@ def transpose_program(
 
     sums = cotangents.sums
     logged: dict[Any, Any] = {}
-    for index, equation in reversed(linear_equations):
-        cts = [sums.get(v) for v in equation.outvars]
-        nonzeros = tuple([ct is not None for ct in cts])
-        if True not in nonzeros and not (logs and any(nonzero_cts)):
-            continue
-        mask = tuple([a in is_linear for a in equation.invars])
-        given = [a for a in equation.invars if a not in is_linear]
-        given += [ct for ct in cts if ct is not None]
-        operation = equation.operation
-        avals = operation.out_avals
-        if len(cts) != 1 or cts[0] is None or cts[0].aval is not avals[0]:
-            operation = _typed_as(operation, cts)
-        values = partial(values_at, builder, invars, at, given) if at is not None else partial(_literals, given)
-        rule = _rule(operation, mask, nonzeros, logs, equation, index, values)
-        if True not in nonzeros and rule.logs is None:
-            continue  # a rule with a log effect logs for zeros as well, in a program with any cotangent, as in JAX
-        outs = iter(builder.splice(rule.backward, given, equation, "transpose", rule.name))
-        operands = [a for a in equation.invars if a in is_linear]
-        for operand, nonzero_out in zip(operands, rule.nonzeros_out, strict=True):
-            if nonzero_out:
-                cotangents.add(operand, next(outs), equation)
-        if rule.logs is not None:
-            values_logged = list(outs) if logs else [None] * rule.logs.num_leaves
-            compat.merge_logs(logged, jax.tree.unflatten(rule.logs, values_logged), operation.primitive)
+    with located(reversed(linear_equations)) as equations:
+        for _, equation in equations:
+            cts = [sums.get(v) for v in equation.outvars]
+            nonzeros = tuple([ct is not None for ct in cts])
+            if True not in nonzeros and not (logs and any(nonzero_cts)):
+                continue
+            mask = tuple([a in is_linear for a in equation.invars])
+            given = [a for a in equation.invars if a not in is_linear]
+            given += [ct for ct in cts if ct is not None]
+            operation = equation.operation
+            avals = operation.out_avals
+            if len(cts) != 1 or cts[0] is None or cts[0].aval is not avals[0]:
+                operation = _typed_as(operation, cts)
+            values = partial(values_at, builder, invars, at, given) if at is not None else partial(_literals, given)
+            rule = _rule(operation, mask, nonzeros, logs, values)
+            if True not in nonzeros and rule.logs is None:
+                continue  # a rule with a log effect logs for zeros as well, in a program with any cotangent, as in JAX
+            outs = iter(builder.splice(rule.backward, given, equation, "transpose", rule.name))
+            operands = [a for a in equation.invars if a in is_linear]
+            for operand, nonzero_out in zip(operands, rule.nonzeros_out, strict=True):
+                if nonzero_out:
+                    cotangents.add(operand, next(outs), equation)
+            if rule.logs is not None:
+                values_logged = list(outs) if logs else [None] * rule.logs.num_leaves
+                compat.merge_logs(logged, jax.tree.unflatten(rule.logs, values_logged), operation.primitive)
 
     cts_out = [
         builder.zero(compat.cotangent_type(v.aval), "transpose") if w and v not in sums else sums.get(v)
-        for v, w in zip(linear_inputs, instantiate or (False,) * len(linear_inputs), strict=True)
+        for v, w in zip(linear_inputs, options.instantiate or (False,) * len(linear_inputs), strict=True)
     ]
     results = [ct for ct in cts_out if ct is not None]
     results += jax.tree.leaves(logged)

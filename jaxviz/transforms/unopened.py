@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Equation, Operation, Program
-from jaxviz.transforms.jvp import jvp_rules
+from jaxviz.transforms.primitive import of
 
 _FOREIGN = frozenset(("ffi_call", "tpu_custom_call"))
 """Primitives that call code not written in JAX, and contain only its name or its text."""
@@ -42,13 +42,13 @@ class Unopened:
         return f"{f'{self.count} times ' if self.count > 1 else ''}{self.name}{where}"
 
 
-def find_unopened(programs: Iterable[Program], opened: Collection[str] = ()) -> tuple[Unopened, ...]:
+def find_unopened(programs: Iterable[Program], costs: bool = False) -> tuple[Unopened, ...]:
     """The unopened equations of some programs: hi-primitives, operations on refs, kernels, foreign calls, and anything else that contains a
     program or a function and has no rule in jaxviz. In programs derived from each other, the same lines count once.
 
     Args:
       programs: such as a function and its backward pass.
-      opened: names of primitives that the caller looks into though they have no rule.
+      costs: for a caller that looks into the program that a primitive runs, see `Primitive.runs`, although it has no rule.
     """
     is_unopened = cache(_is_unopened)  # cached per operation, which many equations share
     most: Counter[Unopened] = Counter()
@@ -60,7 +60,7 @@ def find_unopened(programs: Iterable[Program], opened: Collection[str] = ()) -> 
                 _is_opaque(e.operation),
                 on_reference=compat.touches_ref(e.operation),
             )
-            for e, holders in _walk(program, (), opened, is_unopened)
+            for e, holders in _walk(program, (), costs, is_unopened)
         )
     return tuple(replace(found, count=n) for found, n in most.items())
 
@@ -86,14 +86,14 @@ def unopened_note(found: Sequence[Unopened]) -> tuple[str, ...]:
 def _walk(
     program: Program,
     holders: tuple[Equation, ...],
-    opened: Collection[str],
+    costs: bool,
     is_unopened: Callable[[Operation], bool],
 ) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
     """The equations that are not opened, each with its enclosing equations, innermost first."""
     for e in program.equations:
-        if e.primitive in jvp_rules.registered or e.primitive.name in opened:
+        if of(e).is_opened or (costs and of(e).runs(e.operation) is not None):
             for _, inner in e.programs:
-                yield from _walk(inner, (e, *holders), opened, is_unopened)
+                yield from _walk(inner, (e, *holders), costs, is_unopened)
         elif is_unopened(e.operation):
             yield e, holders
 

@@ -86,11 +86,11 @@ def _default_rule(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRu
         primitive, write_params(operation), operation.in_avals, dims, axis, operation.context
     )
     program = trace_rule(rule, avals, operation)
-    template = Template(program, ["primal"] * len(program.equations))
+    template = Template(program, "primal")
     return VmapRule(template, tuple(dims_out), f"batching rule of {primitive.name}")
 
 
-vmap_rules: RuleTable[VmapRule] = RuleTable("vmap", _default_rule)
+vmap_rules: RuleTable[VmapRule] = RuleTable("batch", _default_rule)
 """Key: operation, the mapped dimensions of its operands, and the axis."""
 
 
@@ -126,27 +126,21 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
         env[v], dim_of[v] = invars[-1], d
     notes: list[Note] = []
     own_refs: set[Atom] = set()
-    for index, equation in enumerate(program.equations):
-        dims_in = tuple([dim_of.get(a) for a in equation.invars])
-        ins = [env.get(a, a) for a in equation.invars]
-        is_shared = all(d is None for d in dims_in) and axis.name not in named_axes(equation.operation)
-        if is_shared and not _writes_outside(equation, own_refs):
-            own_refs.update(v for v in equation.outvars if compat.is_ref(v.aval))
-            origin = Origin(equation, "vmap", "not mapped: the same for every example", "primal")
-            builder.equations.append(
-                Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin)
-            )
-            continue
-        try:
+    with located(enumerate(program.equations)) as equations:
+        for _, equation in equations:
+            dims_in = tuple([dim_of.get(a) for a in equation.invars])
+            ins = [env.get(a, a) for a in equation.invars]
+            is_shared = all(d is None for d in dims_in) and axis.name not in named_axes(equation.operation)
+            if is_shared and not _writes_outside(equation, own_refs):
+                own_refs.update(v for v in equation.outvars if compat.is_ref(v.aval))
+                builder.copy(equation, ins, "vmap", "not mapped: the same for every example")
+                continue
             rule = vmap_rules(equation.operation, dims_in, axis)
-        except Exception as error:
-            located(error, equation, index)
-            raise
-        outs = builder.splice(rule.mapped, ins, equation, "vmap", rule.text or rule.name)
-        env.update(zip(equation.outvars, outs, strict=True))
-        dim_of.update(zip(equation.outvars, rule.dims_out, strict=True))
-        notes += [Note(equation, rule.text)] * bool(rule.text)
-        notes += rule.notes
+            outs = builder.splice(rule.mapped, ins, equation, "vmap", rule.text or rule.name)
+            env.update(zip(equation.outvars, outs, strict=True))
+            dim_of.update(zip(equation.outvars, rule.dims_out, strict=True))
+            notes += [Note(equation, rule.text)] * bool(rule.text)
+            notes += rule.notes
     results = [env.get(a, a) for a in program.outvars]
     dims_out = tuple([dim_of.get(a) for a in program.outvars])
     if to is not None:
@@ -200,5 +194,5 @@ def vmap_rule(
 ) -> VmapRule:  # fmt: skip
     """The rule with the contents of a builder; see `inputs_moved`."""
     program = builder.program(operands, outs)
-    template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
+    template = Template(program, "primal", keeps_lines=True)
     return VmapRule(template, tuple(dims_out), name, text, tuple(notes))

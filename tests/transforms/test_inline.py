@@ -6,9 +6,9 @@ import nested_programs  # noqa: F401  enters its programs into the table
 import pytest
 from programs import CASES
 from test_parity import assert_same
-from typecheck import check_program
 
 import jaxviz
+from jaxviz.higher_order.typecheck import check_program
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.transforms.inline import inlined

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from jaxviz.features.cost.counts import COUNTS, Cost, estimate
-from jaxviz.higher_order import bodies, is_choice, of, others
+from jaxviz.higher_order import bodies, is_choice, of
 from jaxviz.ir.syntax import Equation, Program
 
 
@@ -114,8 +114,8 @@ def run_by(equation: Equation) -> list[Program]:
     """The programs that an equation runs; for a choice, all that it may run."""
     if not equation.operation.programs:  # the usual case
         return []
-    other = others.runs(equation)
-    return [other] if other is not None else [b.program for b in bodies(equation)]
+    whole = of(equation).runs(equation.operation)
+    return [b.program for b in ([whole] if whole is not None else bodies(equation))]
 
 
 def repeats(equation: Equation) -> tuple[int, int]:

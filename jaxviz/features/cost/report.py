@@ -25,7 +25,6 @@ from jaxviz.features.cost.rows import PASSES, CostGroup, CostOfRows, Pass, Row
 from jaxviz.features.cost.timings import Stopwatch, Timings
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.higher_order import is_choice, is_loop, is_scan
-from jaxviz.higher_order.others import RUNS
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
@@ -373,7 +372,7 @@ def _report_of_step(d: Derivation, inputs: tuple[Any, ...]) -> CostReport:
         for e in d.forward.equations
         for p in parts(e)
     )
-    notes = (*unopened_note(find_unopened([d.primal], opened=RUNS)), *_notes(d, rows))
+    notes = (*unopened_note(find_unopened([d.primal], costs=True)), *_notes(d, rows))
     return CostReport(d, rows, notes, False, inputs, is_step=True)
 
 
@@ -388,7 +387,7 @@ def _report(d: Derivation, inputs: tuple[Any, ...] | None) -> CostReport:
             if d.no_reverse_mode is not None
             else f"There is no backward program, so only the forward pass is counted: {error}"
         )
-    notes += unopened_note(find_unopened(d.derivable, opened=RUNS))
+    notes += unopened_note(find_unopened(d.derivable, costs=True))
     definition, naming = defined_at(d.primal), Naming(d.primal)
     rows = tuple(
         Row(stage, p, naming.location(p.equation, p.within) or definition, _place(p))

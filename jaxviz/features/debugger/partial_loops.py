@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxviz.higher_order import HigherOrder, of
+from jaxviz.higher_order import Primitive, of
 from jaxviz.higher_order.while_loop import WHILE
 from jaxviz.ir.syntax import Equation, Program
 
@@ -37,7 +37,7 @@ class Loop:
     prints: dict[int, list[np.ndarray]] = field(default_factory=dict)
 
     @property
-    def kind(self) -> HigherOrder:
+    def kind(self) -> Primitive:
         return of(self.equation)
 
     @property

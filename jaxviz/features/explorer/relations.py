@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxviz.derivation import STAGES
-from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, is_scan, of, others
+from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, is_scan, of
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Program
 from jaxviz.page.schema import KINS
@@ -26,10 +26,8 @@ def handed_to(equation: Equation) -> dict[int, tuple[Body, list[int]]]:
     # A scan's consts and carry precede the arrays it iterates over.
     slices = sum(of(equation).carry(equation.operation)) if is_scan(equation) else len(equation.invars)
     found: dict[int, tuple[Body, list[int]]] = {}
-    other = others.runs(equation)
-    if other is not None and others.is_on_all_operands(equation):
-        found[id(other)] = (Body(other, range(len(equation.invars))), [0] * len(equation.invars))
-    for body in bodies(equation):
+    whole = of(equation).runs(equation.operation)
+    for body in [whole] if whole is not None and whole.operands else bodies(equation):
         how = [1 if i in rounds else 2 if i >= slices else 0 for i in body.operands]
         found[id(body.program)] = (body, how)
     return found

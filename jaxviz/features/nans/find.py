@@ -50,7 +50,7 @@ from jaxviz.runtime.references import on_values, repeated_references, uses_mutab
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import Builder, partition, select, with_results
 from jaxviz.transforms.flags import INFINITE, NAN, flag_program
-from jaxviz.transforms.inline import called_program, inlined_where
+from jaxviz.transforms.inline import called, called_program, inlined_where
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
 # --- the function ------------------------------------------------------------------------------------------------------
@@ -579,7 +579,7 @@ def _runs_of(
         place = int(np.clip(ins[0], 0, len(e.programs) - 1))
         yield place, (), list(ins[1:])
     elif is_call(e):
-        yield 0, (), list(ins)
+        yield place_of_body(e), (), [ins[i] for i in called(e.operation).operands]
     elif is_loop(e):
         place, kind = place_of_body(e), of(e)
         for step, (operands, outs) in enumerate(kind.steps(e.operation, ins)):

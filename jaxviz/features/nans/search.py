@@ -86,7 +86,7 @@ class Level:
         """This level, and the programs in it that have flags."""
         yield self
         for e in self.program.equations:
-            if e.primitive in flag_rules.registered:
+            if e.primitive in flag_rules.own:
                 for place in range(len(e.programs)):
                     yield from self.within(e, place).walk()
 
@@ -312,7 +312,7 @@ class Search:
         self, level: Level, equation: Equation, value: Atom, steps: Steps, kind: int
     ) -> Iterator[tuple[Level, Atom, Steps]]:
         """What a result of an equation with nested programs is in those."""
-        if equation.primitive not in flag_rules.registered:
+        if equation.primitive not in flag_rules.own:
             return
         k = equation.outvars.index(value)  # type: ignore[arg-type]
         for place, (_, program) in enumerate(equation.programs):

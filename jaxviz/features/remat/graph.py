@@ -518,7 +518,7 @@ class Graph:
 
 def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
     """The operands of each result of an equation; None if every result depends on all operands."""
-    if len(equation.outvars) < 2 or equation.primitive not in dce_rules.registered:
+    if len(equation.outvars) < 2 or equation.primitive not in dce_rules.own:
         return None
     n = len(equation.outvars)
     masks = [dce_rules(equation.operation, tuple(i == k for i in range(n)))[0] for k in range(n)]

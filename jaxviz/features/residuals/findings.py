@@ -322,8 +322,9 @@ class _Dependence:
 
     def differing_in(self, equation: Equation, differing: set[Atom]) -> list[bool]:
         """Which inputs of an equation's body depend on some values outside: once a scan's carry depends on them, it stays so."""
-        body = _body(equation).program
-        differs = [a in differing for a in equation.invars]
+        taken = _body(equation)
+        body = taken.program
+        differs = [equation.invars[i] in differing for i in taken.operands]
         if is_scan(equation):
             n_consts, n_carry = of(equation).carry(equation.operation)
             grew = True

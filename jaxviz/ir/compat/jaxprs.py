@@ -14,6 +14,8 @@ from jax.extend.core import ClosedJaxpr, primitives
 
 from jaxviz.ir.compat.private import (
     _core,
+    _custom_batching,
+    _custom_derivatives,
     _discharge,
     _effects,
     _hijax,
@@ -59,6 +61,9 @@ remat_opt_p: Any = jax.custom_derivatives.remat_opt_p
 closed_call_p: Any = primitives.closed_call_p
 core_call_p: Any = _core.call_p
 composite_p: Any = _lax.composite_p
+custom_vmap_p: Any = _custom_batching.custom_vmap_p
+linear_call_p: Any = _custom_derivatives.linear_call_p
+run_state_p: Any = _discharge.run_state_p
 hi_primitive_p: Any = _hijax.call_hi_primitive_p
 shard_map_p: Any = _shard_map.shard_map_p
 sharding_constraint_p: Any = pjit.sharding_constraint_p

@@ -16,6 +16,8 @@ from jax._src import array as _array
 from jax._src import callback as _callback
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src import custom_batching as _custom_batching
+from jax._src import custom_derivatives as _custom_derivatives
 from jax._src import effects as _effects
 from jax._src import hijax as _hijax
 from jax._src import linear_util as _lu

@@ -249,7 +249,7 @@ def overflow_of_both_signs(x):
     return x @ jnp.full(4, 1e30)  # here
 
 
-@case(jnp.zeros((3, 3)), primitive="custom_linear_solve", cause="singular-matrix", gradient=False)
+@case(jnp.zeros((3, 3)), primitive="triangular_solve", cause="singular-matrix", gradient=False)
 def singular(x):
     return jnp.sum(jnp.linalg.inv(x))  # here
 

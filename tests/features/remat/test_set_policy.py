@@ -9,11 +9,11 @@ import nested_programs  # noqa: F401  enters its programs into the table
 import numpy as np
 import pytest
 from programs import CASES
-from typecheck import check_program
 
 import jaxviz
 from jaxviz.derivation import derive, type_name
 from jaxviz.features.remat.set_policy import derive_under, has_checkpoints, setting
+from jaxviz.higher_order.typecheck import check_program
 from jaxviz.ir.emit import as_function
 
 BY_NAME = {case.name: case for case in CASES}

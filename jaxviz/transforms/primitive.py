@@ -1,21 +1,29 @@
-"""Describes primitives with nested programs: their bodies and the operands of each, what they carry, how often they run and how to step
-through them.
+"""Describes primitives that jaxviz has rules for, nearly all of which hold programs: their bodies and the operands of each, what they carry,
+how often they run, how to step through them, and the rule of each transform.
 
-Each file of this package describes one primitive, and has the rules of each transform for it, and what rebuilds the equation for bodies of
-other types (`Scan.like`, `jit_operation`, …). Everyone else calls `of(equation)`, and names no such primitive; `convert.with_programs`
-rebuilds any operation with bodies of the same types.
+Each file of `jaxviz/higher_order` has one of them, as a class. Everyone else calls `of(equation)`, and names no such primitive;
+`convert.with_programs` rebuilds any operation with bodies of the same types.
+
+Source: the methods for transforms have the names of those of JAX's `HiPrim` (`hijax.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from jaxviz.ir.syntax import Equation, Operation, Program
 
+Rule = Callable[..., Any] | None
 Kind = Literal["", "call", "loop", "choice", "devices"]
 """How the bodies run: once, in iterations, one of them chosen, on each device; '' without bodies."""
+
+
+_PRIMITIVES: dict[Any, Primitive] = {}
+_RULES: dict[str, dict[Any, Callable[..., Any]]] = {
+    transform: {} for transform in ("jvp", "linearize", "split", "transpose", "batch", "dce", "flags", "observe")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +45,62 @@ class Body:
     branch: int | None = None
 
 
-class HigherOrder:
-    """A primitive with nested programs. This base class describes one that calls a program on all of its operands.
+class Primitive:
+    """A primitive with rules of ours. This base class describes one without programs, to which JAX's rules apply.
 
     Args:
       primitive: JAX's primitive.
-      param: the param that is the program.
     """
 
-    kind: ClassVar[Kind] = "call"
+    kind: ClassVar[Kind] = ""
     is_checkpoint: ClassVar[bool] = False
     has_custom_rule: ClassVar[bool] = False
+    is_opened: ClassVar[bool] = True
+    """Whether the transforms look into its programs."""
     can_be_stepped: ClassVar[bool] = True
     """Whether the debugger can step into it."""
+    splits_by_policy: ClassVar[bool] = True
+    """Whether a checkpoint policy is asked about the equations in its programs, and not about itself."""
+    is_typed_by_cotangents: ClassVar[bool] = False
+    """Whether JAX transposes it for the types of the incoming cotangents; otherwise those of its program are used."""
 
-    def __init__(self, primitive: Any, param: str = "jaxpr"):
+    # The rules of the transforms; where one is None, that of JAX applies. The arguments and results are those of the transforms' rules.
+    jvp: Rule = None
+    """`operation, nonzeros → JvpRule`: which operands carry a nonzero tangent."""
+    linearize: Rule = None
+    """`operation, nonzeros, mode=VJP → LinearizeRule`"""
+    split: Rule = None
+    """`operation, unknown, available, policy → SplitRule`: which operands are unknown, and with a policy, which are available later."""
+    transpose: Rule = None
+    """`operation, linear, nonzero_cts, logs → TransposeRule`"""
+    batch: Rule = None
+    """`operation, dims, axis → VmapRule`"""
+    dce: Rule = None
+    """`operation, used → DceRule`: which results are used."""
+    flags: Rule = None
+    """`operation, deciding, keeps → FlagRule`"""
+    observe: Rule = None
+    """`equation, iterations, builder, observing`: adds the equation with values in its programs observed."""
+
+    def __init__(self, primitive: Any):
         self.primitive = primitive
-        self.param = param
-        _KINDS[primitive] = self
+        _PRIMITIVES[primitive] = self
+        for transform, rules in _RULES.items():
+            rule = getattr(self, transform)
+            if rule is not None:
+                rules[primitive] = rule
 
     def bodies(self, operation: Operation) -> tuple[Body, ...]:
-        """The programs that it runs."""
-        return (Body(operation.params[self.param], range(len(operation.in_avals)), self.param),)
+        """The programs that it runs, which the transforms look into."""
+        return ()
+
+    def runs(self, operation: Operation) -> Body | None:
+        """The program that it runs although no transform looks into it."""
+        return None
+
+    def first_covered(self, operation: Operation) -> int | None:
+        """The first of its results that are values of its programs, in each iteration; None if none is."""
+        return None
 
     def carry(self, operation: Operation) -> tuple[int, int]:
         """The carry of a loop: how many inputs of the body come before it, and how many inputs it consists of. They are the first results."""
@@ -121,27 +163,49 @@ class HigherOrder:
         return f"{type(self).__name__}({self.primitive})"
 
 
-class _FirstOrder(HigherOrder):
-    """All other primitives, which have no nested program that they run. The programs of a scatter or a reduction are part of the operation."""
+class Call(Primitive):
+    """A primitive that calls a program on all of its operands.
 
-    kind = ""
+    Args:
+      primitive: JAX's primitive.
+      param: the param that is the program.
+    """
+
+    kind: ClassVar[Kind] = "call"
+
+    def __init__(self, primitive: Any, param: str = "jaxpr"):
+        super().__init__(primitive)
+        self.param = param
 
     def bodies(self, operation: Operation) -> tuple[Body, ...]:
-        return ()
+        return (Body(operation.params[self.param], range(len(operation.in_avals)), self.param),)
 
 
-_KINDS: dict[Any, HigherOrder] = {}
-_FIRST_ORDER = _FirstOrder(None)
+class _Plain(Primitive):
+    """All other primitives. The programs of a scatter or a reduction are part of the operation."""
+
+    is_opened = False
+
+    def __init__(self) -> None:
+        self.primitive = None
 
 
-def of(equation: Equation | Operation) -> HigherOrder:
+_PLAIN = _Plain()
+
+
+def own_rules(transform: str) -> Mapping[Any, Callable[..., Any]]:
+    """The rules of ours for a transform, by JAX's primitive; primitives that are described later are added."""
+    return _RULES[transform]
+
+
+def of(equation: Equation | Operation) -> Primitive:
     """The description of an equation's primitive."""
-    return _KINDS.get(equation.primitive, _FIRST_ORDER)
+    return _PRIMITIVES.get(equation.primitive, _PLAIN)
 
 
-def kinds() -> tuple[HigherOrder, ...]:
-    """All primitives with nested programs."""
-    return tuple(k for k in _KINDS.values() if k is not _FIRST_ORDER)
+def opened() -> tuple[Primitive, ...]:
+    """All primitives whose programs the transforms look into."""
+    return tuple(p for p in _PRIMITIVES.values() if p.kind)
 
 
 def bodies(equation: Equation) -> tuple[Body, ...]:

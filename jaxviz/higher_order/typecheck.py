@@ -1,18 +1,25 @@
-"""A type checker for programs, which reports the wrong equation and the user's line."""
+"""A type checker for programs, which reports the wrong equation and the user's line.
+
+Each derived program is checked if the environment variable `JAXVIZ_CHECK_TYPES` is set, as while writing a rule: the type equations at the
+top of the transforms' files, in code.
+
+Source: `check_jaxpr` in JAX's `core.py`.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from jaxviz.higher_order import of
 from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, write_params
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+from jaxviz.transforms.primitive import of
 
 
 class ProgramTypeError(TypeError):
@@ -32,6 +39,12 @@ def check_program(program: Program, linear: Sequence[bool] | None = None) -> Non
         expected types.
     """
     _Checker().check(program, linear)
+
+
+def check_if_asked(program: Program, linear: Sequence[bool] | None = None) -> None:
+    """Checks a derived program if `JAXVIZ_CHECK_TYPES` is set; see `check_program`."""
+    if os.environ.get("JAXVIZ_CHECK_TYPES"):
+        check_program(program, linear)
 
 
 class _Checker:
