@@ -1,18 +1,24 @@
-"""`Picture`: a matplotlib figure that a notebook displays; and the common style of report figures."""
+"""Charts as matplotlib figures, and `Picture`: a figure that a notebook displays."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 from matplotlib import rcParams
+from matplotlib.axes import Axes
 from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.spines import Spine
 from matplotlib.text import Text
 
-from jaxviz.report.inks import ON_ANY_PAGE
+from jaxviz.report.charts import Axis, FlameGraph, OverTime, TradeOff
+from jaxviz.report.inks import INK, ON_ANY_PAGE
+from jaxviz.report.pictures import COLOURS
+from jaxviz.report.tables import format_bytes, printable
 
 _INKED: tuple[tuple[Any, str], ...] = (
     (Text, "color"), (Spine, "edgecolor"), (Line2D, "color"), (Line2D, "markeredgecolor"), (Line2D, "markerfacecolor"),
@@ -64,7 +70,100 @@ def _for_any_page(figure: Figure) -> Iterator[None]:
             getattr(artist, f"set_{name}")(old)
 
 
-def unit_of(nbytes: int) -> tuple[str, int]:
-    """The unit of an axis of bytes with this maximum, and the unit's size."""
-    units = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-    return next(((unit, size) for unit, size in units if nbytes >= size), ("B", 1))
+def plot_over_time(chart: OverTime, axes: Axes | None = None) -> Figure:
+    """A chart of memory as a stacked area, its peak marked, and the other program as a line."""
+    axes = Picture(figsize=(9, 4), layout="constrained").subplots() if axes is None else axes
+    totals = np.asarray(chart.steps, float).reshape(-1, len(chart.kinds))
+    n, shown = len(totals), [i for i in range(len(chart.kinds)) if totals[:, i].any()]
+    axes.stackplot(
+        np.arange(n), totals[:, shown].T, labels=[chart.kinds[i] for i in shown], step="mid",
+        colors=[COLOURS[chart.kinds[i]] for i in shown],
+    )  # fmt: skip
+    for _, start, _ in chart.spans()[1:]:
+        axes.axvline(start - 0.5, color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
+    highest = max(chart.totals, default=0.0)
+    peak = chart.totals.index(highest) if n else 0
+    axes.plot(peak, highest, ".", color=rcParams["text.color"], markersize=6)
+    axes.annotate(
+        format_bytes(int(highest)), (peak, highest), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=8
+    )
+    if chart.other is not None:
+        places = {name: (start, end) for name, start, end in chart.spans()}
+        parts = [(places[name], end - start) for name, start, end in chart.other_spans() if name in places]
+        x = [np.linspace(start - 0.5, end - 0.5, count, endpoint=False) for (start, end), count in parts]
+        steps = [chart.other.totals[start:end] for name, start, end in chart.other_spans() if name in places]
+        axes.step(
+            np.concatenate(x), np.concatenate(steps), where="post", color=rcParams["text.color"], linewidth=1.2,
+            label=chart.other.label,
+        )  # fmt: skip
+    axes.set_xlim(-0.5, max(n - 0.5, 0.5))
+    axes.set_ylim(0, 1.12 * max(chart.top, 1e-9))
+    _ticks(axes.set_yticks, chart.axis, chart.top)
+    axes.set_xlabel(f"{chart.step}: {', then '.join(name for name, _, _ in chart.spans())}")
+    axes.set_ylabel(chart.axis.label)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8, reverse=True)
+    return _titled(axes, chart.title)
+
+
+def plot_trade_off(chart: TradeOff, axes: Axes | None = None) -> Figure:
+    """Points with names, and the best trades as a line."""
+    axes = Picture(figsize=(8, 4.5), layout="constrained").subplots() if axes is None else axes
+    most_x, most_y = chart.most
+    if chart.line:
+        axes.step(
+            [x for x, _ in chart.line], [y for _, y in chart.line], "-o", where="post", color=COLOURS["argument"],
+            linewidth=1.2, markersize=3, label=chart.note,
+        )  # fmt: skip
+        axes.legend(loc="best", frameon=False, fontsize=9)
+    places: dict[tuple[float, float], list[tuple[str, str]]] = {}
+    for x, y, name, kind in chart.marks:
+        places.setdefault((x, y), []).append((name, kind))
+    for (x, y), there in places.items():
+        axes.plot(x, y, "o", color=COLOURS[there[-1][1]], markersize=8)
+        to_left = x > 0.6 * most_x
+        axes.annotate(
+            printable(", ".join(dict.fromkeys(name for name, _ in there)), 44), (x, y), xytext=(-8 if to_left else 8, 6),
+            textcoords="offset points", ha="right" if to_left else "left", fontsize=9, parse_math=False,
+        )  # fmt: skip
+    axes.set_xlim(0, 1.05 * most_x)
+    axes.set_ylim(-0.04 * most_y, 1.15 * most_y)
+    _ticks(axes.set_xticks, chart.x, most_x)
+    _ticks(axes.set_yticks, chart.y, most_y)
+    axes.set_xlabel(chart.x.label)
+    axes.set_ylabel(chart.y.label)
+    return _titled(axes, chart.title)
+
+
+def plot_flame(chart: FlameGraph, axes: Axes | None = None) -> Figure:
+    """A flame graph, from the whole at the top down."""
+    if axes is None:
+        axes = Picture(figsize=(8.5, 0.8 + 0.24 * chart.depth), layout="constrained").subplots()
+    whole = chart.seconds or 1.0
+    axes.set_xlim(0, whole)
+    axes.set_ylim(chart.depth, 0)
+    characters = axes.get_window_extent().width / 6
+    for name, kind, left, seconds, depth in chart.rows:
+        colour = chart.colours[kind]
+        axes.add_patch(Rectangle((left, depth), seconds, 0.94, facecolor=colour, edgecolor="white", linewidth=0.5))
+        room = int(characters * seconds / whole) - 1
+        if room > 2:
+            axes.text(
+                left + 0.002 * whole, depth + 0.5, printable(name, room), va="center", fontsize=8, color=INK,
+                parse_math=False, clip_on=True,
+            )  # fmt: skip
+    axes.set_yticks([])
+    _ticks(axes.set_xticks, chart.axis, whole)
+    handles = [Patch(color=chart.colours[k], label=chart.names[k]) for k in chart.kinds]
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
+    return _titled(axes, chart.title)
+
+
+def _ticks(set_ticks: Callable[..., Any], axis: Axis, top: float) -> None:
+    values, texts = zip(*axis.ticks(top, 5), strict=True)
+    set_ticks(values, texts)
+
+
+def _titled(axes: Axes, title: str) -> Figure:
+    axes.set_title(title, loc="left", fontsize=10, parse_math=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return cast("Figure", axes.figure)

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from jaxviz.report.charts import FlameGraph, OverTime, TradeOff
+from jaxviz.report.inks import INK
 from jaxviz.report.tables import counted, format_bytes, format_seconds, printable, repeated
 
 COLOURS = {
@@ -117,41 +119,21 @@ def bars(
     return _svg(caption, f": the longest of {len(ordered):,} is {first}", y + 4, drawn)
 
 
-def curve(
-    steps: Sequence[Sequence[float]],
-    kinds: Sequence[str],
-    turn: int,
-    caption: str,
-    peak: str,
-    notes: Sequence[str] = (),
-    other: tuple[Sequence[float], int, str] | None = None,
-) -> str:
-    """Bytes over the steps of a forward and a backward pass, stacked by kind, with the highest step marked; '' if there is none.
-
-    Args:
-      steps: the bytes of each kind for each step.
-      kinds: their names.
-      turn: the first step of the backward pass.
-      caption: what is shown.
-      peak: the text at the highest step.
-      notes: lines below the legend, which has the bytes of each kind at the peak.
-      other: another program to compare with, drawn as a line: its bytes at each of its steps, the first step of its backward pass, and its
-        label.
-    """
-    totals = [sum(s) for s in steps]
+def over_time(chart: OverTime) -> str:
+    """A chart of memory; '' if there are no bytes. The legend has the bytes of each kind at the peak."""
+    steps, kinds, totals = chart.steps, chart.kinds, chart.totals
     if not totals or not max(totals):
         return ""
-    top = max([*totals, *(other[0] if other else ())])
     highest = totals.index(max(totals))
     # Of several steps in one column of pixels the highest is drawn, so that the peak is visible.
     n = min(len(steps), 320)
     spans = [(i * len(steps) // n, (i + 1) * len(steps) // n) for i in range(n)]
     picked = [max(range(*span), key=totals.__getitem__) for span in spans]
     at = next(i for i, span in enumerate(spans) if span[0] <= highest < span[1])
-    y0, tall, wide = 44.0, 110.0, WIDTH - 1.0
-    x_of = lambda i: wide * i / n
-    y_of = lambda value: y0 + tall * (1 - value / top)
-    drawn = []
+    y0, tall, right = 44.0, 110.0, WIDTH - 1.0
+    y_of = lambda value: y0 + tall * (1 - value / chart.top)
+    drawn, left = _levels(chart.axis.ticks(chart.top, 3), y_of, right)
+    x_of = lambda i: left + (right - left) * i / n
     below = [0.0] * n
     for k, kind in enumerate(kinds):
         if not any(steps[i][k] for i in picked):
@@ -160,23 +142,22 @@ def curve(
         edges = [x_of(i) for i in range(n + 1)]
         over = _stairs(edges, [*map(y_of, above)])
         under = _stairs(edges[::-1], [*map(y_of, below[::-1])])
-        drawn.append(f'<path d="M0 {y_of(above[0]):.1f}{over}{under}Z" fill="{COLOURS[kind]}"/>')
+        drawn.append(f'<path d="M{left:.1f} {y_of(above[0]):.1f}{over}{under}Z" fill="{COLOURS[kind]}"/>')
         below = above
-    drawn.append(_line(0, y0 + tall, wide, y0 + tall))
-    middle = x_of(next((i for i, span in enumerate(spans) if span[0] >= turn), n))
-    if other:
-        drawn.append(_stepped(other[0], other[1], middle, wide, y_of))
-        notes = (f"─ {other[2]}", *notes)
     y = y0 + tall + 15
-    passes = [(0.0, middle, "forward"), (middle, wide, "backward")]
-    for start, end, name in passes:
-        if end - start > 0:
-            fits = end - start > _COLUMN * len(name) + 4
-            drawn += [_text((start + end) / 2, y, name, "middle", dim=True)] if fits else []
-    if 0 < middle < wide:
-        drawn.append(_line(middle, y0 - 4, middle, y + 3, dashed=True))
+    first = lambda step: next((i for i, span in enumerate(spans) if span[0] >= step), n)
+    places = [(name, (x_of(first(start)), x_of(first(end)))) for name, start, end in chart.spans()]
+    for name, (start, end) in places:
+        if end - start > _COLUMN * len(name) + 4:
+            drawn.append(_text((start + end) / 2, y, name, "middle", dim=True))
+        if left < start < right:
+            drawn.append(_line(start, y0 - 4, start, y + 3, dashed=True))
+    notes = chart.notes
+    if chart.other:
+        drawn.append(_stepped(chart.other.totals, chart.other_spans(), dict(places), y_of))
+        notes = (f"─ {chart.other.label}", *notes)
     x = x_of(at + 0.5)
-    said = fitted(peak, int(WIDTH / _COLUMN))
+    said = fitted(chart.peak, int(WIDTH / _COLUMN))
     half = _COLUMN * columns(said) / 2
     drawn += [
         _text(min(max(x, half), WIDTH - half), 33, said, "middle"),
@@ -190,7 +171,16 @@ def curve(
         drawn.append(_text(0, y + 13, fitted(note, int(WIDTH / _COLUMN)), dim=True))
         y += _LINE
     there = ", ".join(text for text, _ in alive)
-    return _svg(caption, f", over {counted(len(steps), 'step')}: {peak}, including {there}", y + 4, drawn)
+    return _svg(chart.title, f", over {counted(len(steps), 'step')}: {chart.peak}, including {there}", y + 4, drawn)
+
+
+def _levels(
+    ticks: Sequence[tuple[float, str]], y_of: Callable[[float], float], right: float
+) -> tuple[list[str], float]:
+    """Horizontal lines with their amounts on their left; and where the lines begin."""
+    left = _COLUMN * max(columns(text) for _, text in ticks) + 6
+    drawn = [_line(left, y_of(value), right, y_of(value), faint=bool(value)) for value, _ in ticks]
+    return [*drawn, *(_text(left - 6, y_of(value) + 4, text, "end", dim=True) for value, text in ticks)], left
 
 
 def as_many(texts: Sequence[str], head: str) -> str:
@@ -213,10 +203,18 @@ def _stairs(edges: Sequence[float], heights: Sequence[float]) -> str:
     )
 
 
-def _stepped(totals: Sequence[float], turn: int, middle: float, wide: float, y_of: Callable[[float], float]) -> str:
-    """Bytes over the steps of a program as a line, with a given width for each pass."""
+def _stepped(
+    totals: Sequence[float],
+    spans: Sequence[tuple[str, int, int]],
+    places: Mapping[str, tuple[float, float]],
+    y_of: Callable[[float], float],
+) -> str:
+    """Bytes over the steps of a program as a line; each pass has its place from left to right."""
     corners = []
-    for part, start, end in ((totals[:turn], 0.0, middle), (totals[turn:], middle, wide)):
+    for name, first, stop in spans:
+        if name not in places:
+            continue
+        (start, end), part = places[name], totals[first:stop]
         n = min(len(part), max(1, int(end - start)))
         for i in range(n):
             y = y_of(max(part[i * len(part) // n : (i + 1) * len(part) // n]))
@@ -278,33 +276,28 @@ def timeline(rows: Sequence[tuple[str, float, Sequence[tuple[str, float]]]], cap
     return _svg(caption, f"{head}; {longest} took longest, {format_seconds(taken[longest])}", y + _LINE + 2, drawn)
 
 
-def front(
-    marks: Sequence[tuple[float, float, str, str]], line: Sequence[tuple[float, float]], caption: str,
-    axes: tuple[str, str], written: tuple[Callable[[int], str], Callable[[int], str]], note: str = "",
-) -> str:  # fmt: skip
-    """Points that trade one amount for another, numbered, with their names below, and the best trade-offs as a line; '' without points.
-
-    Args:
-      marks: x, y, a name and a kind for each.
-      line: the best trade-offs, the smallest x first; empty for no line.
-      caption: what is shown.
-      axes: what x and y are.
-      written: formats the amounts of each axis.
-      note: what the line is.
-    """
+def trade_off(chart: TradeOff) -> str:
+    """Points, numbered, with their names below, and the best trades as a line; '' without points."""
+    marks, line = chart.marks, chart.line
     if not marks:
         return ""
-    top_x, top_y = (max([*(m[i] for m in marks), *(p[i] for p in line), 1]) for i in (0, 1))
+    top_x, top_y = chart.most
     y0, tall, inset = 42.0, 130.0, 14.0
-    x_of = lambda v: inset + (WIDTH - 2 * inset) * v / top_x
-    y_of = lambda v: y0 + 18 + (tall - 18 - 8) * (1 - v / top_y)
     base = y0 + tall
-    drawn = [
-        _text(0, 33, f"↑ {axes[1]}", dim=True),
-        _text(WIDTH, base + 15, f"{axes[0]} →", "end", dim=True),
-        _line(0.5, y0 - 2, 0.5, base),
-        _line(0, base, WIDTH, base),
+    y_of = lambda v: y0 + 18 + (tall - 18 - 8) * (1 - v / top_y)
+    drawn, left = _levels(chart.y.ticks(top_y, 3), y_of, WIDTH)
+    x_of = lambda v: left + inset + (WIDTH - left - 2 * inset) * v / top_x
+    drawn += [
+        _text(0, 33, f"↑ {chart.y.label}", dim=True),
+        _text(WIDTH, base + 31, f"{chart.x.label} →", "end", dim=True),
+        _line(left, base, WIDTH, base),
     ]
+    for value, text in chart.x.ticks(top_x, 4):
+        half = _COLUMN * columns(text) / 2
+        drawn += [
+            _line(x_of(value), base, x_of(value), base + 4),
+            _text(min(x_of(value), WIDTH - half), base + 16, text, "middle", dim=True),
+        ]
     if line:
         steps = "".join(f"H{x_of(x):.1f}V{y_of(y):.1f}" for x, y in line[1:])
         path = f"M{x_of(line[0][0]):.1f} {y_of(line[0][1]):.1f}{steps}"
@@ -322,8 +315,8 @@ def front(
         half = _COLUMN * len(said) / 2
         drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{COLOURS[kind]}"/>')
         drawn.append(f"<g {_HALO}>{_text(min(max(x, half + 4), WIDTH - half), y - 8, said, 'middle')}</g>")
-    y = base + 22
-    texts = [f"{written[0](int(x))}, {written[1](int(y))}" for x, y, _, _ in marks]
+    y = base + 38
+    texts = [f"{chart.x.written(int(x))}, {chart.y.written(int(y))}" for x, y, _, _ in marks]
     room = int((WIDTH - 36) / _COLUMN) - max(map(columns, texts)) - 1
     for number, ((_, _, name, kind), text) in enumerate(zip(marks, texts, strict=True), 1):
         drawn += [
@@ -333,11 +326,11 @@ def front(
             _text(WIDTH, y + 13, text, "end", dim=True),
         ]
         y += _LINE
-    if line and note:
-        drawn.append(_text(0, y + 13, f"─ {note}", dim=True))
+    if line and chart.note:
+        drawn.append(_text(0, y + 13, f"─ {chart.note}", dim=True))
         y += _LINE
     said = "; ".join(f"{name} {text}" for (_, _, name, _), text in zip(marks, texts, strict=True))
-    return _svg(caption, f", {axes[0]} against {axes[1]}: {said}", y + 4, drawn)
+    return _svg(chart.title, f", {chart.x.label} against {chart.y.label}: {said}", y + 4, drawn)
 
 
 def chain(stops: Sequence[Stop], caption: str, most: int = 10) -> str:
@@ -377,45 +370,27 @@ def chain(stops: Sequence[Stop], caption: str, most: int = 10) -> str:
     return _svg(caption, f", in {counted(len(stops), 'step')}: {way}", y + 2, drawn)
 
 
-def flame(
-    rows: Sequence[tuple[str, str, float, float, int]],
-    colours: Mapping[str, str],
-    names: Mapping[str, str],
-    caption: str,
-) -> str:
-    """Bars below the bars that contain them; '' if there is nothing to draw.
-
-    Args:
-      rows: the name, kind, start and duration in seconds, and depth of each bar. The first is the whole.
-      colours: the colours of the kinds, light enough for dark text.
-      names: the names of the kinds in the legend.
-      caption: what is shown.
-    """
-    if not rows or not rows[0][3]:
+def flame(chart: FlameGraph) -> str:
+    """A flame graph; '' if there is nothing to draw."""
+    rows, whole = chart.rows, chart.seconds
+    if not whole:
         return ""
-    whole = rows[0][3]
-    kinds = [k for k in names if any(kind == k for _, kind, *_ in rows)]
-    drawn, y0 = _legend([(names[k], k) for k in kinds], 24, colours)
+    drawn, y0 = _legend([(chart.names[k], k) for k in chart.kinds], 24, chart.colours)
     scale = (WIDTH - 1) / whole
     for name, kind, left, seconds, depth in rows:
         x, y, wide = scale * left, y0 + (_LINE - 2) * depth, scale * seconds
-        drawn.append(_box(x, y, max(wide - 0.5, 0.2), _LINE - 3, kind, colours))
+        drawn.append(_box(x, y, max(wide - 0.5, 0.2), _LINE - 3, kind, chart.colours))
         room = int((wide - 4) / _COLUMN)
         if room > 2:
-            drawn.append(_text(x + 3, y + 12, fitted(name, room), ink=_DARK))
-    y = y0 + (_LINE - 2) * (1 + max(depth for *_, depth in rows))
-    drawn += [_text(0, y + 13, "0 s", dim=True), _text(WIDTH, y + 13, format_seconds(whole), "end", dim=True)]
+            drawn.append(_text(x + 3, y + 12, fitted(name, room), ink=INK))
+    y = y0 + (_LINE - 2) * chart.depth
+    for value, text in chart.axis.ticks(whole, 5):
+        half = _COLUMN * columns(text) / 2
+        drawn.append(_line(scale * value, y, scale * value, y + 3))
+        drawn.append(_text(min(max(scale * value, half), WIDTH - half), y + 15, text, "middle", dim=True))
     parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, _, _, seconds, depth in rows if depth == 1)
-    return _svg(
-        caption,
-        f": {rows[0][0]} {format_seconds(whole)}{f', including {parts}' if parts else ''}",
-        y + _LINE + 2,
-        drawn,
-    )
-
-
-_DARK = "#222222"
-"""The colour of text on a light surface."""
+    including = f", including {parts}" if parts else ""
+    return _svg(chart.title, f": {rows[0][0]}{including}", y + _LINE + 4, drawn)
 
 
 def columns(text: str) -> int:
@@ -491,9 +466,12 @@ def _box(x: float, y: float, wide: float, tall: float, kind: str, colours: Mappi
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.2f}" height="{tall}" fill="{colours[kind]}"/>'
 
 
-def _line(x: float, y: float, to_x: float, to_y: float, dashed: bool = False) -> str:
+def _line(x: float, y: float, to_x: float, to_y: float, dashed: bool = False, faint: bool = False) -> str:
     dashes = ' stroke-dasharray="3 3"' if dashed else ""
-    return f'<path d="M{x:.1f} {y:.1f}L{to_x:.1f} {to_y:.1f}" stroke="currentColor" stroke-opacity="0.5"{dashes}/>'
+    opacity = 0.2 if faint else 0.5
+    return (
+        f'<path d="M{x:.1f} {y:.1f}L{to_x:.1f} {to_y:.1f}" stroke="currentColor" stroke-opacity="{opacity}"{dashes}/>'
+    )
 
 
 def _legend(keys: Sequence[tuple[str, str]], y: float, colours: Mapping[str, str] = COLOURS) -> tuple[list[str], float]:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 from jaxviz.displays import display
+from jaxviz.report.charts import Chart, FlameGraph, OverTime
 from jaxviz.report.data import Data, schema_of
 from jaxviz.report.places import noting_places
 from jaxviz.report.tables import code_html, folded, html_table, preformatted, text_table, wrapped
@@ -133,9 +134,23 @@ class Report(Data):
         """The same for a notebook, which has more space."""
         return self._parts()
 
+    def _chart(self) -> Chart | None:
+        """What a notebook shows above the summary, and `plot`, where a report has it, as a figure."""
+        return None
+
     def _picture(self) -> str:
-        """What a notebook shows above the summary: a drawing from `jaxviz.report.pictures`, or ''."""
-        return ""
+        """The same as a drawing, or ''."""
+        from jaxviz.report import pictures  # only for notebooks
+
+        match self._chart():
+            case OverTime() as chart:
+                return pictures.over_time(chart)
+            case FlameGraph() as chart:
+                return pictures.flame(chart)
+            case None:
+                return ""
+            case chart:
+                return pictures.trade_off(chart)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data, for programs; `jaxviz.schema` describes it."""

@@ -16,7 +16,8 @@ import jaxviz
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
 from jaxviz.report import pictures
-from jaxviz.report.pictures import COLOURS, Stop, bars, chain, columns, curve, fitted, front, timeline
+from jaxviz.report.charts import BYTES, FLOPS, Axis, FlameGraph, OverTime, TradeOff
+from jaxviz.report.pictures import COLOURS, Stop, bars, chain, columns, fitted, over_time, timeline, trade_off
 from jaxviz.report.tables import format_bytes, format_seconds
 
 
@@ -287,27 +288,37 @@ def test_bars_that_are_left_out_are_summed_up():
     is_sound(svg)
 
 
+def memory_of(steps, turn, notes=()):
+    return OverTime(steps, ("argument", "temporary"), (("forward", 0), ("backward", turn)), "bytes", "peak here", notes)
+
+
+def trades(marks, line):
+    return TradeOff(marks, line, "trades", Axis("bytes", BYTES, str), Axis("FLOPs", FLOPS, str), "the best")
+
+
 @pytest.mark.parametrize("n", [1, 2, 7, 5000])
 @pytest.mark.parametrize("share", [0.0, 0.37, 1.0])
 def test_a_curve_has_its_peak_where_it_is(n, share):
     at = min(n - 1, int(share * n))
     steps = [(10, 1000 if i == at else i % 5) for i in range(n)]
-    svg = drawn(curve(steps, ("argument", "temporary"), n // 2, "bytes", "peak here", ("a note",)))
+    svg = drawn(over_time(memory_of(steps, n // 2, ("a note",))))
     is_sound(svg)
     (mark,) = svg.iter("circle")
-    assert float(mark.get("cx")) == pytest.approx(pictures.WIDTH * (at + 0.5) / n, abs=2)
     area = next(e for e in svg.iter("path") if e.get("fill") == COLOURS["temporary"])
     ys = [float(y) for y in re.findall(r"(?:V|M[\d.]+ )([\d.]+)", area.get("d"))]
     xs = [float(x) for x in re.findall(r"(?:H|M)([\d.]+)", area.get("d"))]
-    assert (min(xs), max(xs)) == (0, pictures.WIDTH - 1)
+    assert max(xs) == pictures.WIDTH - 1
+    assert 0 < min(xs) < 100  # beside the amounts
+    assert float(mark.get("cx")) == pytest.approx(min(xs) + (max(xs) - min(xs)) * (at + 0.5) / n, abs=2)
     assert min(ys) == pytest.approx(float(mark.get("cy")))
     assert {"temporary 1000 B", "argument 10 B"} <= set(texts(svg))
-    assert curve([], (), 0, "bytes", "") == curve([(0,)], ("argument",), 0, "bytes", "") == ""
+    assert {"0", "500 B", "1000 B"} <= set(texts(svg))
+    assert over_time(memory_of([], 0)) == over_time(memory_of([(0, 0)], 0)) == ""
 
 
 def test_a_curve_has_no_more_corners_than_steps_that_differ():
-    flat = curve([(10, 20)] * 300, ("argument", "temporary"), 150, "bytes", "peak")
-    assert len(flat) < len(curve([(10, i) for i in range(300)], ("argument", "temporary"), 150, "bytes", "peak")) / 2
+    flat = over_time(memory_of([(10, 20)] * 300, 150))
+    assert len(flat) < len(over_time(memory_of([(10, i) for i in range(300)], 150))) / 2
 
 
 def test_a_timeline_has_each_lane_in_its_time():
@@ -339,25 +350,26 @@ def test_bars_of_a_flame_graph_lie_below_what_they_are_a_part_of():
         ("c", "jax", 1.0, 2.0, 2),
     ]
     colours = {"phase": "#cccccc", "user": "#ffcc00", "jax": "#99ccff"}
-    svg = drawn(pictures.flame(rows, colours, {"user": "your lines", "jax": "JAX"}, "where time goes"))
+    svg = drawn(pictures.flame(FlameGraph(rows, colours, {"user": "your lines", "jax": "JAX"}, "where time goes")))
     is_sound(svg)
     whole, a, b, c = [e for e in svg.iter("rect") if float(e.get("height")) > 12]
     of = lambda e, *names: [float(e.get(n)) for n in names]
     assert of(c, "x")[0] == pytest.approx(of(whole, "width")[0] / 4, abs=1)
     assert of(b, "x")[0] == pytest.approx(3 * of(whole, "width")[0] / 4, abs=1)
     assert of(whole, "y") < of(a, "y") == of(b, "y") < of(c, "y")
-    assert {"your lines", "JAX", "4.00 s"} <= set(texts(svg))
-    assert pictures.flame([], colours, {}, "") == ""
+    assert {"your lines", "JAX", "0", "4 s"} <= set(texts(svg))
+    assert pictures.flame(FlameGraph([], colours, {}, "")) == ""
 
 
 def test_points_that_would_cover_each_other_are_one():
     marks = [(100, 0, "a", "policy"), (100, 0, "b", "policy"), (20, 50, "c" * 80, "plan")]
-    svg = drawn(front(marks, [(20, 50), (100, 0)], "trades", ("bytes", "FLOPs"), (str, str), "the best"))
+    svg = drawn(trade_off(trades(marks, [(20, 50), (100, 0)])))
     is_sound(svg)
     assert "1,2" in texts(svg)
-    assert front([], [], "", ("", ""), (str, str)) == ""
+    assert {"50 B", "100 B", "20 FLOP", "the best"} - {t.removeprefix("─ ") for t in texts(svg)} == set()
+    assert trade_off(trades([], [])) == ""
     many = [(i * 10, 100 - i, f"policy {i}", "policy") for i in range(12)]
-    is_sound(drawn(front(many, [], "trades", ("bytes", "FLOPs"), (str, str))))
+    is_sound(drawn(trade_off(trades(many, []))))
 
 
 def test_of_a_long_chain_both_ends_are_shown():

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from jaxviz.features.compiled_memory.change import Change, paired, same_in
 from jaxviz.features.compiled_memory.reading import compiled_like
@@ -15,7 +13,7 @@ from jaxviz.features.compiled_memory.report import CompiledMemory, Held, as_code
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, peak_text
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.report import pictures
+from jaxviz.report.charts import Line, OverTime
 from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import counted, format_bytes, format_change, repeated, short_location
 
@@ -123,7 +121,7 @@ class MemoryBeside(Report, schema="memory.beside"):
 
     def _parts(self) -> Iterator[Part]:
         if self.model.steps and self.compiled.timeline:
-            yield Drawn(self._curves())
+            yield Drawn(self._chart().text(60))
         rows = [
             (
                 format_change(c.nbytes), c.why, repeated(c.row.count, c.row.type) if c.row.type else "",
@@ -163,24 +161,15 @@ class MemoryBeside(Report, schema="memory.beside"):
         beside = self.compiled.beside_nbytes
         return [s.total for s in self.model.steps], [beside + sum(m.nbytes) for m in self.compiled.timeline]
 
-    def _curves(self, width: int = 60) -> str:
-        of_model, of_program = self._totals
-        top = max(*of_model, *of_program)
-        middle = round(width * self.model.turn / len(of_model))
-        lines = []
-        for name, totals, turn in (("model", of_model, self.model.turn), ("compiled", of_program, self.compiled.turn)):
-            parts = [_bars(totals[:turn], middle, top), _bars(totals[turn:], width - middle, top)]
-            lines.append(f"{name:9}{' '.join(filter(None, parts))}")
-        return "\n".join(lines)
-
-    def _picture(self) -> str:
-        of_program = self._totals[1]
-        if not self.model.steps or not of_program:
-            return ""
-        said = f"compiled for {self.compiled.compiler.backend}: peak {format_bytes(self.compiled.peak_nbytes)}"
-        return pictures.curve(
-            [s.nbytes for s in self.model.steps], KINDS, self.model.turn, f"bytes alive in the gradient of {self.model.function}, modelled and compiled",
-            f"modelled peak {self._peak_of_model}", other=(of_program, self.compiled.turn, said),
+    def _chart(self) -> OverTime:
+        of_program, compiled = self._totals[1], self.compiled
+        said = f"compiled for {compiled.compiler.backend}: peak {format_bytes(compiled.peak_nbytes)}"
+        passes = lambda turn: (("forward", 0), ("backward", turn))
+        return OverTime(
+            [s.nbytes for s in self.model.steps], KINDS, passes(self.model.turn),
+            f"bytes alive in the gradient of {self.model.function}, modelled and compiled",
+            f"modelled peak {self._peak_of_model}", name="model",
+            other=Line(of_program, passes(compiled.turn), said, "compiled") if of_program else None,
         )  # fmt: skip
 
     def plot(self, ax: Axes | None = None) -> Figure:
@@ -191,29 +180,9 @@ class MemoryBeside(Report, schema="memory.beside"):
         Args:
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from matplotlib import rcParams
+        from jaxviz.report.figures import plot_over_time  # slow to import
 
-        from jaxviz.report.figures import unit_of
-
-        figure = self.model.plot(ax)
-        axes = figure.axes[0] if ax is None else ax
-        of_model, of_program = self._totals
-        unit, scale = unit_of(self.model.peak_nbytes)
-        before, turn, n = self.compiled.turn, self.model.turn, len(of_model)
-        x = np.concatenate([
-            np.linspace(-0.5, turn - 0.5, before, endpoint=False), np.linspace(turn - 0.5, n - 0.5, len(of_program) - before)
-        ])  # fmt: skip
-        label = f"compiled for {self.compiled.compiler.backend}"
-        axes.step(
-            x, np.asarray(of_program) / scale, where="post", color=rcParams["text.color"], linewidth=1.2, label=label
-        )
-        axes.set_ylim(0, 1.12 * max(*of_model, *of_program, 1) / scale)
-        axes.set_ylabel(f"{unit} alive")
-        axes.set_title(
-            f"memory of {self.model.function}, modelled and compiled", loc="left", fontsize=10, parse_math=False
-        )
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8, reverse=True)
-        return figure
+        return plot_over_time(self._chart(), ax)
 
     _data = (
         "model.function", "model.about", "by_reason", "differences",
@@ -228,17 +197,6 @@ class MemoryBeside(Report, schema="memory.beside"):
     @property
     def _compiled_nbytes(self) -> list[int]:
         return self._totals[1]
-
-
-def _bars(totals: Sequence[int], columns: int, top: int) -> str:
-    """A curve in a given number of columns, in one line of text."""
-    if not totals or columns < 1:
-        return ""
-    shares = [
-        (i * len(totals) // columns, max((i + 1) * len(totals) // columns, i * len(totals) // columns + 1))
-        for i in range(columns)
-    ]
-    return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * max(totals[a:b]) / (top + 1)))] for a, b in shares)
 
 
 @api_boundary

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxviz.features.compiled_memory.attribution import KINDS, OWN, Kind
 from jaxviz.ir.origin import Location
 from jaxviz.report import pictures
+from jaxviz.report.charts import OverTime
 from jaxviz.report.data import Data
 from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import format_bytes, listed, more_rows, repeated, short_location
@@ -216,18 +217,19 @@ class CompiledMemory(Report, schema="compiled_memory"):
         rise = (before[-1] + is_backward[-1] - before) / (n - k) - before / np.maximum(k, 1)
         return int(np.argmax(np.where(is_backward, k * (n - k) * np.maximum(rise, 0) ** 2, -1)))
 
-    def _picture(self) -> str:
+    def _chart(self) -> OverTime:
         kinds = ("argument", "constant", "result", *KINDS[3:])
         beside = self.argument_nbytes, self.constant_nbytes, self.result_nbytes
         largest = [f"{format_bytes(h.nbytes)} {h.what} {_at(h.location)}".rstrip() for h in self.at_peak[:3]]
-        return pictures.curve(
-            [(*beside, *m.nbytes[3:]) for m in self.timeline], kinds, self.turn,
-            f"bytes alive in the compiled {self.about}", self.peak_text, (pictures.as_many(largest, "largest at the peak: "),),
+        return OverTime(
+            [(*beside, *m.nbytes[3:]) for m in self.timeline], kinds, (("forward", 0), ("backward", self.turn)),
+            f"bytes alive in the compiled {self.about}", self.peak_text,
+            (pictures.as_many(largest, "largest at the peak: "),), step="instruction",
         )  # fmt: skip
 
     def _parts(self) -> Iterator[Part]:
         if self.timeline:
-            yield Drawn(_curve(self))
+            yield Drawn(self._chart().text())
         rows = [
             (
                 h.kind, repeated(h.count, h.type) if h.type else "", format_bytes(h.nbytes), short_location(h.location),
@@ -357,37 +359,9 @@ class CompiledMemory(Report, schema="compiled_memory"):
         Args:
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from matplotlib import rcParams
+        from jaxviz.report.figures import plot_over_time  # slow to import
 
-        from jaxviz.report.figures import Picture, unit_of
-
-        axes = Picture(figsize=(9, 4), layout="constrained").subplots() if ax is None else ax
-        figure = cast("Figure", axes.figure)
-        unit, scale = unit_of(self.peak_nbytes)
-        beside = np.tile([self.argument_nbytes, self.constant_nbytes, self.result_nbytes], (len(self.timeline), 1))
-        totals = np.hstack(
-            [beside, np.asarray([m.nbytes[3:] for m in self.timeline], float).reshape(-1, len(KINDS) - 3)]
-        )
-        shown = [i for i in range(len(KINDS)) if totals[:, i].any()]
-        axes.stackplot(
-            np.arange(len(totals)), totals[:, shown].T / scale, labels=[KINDS[i] for i in shown], step="mid",
-            colors=[pictures.COLOURS[KINDS[i]] for i in shown],
-        )  # fmt: skip
-        axes.axvline(self.turn - 0.5, color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
-        axes.plot(self.peak, self.peak_nbytes / scale, ".", color=rcParams["text.color"], markersize=6)
-        axes.set_xlim(-0.5, max(len(self.timeline) - 0.5, 0.5))
-        axes.set_ylim(0, 1.12 * max(self.peak_nbytes / scale, 1e-9))
-        axes.set_xlabel("instruction of the compiled program")
-        axes.set_ylabel(f"{unit} alive")
-        axes.set_title(
-            f"memory of {self.function}, compiled for {self.compiler.backend}",
-            loc="left",
-            fontsize=10,
-            parse_math=False,
-        )
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8, reverse=True)
-        return figure
+        return plot_over_time(self._chart(), ax)
 
 
 def _together(sums: dict[Kind, int]) -> str:
@@ -412,14 +386,6 @@ def as_code(held: Held) -> str:
 
 def _at(location: Location | None) -> str:
     return "" if location is None else f"({short_location(location)}) "
-
-
-def _curve(memory: CompiledMemory, width: int = 72) -> str:
-    """The timeline in one line of text."""
-    totals = np.asarray([sum(m.nbytes) for m in memory.timeline], np.float64) + memory.beside_nbytes
-    highest = [max(part.tolist()) for part in np.array_split(totals, min(len(totals), width))]
-    top = memory.peak_nbytes
-    return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * n / (top + 1)))] for n in highest)
 
 
 def largest_first(held: Sequence[Held]) -> tuple[Held, ...]:

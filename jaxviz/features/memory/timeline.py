@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress, groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -33,6 +33,7 @@ from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.report import pictures
+from jaxviz.report.charts import OverTime
 from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import format_bytes, in_library, more_rows, repeated, short_location
 from jaxviz.runtime.stoppable import compiled_by_jax
@@ -289,16 +290,22 @@ class MemoryTimeline(Report, schema="memory"):
         """The first step of the backward pass; the number of steps if there is none."""
         return next((i for i, s in enumerate(self.steps) if s.is_backward), len(self.steps))
 
-    def _picture(self) -> str:
+    def _chart(self) -> OverTime:
         largest = [f"{format_bytes(a.nbytes)} {a.what} {_at(a.location)}".rstrip() for a in self.alive[:3]]
-        return pictures.curve(
-            [s.nbytes for s in self.steps], KINDS, self.turn, f"bytes alive in the gradient of {self.function}, as modelled",
-            peak_text(self), (pictures.as_many(largest, "largest at the peak: "),),
+        passes = groupby(enumerate(self.steps), lambda pair: "step" if pair[1].is_outside else _pass_of(pair[1]))
+        return OverTime(
+            [s.nbytes for s in self.steps], KINDS, [(name, next(steps)[0]) for name, steps in passes],
+            f"bytes alive in the gradient of {self.function}, as modelled", peak_text(self),
+            (pictures.as_many(largest, "largest at the peak: "),),
         )  # fmt: skip
+
+    def curve(self, top: int | None = None) -> str:
+        """The timeline in one line of text, each pass apart, as high as `top` bytes; by default as its peak."""
+        return self._chart().text(top=top)
 
     def _parts(self) -> Iterator[Part]:
         if self.steps:
-            yield Drawn(curve(self, self.peak_nbytes))
+            yield Drawn(self.curve())
             rows = [
                 (
                     a.kind, repeated(a.count, a.type), format_bytes(a.nbytes),
@@ -338,33 +345,9 @@ class MemoryTimeline(Report, schema="memory"):
         Args:
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from matplotlib import rcParams
+        from jaxviz.report.figures import plot_over_time  # slow to import
 
-        from jaxviz.report.figures import Picture, unit_of
-
-        axes = Picture(figsize=(9, 4), layout="constrained").subplots() if ax is None else ax
-        figure = cast("Figure", axes.figure)
-        totals = np.asarray([s.nbytes for s in self.steps], float).reshape(-1, len(KINDS))
-        unit, scale = unit_of(self.peak_nbytes)
-        shown = [i for i in range(len(KINDS)) if totals[:, i].any()]
-        axes.stackplot(
-            np.arange(len(totals)), totals[:, shown].T / scale, labels=[_plural(KINDS[i]) for i in shown], step="mid",
-            colors=[pictures.COLOURS[KINDS[i]] for i in shown],
-        )  # fmt: skip
-        axes.axvline(self.turn - 0.5, color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
-        axes.plot(self.peak, self.peak_nbytes / scale, ".", color=rcParams["text.color"], markersize=6)
-        axes.annotate(
-            format_bytes(self.peak_nbytes), (self.peak, self.peak_nbytes / scale), xytext=(0, 5), textcoords="offset points",
-            ha="center", fontsize=8,
-        )  # fmt: skip
-        axes.set_xlim(-0.5, max(len(self.steps) - 0.5, 0.5))
-        axes.set_ylim(0, 1.12 * max(self.peak_nbytes / scale, 1e-9))
-        axes.set_xlabel("equation: forward, then backward")
-        axes.set_ylabel(f"{unit} alive (model)")
-        axes.set_title(f"memory of {self.function}", loc="left", fontsize=10, parse_math=False)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8, reverse=True)
-        return figure
+        return plot_over_time(self._chart(), ax)
 
 
 _VALUE = ("what", "type", "nbytes", "kind", "born", "last", "residuals")
@@ -383,17 +366,6 @@ def peak_text(timeline: MemoryTimeline) -> str:
 
 def _pass_of(step: Step) -> str:
     return "backward" if step.is_backward else "forward"
-
-
-def curve(timeline: MemoryTimeline, top: int, width: int = 72) -> str:
-    """The timeline in one line of text, forward and backward apart, as high as `top` bytes."""
-    parts = []
-    for name, steps in groupby(timeline.steps, lambda s: "step" if s.is_outside else _pass_of(s)):
-        totals = [s.total for s in steps]
-        columns = min(len(totals), max(1, round(width * len(totals) / len(timeline.steps))))
-        highest = [max(part.tolist()) for part in np.array_split(np.asarray(totals), columns)]
-        parts.append(f"{name} {''.join('▁▂▃▄▅▆▇█'[min(7, int(8 * n / (top + 1)))] for n in highest)}")
-    return "  ".join(parts)
 
 
 @api_boundary

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+from jaxviz.report.charts import FlameGraph
 from jaxviz.report.data import Data
-from jaxviz.report.tables import printable
+from jaxviz.report.tables import format_seconds
 
 COLOURS = {
     "phase": "#c7cdd4",
@@ -112,59 +109,8 @@ def speedscope(flame: Flame, name: str) -> dict[str, Any]:
     }
 
 
-def drawn_bars(flame: Flame) -> list[tuple[Flame, float, int]]:
-    """The bars of a picture, each with its start in seconds and its depth."""
-    return list(flame.placed(least=_LEAST * flame.seconds))
-
-
-def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
-    """The bars as a figure, from the whole at the top down."""
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch, Rectangle  # slow to import, and only needed for figures
-
-    from jaxviz.report.figures import Picture
-    from jaxviz.report.inks import INK
-
-    bars = drawn_bars(flame)
-    rows = 1 + max(depth for _, _, depth in bars)
-    if axes is None:
-        axes = Picture(figsize=(8.5, 0.8 + 0.24 * rows), layout="constrained").subplots()
-    whole = flame.seconds or 1.0
-    axes.set_xlim(0, 1e3 * whole)
-    axes.set_ylim(rows, 0)
-    characters = axes.get_window_extent().width / 6
-    for bar, left, depth in bars:
-        axes.add_patch(
-            Rectangle(
-                (1e3 * left, depth),
-                1e3 * bar.seconds,
-                0.94,
-                facecolor=COLOURS[bar.kind],
-                edgecolor="white",
-                linewidth=0.5,
-            )
-        )
-        room = int(characters * bar.seconds / whole) - 1
-        if room > 2:
-            axes.text(
-                1e3 * (left + 0.002 * whole), depth + 0.5, printable(bar.name, room), va="center", fontsize=8, color=INK,
-                parse_math=False, clip_on=True,
-            )  # fmt: skip
-    axes.set_yticks([])
-    axes.set_xlabel("ms")
-    axes.set_title(title, loc="left", fontsize=10, parse_math=False)
-    kinds = [k for k in KINDS if any(bar.kind == k for bar, _, _ in bars)]
-    axes.legend(
-        handles=[Patch(color=COLOURS[k], label=KINDS[k]) for k in kinds],
-        loc="lower right",
-        bbox_to_anchor=(1, 1),
-        fontsize=8,
-        frameon=False,
-        borderaxespad=0,
-        ncols=max(1, len(kinds)),
-    )
-    for side in ("top", "left", "right"):
-        axes.spines[side].set_visible(False)
-    figure = axes.figure
-    assert isinstance(figure, Figure)
-    return figure
+def chart_of(flame: Flame, title: str) -> FlameGraph:
+    """The bars that are long enough to be drawn."""
+    rows = [(b.name, b.kind, left, b.seconds, depth) for b, left, depth in flame.placed(least=_LEAST * flame.seconds)]
+    rows[0] = (f"{flame.name} {format_seconds(flame.seconds)}", *rows[0][1:])
+    return FlameGraph(rows, COLOURS, KINDS, title)

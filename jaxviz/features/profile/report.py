@@ -23,7 +23,7 @@ from jaxviz.features.compiled_memory.attribution import Attribution
 from jaxviz.features.compiled_memory.compiled_program import compiled_module
 from jaxviz.features.compiled_memory.places import Places
 from jaxviz.features.profile.device_trace import DeviceTrace, device_trace
-from jaxviz.features.profile.flame import COLOURS, KINDS, Flame, Path, drawn_bars, flame_of, plot_flame, speedscope
+from jaxviz.features.profile.flame import Flame, Path, chart_of, flame_of, speedscope
 from jaxviz.features.profile.python_loop import Loop, look_for_loop
 from jaxviz.features.profile.sampling import Samples, Stack, sampled
 from jaxviz.ir import compat
@@ -36,7 +36,7 @@ from jaxviz.ir.options import whole_number
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_of_program, owner
 from jaxviz.ir.trace import noting_arguments
-from jaxviz.report import pictures
+from jaxviz.report.charts import FlameGraph
 from jaxviz.report.data import Data
 from jaxviz.report.report import Listed, Report, Table
 from jaxviz.report.tables import counted, format_seconds, listed, more_rows, repeated, short_location
@@ -215,9 +215,8 @@ class Profile(Report, schema="profile"):
         )
         return Table(heads[:n], [row[:n] for row in rows], ">>><<<"[:n], "on the device", more=more)
 
-    def _picture(self) -> str:
-        bars = [(b.name, b.kind, left, b.seconds, depth) for b, left, depth in drawn_bars(self.flame)]
-        return pictures.flame(bars, COLOURS, KINDS, f"where the time of {self.function} goes, as a flame graph")
+    def _chart(self) -> FlameGraph:
+        return chart_of(self.flame, f"where the time of {self.function} on {self.backend} goes, as a flame graph")
 
     _data = (
         "function", "backend", "phases", "run", "spread", "repeats", "busy", "kernels", "dispatches", "loop", "flame",
@@ -234,7 +233,9 @@ class Profile(Report, schema="profile"):
         Args:
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        return plot_flame(self.flame, f"{self.function} on {self.backend}", ax)
+        from jaxviz.report.figures import plot_flame  # slow to import
+
+        return plot_flame(self._chart(), ax)
 
 
 @api_boundary

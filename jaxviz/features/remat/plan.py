@@ -15,8 +15,8 @@ from jaxviz.analysis.training_step import taking_gradient_of
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.remat.branches import in_branches as put_in_branches
 from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.charts import plan_among_best
 from jaxviz.features.remat.diff import Limits, write_plan
-from jaxviz.features.remat.drawing import draw_plan
 from jaxviz.features.remat.forms import Trade, Trial, by_peak, by_work, lowest_peaks
 from jaxviz.features.remat.graph import Graph, Point, Saved
 from jaxviz.features.remat.names import names_of, saved_by
@@ -27,6 +27,7 @@ from jaxviz.features.remat.written import Written
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
+from jaxviz.report.charts import TradeOff
 from jaxviz.report.code import Diff
 from jaxviz.report.report import SHOWN, Report, Table
 from jaxviz.report.tables import counted, format_bytes, in_library, listed, repeated, short_location
@@ -349,8 +350,8 @@ class RematPlan(Report, schema="plan_remat"):
         """The number of recomputed transcendentals, such as exponentials and sines, by primitive; XLA does not count them as FLOPs."""
         return self.trial.form.transcendentals() if self.trial is not None else {}
 
-    def _picture(self) -> str:
-        return draw_plan(self)
+    def _chart(self) -> TradeOff:
+        return plan_among_best(self)
 
     def _parts(self) -> Iterator[str | Table]:
         groups = grouped(self.saved or (), lambda s: (s.repeats, s.type, s.location, s.library, s.offloaded))
@@ -403,9 +404,10 @@ class RematPlan(Report, schema="plan_remat"):
         Args:
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from jaxviz.features.remat.plot import plot_plan  # slow to import
+        from jaxviz.report.figures import plot_trade_off  # slow to import
 
-        return plot_plan(self, ax)
+        _ = self.front  # computes more of the best plans
+        return plot_trade_off(plan_among_best(self), ax)
 
     _TRADE = ("peak_nbytes", "saved_nbytes", "nbytes", "flops", "offloaded")
     _data = (

@@ -25,9 +25,9 @@ from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.report import cost, format_flops
 from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, xla_memory
-from jaxviz.features.remat.drawing import draw_peaks
+from jaxviz.features.remat.charts import policies_by_bytes, policies_by_peak
 from jaxviz.features.remat.forms import Trade
-from jaxviz.features.remat.graph import Point, best_trades
+from jaxviz.features.remat.graph import Point
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.planning import plan_remat
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
@@ -44,6 +44,7 @@ from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.progress import each
+from jaxviz.report.charts import TradeOff
 from jaxviz.report.data import Data
 from jaxviz.report.report import SHOWN, Report, Table
 from jaxviz.report.tables import counted, format_bytes, nbytes, printable, repeated, short_location
@@ -329,8 +330,8 @@ class PolicyComparison(Report, schema="compare_policies"):
             )
         return f"and {'; '.join(parts)}" if parts else ""
 
-    def _picture(self) -> str:
-        return draw_peaks(self)
+    def _chart(self) -> TradeOff:
+        return policies_by_peak(self)
 
     def _parts(self) -> Iterator[str | Table]:
         shown = [d for d in self.differences if d.at_stake][:SHOWN]
@@ -399,11 +400,13 @@ class PolicyComparison(Report, schema="compare_policies"):
           plans: whether to draw that line, for which some plans are computed; it is left out if the function cannot be planned.
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from jaxviz.features.remat.plot import plot_policies  # slow to import
+        from jaxviz.report.figures import plot_trade_off  # slow to import
 
         plan = self._planned(1.0) if plans else None
-        points = {*self.points, *(p.point for p in (plan, *self.plans) if p is not None)} if plan is not None else set()
-        return plot_policies(self, best_trades(points), ax)
+        chart = policies_by_bytes(
+            self, [p.point for p in (plan, *self.plans) if p is not None] if plan is not None else []
+        )
+        return plot_trade_off(chart if plan is not None else replace(chart, line=()), ax)
 
 
 MOST_TO_PLAN = 3_000

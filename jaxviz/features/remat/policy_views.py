@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jaxviz.features.memory.model import KINDS
-from jaxviz.features.memory.timeline import MemoryTimeline, curve, peak_text
-from jaxviz.features.remat.drawing import draw_policies
+from jaxviz.features.memory.timeline import MemoryTimeline, peak_text
+from jaxviz.features.remat.charts import policies_by_bytes
 from jaxviz.features.remat.graph import Point, best_trades
 from jaxviz.features.remat.policy_comparison import PolicyComparison, number, width_of
+from jaxviz.report.charts import TradeOff
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import format_bytes, format_change, printable
@@ -63,7 +64,7 @@ class MemoryComparison(Report, schema="compare_policies.memory"):
             heads = (heads[0], *(str(i + 1) for i in range(len(outcomes))))
         for i, o in enumerate(outcomes):
             yield f"{f'{i + 1} ' * is_wide}{o.name}: {peak_text(o.timeline)}"
-            yield Drawn(f"  {curve(o.timeline, top)}")
+            yield Drawn(f"  {o.timeline.curve(top)}")
         yield Table(heads, rows, "<" + ">" * (len(heads) - 1))
         if self.xla:
             yield self.policies.compare()
@@ -99,9 +100,9 @@ class PlanComparison(Report, schema="compare_policies.plans"):
         )
         return f"{head}: up to {max(fewer):.0%} fewer FLOPs recomputed" if max(fewer, default=0) > 0 else head
 
-    def _picture(self) -> str:
+    def _chart(self) -> TradeOff:
         plans = [Point(p.nbytes, p.flops) for p in self.policies.plans if p is not None]
-        return draw_policies(self.policies, best_trades({*plans}))
+        return policies_by_bytes(self.policies, best_trades({*plans}))
 
     def _parts(self) -> Iterator[Table]:
         rows = []

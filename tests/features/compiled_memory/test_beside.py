@@ -20,7 +20,6 @@ from compiled_programs import (
 
 import jaxviz
 from jaxviz.features.compiled_memory.beside import COPIED, FUSED, MERGED
-from jaxviz.report.figures import unit_of
 
 
 @pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
@@ -97,12 +96,13 @@ def test_as_a_report():
 def test_the_figure_has_both_on_one_axis(f):
     beside = jaxviz.memory(f, *PROGRAMS[f]).beside()
     axes = beside.plot().axes[0]
-    line = next(line for line in axes.lines if line.get_label() == "compiled for cpu")
+    line = next(line for line in axes.lines if line.get_label().startswith("compiled for cpu: peak "))
     xs = line.get_xdata()
-    assert (xs[0], xs[-1]) == (-0.5, len(beside.model.steps) - 0.5)
+    assert xs[0] == -0.5
+    assert xs[-1] < len(beside.model.steps) - 0.5
     assert sum(x < beside.model.turn - 0.5 for x in xs) == beside.compiled.turn
     top = max(beside.model.peak_nbytes, beside.compiled.peak_nbytes)
-    assert axes.get_ylim()[1] == pytest.approx(1.12 * top / unit_of(beside.model.peak_nbytes)[1])
+    assert axes.get_ylim()[1] == pytest.approx(1.12 * top)
 
 
 def test_a_function_without_a_gradient():

@@ -154,7 +154,7 @@ def test_as_a_report():
     data = json.loads(json.dumps(report.to_dict()))
     assert data["peak_nbytes"] == report.peak_nbytes
     assert data["kinds"] == list(KINDS)
-    assert report.plot().axes[0].get_title(loc="left") == "memory of unrolled, compiled for cpu"
+    assert report.plot().axes[0].get_title(loc="left") == f"bytes alive in the compiled {report.about}"
     assert sum(report.by_kind().values()) == sum(h.nbytes for h in report.at_peak)
 
 

@@ -493,11 +493,11 @@ def test_reports():
     assert sum(v["nbytes"] for v in data["values"] if v["born"] <= data["peak"] <= v["last"]) == data["peak_nbytes"]
     assert "<table>" in timeline._repr_html_()
     (axes,) = timeline.plot().axes
-    assert axes.get_ylabel() == "MiB alive (model)"
+    assert axes.get_ylabel() == "bytes alive"
     assert {t.get_text() for t in axes.get_legend().get_texts()} == {
-        "arguments",
-        "residuals",
-        "temporaries",
-        "cotangents",
-        "results",
+        "argument",
+        "residual",
+        "temporary",
+        "cotangent",
+        "result",
     }

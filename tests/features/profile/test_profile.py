@@ -328,7 +328,7 @@ def test_reports_as_text_html_picture_and_plain_data(jitted, looped):
         assert found.summary.split(":")[0] in " ".join(str(found).split())
         assert "compilation" in found._repr_html_()
         json.dumps(found.to_dict())
-        assert found.plot().axes[0].get_xlabel() == "ms"
+        assert found.plot().axes[0].get_title(loc="left") == found._chart().title
 
 
 def test_errors_are_the_functions_own():

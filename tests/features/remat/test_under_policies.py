@@ -12,11 +12,12 @@ from test_diff import module  # noqa: F401
 import jaxviz
 from benchmarks.remat_programs import SMALL
 from jaxviz.derivation import derive
-from jaxviz.features.remat.drawing import draw_peaks, draw_policies
+from jaxviz.features.remat.charts import policies_by_bytes, policies_by_peak
 from jaxviz.features.remat.forms import lowest_peaks
 from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.set_policy import derive_under, setting
+from jaxviz.report.pictures import trade_off
 
 POLICIES = ("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable")
 SOURCE = """
@@ -108,8 +109,8 @@ def test_no_mark_is_drawn_below_the_line_and_a_policy_with_names_is_on_it_where_
     none = jax.checkpoint_policies.save_only_these_names()
     found = jaxviz.compare_policies(partial(with_head, block=jax.checkpoint(block)), *ARGS, policies=(none, *POLICIES))
     plans = best_trades({p.point for p in found.plans if p is not None})
-    for picture in (draw_policies(found, plans), draw_peaks(found), draw_policies(found, ())):
-        line, marks = drawn(picture)
+    for chart in (policies_by_bytes(found, plans), policies_by_peak(found), policies_by_bytes(found, ())):
+        line, marks = drawn(trade_off(chart))
         assert len(marks) == 3  # policies with the same figures share a mark
         assert all(any(x <= mark_x and y >= mark_y for x, y in line) for mark_x, mark_y in marks)
     assert line[0] == min(marks)
