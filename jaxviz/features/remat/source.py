@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
+import importlib.util
+import inspect
 import linecache
-import pkgutil
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -155,13 +156,22 @@ def value_of(file: str, node: ast.expr, names: Mapping[str, Any]) -> Any:
     """
     first, *rest = ast.unparse(node).split(".")
     imported = next((imported for name, imported in _imports(file, node.lineno) if name == first), None)
-    try:
-        value = names.get(first) if imported is None else pkgutil.resolve_name(imported)
-    except (ImportError, AttributeError):  # a function that has never run
-        return None
+    if imported is not None:
+        module, path = _module_of(imported)
+        value, rest = module, [*path, *rest]
+    else:
+        value = names.get(first)
     for name in rest:
-        value = getattr(value, name, None)
+        value = inspect.getattr_static(value, name, None)  # runs nothing
     return value
+
+
+def _module_of(path: str) -> tuple[Any, list[str]]:
+    """The innermost module of a dotted path, of those that have been imported, and the rest of the path; None if there is none."""
+    parts = path.split(".")
+    cuts = (n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in sys.modules)
+    n = next(cuts, 0)
+    return sys.modules.get(".".join(parts[:n])), parts[n:]
 
 
 def _imports(file: str, line: int) -> Iterator[tuple[str, str]]:
@@ -170,8 +180,17 @@ def _imports(file: str, line: int) -> Iterator[tuple[str, str]]:
     around = [n for n in ast.walk(tree) if isinstance(n, Function) and n.lineno < line <= end_of(n)[0]]
     for node in (n for scope in (*reversed(around), tree) for n in outside_of_functions(scope)):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            package = f"{_module_named(file, node)}." if isinstance(node, ast.ImportFrom) else ""
             yield from ((a.asname or a.name, f"{package}{a.name}") for a in node.names)
+
+
+def _module_named(file: str, node: ast.ImportFrom) -> str:
+    """The module that a statement imports from, as `sys.modules` names it; with its dots where the package is not known."""
+    name = "." * node.level + (node.module or "")
+    packages = (names.get("__package__") for names in namespaces_of(file))
+    with contextlib.suppress(ImportError):  # not in a package
+        return importlib.util.resolve_name(name, next(packages, None))
+    return name
 
 
 def globals_of(code: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import __future__
 
+import ast
 import gc
 import importlib
 import itertools
@@ -16,6 +17,7 @@ import pytest
 
 from jaxviz.derivation import derive
 from jaxviz.features.remat.rewritten import UnmeasuredError, derived_with
+from jaxviz.features.remat.source import tree_of, value_of
 from jaxviz.ir import alone
 
 _NUMBERS = itertools.count()
@@ -134,6 +136,19 @@ def test_a_decorator_that_does_something_else_is_not_run(imported):
     with pytest.raises(UnmeasuredError, match="is only run when it is imported"):
         derived_with(derive(own.loss, W, X), {own.__file__: changed})
     assert own.NAMES == ["block"]
+
+
+def test_a_name_is_looked_up_in_the_package_that_the_file_is_in(tmp_path, monkeypatch):
+    package, other = (f"rewritten_{next(_NUMBERS)}" for _ in range(2))
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / package / f"{other}.py").write_text("def f():\n    pass\n")
+    (tmp_path / f"{other}.py").write_text("raise AssertionError\n")
+    (tmp_path / package / "user.py").write_text(f"from .{other} import f\nf()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    user = importlib.import_module(f"{package}.user")
+    (called,) = [n for n in ast.walk(tree_of(user.__file__)) if isinstance(n, ast.Call)]
+    assert value_of(user.__file__, called.func, {}) is user.f
 
 
 def test_a_file_that_is_imported_twice(imported):
