@@ -157,7 +157,7 @@ BUDGETS = {
     "features/nans": 2_800,
     "features/probes": 1_450,
     "features/profile": 1_200,
-    "features/remat": 9_900,
+    "features/remat": 10_150,
     "features/residuals": 1_900,
     "functions": 2_300,
     "higher_order": 3_300,

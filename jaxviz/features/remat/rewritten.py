@@ -3,13 +3,15 @@
 The edit is in place only while the function is traced: the code of the user's functions is replaced for that time, and of what the module does
 when it is imported only the statements that the edit changes are run again. JAX's caches keep such a trace apart (`compat.traced_apart`), and
 calls of jaxviz in other threads wait (`jaxviz.ir.alone`). Other threads of the user's that call these functions in that moment run them with the
-edit, which changes no value.
+edit, which changes no value. A function that edited code makes and that something keeps gets the code as it was; what a call in that code makes
+stays, such as a checkpoint. An edit that does not reach all that is run is not measured.
 """
 
 from __future__ import annotations
 import __future__
 
 import ast
+import builtins
 import contextlib
 import copy
 import functools
@@ -21,33 +23,49 @@ import sys
 import threading
 import time
 import types
+import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from jaxviz.derivation import Derivation
-from jaxviz.features.remat.definition import is_jit
+from jaxviz.features.remat.changes import (
+    Code,
+    Place,
+    added,
+    all_codes,
+    changed,
+    changed_functions,
+    differs,
+    left_out,
+    matched,
+    names_assigned,
+    only_names,
+    paired,
+    place_of,
+    place_of_code,
+    without_decorators,
+)
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.libraries import class_of
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import (
     Function,
-    checkpoint_decorator,
     closed_over,
-    first_line,
     is_checkpoint,
-    last_name,
     namespaces_of,
     outside_of_functions,
+    without_checkpoint,
 )
 from jaxviz.ir import compat
 from jaxviz.ir.alone import BusyError, alone
 from jaxviz.ir.origin import file_label
+from jaxviz.ir.syntax import Program
 
-Code = types.CodeType
+T = TypeVar("T")
 Made = tuple[types.FunctionType, Callable[..., Any]]
-Place = tuple[str, int]
-"""The qualified name of some code, and the line on which it begins."""
 
 _PATIENCE = 5.0
 """How many seconds at most the names of an edit stay because another thread runs edited code."""
@@ -120,22 +138,49 @@ def derived_with(derivation: Derivation, files: Mapping[str, str], made: Sequenc
     """
     if derivation.called is None and derivation.step is None:
         raise UnmeasuredError("the function was given as a program")
+    with _in_place(files, made) as instead, compat.traced_apart():
+        plain = lambda f: getattr(f, "__wrapped__", None)
+        derived = derivation.again(lambda f: instead.get(id(f), instead.get(id(plain(f)), f)))
+        _ = derived.linearized  # by rules that may run the user's functions, too
+    if _is_same(derivation.primal, derived.primal):
+        raise UnmeasuredError("they have no effect on the functions in memory")
+    return derived
+
+
+@contextlib.contextmanager
+def _in_place(files: Mapping[str, str], made: Sequence[Made]) -> Iterator[dict[int, Any]]:
+    """Edits in place; gives what stands for the objects of the modules, by their `id`.
+
+    Raises:
+      UnmeasuredError: they cannot be.
+    """
+    instead: dict[int, Any] = {}
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(alone())
-            edits = [stack.enter_context(_Edit(file, text)) for file, text in files.items()]
+            # The user did nothing that a library should warn of. Filters belong to the process.
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            edits = [stack.enter_context(_Edit(file, text, instead)) for file, text in files.items()]
             for f, around in made:
                 _call_instead(f, around(_copy(f, f.__code__, {})), stack)
+        except (UnmeasuredError, SyntaxError):  # an edit that is no Python fails
+            raise
         except BusyError:
             raise UnmeasuredError("another thread is using jaxviz") from None
-        instead: dict[int, Any] = {}
+        except Exception as error:
+            raise UnmeasuredError(f"they cannot be put in place here ({type(error).__name__}: {error})") from error
+        yield instead
         for edit in edits:
-            instead |= edit.instead
-        plain = lambda f: getattr(f, "__wrapped__", None)
-        with compat.traced_apart():
-            derived = derivation.again(lambda f: instead.get(id(f), instead.get(id(plain(f)), f)))
-            _ = derived.linearized  # by rules that may run the user's functions, too
-        return derived
+            edit.check_it_was_run()
+
+
+def _is_same(was: Program, now: Program) -> bool:
+    """Whether two programs have the same equations, with the same settings of checkpoints and loops."""
+    is_setting = lambda key, x: key == "policy" or isinstance(x, int | str)
+    settings = lambda e: {key: x for key, x in e.params.items() if is_setting(key, x)}
+    of = lambda program: [(depth, e.primitive, settings(e)) for depth, e in program.walk()]
+    return of(was) == of(now)
 
 
 class _Edit:
@@ -144,25 +189,39 @@ class _Edit:
     Args:
       file: its name.
       text: its new text.
+      instead: is given what stands for an object of the module, by the object's `id`.
     """
 
-    def __init__(self, file: str, text: str):
-        self.file = file
+    def __init__(self, file: str, text: str, instead: dict[int, Any]):
+        self.file, self.text = file, text
+        self.instead = instead
         old_text = "".join(linecache.getlines(file))
         self.old, self.new = ast.parse(old_text), ast.parse(text)
-        self.defined = {_place_of(was): (was, now, around) for (was, _), (now, around) in _matched(self.old, self.new)}
+        self.defined = {place_of(was): (was, now, around) for (was, _), (now, around) in matched(self.old, self.new)}
         """The definitions that are in both, with the functions around the new one, by the place of the old one's code."""
         self.functions = _functions_of(file)
         if not self.functions:
             raise UnmeasuredError(f"no function of {file_label(file)} was found")
-        codes = [f.__code__ for f in self.functions]
         # A notebook compiles a cell with the future statements of the cells before it.
-        self.flags = codes[0].co_flags & _FUTURE
-        self.pairs = dict(_paired(self._compiled(self.old), self._compiled(self.new)))
+        self.flags = self.functions[0].__code__.co_flags & _FUTURE
+        self.compiled: WeakValueDictionary[int, Code] = WeakValueDictionary()
+        """All code that there is because of the edit, by its `id`."""
+        self.codes = compile(self.old, file, "exec", self.flags, dont_inherit=True), self._compiled(self.new)
+        n_at = Counter(map(place_of_code, all_codes(self.codes[0])))
+        pairs = [(a, b) for a, b in paired(*self.codes) if n_at[place_of_code(a)] == 1]
+        self.pairs = {place_of_code(a): b for a, b in pairs if differs(a, b)}
+        """The edited code of the functions that the edit changes, by place."""
+        self.own = {place_of_code(c): c for f in self.functions for c in all_codes(f.__code__)}
+        self.before = {place_of_code(b): self.own.get(place_of_code(a), a) for a, b in pairs}
+        """The code as it was, by the place of the edited code."""
+        self.ran: set[Place] = set()
+        """The edited functions that were called, or defined anew."""
+        self.outdated: set[str] = set()
+        """The names of wrappers that were called although the edit replaces them."""
+        self.is_kept = False
+        """Whether something keeps functions that the edit has added, and that need its names."""
         self.namespaces = list({id(f.__globals__): f.__globals__ for f in self.functions}.values())
         """The names of each module that the file was imported as."""
-        self.instead: dict[int, Any] = {}
-        """What stands for an object of the module, by the object's `id`."""
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> _Edit:
@@ -177,13 +236,13 @@ class _Edit:
 
     def _replace(self) -> None:
         # Decorators that are added to a function are put around the function that is there.
-        added = {now: _added(was, now) for was, now, _ in self.defined.values()}
-        statements = list(_changed(self.old, _Without(added).visit(copy.deepcopy(self.new))))
+        statements = list(changed(self.old, without_decorators(self.old, self.text)))
         # Names come before the code that reads them, and go when nothing runs it any more.
         for names in self.namespaces:
             for statement in (s for s in statements if self._is_new(s, names)):
                 self._run(statement, names)
-        self._undo.callback(_wait_until_unused, {id(code) for code in self.pairs.values()})
+        self._undo.callback(_wait_until_unused, self.compiled)
+        self._undo.callback(self._restore_made)
         for names in self.namespaces:
             for statement in statements:
                 if isinstance(statement, ast.ClassDef):
@@ -191,37 +250,100 @@ class _Edit:
                         self._replace_method(names.get(statement.name), method, names)
                 elif not self._is_new(statement, names):
                     self._run(statement, names)
-        places = {id(f): _place(f.__code__) for f in self.functions}
-        swapped = [self._swap(f) for f in self.functions]
-        self._check_nothing_is_left_out({place for place in swapped if place is not None})
-        # A function around others makes them anew.
-        missing = {place for place, (was, now, around) in self.defined.items() if any(_added(was, now)) and not around}
+        places = [place_of_code(f.__code__) for f in self.functions]
         for f in self.functions:
-            name, line = places[id(f)]
-            place = name.rpartition(".")[2], line
+            self._swap(f)
+        for place in left_out(*self.codes, self.pairs.keys() & {*places}):
+            raise UnmeasuredError(f"no function in memory is known to be {self._described(place)}")
+        # A function around others makes them anew.
+        missing = {place for place, (was, now, around) in self.defined.items() if any(added(was, now)) and not around}
+        for f, place in zip(self.functions, places, strict=True):
             if place in self.defined and self._decorate(f, *self.defined[place]):
                 missing.discard(place)
         if missing:
-            raise UnmeasuredError(f"{missing.pop()[0]} of {file_label(self.file)} was not found")
+            raise UnmeasuredError(f"what the decorators of {self._described(missing.pop())} made was not found")
 
     def _compiled(self, tree: ast.AST, kind: str = "exec") -> Any:
-        return compile(tree, self.file, kind, self.flags, dont_inherit=True)  # type: ignore[call-overload]
+        code = compile(tree, self.file, kind, self.flags, dont_inherit=True)  # type: ignore[call-overload]
+        self._knows(code)
+        return code
+
+    def _knows(self, code: Code) -> None:
+        self.compiled |= {id(c): c for c in all_codes(code)}
+
+    def _described(self, place: Place) -> str:
+        name = "the lambda" if place[0] == "<lambda>" else f"`{place[0]}`"
+        return f"{name} on line {place[1]} of {file_label(self.file)}"
+
+    def check_it_was_run(self) -> None:
+        """Raises an error if the function was traced with a part of the edit."""
+        for f, around in changed_functions(self.old, self.text):
+            if self.ran.isdisjoint(map(place_of, (f, *around))):
+                raise UnmeasuredError(f"{self._described(place_of(f))} is not called while the function is traced")
+        if self.outdated:
+            raise UnmeasuredError(f"something else holds `{self.outdated.pop()}` of {file_label(self.file)} as it was")
+
+    # --- what edited code leaves --------------------------------------------------------------------------------------
+
+    def _restore_made(self) -> None:
+        """Gives functions that edited code has made the code as it was."""
+        self.instead.clear()
+        for f in self._made():
+            before = self.before.get(place_of_code(f.__code__))
+            if before is None or not set(before.co_freevars) <= set(f.__code__.co_freevars):
+                continue
+            if before.co_freevars == f.__code__.co_freevars:
+                f.__code__ = before
+            else:
+                _call_instead(f, _copy(f, before, {}), contextlib.ExitStack())
+            was, now, _ = self.defined.get(place_of_code(before), (None, None, ()))
+            if was is not None and added(was, now)[1]:
+                for wrapper in _wrappers_of(f):
+                    _call_instead(wrapper, f, contextlib.ExitStack())
+        if self._made():
+            gc.collect()
+            self.is_kept = bool(self._made())
+
+    def _made(self) -> list[types.FunctionType]:
+        made = [f for f in _functions() if id(f.__code__) in self.compiled]
+        return [f for f in made if f.__globals__.get(f.__name__) is not f]
+
+    def _set(self, names: dict[str, Any], name: str, value: Any) -> None:
+        if value is not _MISSING:
+            names[name] = value
+        elif not self.is_kept:
+            names.pop(name, None)
 
     # --- code -----------------------------------------------------------------------------------------------------
 
-    def _swap(self, f: types.FunctionType) -> Place | None:
-        """Gives a function its edited code; its place, if there is some."""
-        before = f.__code__
-        place, after = _place(before), self.pairs.get(_place(before))
-        if after is None:
-            return None
-        if before.co_freevars == after.co_freevars:
-            self._undo.callback(setattr, f, "__code__", before)
-            f.__code__ = after
-        else:
-            _, _, around = self.defined.get((before.co_name, before.co_firstlineno), (None, None, ()))
-            _call_instead(f, _copy(f, after, self._imported(around)), self._undo)
-        return place
+    def _swap(self, f: types.FunctionType) -> None:
+        """Gives a function its edited code, if there is some."""
+        place = place_of_code(f.__code__)
+        if place in self.pairs:
+            _, _, around = self.defined.get(place, (None, None, ()))
+            made = _copy(f, self.pairs[place], self._imported(around))
+            self._call(f, self._noted(made, place, self.ran))
+
+    def _call(self, f: types.FunctionType, made: Any) -> None:
+        """Makes a function call something else until the edit is left."""
+        self._knows(_call_instead(f, made, self._undo))
+
+    def _noted(self, f: types.FunctionType, what: T, where: set[T]) -> Callable[..., Any]:
+        """A function that adds something to a set when this thread calls it."""
+        me = threading.get_ident()
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == me:
+                where.add(what)
+            return f(*args, **kwargs)
+
+        return call
+
+    def _outdates(self, before: Any, name: str) -> None:
+        """Notes if a checkpoint of a function that the edit replaces is called all the same."""
+        plain = getattr(inspect.unwrap(before), "__code__", None)
+        if type(before) is types.FunctionType and plain is not before.__code__ and plain in self.own.values():
+            self._call(before, self._noted(_copy(before, before.__code__, {}), name, self.outdated))
 
     def _imported(self, around: Iterable[Function]) -> dict[str, Any]:
         """The names that functions import."""
@@ -230,15 +352,9 @@ class _Edit:
         exec(self._compiled(ast.Module([*statements], [])), names)
         return names
 
-    def _check_nothing_is_left_out(self, swapped: Collection[Place]) -> None:
-        """Raises an error if the edit changes code that no function has, alone or within the function that defines it."""
-        for place, is_swapped in _reached(self._compiled(self.old), self._compiled(self.new), swapped, False):
-            if not is_swapped:
-                raise UnmeasuredError(f"{place[0]} of {file_label(self.file)} was not found")
-
     def _decorate(self, f: types.FunctionType, was: Function, now: Function, around: Sequence[Function]) -> bool:
         """Gives a function its edited decorators, as far as they are not among the statements of the module; whether it has them."""
-        above, within = _added(was, now)
+        above, within = added(was, now)
         is_same = list(map(ast.dump, was.decorator_list)) == list(map(ast.dump, now.decorator_list))
         if is_same or not (above or within or around):
             return True
@@ -251,7 +367,7 @@ class _Edit:
         for decorator in reversed(above or within or now.decorator_list):
             made = eval(self._compiled(ast.Expression(decorator), "eval"), names)(made)
         if within:
-            _call_instead(f, made, self._undo)
+            self._call(f, made)
             return True
         if above:
             self._undo.callback(setattr, owner, f.__name__, vars(owner)[f.__name__])
@@ -281,33 +397,46 @@ class _Edit:
         Raises:
           UnmeasuredError: it may do more than name something.
         """
-        if not _only_names(statement):
+        attributes = [t for t in getattr(statement, "targets", ()) if isinstance(t, ast.Attribute)]
+        owners = [_value(t.value, names) for t in attributes]
+        # An attribute of another object may be a property, whose setter cannot be undone.
+        if not only_names(statement) or not all(isinstance(o, type | types.ModuleType) for o in owners):
             raise UnmeasuredError(f"line {statement.lineno} of {file_label(self.file)} is only run when it is imported")
-        for target in getattr(statement, "targets", ()):
-            if isinstance(target, ast.Attribute):
-                owner = eval(self._compiled(ast.Expression(target.value), "eval"), names)
-                before = vars(owner).get(target.attr, _MISSING)
-                self._undo.callback(_set_attribute, owner, target.attr, before)
-        made: dict[str, Any] = {}
+        for target, owner in zip(attributes, owners, strict=True):
+            self._undo.callback(_set_attribute, owner, target.attr, vars(owner).get(target.attr, _MISSING))
+        made = self._names_before(statement, names)
         exec(self._compiled(ast.Module([statement], [])), names, made)
+        self._defines(statement)
         for name, value in made.items():
             before = names.get(name, _MISSING)
             holders = [names]
-            if before is not _MISSING:
+            if callable(before):  # other objects, such as None, are not the module's own
                 self.instead |= {key: value for key, held in self.instead.items() if held is before}
                 self.instead[id(before)] = value
                 modules = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]
                 holders += [held for held in modules if held is not names and held.get(name, _MISSING) is before]
+                self._outdates(before, name)
             for holder in holders:
-                self._undo.callback(_set, holder, name, before)
+                self._undo.callback(self._set, holder, name, before)
                 holder[name] = value
+
+    def _names_before(self, statement: ast.stmt, names: Mapping[str, Any]) -> dict[str, Any]:
+        """What a name stood for before a statement such as `block = jax.checkpoint(block)`, which has been run."""
+        value: Any = getattr(statement, "value", statement)
+        name = getattr(without_checkpoint(value), "id", "") if is_checkpoint(value) else ""
+        held = names.get(name) if name in names_assigned(statement) else None
+        is_new = any(held is made for made in self.instead.values())
+        return {name: getattr(held, "__wrapped__", held)} if held is not None and not is_new else {}
+
+    def _defines(self, statement: ast.stmt) -> None:
+        self.ran |= {place for place, (_, now, _) in self.defined.items() if now.lineno == statement.lineno}
 
     def _replace_method(self, owner: Any, method: ast.stmt, names: dict[str, Any]) -> None:
         """Replaces a method of a class by one with other decorators."""
         name = getattr(method, "name", "")
         before = vars(owner).get(name) if isinstance(owner, type) else None
         uses_class = any(isinstance(n, ast.Name) and n.id in ("super", "__class__") for n in ast.walk(method))
-        if before is None or uses_class or not _only_names(method):
+        if before is None or uses_class or not only_names(method):
             raise UnmeasuredError(
                 f"line {method.lineno} of {file_label(self.file)} is only run when its class is defined"
             )
@@ -316,6 +445,8 @@ class _Edit:
         made: dict[str, Any] = {}
         exec(self._compiled(ast.fix_missing_locations(ast.Module([within], []))), names, made)
         after = vars(made[owner.__name__])[name]
+        self._defines(method)
+        self._outdates(before, name)
         self._undo.callback(setattr, owner, name, before)
         setattr(owner, name, after)
 
@@ -324,16 +455,19 @@ def _functions_of(file: str) -> list[types.FunctionType]:
     """The functions of a file: those that the collector knows, and those of modules, which it does not know after `gc.freeze`."""
     named = [x for names in namespaces_of(file) for x in [*names.values()]]
     methods = [m for c in named if isinstance(c, type) for m in [*vars(c).values()]]
-    found = [x for some in (gc.get_objects(), named, methods) for x in some if type(x) is types.FunctionType]
+    found = [x for some in (_functions(), named, methods) for x in some if type(x) is types.FunctionType]
     return list({id(f): f for f in found if f.__code__.co_filename == file}.values())
 
 
-def _place(code: Code) -> Place:
-    return code.co_qualname, code.co_firstlineno
+def _functions() -> list[types.FunctionType]:
+    """Those that the collector knows. All refer to the built-in names: a list of all objects would hold tuples that other threads are making, which
+    then fails."""
+    return [x for x in gc.get_referrers(vars(builtins)) if type(x) is types.FunctionType]
 
 
-def _place_of(function: Function) -> Place:
-    return function.name, first_line(function)
+def _wrappers_of(f: types.FunctionType) -> list[types.FunctionType]:
+    held = [d for d in gc.get_referrers(f) if type(d) is dict and d.get("__wrapped__") is f]
+    return [x for x in gc.get_referrers(*held) if type(x) is types.FunctionType] if held else []
 
 
 def _copy(f: types.FunctionType, code: Code, more: Mapping[str, Any]) -> types.FunctionType:
@@ -341,38 +475,44 @@ def _copy(f: types.FunctionType, code: Code, more: Mapping[str, Any]) -> types.F
     cells = dict(zip(f.__code__.co_freevars, f.__closure__ or (), strict=True))
     missing = set(code.co_freevars) - set(cells)
     if not missing <= set(more):
-        raise UnmeasuredError(f"{f.__qualname__} uses other variables")
+        held = ", ".join(f"`{name}`" for name in sorted(missing - set(more)))
+        raise UnmeasuredError(f"`{f.__name__}` in memory does not have {held} of the function around it")
     cells |= {name: types.CellType(more[name]) for name in missing}
     made = types.FunctionType(
         code, f.__globals__, f.__name__, f.__defaults__, tuple([cells[n] for n in code.co_freevars])
     )
-    made.__kwdefaults__, made.__qualname__ = f.__kwdefaults__, f.__qualname__
+    for name in ("__kwdefaults__", "__qualname__", "__module__", "__doc__", "__annotations__", "__type_params__"):
+        if hasattr(f, name):
+            setattr(made, name, copy.copy(getattr(f, name)))
     vars(made).update(vars(f))
     return made
 
 
-def _call_instead(f: types.FunctionType, made: Any, undo: contextlib.ExitStack) -> None:
-    """Makes a function call something else, wherever it is held: it stays the same object."""
+def _call_instead(f: types.FunctionType, made: Any, undo: contextlib.ExitStack) -> Code:
+    """Makes a function call something else, wherever it is held, by the code that is returned: it stays the same object."""
     before = f.__code__
     call = _call(before.co_freevars)
+    signature = inspect.signature(f)
     undo.callback(_set_attribute, f, "__signature__", vars(f).get("__signature__", _MISSING))
-    f.__signature__ = inspect.signature(f)  # type: ignore[attr-defined]
+    f.__signature__ = signature  # type: ignore[attr-defined]
     undo.callback(setattr, f, "__code__", before)
     f.__code__ = call.replace(
         co_consts=tuple([made if c == "it" else c for c in call.co_consts]), co_filename=before.co_filename,
         co_name=before.co_name, co_qualname=before.co_qualname, co_firstlineno=before.co_firstlineno,
     )  # fmt: skip
+    return f.__code__
 
 
 def _call(free: Sequence[str]) -> Code:
     """Code that calls "it", of a function that closes over these variables: Python reads them wherever somebody looks at its frame."""
     names: dict[str, Any] = {}
+    it = "_" * (1 + max(map(len, free), default=0))  # no variable is called that
     exec(
         f"def around({', '.join(free)}):\n"
-        "    def call(*args, **kwargs):\n"
-        "        function = 'it'\n"
+        f"    def call(*{it}args, **{it}kwargs):\n"
+        f"        {it} = 'it'\n"
         f"        if False: {'; '.join(free) or 'pass'}\n"
-        "        return function(*args, **kwargs)\n"
+        f"        return {it}(*{it}args, **{it}kwargs)\n"
         "    return call\n",
         names,
     )
@@ -380,156 +520,10 @@ def _call(free: Sequence[str]) -> Code:
     return found
 
 
-def _inner(code: Code) -> list[Code]:
-    return [c for c in code.co_consts if isinstance(c, Code)]
-
-
-def _alike(old: Code, new: Code) -> list[tuple[Code, Code]]:
-    """The functions defined in some code, each with the edited one, as far as it is certain which is which."""
-    by_name = lambda codes: {name: [c for c in codes if c.co_name == name] for name in {c.co_name for c in codes}}
-    before, after = by_name(_inner(old)), by_name(_inner(new))
-    same = [(before[name], after.get(name, [])) for name in before]
-    return [pair for a, b in same if len(a) == len(b) for pair in zip(a, b, strict=True)]
-
-
-def _paired(old: Code, new: Code) -> Iterator[tuple[Place, Code]]:
-    """The edited code of each function of a file, by the place of the function; not of those that share one, such as two lambdas on a line."""
-    places = [_place(a) for a, _ in _alike(old, new)]
-    for a, b in _alike(old, new):
-        if places.count(_place(a)) == 1:
-            yield _place(a), b
-            yield from _paired(a, b)
-
-
-def _reached(old: Code, new: Code, swapped: Collection[Place], is_inside: bool) -> Iterator[tuple[Place, bool]]:
-    """The functions in some code that an edit changes, and whether they are run as edited: if they are swapped, or what defines them is."""
-    pairs = _alike(old, new)
-    for a, b in pairs:
-        is_swapped = is_inside or _place(a) in swapped
-        is_function = a.co_flags & inspect.CO_OPTIMIZED  # what a class does when it is defined is among the statements
-        if is_function and (_content(a) != _content(b) or len(_inner(a)) != len(_alike(a, b))):
-            yield _place(a), is_swapped
-        yield from _reached(a, b, swapped, is_swapped)
-
-
-def _content(code: Code) -> Any:
-    """What some code does, apart from its lines and from the functions in it."""
-    plain = [c for c in code.co_consts if not isinstance(c, Code)]
-    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, repr(plain)
-
-
-def _changed(old: ast.Module, new: ast.Module) -> Iterator[ast.stmt]:
-    """The statements of a module that an edit adds or changes, apart from the bodies of functions, and those that name their objects again; of a
-    class its methods."""
-    touched: set[str] = set()
-    there = {_outline(s) for s in old.body}
-    classes = {s.name: s for s in old.body if isinstance(s, ast.ClassDef)}
-    for s in new.body:
-        if _outline(s) in there:
-            if not touched.isdisjoint(_names_assigned(s)):
-                yield s
-            continue
-        touched |= _names_assigned(s)
-        if isinstance(s, ast.ClassDef) and s.name in classes:
-            known = {_outline(m) for m in classes[s.name].body}
-            changed = [m for m in s.body if _outline(m) not in known]
-            yield ast.copy_location(ast.ClassDef(s.name, [], [], changed, []), s)
-        else:
-            yield s
-
-
-def _definitions(tree: ast.AST, around: tuple[Function, ...] = ()) -> Iterator[tuple[Function, tuple[Function, ...]]]:
-    """The functions of a tree that have a `def`, each with those around it."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, Function):
-            yield node, around
-            yield from _definitions(node, (*around, node))
-        else:
-            yield from _definitions(node, around)
-
-
-def _matched(old: ast.Module, new: ast.Module) -> Iterable[tuple[Any, Any]]:
-    """The definitions of a module, each with the edited one; an edit may add some, with other names."""
-    before = list(_definitions(old))
-    names = {f.name for f, _ in before}
-    after = [found for found in _definitions(new) if found[0].name in names]
-    return zip(before, after, strict=True) if len(before) == len(after) else ()
-
-
-def _added(was: Function, now: Function) -> tuple[list[ast.expr], list[ast.expr]]:
-    """The decorators that an edit adds above those of a function, or between these and the function; none if it changes these."""
-    before, after = list(map(ast.dump, was.decorator_list)), list(map(ast.dump, now.decorator_list))
-    n = len(after) - len(before)
-    if n > 0 and after[: len(before)] == before:
-        return [], now.decorator_list[-n:]
-    return (now.decorator_list[:n], []) if n > 0 and after[n:] == before else ([], [])
-
-
-class _Without(ast.NodeTransformer):
-    """Takes decorators from functions.
-
-    Args:
-      added: for each function, those above the others, and those below.
-    """
-
-    def __init__(self, added: Mapping[Function, tuple[list[ast.expr], list[ast.expr]]]):
-        self.added = {(f.lineno, f.col_offset): (len(above), len(within)) for f, (above, within) in added.items()}
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        above, within = self.added.get((node.lineno, node.col_offset), (0, 0))
-        node.decorator_list = node.decorator_list[above : len(node.decorator_list) - within]
-        return node
-
-
-class _Outline(ast.NodeTransformer):
-    """Leaves out what is only run when a function is called."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        decorators = [self.visit(d) for d in node.decorator_list]
-        return ast.FunctionDef(node.name, node.args, [ast.Pass()], decorators, node.returns)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        decorators = [self.visit(d) for d in node.decorator_list]
-        return ast.AsyncFunctionDef(node.name, node.args, [ast.Pass()], decorators, node.returns)
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        return ast.Lambda(node.args, ast.Constant(None))
-
-
-def _outline(statement: ast.stmt) -> str:
-    return ast.dump(_Outline().visit(ast.parse(ast.unparse(statement))))
-
-
-def _only_names(statement: ast.stmt) -> bool:
-    """Whether a statement imports something, assigns a checkpoint, a policy or another name, or defines a function without other decorators than
-    checkpoints and `jax.jit`."""
-    if isinstance(statement, Function):
-        return all(checkpoint_decorator(d) or is_jit(d) for d in statement.decorator_list)
-    if not isinstance(statement, ast.Assign):
-        return isinstance(statement, ast.Import | ast.ImportFrom)
-    value = statement.value
-    if not isinstance(value, ast.Call):
-        return isinstance(value, ast.Name | ast.Attribute | ast.Lambda)
-    is_policy = "checkpoint_policies" in ast.unparse(value.func)
-    given = [*value.args, *(k.value for k in value.keywords)]
-    is_wrapped = last_name(value.func) in ("jit", "partial") and all(
-        isinstance(a, ast.Name | ast.Attribute | ast.Constant) for a in given
-    )
-    return is_policy or is_wrapped or is_checkpoint(value) or checkpoint_decorator(value.func)
-
-
-def _names_assigned(statement: ast.stmt) -> set[str]:
-    if isinstance(statement, Function | ast.ClassDef):
-        return {statement.name}
-    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-
-def _set(names: dict[str, Any], name: str, value: Any) -> None:
-    if value is _MISSING:
-        names.pop(name, None)
-    else:
-        names[name] = value
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """What a name such as `models.Block` stands for, without running a property; None for any other expression."""
+    first, *rest = ast.unparse(node).split(".")
+    return functools.reduce(lambda owner, name: inspect.getattr_static(owner, name, None), rest, names.get(first))
 
 
 def _set_attribute(owner: Any, name: str, value: Any) -> None:

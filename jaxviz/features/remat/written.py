@@ -155,9 +155,9 @@ def _measured(
 ) -> Measured:  # fmt: skip
     """The figures of edits; what an expression has made that is not run again is put into the checkpoint itself."""
     names: dict[str, Any] = {"jax": jax, "partial": partial}
+    exec("\n".join(policies.values()), names)
     made, instead = [], set()
     for way in (w for w in used if w.made is not None):
-        exec("\n".join(policies.values()), names)
         head, tail = way.edits(policy)
         made.append((way.made, eval(f"lambda f: {head.text}f{tail.text}", dict(names))))
         instead |= {head, tail}
