@@ -78,6 +78,9 @@ def _around_called(region: Region) -> Iterator[tuple[Way, ...]]:
 
 def _around_callee(call: ast.Call, by: Frame, library: str) -> Way | None:
     file = by[0].co_filename
+    maker = value_of(file, call.func.func, globals_of(by[0])) if isinstance(call.func, ast.Call) else None
+    if str(getattr(maker, "__module__", "")).partition(".")[0] == "jax":
+        library = ""  # what `jax.vmap` returns is a function, whatever it was given
     checkpoint, imports = _checkpoint_of(library, file, call.lineno)
     # What JAX would trace, and Python may branch on.
     is_fixed = lambda a, *more: (

@@ -140,17 +140,29 @@ def make():
 
     class Net(eqx.Module):
         w: jax.Array
-        def __call__(self, x):
+        def __matmul__(self, x):
             h = jnp.tanh(x @ self.w)
             return jnp.sin(h * h) * jnp.cos(h) * jnp.exp(h)
 
     def loss(w, x):
-        return jnp.mean(jax.vmap(Net(w))(x) ** 2)
+        return jnp.mean((Net(w) @ x) ** 2)
 
     return loss
 
 loss = make()
 """, lambda m: (W, X), "\n        @partial(eqx.filter_checkpoint"),
+    "a module of Equinox under a transformation": ("", """
+import equinox as eqx
+
+class Net(eqx.Module):
+    w: jax.Array
+    def __call__(self, x):
+        h = jnp.tanh(x @ self.w)
+        return jnp.sin(h * h) * jnp.cos(h) * jnp.exp(h)
+
+def loss(w, x):
+    return jnp.mean(jax.vmap(Net(w))(x) ** 2)
+""", lambda m: (W, X), "jax.checkpoint(jax.vmap(Net(w)), policy=SAVED)(x)"),
     "a step that a library makes": (MAKERS, """
 def loss(w, x):
     return jnp.mean(RUN(x @ w) ** 2)
