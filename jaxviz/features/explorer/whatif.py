@@ -294,9 +294,10 @@ class Switches:
             trial = made.trial if made.files and made.trial is not None else found
             regions = [i for i, r in enumerate(self.regions) if r in trial.form.regions]
             self.planned = self.key(regions, {self.number[v] for v in trial.names if v in self.number})
-            if len(regions) == len(trial.form.regions):
+            is_setting = len(regions) == len(trial.form.regions) and not (made.files and made.trial is None)
+            if is_setting:
                 self._written[self.planned] = made
-            if made.files and made.trade is not None and len(regions) == len(trial.form.regions):
+            if is_setting and made.files and made.trade is not None:
                 self.tried[self.planned] = made.trade
         return self.planned
 

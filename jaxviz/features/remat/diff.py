@@ -26,6 +26,7 @@ from jaxviz.features.remat.written_chunks import by_hand, in_chunks
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import owner, package
 from jaxviz.ir.syntax import Var
+from jaxviz.progress import counting
 from jaxviz.report.tables import format_bytes, short_location
 
 _CHANGED = 1.02
@@ -36,6 +37,12 @@ _WORTH = 0.01
 
 _RAISES = "The changes that could be written in your source would raise the peak."
 _IN_VAIN = "The changes that could be written in your source would lower the peak by less than 1 %."
+_UNTRIED = "More edits could be tried: the function is large, and each is measured by deriving it again."
+_NOT_THERE = "No edit that was tried puts them there."
+_MEASURED = 20_000
+"""How many equations are derived again in total before no further edit is tried,"""
+_AT_LEAST = 3
+"""and how many edits are tried in any case: the second way to write a checkpoint, after the first as planned and alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,7 @@ class Limits:
         return replace(made, text=f"{comments([said])}\n{made.text}")
 
 
+@counting("trying edits")
 def write_plan(
     search: Search, trial: Trial | None, call: Call, limits: Limits = Limits(), in_branches: bool = False
 ) -> Written:
@@ -91,6 +99,7 @@ def write_plan(
     ways = _Ways(search, call)
     while True:
         made, best = _written_with(search, trial, call, limits, in_branches, ways)
+        ways.tried.append(made)
         written, found = search.written, made.trade
         is_higher = found is not None and found.peak_nbytes > written.peak_nbytes
         if (made.is_as_planned and not is_higher) or best is None or not ways.go_on(best.form.regions):
@@ -98,17 +107,24 @@ def write_plan(
     is_in_vain = (
         found is not None and limits.is_peak_alone and _lowers(trial.trade, search) and not _lowers(found, search)
     )
-    if made.files and not (is_higher or made.fails or is_in_vain):
-        return replace(limits.told_in(made), trial=best)
-    if (made.files or made.trade is None) and limits.is_peak_alone and not in_branches and ways.lowest is not None:
-        region, some, trade = ways.lowest
-        other = f"peak of {format_bytes(trial.trade.peak_nbytes)} and recomputes {format_flops(trial.trade.flops)}"
-        said = [f"plan.apply checkpoints something else: it has a {other}."]
-        return limits.told_in(write(search, call, trade, {region: some}, [], said))
-    if made.files:
-        why = _RAISES if is_higher else _IN_VAIN if is_in_vain else made.failed
-        return Written(comments([not_written(call.name, trial.trade, search), why]), None)
-    return replace(made, trial=best)
+    is_shown = made.files and not (is_higher or made.fails or is_in_vain)
+    wanted = int(_CHANGED * trial.trade.peak_nbytes) if limits.peak is None else limits.peak
+    reached = found.peak_nbytes if found is not None and found.peak_nbytes > wanted else 0
+    is_free = limits.is_peak_alone and not in_branches and (made.files or found is None)
+    other = ways.lower_than(reached if is_shown else written.peak_nbytes) if is_free else None
+    if other is not None:
+        has = f"peak of {format_bytes(trial.trade.peak_nbytes)} and recomputes {format_flops(trial.trade.flops)}"
+        made, best = _with_note(other, f"plan.apply checkpoints something else: it has a {has}."), None
+    elif made.files and not is_shown:
+        why = _RAISES if is_higher else _IN_VAIN if is_in_vain else _NOT_THERE
+        made, best = Written(comments([not_written(call.name, trial.trade, search), why]), None), None
+    return replace(ways.told_in(limits.told_in(made)), trial=best)
+
+
+def _with_note(made: Written, note: str) -> Written:
+    """Code with a note after its figures."""
+    first, end, rest = made.text.partition("\n")
+    return replace(made, text=f"{first}\n{comments([note])}{end}{rest}")
 
 
 def _lowers(trade: Trade, search: Search) -> bool:
@@ -129,8 +145,10 @@ class _Ways:
         self._left: dict[Region, list[tuple[Way, ...]]] = {}
         self._alone: dict[Region, Written] = {}
         self._expected: dict[Region, Trade] = {}
-        self._why: dict[Region, str] = {}
-        self._other: list[tuple[Region, tuple[Way, ...], Written]] = []
+        self._in_vain: set[Region] = set()
+        """The regions with ways that do something else."""
+        self.tried: list[Written] = []
+        self._is_cut = False
 
     def of(self, region: Region) -> tuple[Way, ...]:
         """The edits for a region; none if it cannot be written."""
@@ -143,46 +161,52 @@ class _Ways:
         wrong = [r for r in regions if self.of(r) and not self.holds(r)]
         for region in wrong:
             while self.of(region) and not self.holds(region):
-                self._other.append((region, self._left[region].pop(0), self._alone.pop(region)))
+                del self._left[region][0], self._alone[region]
+                self._in_vain.add(region)
         return bool(wrong)
 
     def holds(self, region: Region) -> bool:
-        """Whether the edits do."""
+        """Whether the edits do, as far as they may still be tried."""
+        most = max(_AT_LEAST, _MEASURED // sum(1 for _ in self.search.flat.walk()))
+        if region not in self._alone and len(self.tried) >= most:
+            self._is_cut = True
+            return True
         made = self.alone(region)
         found, written = made.trade, self.search.written.peak_nbytes
         is_higher = found is not None and found.peak_nbytes > max(written, self._expected[region].peak_nbytes)
-        holds = made.is_as_planned and not is_higher
-        if not holds:
-            self._why.setdefault(region, made.failed or "It would do something else than the plan.")
-        return holds
+        return made.is_as_planned and not is_higher
 
     def why_not(self, region: Region) -> str:
         """Why a region cannot be written, a sentence or two."""
         if region.is_written:
             return f"plan.apply changes what the checkpoint of {region.name} saves, {short_location(region.location)}."
-        why = self._why.get(region, "It is decorated, or called by another name.")
+        why = " No edit that was tried puts it there." if region in self._in_vain else ""
         frames = next(iter(region.stacks.values()), ())
         code = region.code or (
             frames[-1][0] if frames else None
         )  # that of the function which scans; none for the function itself
         if code is not None and owner(code.co_filename) == "library":
-            why = f"It is inside {package(code.co_filename)}, and no line of your source is known that puts a checkpoint around it alone."
+            why = f" It is inside {package(code.co_filename)}, and no line of your source is known that puts a checkpoint around it alone."
         option = option_of(region)
         own = f" The library has an option for it: {option}." if option else ""
-        return f"No checkpoint can be written around {region.described} in your source. {why}{own}"
+        return f"No checkpoint can be written around {region.described} in your source.{why}{own}"
 
-    @property
-    def lowest(self) -> tuple[Region, tuple[Way, ...], Trade] | None:
-        """Of the edits that are not what a plan is made of, those with the lowest peak, if it is lower than that of the function."""
-        found = [(r, some, made.trade) for r, some, made in self._other if made.trade is not None]
-        best = min(found, key=lambda one: one[2].peak_nbytes, default=None)
-        return best if best is not None and _lowers(best[2], self.search) else None
+    def lower_than(self, peak: int) -> Written | None:
+        """The code with the lowest peak of all that was tried, if that is clearly lower than another."""
+        found = [(made.trade.peak_nbytes, made) for made in self.tried if made.files and made.trade is not None]
+        lowest, made = min(found, key=lambda one: one[0], default=(peak, None))
+        return made if lowest <= (1 - _WORTH) * peak else None
+
+    def told_in(self, made: Written) -> Written:
+        """Code that says that there are edits which were not tried, if there are."""
+        return _with_note(made, _UNTRIED) if self._is_cut else made
 
     def alone(self, region: Region) -> Written:
         """The code for a checkpoint around a region that saves nothing by name."""
         if region not in self._alone:
             trade = self._expected[region] = self.search.trial(self.search.path((region,))[0]).trade
             self._alone[region] = write(self.search, self.call, trade, {region: self.of(region)}, [], [])
+            self.tried.append(self._alone[region])
         return self._alone[region]
 
 

@@ -20,10 +20,12 @@ from test_remat_plan import held_by_jax
 
 import jaxviz
 from jaxviz.derivation import derive
-from jaxviz.features.remat import exhaustive, lower_peak
+from jaxviz.features.remat import diff, exhaustive, lower_peak
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.diff import _Ways
+from jaxviz.features.remat.planning import best_of_all
 from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.written import Written
 
 _NUMBERS = itertools.count()
 HEAD = """
@@ -569,6 +571,23 @@ def test_a_diff_that_cannot_be_in_ascii_says_how_to_write_it(tmp_path, monkeypat
 def test_a_function_that_no_way_is_left_for_is_said_not_to_be_written():
     search = Search(derive(lambda x: jnp.sum(jnp.sin(x)), jnp.ones(3)), False)
     said = _Ways(search, Call.known(search.derivation)).why_not(search.whole)
-    assert said == (
-        "No checkpoint can be written around <lambda> in your source. It is decorated, or called by another name."
+    assert said == "No checkpoint can be written around <lambda> in your source."
+
+
+def test_of_the_code_that_was_tried_the_lowest_is_taken(monkeypatch):
+    """Also if the checkpoints that can be written one by one as planned come to less."""
+    search = Search(derive(lambda x: jnp.sum(jnp.sin(jnp.sin(x))), jnp.ones(3)), False)
+    trial = best_of_all(search)
+    written = lambda share, **more: Written(
+        f"# {share}\n---",
+        replace(search.written, peak_nbytes=int(share * search.written.peak_nbytes)),
+        {"m.py": ""},
+        **more,
     )
+    tried = [written(0.2, is_as_planned=False), written(0.9)]
+    monkeypatch.setattr(diff, "_written_with", lambda *_: (tried.pop(0), trial))
+    monkeypatch.setattr(_Ways, "go_on", lambda *_: True)
+    wanted = replace(trial, trade=replace(trial.trade, peak_nbytes=1))
+    found = diff.write_plan(search, wanted, Call.known(search.derivation))
+    assert found.text.splitlines()[::2] == ["# 0.2", "---"]
+    assert "plan.apply checkpoints something else" in found.text

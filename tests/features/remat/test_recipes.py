@@ -10,6 +10,7 @@ import pytest
 from test_diff import LibrarysFile
 
 import jaxviz
+from jaxviz.features.remat import diff
 from jaxviz.features.remat.rewritten import UnmeasuredError, derived_with
 
 _NUMBERS = itertools.count()
@@ -261,6 +262,19 @@ def test_the_loss_of_a_training_step_gets_the_checkpoint(imported):
     edited = importlib.import_module(f"edited_{path.stem}")
     assert jaxviz.memory(edited.step, W, X).peak_nbytes == written.trade.peak_nbytes
     assert jaxviz.residuals(edited.step, W, X).saved.nbytes == written.trade.saved_nbytes
+
+
+def test_a_failure_is_not_told_of_changes_that_are_not_shown(imported, monkeypatch):
+    monkeypatch.setattr(diff, "_MEASURED", 0)
+    monkeypatch.setattr(diff, "_AT_LEAST", 1)
+    pytest.importorskip("equinox")  # the newest JAX is tested without libraries
+    library, source, arguments, _ = PROGRAMS["arguments that are no arrays"]
+    own = imported(library, source)
+    written = jaxviz.plan_remat(own.loss, *arguments(own), work="35%").written
+    assert not written.files
+    assert "the function fails" not in written.text
+    assert "No edit that was tried puts them there." in written.text
+    assert "More edits could be tried" in written.text
 
 
 JITTED = f"""
