@@ -1,10 +1,21 @@
 """`jaxviz` and `python -m jaxviz` on the command line."""
 
+import os
 import sys
 
 
 def main() -> int:
     """Runs the command that the process was started with; `doctor` runs without the engine, which may be broken."""
+    try:
+        status = _run()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _run() -> int:
     if sys.argv[1:2] == ["doctor"]:
         from jaxviz.features.doctor import command
 

@@ -25,7 +25,6 @@ from jaxviz.features.doctor import WORDS, print_doctor
 from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
 from jaxviz.notebook.options import COMMANDS, DEFAULTS, Command
 from jaxviz.notebook.reports import Request, Shown
-from jaxviz.report.data import plain
 from jaxviz.report.messages import short_message
 from jaxviz.report.places import noting_places
 from jaxviz.report.tables import PAGE
@@ -89,10 +88,13 @@ def _run(options: Any) -> int:
     """Runs the command, and returns the exit status."""
     what = f"reading {options.target}"
     try:
+        command = COMMANDS[options.command]
+        command.check(options)
         function, namespace = _load(options.target)
         what = f"evaluating --args {options.args}" if options.args else what
         call = _call(function, options, namespace)
-        command = COMMANDS[options.command]
+        if command.runs:
+            _check_values(call)
         what = f"{command.doing} {options.target}"
         _show(command, Request(call, options, namespace, say=note if options.json else show, note=note))
         sys.stdout.flush()
@@ -100,9 +102,8 @@ def _run(options: Any) -> int:
     except CallError as error:
         complain(f"jaxviz {options.command}: {error}")
         return _USAGE_ERROR
-    except BrokenPipeError:  # the reader has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:  # see `jaxviz.__main__`
+        raise
     except KeyboardInterrupt as error:
         for text in getattr(error, "__notes__", ()):
             complain(text)
@@ -250,6 +251,13 @@ def _call(function: Any, options: Any, namespace: dict[str, Any]) -> Call:
     return Call(f"{options.target}({options.args})", function, found.args, found.kwargs)
 
 
+def _check_values(call: Call) -> None:
+    """Raises an error for a type in place of an array, which a command that runs the function cannot take."""
+    for x in jax.tree.leaves((call.args, call.kwargs)):
+        if isinstance(x, jax.ShapeDtypeStruct):
+            raise CallError(f"it runs the function, so it needs arrays in place of types, such as jnp.ones({x.shape})")
+
+
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
@@ -259,8 +267,9 @@ def _show(command: Command, request: Request) -> None:
         raise CallError(f"--plot writes .pdf, .svg or .png; got {plot}")
     report = command.make(request)
     if options.json:
-        print(json.dumps(plain(report), indent=1, ensure_ascii=True, default=str))
-    elif report and not options.code:
+        data = None if report is None else report.to_dict()
+        print(json.dumps(data, indent=1, ensure_ascii=True, default=str))
+    elif report is not None and not options.code:
         show(str(report), headed=not isinstance(report, Shown))
     if plot:
         _save_figure(report.plot() if hasattr(report, "plot") else report.policies.plot(), plot)

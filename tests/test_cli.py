@@ -1,13 +1,16 @@
 """The command line: its output and files, its exit statuses, and that no name controls the terminal."""
 
 import json
+import os
 import subprocess
 import sys
 
 import jax.numpy as jnp
+import jsonschema
 import pytest
 
 import jaxviz
+from jaxviz.__main__ import main as main_of_process
 from jaxviz.cli import main
 
 MODEL = '''
@@ -51,6 +54,13 @@ class Model:
         return jnp.sin(x)
 '''
 CALL = ["--args", "params, f32[8,16]"]
+
+
+def valid(out):
+    """JSON as printed, which the schema that it names describes."""
+    data = json.loads(out)
+    jsonschema.validate(data, jaxviz.schema(data["schema"]))
+    return data
 
 
 @pytest.fixture(scope="module")
@@ -121,12 +131,25 @@ def test_types_stand_for_arrays(run, given, type_):
 def test_json(run):
     status, out, err = run("residuals", "loss", *CALL, "--json")
     assert status == 0
-    assert json.loads(out)["function"] == "loss"
+    assert valid(out)["function"] == "loss"
     status, out, err = run("residuals", "loss", *CALL, "--json", "--policy", "dots_saveable")
-    assert json.loads(out)["nbytes"] > 0
+    assert valid(out)["nbytes"] > 0
     assert err.startswith("with dots_saveable on ")
     for command in ("memory", "lint", "collectives"):
-        assert json.loads(run(command, "loss", *CALL, "--json")[1])["function"] == "loss"
+        assert valid(run(command, "loss", *CALL, "--json")[1])["function"] == "loss"
+    plan = ["--args", "w[:4], f32[64,4]", "--json"]
+    assert valid(run("remat", "deep", *plan, "--budget", "0.7")[1])["schema"] == "plan_remat"
+    assert valid(run("remat", "deep", *plan, "--compare", "everything")[1])["schema"] == "compare_policies.plans"
+    assert valid(run("memory", "deep", *plan, "--compare", "everything")[1])["schema"] == "compare_policies.memory"
+
+
+def test_a_report_with_nothing_in_it(run):
+    """It has no items, and is a report all the same."""
+    status, out, _ = run("residuals", "same", "--args", "f32[]")
+    assert (status, out.startswith("the gradient of `same` in `x` saves nothing")) == (0, True)
+    status, out, _ = run("lint", "same", "--args", "f32[]")
+    assert (status, out.startswith("lint of the gradient of `same`")) == (0, True)
+    assert valid(run("lint", "same", "--args", "f32[]", "--json")[1])["advice"] == []
 
 
 def test_policies_side_by_side(run):
@@ -168,9 +191,13 @@ def test_a_nan_a_profile_and_two_stages(run):
     status, out, err = run("nan", "rooted", "--args", "jnp.ones(2)", "--json")
     assert (status, json.loads(out)) == (0, None)
     assert "every result is finite" in err
-    assert "so it needs arrays" in run("nan", "rooted", "--args", "f32[2]")[2]
+    assert valid(run("nan", "rooted", "--args", "jnp.zeros(2)", "--json")[1])["schema"] == "find_nan"
+    for command in ("nan", "profile"):
+        status, out, err = run(command, "rooted", "--args", "f32[2]")
+        assert (status, out) == (2, "")
+        assert "so it needs arrays in place of types, such as jnp.ones((2,))" in err
     status, out, _ = run("profile", "rooted", "--args", "jnp.ones(2)", "--repeat", "2", "--json")
-    assert json.loads(out)["repeats"] == 2
+    assert valid(out)["repeats"] == 2
     forward, backward = (run("jaxpr", "rooted", "--args", "f32[2]", "--stage", s)[1] for s in ("forward", "backward"))
     assert run("vjp", "rooted", "--args", "f32[2]")[1] == f"forward:\n{forward}\nbackward:\n{backward}"
 
@@ -188,7 +215,8 @@ def test_two_compilations(run, tmp_path):
     longer = ["--args", CALL[1].replace("64", "128")] if "64" in CALL[1] else CALL
     status, out, _ = run("compiled-memory", "loss", *longer, "--against", saved, "--json")
     assert status == 0
-    assert json.loads(out)["before"]["peak_nbytes"] == before.peak_nbytes
+    assert valid(out)["before"]["peak_nbytes"] == before.peak_nbytes
+    assert valid(run("compiled-memory", "loss", *longer, "--json")[1])["schema"] == "compiled_memory"
 
 
 def test_what_compiling_takes(run):
@@ -196,7 +224,7 @@ def test_what_compiling_takes(run):
     assert status == 0
     assert " ".join(out.split()).startswith("compiling the gradient of `deep` in `w` takes ")
     status, out, _ = run("compile-cost", "deep", "--args", "w[:4], f32[2,4]", "--json")
-    assert json.loads(out)["counts"]["equations"] > 3
+    assert valid(out)["counts"]["equations"] > 3
 
 
 def test_the_model_beside_the_compiled_program(run, tmp_path):
@@ -208,6 +236,7 @@ def test_the_model_beside_the_compiled_program(run, tmp_path):
     assert "modelled and compiled" in figure.read_text()
     status, _, err = run("memory", "loss", *CALL, "--beside", "--compare", "dots_saveable")
     assert (status, "of them" in err) == (2, True)
+    assert valid(run("memory", "loss", *CALL, "--beside", "--json")[1])["schema"] == "memory.beside"
 
 
 def test_source_text_stays_out_of_files(run, tmp_path):
@@ -238,7 +267,11 @@ def test_the_width(run):
         (["residuals", "command_line_model:loss", *CALL, "--argnums", "first"], "--argnums takes numbers"),
         (["residuals", "command_line_model:loss", *CALL, "--policy", "no_such"], "no_such"),
         (["jaxpr", "command_line_model:loss", *CALL, "--stage", "last"], "--stage must be primal, jvp, forward"),
-        (["explore", "command_line_model:loss", *CALL, "--stage", "last", "--svg", "x.svg"], "'last' is not a stage"),
+        (
+            ["explore", "command_line_model:loss", *CALL, "--stage", "last", "--svg", "x.svg"],
+            "several joined by +; got 'last'",
+        ),
+        (["explore", "command_line_model:loss", *CALL, "--stage", "nonsense"], "--stage must be primal, jvp"),
         (["memory", "command_line_model:loss", *CALL, "--plot", "x.gif"], "--plot writes .pdf, .svg or .png"),
         (
             ["compiled-memory", "command_line_model:loss", *CALL, "--against", "no_such.json"],
@@ -247,6 +280,19 @@ def test_the_width(run):
         (
             ["compiled-memory", "command_line_model:loss", *CALL, "--against", "x.json", "--plot", "x.pdf"],
             "of them",
+        ),
+        (["compiled-memory", "command_line_model:loss", *CALL, "--compare", "everything"], "unrecognized arguments"),
+        (["residuals", "command_line_model:loss", *CALL, "--compare", ""], "--compare takes policies"),
+        *(
+            ([*words.split(), *CALL], "exclude each other; give only one of them")
+            for words in (
+                "memory command_line_model:loss --compiled --beside",
+                "memory command_line_model:loss --compiled --xla",
+                "memory command_line_model:loss --compiled --compare everything",
+                "remat command_line_model:loss --compare everything --memory 1GiB",
+                "remat command_line_model:loss --policy dots_saveable --work 5%",
+                "remat command_line_model:loss --compare everything --code",
+            )
         ),
         (["nothing"], "invalid choice: 'nothing'"),
         ([], "the following arguments are required: command"),
@@ -311,6 +357,16 @@ def test_help_has_examples(capsys):
     out = capsys.readouterr().out
     assert "--budget 512MiB --code" in out
     assert "jaxviz lint" not in out
+
+
+@pytest.mark.parametrize("words", [["doctor", "--json"], ["jaxpr", "command_line_model:loss", *CALL]])
+def test_a_reader_that_closes_the_pipe(run, monkeypatch, words):
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr(sys, "argv", ["jaxviz", *words])
+    with open(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert main_of_process() == 0
 
 
 @pytest.mark.process

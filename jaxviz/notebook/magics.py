@@ -63,6 +63,7 @@ class JaxvizMagics(Magics):
         place = self._place(command.magic, text, cell is not None)
         what = f"reading {text.strip().splitlines()[-1] if text.strip() else 'the call'}"
         try:
+            command.check(options)
             before, parsed = parse_calls(text, command.calls, place)
             namespace = self._namespace()
             if before.body:
@@ -107,11 +108,8 @@ class JaxvizMagics(Magics):
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
 
     def _show(self, command: Command, requests: list[Request]) -> Any:
-        options = requests[0].options
-        if command.explored is None or not options.explore:
+        if command.explored is None or not requests[0].options.explore:
             return command.make(*requests)
-        if options.compare is not None:
-            raise CallError("--explore shows one program: use it with --policy")
         return self._explored(*command.explored(*requests))
 
     def _explored(self, what: Derivation | Comparison, stage: str = "", beside: str = "") -> None:

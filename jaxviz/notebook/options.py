@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from jaxviz.notebook.calls import CallError
 from jaxviz.notebook.reports import STAGE_NAMES, Request
 
 
@@ -48,6 +49,7 @@ class Command:
       brief: what it shows, for the help of the command line; '' if it is not on the command line.
       about: the help of the magic; '' if there is none.
       explored: from the requests to what `--explore` shows, and the stages to show side by side.
+      exclusive: groups of options of which only one can be given.
       calls: how many calls it takes.
       runs: whether it runs the call.
     """
@@ -59,12 +61,21 @@ class Command:
     brief: str = ""
     about: str = ""
     explored: Callable[..., tuple[Any, ...]] | None = None
+    exclusive: tuple[str, ...] = ()
     calls: int = 1
     runs: bool = False
 
     @property
     def magic(self) -> str:
         return self.name.replace("-", "_")
+
+    def check(self, options: Any) -> None:
+        """Raises a CallError if options were given of which only one can be."""
+        for group in self.exclusive:
+            given = [name for name in group.split() if getattr(options, name) not in (None, False)]
+            if len(given) > 1:
+                names = " and ".join(f"--{name}" for name in given)
+                raise CallError(f"{names} exclude each other; give only one of them")
 
     @property
     def call_help(self) -> str:
@@ -120,6 +131,7 @@ _COMMANDS = (
         and `%residuals --compare dots_saveable,nothing_saveable loss(params, x)` compares policies.
         """,
         lambda request: (request.under_policy(),),
+        ("policy compare", "explore compare"),
     ),
     Command(
         "memory", "deriving", Request.memory,
@@ -140,14 +152,19 @@ _COMMANDS = (
         a.json` shows what changed since.
         """,
         lambda request: (request.under_policy(),),
+        (
+            "policy compare", "explore compiled beside compare", "explore compiled xla", "explore save", "explore against",
+            "plot against",
+        ),
     ),
     Command(
-        "compiled-memory", "compiling", Request.compiled_memory, (*_UNDER_POLICIES, _SAVE, _AGAINST),
+        "compiled-memory", "compiling", Request.compiled_memory, (_ARGNUMS, _JSON, _PLOT, _POLICY, _SAVE, _AGAINST),
         "what is in memory at the peak of the compiled gradient, and why",
         """Show what is in memory at the peak of the compiled gradient of a call, and why: `%compiled_memory loss(params, x)`.
 
         `--save a.json` saves the report, and `--against a.json` shows what changed since.
         """,
+        exclusive=("plot against",),
     ),
     Command(
         "compile-cost", "compiling", Request.compile_cost,
@@ -185,6 +202,7 @@ _COMMANDS = (
         `%remat --compare dots_saveable,nothing_saveable loss(params, x)` shows policies beside the plans for the same bytes.
         """,
         lambda request: (request.planned(),),
+        ("memory work budget policy compare", "code compare", "explore compare"),
     ),
     Command(
         "lint", "deriving", Request.lint, (_ARGNUMS, _JSON, Option("--explain", "explain each rule that gave advice", bool)),
@@ -243,9 +261,16 @@ _COMMANDS = (
     ),
 )  # fmt: skip
 COMMANDS = {command.name: command for command in _COMMANDS}
-DEFAULTS: dict[str, Any] = {
-    option.names.split()[0][2:].replace("-", "_"): False if option.kind is bool else option.default
-    for command in _COMMANDS
-    for option in command.options
-}
+
+
+def _defaults() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for option in (option for command in _COMMANDS for option in command.options):
+        name = option.names.split()[0][2:].replace("-", "_")
+        default = False if option.kind is bool else option.default
+        assert found.setdefault(name, default) == default, f"--{name} has two defaults"
+    return found
+
+
+DEFAULTS = _defaults()
 """The value of each option without it, of whichever command: a method of `Request` may belong to several."""

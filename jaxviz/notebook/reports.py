@@ -93,10 +93,6 @@ class Request:
         if options.compiled:
             return self.compiled_memory()
         if options.compare is not None:
-            if options.beside:
-                raise CallError(
-                    "--beside shows one compiled program, and --compare shows several policies; give only one of them"
-                )
             return MemoryComparison(self.compared(), options.xla)
         timeline = memory(self.under_policy())
         if options.xla:
@@ -105,13 +101,7 @@ class Request:
 
     def compiled_memory(self) -> CompiledMemory | MemoryChange:
         """The memory of the compiled gradient, saved if requested; or its differences from a saved one."""
-        if self.options.compare is not None:
-            raise CallError(
-                "--compiled shows one compiled program, and --compare shows several policies; give only one of them"
-            )
         path = self.options.against
-        if path and self.options.plot:
-            raise CallError("--plot draws the memory of one program, and --against shows two; give one of them")
         try:
             before = CompiledMemory.load(path) if path else None
         except (OSError, ValueError) as error:
@@ -145,11 +135,7 @@ class Request:
     def remat(self) -> RematPlan | PlanComparison:
         """The plan; prints the code before if requested."""
         options = self.options
-        if options.budget is not None and (options.policy, options.compare) != (None, None):
-            raise CallError("--budget gives a number of bytes, and so does a policy; give only one of them")
         if options.compare is not None:
-            if options.code:
-                raise CallError("--code prints one plan: use it with --budget or --policy")
             return PlanComparison(self.compared())
         budget: float | str | None = _amount(options.budget, lambda text: read_budget(text, 0), "--budget")
         memory = _amount(options.memory, lambda text: text == "device" or read_size(text), "--memory")
@@ -220,30 +206,30 @@ class Request:
             raise CallError(f"--stage must be {STAGE_NAMES}; got {stage!r}")
         return stage
 
-    def explore(self) -> str:
+    def explore(self) -> str | None:
         """Writes the explorer and pictures to files; without any, its text."""
         from jaxviz.features.draw.drawing import draw
         from jaxviz.features.explorer.columns import view_of
         from jaxviz.features.explorer.text import summary
 
-        options, source, derivation = self.options, not self.options.no_source, self.subject
+        options, source = self.options, not self.options.no_source
+        if wrong := [stage for stage in options.stage.split("+") if stage not in STAGES]:
+            raise CallError(f"--stage must be {STAGE_NAMES}, or several joined by +; got {wrong[0]!r}")
+        derivation = self.subject
         if options.html:
             from jaxviz.features.explorer.widget import Explorer  # it imports anywidget and IPython
 
             self.note(f"wrote {Explorer(derivation).save_html(options.html, source=source)}")
         pictures = {name: path for name in ("svg", "png", "pdf", "dot") if (path := getattr(options, name))}
         if pictures:
-            try:
-                picture = draw(derivation, stage=options.stage, depth=options.depth, source=source)
-            except ValueError as error:
-                raise CallError(str(error)) from None
+            picture = draw(derivation, stage=options.stage, depth=options.depth, source=source)
             for name, path in pictures.items():
                 if name == "dot":
                     write_file(path, picture.to_dot().source)
                 else:
                     getattr(picture, f"save_{name}")(path)
                 self.note(f"wrote {path}")
-        return "" if options.html or pictures else summary(view_of(derivation, source=False))
+        return None if options.html or pictures else summary(view_of(derivation, source=False))
 
     def subject_of(self, fun: Callable[..., Any]) -> Derivation:
         return subject_of(fun, self.call.args, self.call.kwargs, self.argnums)
@@ -260,9 +246,10 @@ class Request:
 
     def compared(self) -> PolicyComparison:
         """Several policies side by side."""
-        if self.options.policy is not None:
-            raise CallError("--policy shows one policy and --compare shows several; give only one of them")
-        return self.of(compare_policies, policies=[self.setting(text) for text in split(self.options.compare)])
+        policies = [self.setting(text) for text in split(self.options.compare)]
+        if not policies:
+            raise CallError("--compare takes policies, separated by commas; got none")
+        return self.of(compare_policies, policies=policies)
 
     def setting(self, text: str) -> Setting:
         """A policy by name, or by an expression in the user's namespace, to which those of jax.checkpoint_policies are added by name.

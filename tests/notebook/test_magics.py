@@ -87,7 +87,7 @@ def test_remat(run):
     assert err == ""
     assert run("%remat -w 0% deep(w, xs)")[0].flops == 0
     assert "--work: work must be a share, such as 0.1 or '10%'; got 'much'" in run("%remat --work much deep(w, xs)")[1]
-    assert "a plan takes only one bound; got memory= and work=" in run("%remat -w 5% -m 1GiB deep(w, xs)")[1]
+    assert "--memory and --work exclude each other" in run("%remat -w 5% -m 1GiB deep(w, xs)")[1]
     plan, err = run("%remat -c -b 0.001 deep(w, xs)")
     assert plan is None
     assert "cannot be met for deep: the minimum is" in err
@@ -290,7 +290,7 @@ def test_memory_as_compiled(run, blocks):
     assert found.summary.startswith("compiled gradient of `blocks` in `w`")
     assert str(run("%compiled_memory blocks(w, xs)")[0]) == str(found)
     _, err = run("%memory --compiled --compare everything,nothing_saveable blocks(w, xs)")
-    assert "--compiled shows one compiled program" in err
+    assert "--compiled and --compare exclude each other" in err
 
 
 def test_memory_is_kept_and_compared(run, blocks, shell, capsys, tmp_path):
@@ -424,15 +424,16 @@ def test_help(run, capsys, shell):
         ("%residuals --policy x f(x)", "a policy must be a name in jax.checkpoint_policies or a function; got Array("),
         (
             "%memory --policy dots_saveable --compare a,b f(x)",
-            "--policy shows one policy and --compare shows several; give only one",
+            "--policy and --compare exclude each other; give only one of them",
         ),
         (
             "%memory --compare dots_saveable,nothing_saveable -e f(x)",
-            "--explore shows one program: use it with --policy",
+            "--explore and --compare exclude each other",
         ),
-        ("%residuals --compare , f(x)", "compare_policies takes one policy or more"),
-        ("%remat --budget 1.0 --policy dots_saveable f(x)", "--budget gives a number of bytes, and so does a policy"),
-        ("%remat --code --compare dots_saveable f(x)", "--code prints one plan: use it with --budget or --policy"),
+        ("%memory --compiled --explore f(x)", "--explore and --compiled exclude each other"),
+        ("%residuals --compare , f(x)", "--compare takes policies, separated by commas; got none"),
+        ("%remat --budget 1.0 --policy dots_saveable f(x)", "--budget and --policy exclude each other"),
+        ("%remat --code --compare dots_saveable f(x)", "--code and --compare exclude each other"),
         ("%remat --budget 12XB f(x)", "a share such as 0.5 or '50%'; got '12XB'"),
         ("%residuals --argnums 7 f(x)", "TypeError while deriving f(x): differentiating with respect to argnums=7"),
     ],
