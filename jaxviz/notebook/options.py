@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -263,14 +263,15 @@ _COMMANDS = (
 COMMANDS = {command.name: command for command in _COMMANDS}
 
 
-def _defaults() -> dict[str, Any]:
+def defaults_of(commands: Iterable[Command]) -> dict[str, Any]:
+    """The value of each option without it, the same in each command that has it."""
     found: dict[str, Any] = {}
-    for option in (option for command in _COMMANDS for option in command.options):
+    for option in (option for command in commands for option in command.options):
         name = option.names.split()[0][2:].replace("-", "_")
         default = False if option.kind is bool else option.default
         assert found.setdefault(name, default) == default, f"--{name} has two defaults"
     return found
 
 
-DEFAULTS = _defaults()
+DEFAULTS = defaults_of(_COMMANDS)
 """The value of each option without it, of whichever command: a method of `Request` may belong to several."""

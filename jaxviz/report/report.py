@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, ClassVar
 
-from jaxviz.displays import display
 from jaxviz.report.charts import Chart, FlameGraph, OverTime
 from jaxviz.report.data import Data, schema_of
 from jaxviz.report.places import noting_places
@@ -24,6 +23,18 @@ VERSION = 1
 """The version of the plain data of all reports; to increase when an entry is removed, or means something else."""
 
 _REPORTS: dict[str, type[Report]] = {}
+"""The reports of the modules that are imported."""
+
+_MODULES = (
+    "analysis.checkpoints", "features.collectives.report", "features.comparison.report", "features.compilations.compiled",
+    "features.compilations.report", "features.compile_cost.report", "features.compiled_memory.beside",
+    "features.compiled_memory.change", "features.compiled_memory.report", "features.cost.report", "features.cost.timings",
+    "features.doctor", "features.donation.report", "features.lint.report", "features.memory.timeline", "features.nans.report",
+    "features.profile.report", "features.remat.plan", "features.remat.policies", "features.remat.policy_comparison",
+    "features.remat.policy_views", "features.remat.verify", "features.residuals.residual_set", "functions.rule_check",
+    "teach.puzzles.game",
+)  # fmt: skip
+"""The modules that define reports. They are not imported here, but where a schema is asked for."""
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -40,14 +51,16 @@ def schema(name: str) -> dict[str, Any]:
     Raises:
       ValueError: no report has that name.
     """
-    found: Any = import_module("jaxviz")
-    for part in name.split("."):  # a name is imported with its module, and with it the reports
-        found = getattr(found, part, None)
-    for place in ("report of a jitted function", "reports of the magics"):
-        display(place)
-    if name not in _REPORTS:
-        raise ValueError(f"no report is named {name!r}; there are {', '.join(sorted(_REPORTS))}")
-    return schema_of(_REPORTS[name], {"schema": {"const": name}, "version": {"const": VERSION}})
+    there_are = reports()
+    if name not in there_are:
+        raise ValueError(f"no report is named {name!r}; there are {', '.join(sorted(there_are))}")
+    return schema_of(there_are[name], {"schema": {"const": name}, "version": {"const": VERSION}})
+
+
+def reports() -> dict[str, type[Report]]:
+    """All reports of jaxviz, by the names of their schemas."""
+    modules = [import_module(f"jaxviz.{module}").__name__ for module in _MODULES]
+    return {name: report for name, report in _REPORTS.items() if report.__module__ in modules}
 
 
 @dataclass(frozen=True, slots=True)

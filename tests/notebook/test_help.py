@@ -4,10 +4,14 @@
 """
 
 from argparse import _SubParsersAction
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from jaxviz.cli import _parser
 from jaxviz.notebook.magics import JaxvizMagics
+from jaxviz.notebook.options import COMMANDS, Option, defaults_of
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "options.txt"
 
@@ -30,6 +34,12 @@ def everything():
 
 def test_what_can_be_typed_and_its_help():
     assert everything() == FIXTURE.read_text(encoding="utf-8")
+
+
+def test_an_option_has_one_default_in_all_commands():
+    other = replace(COMMANDS["lint"], options=(Option("--stage", "which", default="backward"),))
+    with pytest.raises(AssertionError, match="--stage has two defaults"):
+        defaults_of([COMMANDS["jaxpr"], other])
 
 
 if __name__ == "__main__":
