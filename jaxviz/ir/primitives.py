@@ -51,8 +51,8 @@ ROWS = (
      "shift_right_arithmetic population_count clz mulhi real imag complex", Plain("elementwise")),
     ("eq ne lt le gt ge", Plain("comparison")),
     ("exp expm1", Plain("transcendental", grows="exponential")), ("pow", Plain("transcendental", grows="product")),
-    ("log log1p sin cos tan sqrt cbrt", Plain("transcendental", passes_on="all")),
-    ("tanh rsqrt atan atan2 erf rng_uniform", Plain("transcendental")),
+    ("log log1p sin cos sqrt cbrt", Plain("transcendental", passes_on="all")),
+    ("tan tanh rsqrt atan atan2 erf rng_uniform", Plain("transcendental")),
     ("sinh cosh", Plain("lowered", passes_on="all", grows="exponential")), ("exp2", Plain("lowered", grows="exponential")),
     ("conj log2 asinh acosh", Plain("lowered", passes_on="all")),
     ("one_minus_square nextafter logistic asin acos atanh erfc erf_inv lgamma digamma bessel_i0e bessel_i1e", Plain("lowered")),
@@ -68,18 +68,20 @@ ROWS = (
     ("cumprod", Plain("cumulative", passes_on="all", grows="product")),
     ("cummax cummin", Plain("cumulative")), ("cumlogsumexp", Plain("cumulative logsumexp")),
     ("reduce_window_sum", Plain("window", grows="sum")), ("reduce_window_max reduce_window_min", Plain("window")),
-    ("select_and_scatter_add", Plain("window gradient")), ("slice dynamic_slice", Plain("part")), ("gather", Plain("indexing")),
+    ("select_and_scatter_add", Plain("window gradient", grows="sum")),
+    ("slice dynamic_slice", Plain("part")), ("gather", Plain("indexing")),
     ("dynamic_update_slice", Plain("update")), ("scatter", Plain("scattering")),
     ("scatter-add scatter-sub", Plain("scattered arithmetic", passes_on="first", grows="sum")),
     ("scatter-mul", Plain("scattered arithmetic", passes_on="first", grows="product")),
-    ("scatter-min scatter-max", Plain("scattered arithmetic")), ("sort", Plain("sorting")), ("fft", Plain("transform")),
+    ("scatter-min scatter-max", Plain("scattered arithmetic")), ("sort", Plain("sorting")), ("fft", Plain("transform", grows="sum")),
     ("cholesky", Plain("factorization")), ("triangular_solve", Plain("solving")),
     ("reshape squeeze", Plain("movement", "view")), ("bitcast_convert_type", Plain("movement", "bits")),
     ("transpose", Plain("movement", "layout", is_free=True)), ("iota empty", Plain("movement", is_free=True)),
     ("broadcast_in_dim", Plain("movement", "layout", is_free=True, word="broadcast")),
-    ("convert_element_type", Plain("movement", "rounded", word="converted")), ("rev", Plain("reversal", passes_on="all")),
+    ("convert_element_type", Plain("movement", "rounded", word="converted")), ("rev", Plain("reversal", "layout")),
     ("concatenate", Plain("movement", passes_on="all")), ("pad", Plain("movement", passes_on="first")),
-    ("broadcast_to split stack unstack tile empty2", Plain("movement")), ("device_put", Plain("transfer")),
+    ("broadcast_to tile", Plain("movement", "layout")), ("split stack unstack empty2", Plain("movement")),
+    ("device_put", Plain("transfer")),  # its numbers are those of its operand, but in another memory on purpose
     ("random_bits random_split random_fold_in", Plain("random bits")), ("threefry2x32", Plain("cipher")),
     ("rng_bit_generator", Plain("generator")),
     ("psum psum_invariant unreduced_psum", Plain("all-reduce", grows="sum")),
@@ -103,7 +105,10 @@ def plain(primitive: str) -> Plain:
 
 def is_view(equation: Equation) -> bool:
     """Whether the result is a view of the operand's memory in another shape."""
-    shares = plain(equation.primitive.name).same in ("operand", "view", "bits")
+    name = equation.primitive.name
+    if name == "reshape" and equation.params["dimensions"] is not None:
+        return False  # it reads the operand in another order
+    shares = plain(name).same in ("operand", "view", "bits")
     return shares and len(equation.outvars) == 1 and sum(isinstance(a, Var) for a in equation.invars) == 1
 
 

@@ -198,10 +198,15 @@ def passes_on(operation: Operation) -> tuple[bool, ...]:
     if len(operation.out_avals) != 1 or not is_watchable(operation.out_avals[0]):
         return (False,) * n
     if does.passes_on == "all" or does.keeps_numbers:
-        return tuple([is_watchable(a) for a in operation.in_avals])
+        drops_a_part = does.keeps_numbers and not _is_complex(operation.out_avals[0])  # as a cast from complex to real
+        return tuple([is_watchable(a) and not (drops_a_part and _is_complex(a)) for a in operation.in_avals])
     is_flat = name == "integer_pow" and params["y"] < 1
     is_cut = name == "pad" and any(low < 0 or high < 0 for low, high, _ in params["padding_config"])
     return (does.passes_on == "first" and not (is_flat or is_cut), *([False] * (n - 1)))[:n]
+
+
+def _is_complex(aval: Any) -> bool:
+    return bool(jnp.issubdtype(aval.dtype, jnp.complexfloating))
 
 
 def is_watchable(aval: Any) -> bool:
@@ -210,6 +215,7 @@ def is_watchable(aval: Any) -> bool:
     return (
         dtype is not None
         and jnp.issubdtype(dtype, jnp.inexact)
+        and not np.isfinite(np.array(np.nan).astype(dtype))  # some 4-bit floats have neither NaNs nor infinities
         and getattr(aval, "size", 0) > 0
         and not compat.is_unreduced(aval)
     )

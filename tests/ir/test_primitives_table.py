@@ -102,25 +102,39 @@ def test_no_other_module_has_a_table_of_primitives():
     assert allowed == set(ALLOWED)
 
 
-PASSING = [s for s in SAMPLES if plain(s.primitive).passes_on or plain(s.primitive).keeps_numbers]
+PASSING = [
+    pytest.param(sample, bad, id=f"{sample}{'' if np.isrealobj(bad) else ' of complex numbers'}")
+    for sample in SAMPLES
+    for bad in (np.array([np.inf, -np.inf, np.nan], np.float32), np.array([np.inf, 1 + 1j * np.inf], np.complex64))
+    if plain(sample.primitive).passes_on or plain(sample.primitive).keeps_numbers
+    if np.isrealobj(bad) or "complex64" in sample.dtypes
+]
 
 
-@pytest.mark.parametrize("sample", PASSING, ids=str)
-def test_what_is_not_finite_stays_so_where_the_table_says(sample):
+@pytest.mark.parametrize(("sample", "bad"), PASSING)
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+def test_what_is_not_finite_stays_so_where_the_table_says(sample, bad):
     """Each operand with one infinity or NaN, whose result is computed by JAX."""
-    args = [a.astype(np.float32) if a.dtype == np.float64 else a for a in sample.args]
+    args = [a.astype(bad.dtype) if a.dtype == np.float64 else a for a in sample.args]
     jaxpr = jax.make_jaxpr(sample.fun)(*args)
     operations = {e.primitive.name: e.operation for e in jaxviz.trace(sample.fun)(*args).equations}
     for e in jaxpr.eqns:
         passes = passes_on(operations[e.primitive.name]) if e.primitive.name == sample.primitive else ()
         for k, aval in enumerate(v.aval for v in e.invars) if any(passes) else ():
-            for bad in (np.inf, -np.inf, np.nan) if passes[k] else ():
+            for x in bad if passes[k] else ():
                 values = [np.ones(v.aval.shape, v.aval.dtype) for v in e.invars]
-                values[k] = (
-                    np.where(np.arange(aval.size) == aval.size - 1, bad, 1).reshape(aval.shape).astype(aval.dtype)
-                )
+                values[k] = np.where(np.arange(aval.size) == aval.size - 1, x, 1).reshape(aval.shape).astype(aval.dtype)
                 result = e.primitive.bind(*values, **e.params)
-                assert not np.isfinite(result).all(), (e.primitive.name, k, bad)
+                assert not np.isfinite(result).all(), (e.primitive.name, k, x)
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+def test_a_cast_to_fewer_numbers_may_hide_what_is_not_finite():
+    cast = lambda x, to: jaxviz.trace(lambda x: jax.lax.convert_element_type(x, to))(x).equations[0].operation
+    assert passes_on(cast(np.float32(1), np.complex64)) == (True,)
+    assert passes_on(cast(np.complex64(1), np.float32)) == (False,)
+    assert passes_on(cast(np.float32(1), jax.numpy.float8_e4m3fn)) == (True,)
+    assert passes_on(cast(np.float32(1), jax.numpy.float4_e2m1fn)) == (False,)
 
 
 def test_only_what_has_one_operand_is_that_operand():
@@ -129,3 +143,15 @@ def test_only_what_has_one_operand_is_that_operand():
     assert keeps_numbers(barrier(1.0))
     assert not is_view(barrier(1.0, 2.0))
     assert not keeps_numbers(barrier(1.0, 2.0))
+
+
+def test_numbers_in_another_order_are_no_view_of_them():
+    equation = lambda f: jaxviz.trace(f)(np.ones((2, 3), np.float32)).equations[0]
+    assert is_view(equation(lambda x: jax.lax.reshape(x, (3, 2))))
+    for f in (
+        lambda x: jax.lax.reshape(x, (3, 2), dimensions=(1, 0)),
+        lambda x: jax.lax.rev(x, (0,)),
+        jax.numpy.transpose,
+    ):
+        assert keeps_numbers(equation(f))
+        assert not is_view(equation(f))

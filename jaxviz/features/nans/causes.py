@@ -188,6 +188,7 @@ class Case:
 is_zero = lambda v: v == 0
 is_negative = lambda v: v < 0
 is_pole = lambda v: v <= 0 and float(v).is_integer()
+is_complex = lambda x: x.type.startswith("c")
 
 
 _AS = {"log2": "log"}
@@ -411,12 +412,12 @@ def _of_overflow(case: Case) -> Cause | None:
         safe = f"jnp.clip(x, -{large(case.dtype, n):g}, {large(case.dtype, n):g})"
         call = _POWERS[case.primitive]
         return _of_overflowing_call(case, "overflow", text.removesuffix("."), call, safe, "replace what overflows")
-    if case.of in ("reduce_prod", "cumprod"):  # the number of factors is not known here
+    does = plain(case.primitive), plain(case.of)
+    multiplies_many = any(d.grows == "product" and d.kind != "elementwise" for d in does)  # as a power does
+    if multiplies_many or any(map(is_complex, case.inputs)):  # complex numbers are not clipped
         return Cause("overflow", text)
+    n_factors = 2 if any(d.grows == "product" or d.kind in _CONTRACTIONS for d in does) else 1
     size = max(x.size for x in case.inputs)
-    factors = {"mul": 2, "square": 2, "dot_general": 2, "conv_general_dilated": 2, "integer_pow": case.params.get("y", 1),
-        "pow": case.inputs[-1].high or 1}  # fmt: skip
-    n_factors = int(np.ceil(max(factors.get(case.primitive, 1), factors.get(case.of, 1))))
     return advised("overflow", text, "clip before", large=large(case.dtype, n_factors, size))
 
 
@@ -449,6 +450,8 @@ def _divides(case: Case) -> bool:
     return case.primitive in ("div", "rsqrt", "polygamma") or (case.primitive == "pow" and case.reads(1, is_negative))
 
 
+_CONTRACTIONS = ("product", "convolution")
+"""Kinds of primitives that add products."""
 _POWERS = {"pow": "{x} ** p", "integer_pow": "{x} ** p", "square": "jnp.square({x})"}
 
 
@@ -457,10 +460,22 @@ def _of_infinities(case: Case) -> Cause | None:
     if not any(x.n_inf for x in case.inputs):
         return None
     finite = partial(advised, advice="a finite number for infinity", large=large(case.dtype))
-    if case.primitive in ("mul", "dot_general") and any(x.n_zero for x in case.inputs):
-        return finite("zero-times-infinity", "Zero times infinity is NaN.")
-    if plain(case.primitive).grows == "sum":
+    does = plain(case.primitive)
+    contracts = does.kind in _CONTRACTIONS
+    if (case.primitive == "mul" or contracts) and _has_zero(case):
+        also = ", and so is infinity minus infinity" if contracts else ""
+        return finite("zero-times-infinity", f"Zero times infinity is NaN{also}.")
+    # The parts of complex factors, and the factors of a Fourier transform, may be 0.
+    multiplies_by_zero = does.kind == "transform" or (contracts and any(map(is_complex, case.inputs)))
+    if does.grows == "sum" and not multiplies_by_zero:
         return finite("infinity-minus-infinity", "Infinity minus infinity is NaN.")
-    if case.primitive == "div":
+    if case.primitive == "div" and all(x.n_inf for x in case.inputs):
         return finite("infinity-by-infinity", "Infinity divided by infinity is NaN.")
     return None
+
+
+def _has_zero(case: Case) -> bool:
+    """Whether a product reads a zero, which may be one that a convolution puts around or between the numbers."""
+    dilations = (*case.params.get("lhs_dilation", ()), *case.params.get("rhs_dilation", ()))
+    adds = any(n > 0 for ends in case.params.get("padding", ()) for n in ends) or any(n > 1 for n in dilations)
+    return adds or any(x.n_zero for x in case.inputs)

@@ -966,7 +966,7 @@ def test_it_works_where_jit_is_disabled(f):
 
 @pytest.mark.parametrize("f", [jnp.sum, jnp.sin])
 def test_types_without_values_are_refused(f):
-    with pytest.raises(TypeError, match="it needs arrays; got a ShapeDtypeStruct"):
+    with pytest.raises(TypeError, match=r"it needs arrays; got a ShapeDtypeStruct.*jnp.ones\(\(3,\)\)"):
         jaxviz.find_nan(f, jax.ShapeDtypeStruct((3,), jnp.float32))
 
 
@@ -1127,3 +1127,39 @@ def test_any_sum_of_infinities_says_so():
     for add_up in sums:
         report = jaxviz.find_nan(lambda x, add_up=add_up: add_up(x * 1e38 * 1e10), jnp.array([1.0, -1.0]))
         assert "Infinity minus infinity is NaN." in str(report)
+
+
+INF, ONES = jnp.inf, jnp.ones(3)
+conv = lambda x, k, *args: lax.conv_general_dilated(x[None, None], k[None, None], (1,), *args)
+GIVES_NAN = [
+    ("infinity-minus-infinity", lambda x: conv(x, ONES, "VALID"), jnp.array([INF, 1.0, -INF])),
+    ("zero-times-infinity", lambda x: conv(x, ONES, "VALID"), jnp.array([INF, 0.0, -INF])),
+    ("zero-times-infinity", lambda x: conv(ONES, x, "SAME"), jnp.array([INF, INF, INF])),
+    ("infinity-minus-infinity", lambda x: x @ ONES, jnp.array([INF, 1.0, -INF])),
+    ("other", lambda x: (x + 0j) @ (ONES + 0j), jnp.array([INF, 1.0, -INF])),
+    ("other", jnp.fft.rfft, jnp.array([INF, 1.0, -INF])),
+]
+
+
+@pytest.mark.parametrize(("cause", "f", "x"), GIVES_NAN)
+def test_infinities_cancel_only_where_no_zero_can_be_what_they_are_multiplied_by(cause, f, x):
+    report = jaxviz.find_nan(f, x, gradient=False)
+    assert report.became_nan.cause.id == cause
+
+
+OVERFLOWS = [
+    (
+        "",
+        lambda x: ONES.at[jnp.array([0, 0])].multiply(x),
+        jnp.full(2, 1e30),
+    ),  # how many factors depends on the indices
+    ("jnp.clip(x, -1e+37, 1e+37)", jnp.fft.rfft, jnp.full(3, 2e38)),
+    ("", lambda x: jnp.fft.fft(x + 0j), jnp.full(3, 2e38)),  # complex numbers are not clipped
+]
+
+
+@pytest.mark.parametrize(("code", "f", "x"), OVERFLOWS)
+def test_what_overflows_is_clipped_only_where_that_is_enough(code, f, x):
+    cause = jaxviz.find_nan(f, x, gradient=False).born.cause
+    assert cause.id == "overflow"
+    assert cause.remedy.partition("`")[2].partition("`")[0] == code
