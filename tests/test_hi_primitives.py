@@ -351,6 +351,14 @@ def test_a_value_of_a_hi_type_that_is_used_twice(jits):
     assert "peak" in jaxviz.memory(f, X).summary
 
 
+def test_a_tangent_of_a_hi_type_for_an_array_has_the_wrong_type():
+    pair = Pair((X, X))
+    for transforms in (jax, jaxviz):
+        with pytest.raises(TypeError) as caught:
+            transforms.jvp(jnp.sin, (X,), (pair,))
+    assert "expected tangent dtype float32, but got a tangent of type PairType" in str(caught.value)
+
+
 mutable = pytest.mark.skipif(not hasattr(types_of_jax, "Box"), reason="JAX has no mutable hi type since 0.11.1")
 
 
@@ -494,6 +502,50 @@ def test_a_loop_that_jax_cannot_differentiate_has_a_gradient_of_ours():
     with pytest.raises(Exception, match="mutable_qdd") as caught:
         jaxviz.derive(of_carry, types_of_jax.Box(jnp.zeros(3)), X, argnums=1).check()
     assert "Raised by jax.vjp of of_carry" in " ".join(caught.value.__notes__)
+
+
+class Writing(HiPrim):
+    """Its rule writes the box, or has an error of its own."""
+
+    def __init__(self, box, aval, fails):
+        self.in_avals, self.out_aval, self.params = (box, aval), aval, {"fails": fails}
+        super().__init__()
+
+    def expand(self, box, x):
+        return x * types_of_jax.box_get(box)
+
+    def vjp_fwd(self, nonzeros, box, x):
+        types_of_jax.box_set(box, x.missing if self.fails else x)
+        return self(box, x), None
+
+    def vjp_bwd_retval(self, _, ct):
+        return None, ct
+
+
+@jax.custom_vjp
+def of_box(box, x):
+    return x * types_of_jax.box_get(box)
+
+
+of_box.defvjp(lambda box, x: (of_box(box, x), None), lambda _, ct: (None, ct))
+
+
+@mutable
+def test_a_rule_that_takes_a_mutable_hi_type_is_refused_and_its_own_errors_are_not():
+    def of(call):
+        def loss(x):
+            box = types_of_jax.new_box()
+            types_of_jax.box_set(box, X)
+            return jnp.sum(call(box, x))
+
+        return jaxviz.grad(loss)
+
+    writing = lambda fails: lambda box, x: Writing(jax.typeof(box), jax.typeof(x), fails)(box, x)
+    for call in (writing(False), of_box):
+        with pytest.raises(jaxviz.NoRuleError, match=r"a value of a mutable hi type.*test_hi_primitives.py"):
+            of(call)(X)
+    with pytest.raises(AttributeError, match="missing"):
+        of(writing(True))(X)
 
 
 @mutable

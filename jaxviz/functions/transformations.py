@@ -103,11 +103,13 @@ def _check_tangent(p: Any, t: Any, name: str) -> None:
     if not hasattr(primal, "dtype"):  # of a hi type
         return
     expected = primal.to_tangent_aval()
-    if getattr(expected, "dtype", None) != getattr(tangent, "dtype", None):
+    dtype = getattr(tangent, "dtype", None)
+    if getattr(expected, "dtype", None) != dtype:
+        got = f"tangent dtype {dtype}" if dtype is not None else f"a tangent of type {tangent}"
         raise TypeError(
             "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in case of int/bool primal "
             f"dtype the tangent dtype must be float0. Got primal dtype {primal.dtype} and so expected tangent dtype "
-            f"{expected.dtype}, but got tangent dtype {tangent.dtype} instead{_at(name)}."
+            f"{expected.dtype}, but got {got} instead{_at(name)}."
         )
     if primal.shape != tangent.shape:
         raise ValueError(

@@ -263,14 +263,11 @@ class RuleTable(SharedTable[R]):
     def _found(self, operation: Operation, masks: tuple[Any, ...]) -> R:
         try:
             return self.find(operation)(operation, *masks)
-        except AttributeError as error:
-            if not compat.touches_mutable(operation):
+        except (AttributeError, AssertionError) as error:
+            if not (compat.touches_mutable(operation) and compat.lacks_state(error)):
                 raise
-            raise no_rule(
-                operation,
-                f"The {self.transform} rule of",
-                "It may write a value of a mutable hi type, whose rules jaxviz cannot trace; JAX can.",
-            ) from error
+            advice = "It uses a value of a mutable hi type, which jaxviz cannot trace in a rule yet: use jax's own transforms."
+            raise no_rule(operation, f"The {self.transform} rule of", advice) from error
 
     def find(self, operation: Operation) -> Callable[..., R]:
         """The function that finds the rules of an operation, for a rule that is not cached."""

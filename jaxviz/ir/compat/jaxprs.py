@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -257,6 +258,14 @@ def touches_mutable(operation: Operation) -> bool:
 def is_mutable_type(aval: Any) -> bool:
     """Whether it is a mutable hi type."""
     return bool(getattr(aval, "has_qdd", False))
+
+
+def lacks_state(error: Exception) -> bool:
+    """Whether JAX raised an error because a value of a mutable hi type has no state, rather than the user's code for a reason of its own."""
+    if isinstance(error, AttributeError):
+        return is_mutable_type(error.obj)
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return bool(frame.f_globals.get("__name__", "").startswith("jax."))
 
 
 def is_hi_type(aval: Any) -> bool:
