@@ -7,22 +7,16 @@ import sys
 def main() -> int:
     """Runs the command that the process was started with; `doctor` runs without the engine, which may be broken."""
     try:
-        status = _run()
+        if sys.argv[1:2] == ["doctor"]:
+            from jaxviz.features.doctor import command
+        else:
+            from jaxviz.cli import main as command
+        status = command(sys.argv[1:])
         sys.stdout.flush()
+        return status
     except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    return status
-
-
-def _run() -> int:
-    if sys.argv[1:2] == ["doctor"]:
-        from jaxviz.features.doctor import command
-
-        return command(sys.argv[2:])
-    from jaxviz.cli import main
-
-    return main()
 
 
 if __name__ == "__main__":

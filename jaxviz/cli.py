@@ -93,11 +93,8 @@ def _run(options: Any) -> int:
         function, namespace = _load(options.target)
         what = f"evaluating --args {options.args}" if options.args else what
         call = _call(function, options, namespace)
-        if command.runs:
-            _check_values(call)
         what = f"{command.doing} {options.target}"
         _show(command, Request(call, options, namespace, say=note if options.json else show, note=note))
-        sys.stdout.flush()
         return 0
     except CallError as error:
         complain(f"jaxviz {options.command}: {error}")
@@ -251,13 +248,6 @@ def _call(function: Any, options: Any, namespace: dict[str, Any]) -> Call:
     return Call(f"{options.target}({options.args})", function, found.args, found.kwargs)
 
 
-def _check_values(call: Call) -> None:
-    """Raises an error for a type in place of an array, which a command that runs the function cannot take."""
-    for x in jax.tree.leaves((call.args, call.kwargs)):
-        if isinstance(x, jax.ShapeDtypeStruct):
-            raise CallError(f"it runs the function, so it needs arrays in place of types, such as jnp.ones({x.shape})")
-
-
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
@@ -267,8 +257,7 @@ def _show(command: Command, request: Request) -> None:
         raise CallError(f"--plot writes .pdf, .svg or .png; got {plot}")
     report = command.make(request)
     if options.json:
-        data = None if report is None else report.to_dict()
-        print(json.dumps(data, indent=1, ensure_ascii=True, default=str))
+        print(json.dumps(None if report is None else report.to_dict(), indent=1, ensure_ascii=True, default=str))
     elif report is not None and not options.code:
         show(str(report), headed=not isinstance(report, Shown))
     if plot:

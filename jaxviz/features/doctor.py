@@ -160,11 +160,11 @@ WORDS = (
 )
 
 
-def command(words: Sequence[str]) -> int:
+def command(argv: Sequence[str] | None) -> int:
     """`jaxviz doctor` and its options, without the other commands: they need an engine that can run."""
     parser = argparse.ArgumentParser("jaxviz doctor", description=WORDS)
     parser.add_argument("--json", action="store_true", help="print it as JSON")
-    return print_doctor(parser.parse_args(words).json)
+    return print_doctor(parser.parse_args((argv or ())[1:]).json)
 
 
 def print_doctor(as_json: bool = False) -> int:

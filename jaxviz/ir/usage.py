@@ -25,6 +25,16 @@ _BY_POSITION = "differentiating with respect to"
 """In JAX's error for an argument that is missing, or that was passed by keyword."""
 
 
+def check_values(name: str, arguments: Any) -> None:
+    """Raises an error for an argument that is a type, which a public function that runs the user's cannot take."""
+    for x in jax.tree.leaves(arguments):
+        if isinstance(x, jax.ShapeDtypeStruct):
+            raise TypeError(
+                f"{name} runs the function, so it needs arrays; got a ShapeDtypeStruct, which has no value. Pass an array, such as "
+                f"jnp.ones({x.shape})."
+            )
+
+
 def say_what_to_write(
     error: TypeError, public: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:

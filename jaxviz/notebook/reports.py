@@ -215,14 +215,19 @@ class Request:
         options, source = self.options, not self.options.no_source
         if wrong := [stage for stage in options.stage.split("+") if stage not in STAGES]:
             raise CallError(f"--stage must be {STAGE_NAMES}, or several joined by +; got {wrong[0]!r}")
+        pictures = {name: path for name in ("svg", "png", "pdf", "dot") if (path := getattr(options, name))}
+        if not pictures and (options.depth, options.stage) != (None, "primal"):
+            raise CallError("--stage and --depth are about a picture; add --svg, --png, --pdf or --dot")
         derivation = self.subject
         if options.html:
             from jaxviz.features.explorer.widget import Explorer  # it imports anywidget and IPython
 
             self.note(f"wrote {Explorer(derivation).save_html(options.html, source=source)}")
-        pictures = {name: path for name in ("svg", "png", "pdf", "dot") if (path := getattr(options, name))}
         if pictures:
-            picture = draw(derivation, stage=options.stage, depth=options.depth, source=source)
+            try:
+                picture = draw(derivation, stage=options.stage, depth=options.depth, source=source)
+            except ValueError as error:
+                raise CallError(str(error)) from None
             for name, path in pictures.items():
                 if name == "dot":
                     write_file(path, picture.to_dot().source)

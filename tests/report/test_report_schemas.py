@@ -108,7 +108,9 @@ def test_a_name_that_no_report_has(name):
 @pytest.mark.process
 @pytest.mark.sweep
 def test_the_names_do_not_depend_on_what_is_imported():
-    code = "import jaxviz\ntry: jaxviz.schema('')\nexcept ValueError as error: print(str(error).split(' there are ')[1])"
+    code = (
+        "import jaxviz\ntry: jaxviz.schema('')\nexcept ValueError as error: print(str(error).split(' there are ')[1])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ", ".join(sorted(reports()))
 

@@ -43,6 +43,7 @@ from jaxviz.ir.options import flag
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.ir.usage import check_values
 from jaxviz.page.texts import first_line
 from jaxviz.progress import counting
 from jaxviz.report.tables import type_text
@@ -283,7 +284,7 @@ def _subject(
         wanted, refused = (), _reason(error)
         d = _derived(f, args, kwargs, ())
     primal = d.primal
-    _refuse_types((args, kwargs))
+    check_values("find_nan", (args, kwargs))
     leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)
     inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
     names = tuple(name or f"argument {k}" for k, name in enumerate(primal.arg_names))
@@ -349,12 +350,6 @@ def _derived(
 def _is_plain_call(equation: Equation) -> bool:
     """Whether it is a call that is inlined before the search; a checkpoint is searched as one."""
     return is_call(equation) and not of(equation).is_checkpoint
-
-
-def _refuse_types(arguments: Any) -> None:
-    """Raises an error if an argument is a type without a value."""
-    if any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(arguments)):
-        raise TypeError("find_nan runs the function, so it needs arrays; got a ShapeDtypeStruct, which has no value.")
 
 
 _CLOSED_OVER = "a reference that is closed over"

@@ -36,6 +36,7 @@ from jaxviz.ir.options import whole_number
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_of_program, owner
 from jaxviz.ir.trace import noting_arguments
+from jaxviz.ir.usage import check_values
 from jaxviz.report.charts import FlameGraph
 from jaxviz.report.data import Data
 from jaxviz.report.report import Listed, Report, Table
@@ -255,9 +256,11 @@ def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **k
       repeat: how many calls to time; by default as many as take a second, but at least three.
 
     Raises:
+      TypeError: an argument is a type without a value.
       the errors of f.
     """
     compat.check_callable(f)
+    check_values("profile", (args, kwargs))
     repeat = None if repeat is None else whole_number(repeat, "repeat", least=1)
     jitted = compat.jitted_function(jitted_of(f))
     with noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs), contextlib.ExitStack() as until_done:
