@@ -12,6 +12,9 @@ _COLLECTIVE = frozenset(("all-reduce", "reduce-scatter", "exchange"))
 COSTLY = _COLLECTIVE | {"series", "product", "convolution", "window gradient", "sorting", "transform", "factorization",
     "solving", "transfer"}  # fmt: skip
 """Kinds of work that take more than a few steps per element, or communicate between devices."""
+ELEMENTWISE = frozenset(("elementwise", "comparison", "transcendental", "lowered", "series", "selection", "power", "part",
+    "movement", "transfer", "nothing"))  # fmt: skip
+"""Kinds of work that read one element of each operand for an element of the result, if all have its shape."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from jaxviz.higher_order import Body, bodies, is_loop, is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.origin import Location
-from jaxviz.ir.primitives import is_view, plain
+from jaxviz.ir.primitives import ELEMENTWISE, is_view, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.report.tables import nbytes, type_text
 
@@ -128,13 +128,10 @@ class Step:
         return sum(self.nbytes)
 
 
-_ACROSS = ("product", "convolution", "reversal", "indexing", "cumulative", "cumulative logsumexp", "window", "window gradient",
-    "transform")  # fmt: skip
-"""Operations that read other elements too, even where operands and result have one shape."""
 _WRITTEN_INTO = frozenset(("temporary", "cotangent", "residual", "argument"))
 """The kinds of results that may overwrite it after its last use; an argument may only be overwritten if it is donated."""
-_WRITES_INTO = ("update", "scattering", "scattered arithmetic")
-"""Operations that change a part of an operand."""
+_WRITES_INTO = ("update", "scattering", "scattered arithmetic", "sorting", "factorization", "solving", "all-reduce")
+"""Operations that change an operand, or a part of it, in place."""
 
 
 class Model:
@@ -505,7 +502,7 @@ def may_write_into_an_operand(e: Equation) -> bool:
 
 def is_elementwise(e: Equation) -> bool:
     """Whether each element of the result needs one of each operand: they have its shape, or are numbers."""
-    if plain(e.primitive.name).kind in _ACROSS:
+    if plain(e.primitive.name).kind not in ELEMENTWISE:
         return False
     shape = getattr(e.outvars[0].aval, "shape", None)
     return all(getattr(a.aval, "shape", None) in (shape, ()) for a in e.invars)
