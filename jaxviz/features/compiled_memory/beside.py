@@ -15,7 +15,7 @@ from jaxviz.features.memory.timeline import MemoryTimeline, peak_text
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.report.charts import Line, OverTime
 from jaxviz.report.report import Drawn, Part, Report, Table
-from jaxviz.report.tables import counted, format_bytes, format_change, repeated, short_location
+from jaxviz.report.tables import counted, format_bytes, format_change, repeated, short_location, together
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,6 +36,15 @@ _WORDS = {
     "results from the start": "XLA allocates them before the program runs",
 }
 """What a reason means, if that is not obvious."""
+_FOR = {
+    MERGED: "values whose recomputation XLA merged with the forward pass", COPIED: "copies", PADDED: "padding",
+    FUSED: "values that XLA computes within fusions", "XLA's own": "XLA's own temporaries", "carried by a loop": "carries of loops",
+    "gaps": "gaps between buffers", "results from the start": "results that XLA allocates from the start",
+    "not attributed": "buffers that could not be attributed", "at another time": "values that are alive at another time",
+    "not in the model": "values that the model does not have", "another number": "values of which there is another number",
+    "another size": "values of another size", "not found": "values that have no buffer in the compiled program",
+}  # fmt: skip
+"""What there is more or less memory for by a reason, if not by its name."""
 _REASONS = 3
 """How many reasons a sentence gives."""
 
@@ -76,8 +85,8 @@ class MemoryBeside(Report, schema="memory.beside"):
 
     @property
     def reasons(self) -> str:
-        """The largest of them: "-2.0 MiB fused away, +512.0 KiB copied"."""
-        return ", ".join(f"{format_change(n)} {reason}" for reason, n in list(self.by_reason.items())[:_REASONS])
+        """The largest of them: "2.0 MiB less for values that XLA computes within fusions and 512.0 KiB more for copies"."""
+        return _said(list(self.by_reason.items())[:_REASONS])
 
     def because(self, reason: str) -> tuple[Change, ...]:
         """The differences for one reason, such as 'merged again'."""
@@ -105,13 +114,12 @@ class MemoryBeside(Report, schema="memory.beside"):
 
     @property
     def summary(self) -> str:
-        """gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB fused away, 32.0 KiB
-        copied."""
-        reasons = [f"{format_change(n)} {reason}" for reason, n in self.by_reason.items() if abs(n) >= self._least]
-        said = f": {', '.join(reasons)}" if reasons else ""
+        """gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB less for values that XLA
+        computes within fusions and 32.0 KiB more for copies."""
+        reasons = _said([(reason, n) for reason, n in self.by_reason.items() if abs(n) >= self._least])
         return (
             f"{self.model.about}: modelled peak {format_bytes(self.model.peak_nbytes)}, {format_bytes(self.compiled.peak_nbytes)} "
-            f"as XLA on {self.compiled.compiler.backend} compiles it{said}"
+            f"as XLA on {self.compiled.compiler.backend} compiles it{f': {reasons}' if reasons else ''}"
         )
 
     @property
@@ -197,6 +205,11 @@ class MemoryBeside(Report, schema="memory.beside"):
     @property
     def _compiled_nbytes(self) -> list[int]:
         return self._totals[1]
+
+
+def _said(reasons: Sequence[tuple[str, int]]) -> str:
+    parts = [f"{format_bytes(abs(n))} {'more' if n > 0 else 'less'} for {_FOR.get(why, why)}" for why, n in reasons]
+    return together(parts) if parts else ""
 
 
 @api_boundary

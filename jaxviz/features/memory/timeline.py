@@ -243,7 +243,7 @@ class MemoryTimeline(Report, schema="memory"):
         copied or padded.
 
         >>> print(jaxviz.memory(loss, params, x).beside())
-        gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB fused away, …
+        gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB less for values …
 
         Args:
           compiled: the report of `compiled_memory` on the same function; None compiles it.
