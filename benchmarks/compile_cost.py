@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import models
-from jaxviz.features.compile_cost.stages import Measured, forget_compiled, subject_of
-from jaxviz.features.compile_cost.start import TIMES, compile_cost
+from jaxviz.xla.compile_cost.stages import Measured, forget_compiled, subject_of
+from jaxviz.xla.compile_cost.start import TIMES, compile_cost
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 

@@ -5,19 +5,8 @@ from .derivation import Check as Check
 from .derivation import Derivation as Derivation
 from .derivation import clear_caches as clear_caches
 from .derivation import derive as derive
-from .features.collectives.reading import collectives as collectives
-from .features.collectives.report import Collectives as Collectives
 from .features.comparison.report import Comparison as Comparison
 from .features.comparison.report import compare as compare
-from .features.compilations.compiled import CompileReport as CompileReport
-from .features.compilations.report import CompilationReport as CompilationReport
-from .features.compilations.report import FunctionCompilations as FunctionCompilations
-from .features.compilations.report import explain_recompile as explain_recompile
-from .features.compilations.report import watch_compilations as watch_compilations
-from .features.compile_cost.report import CompileCost as CompileCost
-from .features.compile_cost.start import compile_cost as compile_cost
-from .features.compiled_memory.reading import compiled_memory as compiled_memory
-from .features.compiled_memory.report import CompiledMemory as CompiledMemory
 from .features.cost.counts import Cost as Cost
 from .features.cost.parts import cost_of as cost_of
 from .features.cost.report import CostReport as CostReport
@@ -29,8 +18,6 @@ from .features.debugger.start import step as step
 from .features.debugger.stepper import Stepper as Stepper
 from .features.doctor import DoctorReport as DoctorReport
 from .features.doctor import doctor as doctor
-from .features.donation.report import DonationReport as DonationReport
-from .features.donation.report import donation as donation
 from .features.draw.drawing import Drawing as Drawing
 from .features.draw.drawing import draw as draw
 from .features.draw.drawing import to_dot as to_dot
@@ -48,8 +35,6 @@ from .features.probes.probes import probe as probe
 from .features.probes.series import Series as Series
 from .features.probes.watching import Watch as Watch
 from .features.probes.watching import watch as watch
-from .features.profile.report import Profile as Profile
-from .features.profile.report import profile as profile
 from .features.remat.plan import RematPlan as RematPlan
 from .features.remat.planning import plan_remat as plan_remat
 from .features.remat.policies import PolicyReport as PolicyReport
@@ -98,6 +83,21 @@ from .runtime.cache import CacheInfo as CacheInfo
 from .runtime.cache import cache_info as cache_info
 from .runtime.donated import donated_to as donated_to
 from .runtime.donated import watch_donations as watch_donations
+from .xla.collectives.reading import collectives as collectives
+from .xla.collectives.report import Collectives as Collectives
+from .xla.compilations.compiled import CompileReport as CompileReport
+from .xla.compilations.report import CompilationReport as CompilationReport
+from .xla.compilations.report import FunctionCompilations as FunctionCompilations
+from .xla.compilations.report import explain_recompile as explain_recompile
+from .xla.compilations.report import watch_compilations as watch_compilations
+from .xla.compile_cost.report import CompileCost as CompileCost
+from .xla.compile_cost.start import compile_cost as compile_cost
+from .xla.compiled_memory.reading import compiled_memory as compiled_memory
+from .xla.compiled_memory.report import CompiledMemory as CompiledMemory
+from .xla.donation.report import DonationReport as DonationReport
+from .xla.donation.report import donation as donation
+from .xla.profile.report import Profile as Profile
+from .xla.profile.report import profile as profile
 
 __version__: str
 

@@ -1,4 +1,4 @@
-"""What features add to lower layers: a derivation's residuals and pictures, the widgets of reports, the report of a jit.
+"""What features and wings add to lower layers: a derivation's residuals and pictures, the widgets of reports, the explorer's compiled stage.
 
 Each is listed by module and name and imported on first use, so that no module imports a higher layer.
 """
@@ -10,9 +10,11 @@ from typing import Any
 
 _PLACES = {
     "residuals of a derivation": "jaxviz.features.residuals.residual_set:find_residuals",
-    "model beside the compiled memory": "jaxviz.features.compiled_memory.beside:beside",
+    "model beside the compiled memory": "jaxviz.xla.compiled_memory.beside:beside",
     "picture of a derivation": "jaxviz.features.draw.drawing:draw",
-    "report of a jitted function": "jaxviz.features.compilations.compiled:report_compiled",
+    "compiled stage": "jaxviz.xla.explorer_stage.compiled",
+    "one block of the compiled stage": "jaxviz.xla.explorer_stage.one_block:one_block_of",
+    "report of a jitted function": "jaxviz.xla.compilations.compiled:report_compiled",
     "run up to a birth": "jaxviz.features.debugger.birth:step_to",
     "output of a NaN's report": "jaxviz.features.debugger.widget:show_report",
     "plot of a watch": "jaxviz.features.probes.widget:LivePlot",
@@ -24,6 +26,7 @@ _PLACES = {
 
 
 def display(name: str) -> Any:
-    """The function or class with that name in the table."""
-    module, attribute = _PLACES[name].split(":")
-    return getattr(import_module(module), attribute)
+    """The function, class or module with that name in the table."""
+    module, _, attribute = _PLACES[name].partition(":")
+    found = import_module(module)
+    return getattr(found, attribute) if attribute else found

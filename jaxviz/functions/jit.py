@@ -15,7 +15,7 @@ from jaxviz.runtime.cache import compiled_of
 from jaxviz.runtime.donated import check_not_donated
 
 if TYPE_CHECKING:
-    from jaxviz.features.compilations.compiled import CompileReport
+    from jaxviz.xla.compilations.compiled import CompileReport
 
 
 class Jitted:

@@ -17,12 +17,12 @@ from IPython.display import display
 
 from jaxviz.derivation import Derivation
 from jaxviz.features.comparison.report import Comparison
-from jaxviz.features.compilations.report import explain_recompile, watch_compilations
 from jaxviz.ir.origin import is_cell
 from jaxviz.notebook.calls import CallError, Place, evaluate_call, parse_calls, pieces, unquoted
 from jaxviz.notebook.options import COMMANDS, DEFAULTS, Command
 from jaxviz.notebook.reports import Request
 from jaxviz.report.messages import short_message
+from jaxviz.xla.compilations.report import explain_recompile, watch_compilations
 
 
 class JaxvizMagics(Magics):

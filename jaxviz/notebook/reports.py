@@ -12,15 +12,7 @@ from jaxviz.analysis.budgets import read_budget, read_share, read_size
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import STAGES, Derivation, derive
-from jaxviz.features.collectives.reading import collectives
-from jaxviz.features.collectives.report import Collectives
 from jaxviz.features.comparison.report import Comparison, compare
-from jaxviz.features.compile_cost.report import CompileCost
-from jaxviz.features.compile_cost.start import compile_cost
-from jaxviz.features.compiled_memory.beside import MemoryBeside
-from jaxviz.features.compiled_memory.change import MemoryChange
-from jaxviz.features.compiled_memory.reading import compiled_memory
-from jaxviz.features.compiled_memory.report import CompiledMemory
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.debugger.start import step
 from jaxviz.features.debugger.stepper import Stepper
@@ -28,7 +20,6 @@ from jaxviz.features.lint.report import LintReport, lint
 from jaxviz.features.memory.timeline import MemoryTimeline, memory
 from jaxviz.features.nans.find import find_nan
 from jaxviz.features.nans.report import NanReport
-from jaxviz.features.profile.report import Profile, profile
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.planning import plan_remat
 from jaxviz.features.remat.policy_comparison import PolicyComparison, checkpoints_of, compare_policies
@@ -40,6 +31,15 @@ from jaxviz.ir.trace import trace
 from jaxviz.notebook.calls import Call, CallError, split
 from jaxviz.report.files import write_file
 from jaxviz.report.tables import wrapped
+from jaxviz.xla.collectives.reading import collectives
+from jaxviz.xla.collectives.report import Collectives
+from jaxviz.xla.compile_cost.report import CompileCost
+from jaxviz.xla.compile_cost.start import compile_cost
+from jaxviz.xla.compiled_memory.beside import MemoryBeside
+from jaxviz.xla.compiled_memory.change import MemoryChange
+from jaxviz.xla.compiled_memory.reading import compiled_memory
+from jaxviz.xla.compiled_memory.report import CompiledMemory
+from jaxviz.xla.profile.report import Profile, profile
 
 T = TypeVar("T")
 STAGE_NAMES = ", ".join(STAGES[:-1]) + f" or {STAGES[-1]}"

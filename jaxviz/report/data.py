@@ -110,9 +110,9 @@ class _Values(_Walk):
 # --- the schema -------------------------------------------------------------------------------------------------------
 
 
-def schema_of(kind: type[Data], first: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of the data of a class, with these properties before its own."""
-    types = _Types()
+def schema_of(kind: type[Data], first: Mapping[str, Any], reports: Iterable[type[Data]] = ()) -> dict[str, Any]:
+    """The JSON Schema of the data of a class, with these properties before its own; `reports` are what it may contain."""
+    types = _Types(reports)
     found = _object({**first, **types.entries(kind, _entries(kind))})
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -130,9 +130,10 @@ _NAMES = {NoneType: "null", bool: "boolean", int: "integer", float: "number", st
 
 
 class _Types(_Walk):
-    def __init__(self) -> None:
+    def __init__(self, reports: Iterable[type[Data]]) -> None:
         self.defs: dict[str, Any] = {}
         """The schemas of dataclasses, by name."""
+        self.reports = {kind.__name__: kind for kind in reports}
 
     def attribute(self, of: Any, name: str) -> Any:
         """The type of an attribute, or of the result of a method, as annotated."""
@@ -143,7 +144,8 @@ class _Types(_Walk):
         else:
             base = next(base for base in of.__mro__ if name in inspect.get_annotations(base))
             found, namespace = inspect.get_annotations(base)[name], vars(sys.modules[base.__module__])
-        return eval(found, namespace) if isinstance(found, str) else found
+        # A report may contain one of a higher layer, whose module its own imports only for type checkers.
+        return eval(found, {**self.reports, **namespace}) if isinstance(found, str) else found
 
     def only(self, of: Any, entries: tuple[Entry, ...]) -> dict[str, Any]:
         if isinstance(of, UnionType):

@@ -26,11 +26,11 @@ _REPORTS: dict[str, type[Report]] = {}
 """The reports of the modules that are imported."""
 
 _MODULES = (
-    "analysis.checkpoints", "features.collectives.report", "features.comparison.report", "features.compilations.compiled",
-    "features.compilations.report", "features.compile_cost.report", "features.compiled_memory.beside",
-    "features.compiled_memory.change", "features.compiled_memory.report", "features.cost.report", "features.cost.timings",
-    "features.doctor", "features.donation.report", "features.lint.report", "features.memory.timeline", "features.nans.report",
-    "features.profile.report", "features.remat.plan", "features.remat.policies", "features.remat.policy_comparison",
+    "analysis.checkpoints", "xla.collectives.report", "features.comparison.report", "xla.compilations.compiled",
+    "xla.compilations.report", "xla.compile_cost.report", "xla.compiled_memory.beside",
+    "xla.compiled_memory.change", "xla.compiled_memory.report", "features.cost.report", "features.cost.timings",
+    "features.doctor", "xla.donation.report", "features.lint.report", "features.memory.timeline", "features.nans.report",
+    "xla.profile.report", "features.remat.plan", "features.remat.policies", "features.remat.policy_comparison",
     "features.remat.policy_views", "features.remat.verify", "features.residuals.residual_set", "functions.rule_check",
     "teach.puzzles.game",
 )  # fmt: skip
@@ -54,7 +54,7 @@ def schema(name: str) -> dict[str, Any]:
     there_are = reports()
     if name not in there_are:
         raise ValueError(f"no report is named {name!r}; there are {', '.join(sorted(there_are))}")
-    return schema_of(there_are[name], {"schema": {"const": name}, "version": {"const": VERSION}})
+    return schema_of(there_are[name], {"schema": {"const": name}, "version": {"const": VERSION}}, there_are.values())
 
 
 def reports() -> dict[str, type[Report]]:

@@ -250,7 +250,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a profile writes the user's references",
-        "jaxviz/features/profile/report.py",
+        "jaxviz/xla/profile/report.py",
         "keep(restored([*leaves, *traced.jaxpr.consts]))",
         "keep(restored([]))",
         "tests/test_references.py -k profile",
@@ -330,7 +330,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/ir/origin.py",
         "return Location(debug_info.func_filename, debug_info.func_lineno,",
         "return Location(debug_info.func_filename, debug_info.func_lineno + 1,",
-        "tests/features/compilations tests/ir tests/features/residuals",
+        "tests/xla/compilations tests/ir tests/features/residuals",
     ),
     Fault(
         "each call counts as a cache hit",
@@ -449,21 +449,21 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/analysis/donation.py",
         "if d and r]",
         "if d]",
-        "tests/features/donation tests/functions/test_jit.py",
+        "tests/xla/donation tests/functions/test_jit.py",
     ),
     Fault(
         "memory of another type is reused",
         "jaxviz/analysis/donation.py",
         'return tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", aval)',
         'return tuple(getattr(aval, "shape", ())), None',
-        "tests/features/donation tests/functions/test_jit.py",
+        "tests/xla/donation tests/functions/test_jit.py",
     ),
     Fault(
         "the last argument of a type is matched first",
         "jaxviz/analysis/donation.py",
         "waiting[of].popleft(): k",
         "waiting[of].pop(): k",
-        "tests/features/donation tests/functions/test_jit.py",
+        "tests/xla/donation tests/functions/test_jit.py",
     ),
     Fault(
         "an equation moved out of a library's loop loses the user's line",
@@ -551,17 +551,17 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a program that was only traced counts as compiled",
-        "jaxviz/features/compilations/report.py",
+        "jaxviz/xla/compilations/report.py",
         "return sum(c.is_compiled for c in self.records)",
         "return len(self.records)",
-        "tests/features/compilations",
+        "tests/xla/compilations",
     ),
     Fault(
         "lowering takes no time",
-        "jaxviz/features/compilations/report.py",
+        "jaxviz/xla/compilations/report.py",
         "for x in (r.trace, r.lower, r.compile) if x",
         "for x in (r.trace, r.compile) if x",
-        "tests/features/compilations",
+        "tests/xla/compilations",
     ),
     Fault(
         "a plan keeps more than its budget",
@@ -894,10 +894,10 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a sample of no frames ends the report of compile costs",
-        "jaxviz/features/compile_cost/places.py",
+        "jaxviz/xla/compile_cost/places.py",
         'outward = [*whose[1:], "user"] if whose else []',
         'outward = [*whose[1:], "user"]',
-        "tests/features/compile_cost/test_compile_cost.py -k sample",
+        "tests/xla/compile_cost/test_compile_cost.py -k sample",
     ),
     Fault(
         "in the explorer inputs that are residuals have no labels",
@@ -964,10 +964,10 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the first of two logs to be closed ends the redirection",
-        "jaxviz/features/collectives/partitioner_log.py",
+        "jaxviz/xla/collectives/partitioner_log.py",
         "if len(self.logs) == 1:",
         "if self.logs:",
-        "tests/features/collectives/test_partitioner_log.py",
+        "tests/xla/collectives/test_partitioner_log.py",
     ),
     Fault(
         "a condition from the page is evaluated",
@@ -1020,10 +1020,10 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a field of a saved report may have any type",
-        "jaxviz/features/compiled_memory/saved.py",
+        "jaxviz/xla/compiled_memory/saved.py",
         "type(data) is kind and (kind is not int or 0 <= data < MOST)",
         "True",
-        "tests/features/compiled_memory/test_change.py -k 'damaged or whatever'",
+        "tests/xla/compiled_memory/test_change.py -k 'damaged or whatever'",
     ),
     Fault(
         "a value of a hi type weighs nothing",
@@ -1062,10 +1062,10 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "rows are taken before the value that they are part of is computed",
-        "jaxviz/features/compile_cost/folding.py",
+        "jaxviz/xla/compile_cost/folding.py",
         "return any(a in results or self._depends(a, results) for a in sources)",
         "return False",
-        "tests/features/compile_cost/test_repeats.py -k rows",
+        "tests/xla/compile_cost/test_repeats.py -k rows",
     ),
     Fault(
         "a value is summarized under the user's mesh",

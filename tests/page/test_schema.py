@@ -15,10 +15,10 @@ import jaxviz
 from jaxviz.features.debugger import messages as stepper
 from jaxviz.features.explorer import messages as explorer
 from jaxviz.features.explorer.changes import changes_of
-from jaxviz.features.explorer.compiled import compiled, lower
 from jaxviz.features.probes import messages as live
 from jaxviz.features.probes.widget import shown_of
 from jaxviz.page.schema import COLUMNS, MAGIC, VERSION, decode, encode, from_json, pack, to_json
+from jaxviz.xla.explorer_stage.compiled import compiled, lower
 
 FIXTURE = json.loads((Path(__file__).parents[1] / "fixtures" / "explorer_view.json").read_text(encoding="utf-8"))
 BYTES = base64.b64decode(FIXTURE["bytes"])

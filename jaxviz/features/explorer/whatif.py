@@ -18,8 +18,7 @@ from jaxviz.analysis.checkpoints import report_checkpoints
 from jaxviz.analysis.grouping import alike, repetition
 from jaxviz.analysis.walk import location_of, primal_equation
 from jaxviz.derivation import Derivation
-from jaxviz.features.explorer.compiled import lower
-from jaxviz.features.explorer.compiled_peak import compiled_line, compiled_peak
+from jaxviz.displays import display
 from jaxviz.features.explorer.messages import (
     CompiledLine,
     DrawnBuffer,
@@ -429,7 +428,9 @@ class Switches:
     def compiled(self, key: str) -> CompiledLine:
         """The memory over time of a setting as compiled by XLA."""
         try:
-            return compiled_line(key, compiled_peak(lower(self.derived(key))))
+            stage = display("compiled stage")
+            line: CompiledLine = stage.compiled_line(key, stage.compiled_peak(stage.lower(self.derived(key))))
+            return line
         except Exception as error:
             return {"key": key, "turn": 0, "total": [], "error": first_line(error)}
 

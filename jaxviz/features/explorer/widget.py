@@ -18,6 +18,7 @@ from IPython.display import display
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import STAGES, Derivation
+from jaxviz.displays import display as added
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
     from jaxviz.features.draw.dot import Dot
     from jaxviz.features.draw.drawing import Drawing
-    from jaxviz.features.explorer.one_block import OneBlock
     from jaxviz.features.explorer.whatif import Switches
+    from jaxviz.xla.explorer_stage.one_block import OneBlock
 
 _AT_ONCE = 10_000
 """Above this many equations, over all stages, their groups, the memory and the details are sent after the rest is displayed."""
@@ -154,9 +155,8 @@ class Explorer(Bundled):
 
     @cached_property
     def _one_block(self) -> OneBlock | None:
-        from jaxviz.features.explorer.one_block import one_block_of
-
-        return one_block_of(self.derivation)
+        found: OneBlock | None = added("one block of the compiled stage")(self.derivation)
+        return found
 
     @property
     def equation(self) -> Equation | None:
@@ -465,20 +465,18 @@ class Explorer(Bundled):
         """The compiled gradient; JAX's input to XLA is sent before."""
         if self.compiled and not self._is_block:
             return
-        from jaxviz.features.explorer.compiled import compiled, lower, lowered
-        from jaxviz.features.explorer.compiled_peak import compiled_line
-
+        stage = added("compiled stage")
         one, made, line = None, "", self.line
         try:
             one = self._one_block
-            found = lower(self.derivation)
+            found = stage.lower(self.derivation)
             text = "" if one is None else one.text
             with self.hold_sync():
-                self.lowered, self.compiled, self._is_block = as_json(lowered(found, text)), "", False
-            texts = compiled(found, text)
+                self.lowered, self.compiled, self._is_block = as_json(stage.lowered(found, text)), "", False
+            texts = stage.compiled(found, text)
             made = as_json(texts)
             if texts["memory"] is not None and not self.switches:
-                line = as_json(compiled_line("", texts["memory"]))
+                line = as_json(stage.compiled_line("", texts["memory"]))
         except Exception as error:
             made = as_json({"error": first_line(error), "block": "" if one is None else one.text})
         with self.hold_sync():

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from jaxviz.features.compiled_memory.beside import MemoryBeside
-    from jaxviz.features.compiled_memory.report import CompiledMemory
+    from jaxviz.xla.compiled_memory.beside import MemoryBeside
+    from jaxviz.xla.compiled_memory.report import CompiledMemory
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import numpy as np
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.training_step import TrainingStep, step_function
 from jaxviz.derivation import Derivation
-from jaxviz.features.compiled_memory.beside import MERGED, MemoryBeside
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.memory.timeline import SPARED, differs_much, donated_by, is_as_modelled
 from jaxviz.features.remat.branches import in_branches as put_in_branches
@@ -31,6 +30,7 @@ from jaxviz.runtime.stoppable import compiled_by_jax
 if TYPE_CHECKING:
     from jaxviz.features.remat.plan import RematPlan
     from jaxviz.features.remat.search import Search
+    from jaxviz.xla.compiled_memory.beside import MemoryBeside
 
 _UNDONE = 0.95
 """A plan counts as undone if XLA's temporaries do not fall below this share, although the model predicts it,"""
@@ -201,9 +201,10 @@ class Verification(Report, schema="plan_remat.verify"):
     @property
     def _kept(self) -> str:
         """What XLA keeps although the plan recomputes it, and why, in a sentence; '' if unknown."""
-        changes = self.beside.differences if self.beside is not None else ()
-        merged = [c for c in changes if c.why == MERGED]
-        early = [c for c in changes if c.row.kind == "recomputed" and c.nbytes > 0]
+        if self.beside is None:
+            return ""
+        merged = self.beside.because("merged again")
+        early = [c for c in self.beside.differences if c.row.kind == "recomputed" and c.nbytes > 0]
         if not merged and not early:
             return ""
         why = "XLA merges the recomputation with the original computation"

@@ -184,7 +184,7 @@ def test_the_program_is_compiled_when_it_is_asked_for(explorer):
 
 def test_a_program_that_cannot_be_lowered_says_why(monkeypatch):
     failing = jaxviz.explore(lambda x: x * 2.0, 1.0)
-    monkeypatch.setattr("jaxviz.features.explorer.compiled.compiled", lambda *_: 1 / 0)
+    monkeypatch.setattr("jaxviz.xla.explorer_stage.compiled.compiled", lambda *_: 1 / 0)
     failing._handle_custom_msg("compile", [])
     assert json.loads(failing.compiled) == {"error": "ZeroDivisionError: division by zero", "block": ""}
 
@@ -199,7 +199,7 @@ def test_what_is_compiled_can_be_stopped_and_what_jax_hands_to_xla_stays(explore
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("jaxviz.features.explorer.compiled.compiled", interrupted)
+        patched.setattr("jaxviz.xla.explorer_stage.compiled.compiled", interrupted)
         explorer._handle_custom_msg("compile", [])
     assert sent[-1] == {"work": "compile", "stopped": True}
     assert "tanh" in at_hand[0]["stablehlo"]["text"]

@@ -1,0 +1,326 @@
+"""Why devices exchange values: derived from the layouts of values, and from the collectives of the program itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxviz.ir import compat, primitives
+from jaxviz.ir.syntax import Atom, Equation
+from jaxviz.report.tables import together
+from jaxviz.xla.collectives.exchanges import Exchange
+from jaxviz.xla.collectives.values import Values
+from jaxviz.xla.collectives.words import in_words
+from jaxviz.xla.compiled_memory.places import Place, Places
+
+_SUMMED = ("all-reduce", "reduce-scatter")
+_DONE = {
+    "all-gather": "it is gathered", "all-to-all": "its parts are exchanged", "collective-permute": "its parts are moved",
+    "all-reduce": "its parts are summed", "reduce-scatter": "its parts are summed",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Cause:
+    """Why devices exchange a value.
+
+    Args:
+      text: the cause, in a sentence.
+      kind: 'written' for a collective of the program itself, or its transpose; 'cotangent' for the cotangent of a value that is replicated,
+        or gathered, on devices that read different parts of another; 'sum' for a sum over a split dimension; 'asked' for a sharding that
+        the program requests; 'move' for one that an operation needs.
+      number: the number of the equation that needs it.
+      value: the exchanged value, or the value whose cotangent is exchanged, if known.
+      need: Shardy's record of it; None for a collective of the program itself.
+    """
+
+    text: str
+    kind: str
+    number: int
+    value: Atom | None = None
+    need: compat.Need | None = None
+
+
+@dataclass(frozen=True)
+class Causes:
+    """Finds the causes.
+
+    Args:
+      needs: what has to be moved, according to Shardy.
+      places: the equations.
+      values: their names.
+    """
+
+    needs: compat.Needs
+    places: Places
+    values: Values
+
+    def of(self, exchange: Exchange) -> Cause | None:
+        """The cause of a collective; None if it is unknown."""
+        for number in exchange.numbers:
+            place = self.places.found[number]
+            if is_collective(place.equation):
+                return Cause(self._written(place), "written", number, self.values.cotangent_of(place.equation))
+        need = self._need(exchange)
+        if need is None:
+            return None
+        # If the value is named after the equation that computes it, the equation that it is moved for says more.
+        named = self.places.tags.named(need.path)
+        numbers = (
+            [n for n in named if n in exchange.served]
+            or [n for n in named if n in exchange.numbers]
+            or [*named, *exchange.numbers]
+        )
+        return self._summed(need, numbers[0]) if need.kind == "sum" else self._moved(need, numbers[0], exchange.kind)
+
+    def of_move(self, number: int) -> Cause | None:
+        """Why a value is resharded for an equation; None if unknown, or if there are several causes."""
+        found = [n for n in self._by_number.get(number, []) if n.kind == "move"]
+        return self._moved(found[0], number) if len(found) == 1 else None
+
+    # --- needs --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _by_number(self) -> dict[int, list[compat.Need]]:
+        found: dict[int, list[compat.Need]] = {}
+        for need in self.needs.needs:
+            for path in dict.fromkeys((need.path, need.source)):
+                for number in self.places.tags.named(path):
+                    if need not in found.setdefault(number, []):
+                        found[number].append(need)
+        return found
+
+    @cached_property
+    def _by_path(self) -> dict[str, list[compat.Need]]:
+        found: dict[str, list[compat.Need]] = {}
+        for need in self.needs.needs:
+            for path in filter(None, dict.fromkeys((need.path, need.source))):
+                found.setdefault(path, []).append(need)
+        return found
+
+    def _need(self, exchange: Exchange) -> compat.Need | None:
+        """The need for a collective: found by its name, or else by its equation, for its axes."""
+        kind = "sum" if exchange.kind in _SUMMED else "move"
+        wanted = {a.partition(":")[0] for a in exchange.axes}
+
+        def fitting(needs: Iterable[compat.Need]) -> list[compat.Need]:
+            return [n for n in dict.fromkeys(needs) if n.kind == kind and (not wanted or wanted & _axes(n))]
+
+        named = fitting(n for path in exchange.paths for n in self._by_path.get(path, ()))
+        if exchange.n_together > 1:  # the names are those of all exchanges that XLA combined
+            own = set(exchange.numbers)
+            named = [n for n in named if own & set(self.places.tags.named(n.path))] or named
+        numbers = *exchange.numbers, *(() if named else exchange.served)
+        found = named or fitting(n for number in numbers for n in self._by_number.get(number, ()))
+        alike = [n for n in found if self._size(n) == exchange.size]
+        if not named and not exchange.numbers:
+            found = alike  # matched only by its readers, it may be another value that is moved for them
+
+        def fit(need: compat.Need) -> tuple[bool, bool, bool, bool, int]:
+            of_need = set(self.places.tags.named(need.path))
+            served, own = bool(of_need & set(exchange.served)), bool(of_need & set(exchange.numbers))
+            return need in alike, served, own, wanted <= _axes(need), -len(_axes(need))
+
+        return max(found, key=fit, default=None) if exchange.axes else found[0] if len(found) == 1 else None
+
+    def _size(self, need: compat.Need) -> int:
+        """The number of elements of a value on one device before it is moved, or summed."""
+        mesh = max(self.needs.meshes.values(), key=len, default={})
+        parts = math.prod(int(a.rpartition(")")[2]) if ":" in a else mesh.get(a, 1) for a in need.before.axes)
+        return math.prod(need.before.shape) // max(1, parts)
+
+    # --- descriptions -------------------------------------------------------------------------------------------------
+
+    def _written(self, place: Place) -> str:
+        equation = place.equation
+        name, over = call_of(equation), axes_text(compat.axis_names(equation.operation.params))
+        if place.stage != "backward":
+            return f"`{name}` over {over} is called here"
+        if place.is_recomputed:
+            return f"`{name}` over {over} is called here, and a checkpoint recomputes it"
+        value = self.values.cotangent_of(equation)
+        whose = self.values.name(value) if value is not None else ""
+        source = next(iter(_linear_of(equation)), None)
+        if source is not None and is_collective(source):
+            cotangent = f"the cotangent of `{whose}`" if whose else "the cotangent"
+            return f"it is the transpose of the `{call_of(source)}` over {over} that is called here, for {cotangent}"
+        if whose:
+            return f"`{whose}` is the same on all devices of {over} but is combined with values that differ: its cotangent is summed"
+        value = self.values.cotangent_returned(equation, place.within)
+        whose = in_words(self.values.name(value)) if value is not None and self.values.name(value) else "a value"
+        return f"{whose} is the same on all devices of {over}: each device has a part of its cotangent, and the parts are summed"
+
+    def _summed(self, need: compat.Need, number: int) -> Cause:
+        place = self.places.found[number]
+        equation = place.equation
+        over = axes_text(need.axes)
+        value = self.values.cotangent_of(equation) if place.is_cotangent else None
+        divided = self._divided(need, equation)
+        if value is not None:
+            whose = in_words(self.values.name(value) or "a value")
+            others = [name for name in divided if not name.startswith("the cotangent of ")] or divided
+            read = (
+                f"{_named(others)} {'is' if len(others) == 1 else 'are'} split over it"
+                if others
+                else "the other operand is split over it"
+            )
+            layout = self._layout(value)
+            if layout is not None and any(_along(layout, a) is not None for a in need.axes):
+                text = (
+                    f"{whose} is split over {over} and gathered where it is read, {read}: each device has a part of the sum for all of "
+                    f"{whose}'s cotangent"
+                )  # fmt: skip
+            else:
+                text = f"{whose} is replicated over {over}, {read}: {whose}'s cotangent is summed"
+            return Cause(text, "cotangent", number, value, need)
+        names = _named(divided) if divided else "what it reads"
+        verb = "is" if len(divided) <= 1 else "are"
+        what = self.places.label(number)[0]
+        if "gather" in need.operation:
+            text = f"{names} {verb} split over {over} along the dimension that is indexed: each device contributes the part that it has"
+        else:
+            text = f"{names} {verb} split over {over} along a dimension that {in_words(what)} sums over: each device has a part of the sum"
+            if "max" in equation.primitive.name or "min" in equation.primitive.name:
+                text = f"{names} {verb} split over {over} along a dimension that {in_words(what)} reduces: each device has the result of its part"
+        return Cause(text, "sum", number, None, need)
+
+    def _moved(self, need: compat.Need, number: int, kind: str = "") -> Cause:
+        equation = self.places.found[number].equation
+        value = self._value_moved(need, equation)
+        name = in_words(self.values.name(value)) if value is not None and self.values.name(value) else "the value"
+        done = _DONE.get(kind, "it is exchanged")
+        before, after = layout_text(need.before), layout_text(need.after)
+        if need.is_asked:
+            text = f"{name} is {before}, but the program asks for it {after} here: {done}"
+            return Cause(text, "asked", number, value, need)
+        why = self._why_moved(need, equation) or f"and needed {after}"
+        return Cause(f"{name} is {before}, {why}: {done}", "move", number, value, need)
+
+    def _why_moved(self, need: compat.Need, equation: Equation) -> str:
+        """Why an operation cannot use a value with its sharding; '' if its rule does not say."""
+        what = equation.primitive.name
+        for axis in need.axes:
+            dim = _along(need.before, axis)
+            factor = next(
+                (f for f in need.factors if 0 <= need.place < len(f.operands) and f.operands[need.place] == dim), None
+            )
+            if factor is None or dim is None:
+                continue
+            if factor.kind == "whole":
+                return f"and `{what}` needs dimension {dim} whole"
+            if factor.kind == "permuted":
+                return f"and `{what}` moves values along dimension {dim}"
+            for k, other in enumerate(need.operands):
+                d = _along(other, axis)
+                taken = next((f for f in need.factors if f.operands[k] == d), None) if d is not None else None
+                if k != need.place and taken is not None and taken is not factor:
+                    name = self._operand_name(need, equation, k) or "the other operand"
+                    return f"and {name} is split over it along another dimension of `{what}`"
+            d = _along(need.result, axis)
+            taken = next((f for f in need.factors if f.result == d), None) if d is not None else None
+            if taken is not None and taken is not factor:
+                return f"and the result of `{what}` is split over it along dimension {d}"
+            if d is None and factor.result is not None:
+                return f"and the result of `{what}` is not split over {axes_text([axis])}"
+        return ""
+
+    # --- operands -----------------------------------------------------------------------------------------------------
+
+    def _divided(self, need: compat.Need, equation: Equation) -> list[str]:
+        """The operands that are sharded over the axes along a dimension that is summed over."""
+        found = []
+        for f in need.factors:
+            if f.kind != "sum":
+                continue
+            for k, d in enumerate(f.operands):
+                if d is not None and k < len(need.operands) and d < len(need.operands[k].dims):
+                    parts = {a.partition(":")[0] for a in need.operands[k].dims[d]}
+                    if parts & _axes(need):
+                        found.append(self._operand_name(need, equation, k))
+        return [name for name in dict.fromkeys(found) if name]
+
+    def _operand_name(self, need: compat.Need, equation: Equation, place: int) -> str:
+        atom = self._operand(need, equation, place)
+        name = self.values.name(atom) if atom is not None else ""
+        return in_words(name) if name else ""
+
+    def _operand(self, need: compat.Need, equation: Equation, place: int) -> Atom | None:
+        """The operand of an equation that corresponds to one of its instruction, by its index and its shape."""
+        shape = need.operands[place].shape if place < len(need.operands) else None
+        shapes = [tuple(getattr(a.aval, "shape", ())) for a in equation.invars]
+        if place < len(shapes) and shapes[place] == shape:
+            return equation.invars[place]
+        alike = [a for a, s in zip(equation.invars, shapes, strict=True) if s == shape]
+        return alike[0] if len(alike) == 1 else None
+
+    def _value_moved(self, need: compat.Need, equation: Equation) -> Atom | None:
+        if need.place >= 0:
+            found = self._operand(need, equation, need.place)
+            if found is not None:
+                return found
+        if need.is_asked:
+            asking = next((self.places.found[n].equation for n in self.places.tags.named(need.path)), equation)
+            return asking.invars[0] if asking.invars else None
+        shape = need.before.shape
+        return next((v for v in equation.outvars if tuple(getattr(v.aval, "shape", ())) == shape), None)
+
+    def _layout(self, value: Atom) -> compat.Split | None:
+        """The layout of an argument; None for other values."""
+        path = self.values.argument(value)
+        return self.arguments.get(path) if path else None
+
+    @cached_property
+    def arguments(self) -> dict[str, compat.Split]:
+        """The layout of each argument, by path."""
+        return {path: split for path, split, _ in self.needs.arguments}
+
+
+def is_collective(equation: Equation) -> bool:
+    """Whether devices exchange values in an equation of the program itself."""
+    return primitives.exchanges(equation.primitive) and bool(compat.axis_names(equation.operation.params))
+
+
+def call_of(equation: Equation) -> str:
+    """`lax.psum`: the function that users call for a collective."""
+    name = equation.primitive.name.removesuffix("_invariant")
+    return f"lax.{ {'reduce_scatter': 'psum_scatter'}.get(name, name) }"
+
+
+def axes_text(axes: Iterable[str]) -> str:
+    """`` `data` and `model` ``."""
+    return together(map(_axis_text, sorted(map(str, axes)))) if axes else "devices"
+
+
+def _axis_text(axis: str) -> str:
+    """`` `data` ``, and `` a part of `data` `` for such as `data:(2)4`."""
+    name, _, part = axis.partition(":")
+    return f"a part of `{name}`" if part else f"`{name}`"
+
+
+def layout_text(split: compat.Split) -> str:
+    """`` split over `data` along dimension 0 ``, or `replicated`."""
+    parts = [f"over {together(map(_axis_text, axes))} along dimension {d}" for d, axes in enumerate(split.dims) if axes]
+    return f"split {together(parts)}" if parts else "replicated"
+
+
+def _named(names: Sequence[str]) -> str:
+    return together(map(in_words, names))
+
+
+def _axes(need: compat.Need) -> set[str]:
+    return {a.partition(":")[0] for a in need.axes}
+
+
+def _along(split: compat.Split, axis: str) -> int | None:
+    """The dimension that is divided over an axis, or a part of it."""
+    name = axis.partition(":")[0]
+    return next((d for d, axes in enumerate(split.dims) if any(a.partition(":")[0] == name for a in axes)), None)
+
+
+def _linear_of(equation: Equation) -> Iterable[Equation]:
+    origin = equation.origin
+    while origin is not None and origin.equation is not None:
+        yield origin.equation
+        origin = origin.equation.origin

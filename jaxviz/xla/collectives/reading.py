@@ -1,0 +1,270 @@
+"""From a function to the collectives of its compiled gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from jaxviz.analysis.devices import axes_named, is_abstract, mesh_size
+from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
+from jaxviz.analysis.lowering import Lowering, lower_gradient, lower_step
+from jaxviz.analysis.training_step import TrainingStep, subject_of
+from jaxviz.analysis.walk import primal_equation
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation
+from jaxviz.features.memory.timeline import donated_by
+from jaxviz.features.residuals.notes import gradient_note
+from jaxviz.higher_order import is_loop, is_scan, scan_length
+from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.stack import deep_stack, usual_stack
+from jaxviz.progress import counting
+from jaxviz.report.tables import nbytes, type_text
+from jaxviz.transforms.unopened import unopened_note
+from jaxviz.xla.collectives.advice import Advisor, Caused
+from jaxviz.xla.collectives.causes import Causes, is_collective
+from jaxviz.xla.collectives.compiling import Partitioned, partitioned
+from jaxviz.xla.collectives.exchanges import Reading
+from jaxviz.xla.collectives.groups import Axes
+from jaxviz.xla.collectives.partitioner_log import Warned
+from jaxviz.xla.collectives.replicated import find_replicated
+from jaxviz.xla.collectives.report import Collective, Collectives, Rematerialized, Written
+from jaxviz.xla.collectives.values import Values
+from jaxviz.xla.compiled_memory.messages import message
+from jaxviz.xla.compiled_memory.module import Module
+from jaxviz.xla.compiled_memory.places import Place, Places
+from jaxviz.xla.compiled_memory.reading import names_of_results
+
+_ASKS = ("sharding_constraint", "reshard")
+"""Operations that request a layout."""
+
+
+@api_boundary
+@counting("collectives")
+@deep_stack
+def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Collectives:
+    """Reports what devices exchange in a function's gradient: which line each collective is for, how many bytes, how often, and why. It
+    compiles the gradient.
+
+    >>> print(jaxviz.collectives(loss, params, x))
+    gradient of `loss` in `params` on 8 devices (data=8), compiled on cpu: each device sends at least 84.0 KiB a run in 4 collectives, most
+    of it in …
+
+    The collectives are those of the optimized program, with the axes of the mesh that they run over, the bytes on one device, and how
+    often loops run them. A cause is stated where it follows from XLA's layouts: for example, w is replicated over an axis over which x is
+    split, so w's cotangent is summed; otherwise the report says "no cause found". It also lists the collectives of the function itself,
+    values that are replicated without being asked for, and values that XLA gathers only to reshard them, each with its line.
+
+    For a training step, which computes a gradient itself and returns more than one number, the report covers the whole step. Compiled
+    programs are cached, by program and flags; compiling can be interrupted.
+
+    Args:
+      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments. It runs on several devices if its arguments are on
+        several, or if it specifies a mesh; a `jax.ShapeDtypeStruct` with a sharding counts as such an argument.
+      *args, **kwargs: its arguments, as for `derive`.
+      argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
+
+    Raises:
+      ValueError: the devices of an argument's mesh do not exist, or the compiled program has no schedule.
+      TypeError: a compiled program is given.
+      the errors of `derive` and of compiling.
+    """
+    if isinstance(f, (jax.stages.Lowered, jax.stages.Compiled)):
+        raise TypeError(
+            f"a jax.stages.{type(f).__name__} does not have XLA's layouts of the values: call jaxviz.collectives(f, *args) with the function"
+        )
+    derivation = subject_of(f, args, kwargs, argnums)
+    return _of_gradient(derivation) if derivation.step is None else _of_step(derivation)
+
+
+def _of_gradient(derivation: Derivation) -> Collectives:
+    _check_devices(derivation.primal.arg_names, derivation.placed)
+    return collectives_of(lower_gradient(derivation, donated=donated_by(derivation.primal)))
+
+
+def collectives_of(lowering: Lowering) -> Collectives:
+    """The collectives of a lowered gradient; compiles it if necessary."""
+    derivation = lowering.derivation
+    n_devices = mesh_size(derivation.primal, derivation.placed)
+    return read_collectives(
+        lowering, Places(lowering), derivation.gradient, names_of_results(derivation), n_devices, derivation.placed
+    )
+
+
+def _of_step(gradient: Derivation) -> Collectives:
+    step: TrainingStep = gradient.step.taking(gradient)
+    _check_devices(step.traced.arg_names, step.placed)
+    opened = step.opened()
+    lowering = lower_step(step, opened, donated_by(step.traced))
+    names = [f"result {i}" for i in range(len(step.traced.outvars))]
+    return read_collectives(
+        lowering, Places(lowering, opened), step.about, names, mesh_size(step.traced, step.placed), step.placed
+    )
+
+
+def _check_devices(names: Sequence[str], placed: Sequence[Any]) -> None:
+    for name, sharding in zip(names, placed, strict=True):
+        if is_abstract(sharding):
+            raise ValueError(
+                f"{name or 'an argument'} has a sharding over an AbstractMesh, which has no devices to compile for: use a "
+                "sharding over a jax.sharding.Mesh; on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 gives 8 devices"
+            )  # fmt: skip
+
+
+@usual_stack
+def read_collectives(
+    lowering: Lowering, places: Places, about: str, results: Sequence[str], n_devices: int, placed: Sequence[Any] = ()
+) -> Collectives:
+    """The collectives of a lowered program, which is compiled for this.
+
+    Args:
+      lowering: a gradient, or a training step.
+      places: its equations.
+      about: a description of it.
+      results: the names of its results.
+      n_devices: the number of devices that it runs on.
+      placed: for each of its inputs its sharding.
+    """
+    made = partitioned(lowering)
+    needs = compat.needs_of(lowering.lowered, made.before)
+    read = message("Module", made.module)
+    derivation = lowering.derivation
+    program = derivation.primal if places.opened is None else places.opened.program
+    is_known = jax.config.jax_use_shardy_partitioner and bool(needs.meshes)  # type: ignore[attr-defined]
+    mesh = max(needs.meshes.values(), key=len, default={}) or axes_named(program, placed)
+    axes = Axes(needs.meshes if is_known else {"mesh": mesh} if mesh else {}, needs.devices)
+    reading = Reading(read, Module(read), places, axes, n_devices)
+    causes = Causes(needs, places, Values(places))
+    found = [Caused(e, causes.of(e)) for e in reading.exchanges()]
+    advisor = Advisor(causes, reading.module, found)
+    rematerialized = None if made.warned is None else tuple(_rematerialized(made.warned, causes))
+    replicated = sorted(find_replicated(causes, list(results), mesh), key=lambda r: -r.nbytes) if is_known else []
+    notes = (
+        *_notes(made),
+        *gradient_note(derivation),
+        *unopened_note([u for u in derivation.unopened if u.name not in _ASKS]),
+    )
+    return Collectives(
+        program.name, about, made.compiler, n_devices, dict(mesh), _rows(found, advisor), tuple(_written(places, found)), tuple(replicated),
+        rematerialized, notes,
+    )  # fmt: skip
+
+
+def _notes(made: Partitioned) -> Iterator[str]:
+    if not jax.config.jax_use_shardy_partitioner:  # type: ignore[attr-defined]
+        yield (
+            "jax_use_shardy_partitioner is off, so XLA's layouts are unknown: collectives that XLA adds have no "
+            "cause, and replicated values are not listed."
+        )
+    elif made.before is None:
+        yield (
+            f"{made.unknown}: causes come from the layouts that Shardy assigns to "
+            "the program that JAX passes to XLA, and XLA's own layouts may differ."
+        )  # fmt: skip
+    if made.warned is None:
+        yield "XLA's log could not be read, so involuntary full rematerializations are not listed."
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _rows(found: Sequence[Caused], advisor: Advisor) -> tuple[Collective, ...]:
+    rows = [(c, _row(c, advisor)) for c in found]
+    repeats = advisor.causes.places
+
+    def key(pair: tuple[Caused, Collective]) -> Any:
+        caused, row = pair
+        number = caused.number
+        same = repeats.label(number)[2] if number is not None else row.what
+        return row.kind, row.axes, row.type, row.trips, row.stage, pattern(row.cause), pattern(row.advice), same
+
+    made = [_one([row for _, row in group]) for group in grouped(rows, key)]
+    return tuple(sorted(made, key=lambda c: -c.total_sent_nbytes))
+
+
+def _row(caused: Caused, advisor: Advisor) -> Collective:
+    e, cause, places = caused.exchange, caused.cause, advisor.causes.places
+    what, location, stage, operation = e.instruction.opcode, None, "outside", ""
+    if caused.number is not None:
+        place = places.found[caused.number]
+        what, location, _ = places.label(caused.number)
+        stage, operation = place.stage, place.operation
+    return Collective(
+        e.kind, e.axes, e.group_size, e.type, e.nbytes, e.sent, 1, e.trips, stage, what, operation, location,  # type: ignore[arg-type]
+        cause.text if cause is not None else "", cause.kind if cause is not None else "", advisor.of(caused), (e.instruction.name,),  # type: ignore[arg-type]
+        () if caused.number is None else (caused.number,),
+    )  # fmt: skip
+
+
+def _one(rows: Sequence[Collective]) -> Collective:
+    first = rows[0]
+    if len(rows) == 1:
+        return first
+    return Collective(
+        first.kind, first.axes, first.group_size, first.type, first.nbytes, first.sent_nbytes, len(rows), first.trips, first.stage,
+        alike([r.what for r in rows]), first.operation, first.location, most_alike([r.cause for r in rows]), first.cause_kind,
+        most_alike([r.advice for r in rows]), tuple(n for r in rows for n in r.instructions),
+        tuple(dict.fromkeys(n for r in rows for n in r.equations)),
+    )  # fmt: skip
+
+
+def _written(places: Places, found: Sequence[Caused]) -> Iterator[Written]:
+    """The collectives of the programs themselves, and the layouts that they request."""
+    became: dict[int, list[str]] = {}
+    for c in found:
+        for n in {*c.exchange.numbers, *([c.cause.number] if c.cause is not None else [])}:
+            became.setdefault(n, []).append(c.exchange.kind)
+        if c.cause is not None and c.cause.kind == "asked" and c.cause.need is not None:
+            for n in places.tags.named(c.cause.need.path):
+                became.setdefault(n, []).append(c.exchange.kind)
+    rows: list[tuple[Written, Any]] = []
+    for number, place in enumerate(places.found):
+        # JAX's rules constrain shardings, too, which the user did not write.
+        asks = place.operation in _ASKS and primal_equation(place.equation).primitive is place.equation.primitive
+        if is_collective(place.equation) or asks:
+            rows.append(
+                (
+                    _written_row(number, place, places, tuple(dict.fromkeys(became.get(number, ())))),
+                    places.label(number)[2],
+                )
+            )
+    for group in grouped(
+        rows, lambda r: (r[0].operation, r[0].axes, r[0].type, r[0].trips, r[0].stage, r[0].became, r[1])
+    ):
+        w = group[0][0]
+        yield Written(
+            w.operation, w.axes, w.type, w.nbytes, len(group), w.trips, w.stage, alike([r.what for r, _ in group]), w.location,
+            w.is_transpose, w.became,
+        )  # fmt: skip
+
+
+def _written_row(number: int, place: Place, places: Places, became: tuple[str, ...]) -> Written:
+    what, location, _ = places.label(number)
+    equation = place.equation
+    loops = [e for e in place.within if is_loop(e)]
+    trips: int | None = 1
+    for loop in loops:
+        trips = trips * scan_length(loop) if trips is not None and is_scan(loop) else None
+    avals = [a.aval for a in equation.invars if hasattr(a.aval, "shape")][: len(equation.outvars)]
+    axes = tuple(sorted(map(str, compat.axis_names(equation.operation.params))))
+    text = type_text(avals[0]) if avals else ""
+    is_transpose = place.stage == "backward" and place.is_cotangent
+    return Written(
+        place.operation.removesuffix("_invariant"), axes, text if len(avals) < 2 else f"{text} and {len(avals) - 1} more",
+        sum(map(nbytes, avals)), 1, trips, place.stage, what, location, is_transpose, became,
+    )  # fmt: skip
+
+
+def _rematerialized(warned: Sequence[Warned], causes: Causes) -> Iterator[Rematerialized]:
+    places = causes.places
+    mesh = max(causes.needs.meshes.values(), key=len, default={})
+    for w in warned:
+        numbers = places.tags.named(w.path)
+        what, location = w.name, None
+        if numbers:
+            what, location, _ = places.label(numbers[0])
+        cause = causes.of_move(numbers[0]) if numbers else None
+        before, after = (compat.layout_of(text, mesh) or text for text in (w.before, w.after))
+        yield Rematerialized(what, w.type, before, after, location, cause.text if cause is not None else "")

@@ -1,0 +1,112 @@
+"""Values that are replicated without being asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location
+from jaxviz.report.tables import type_text
+from jaxviz.xla.collectives.causes import Causes, axes_text
+from jaxviz.xla.collectives.report import Replicated
+from jaxviz.xla.compiled_memory.places import Places
+
+
+def find_replicated(causes: Causes, names: list[str], mesh: Mapping[str, int]) -> Iterator[Replicated]:
+    """Arguments without a sharding, gradients that are laid out differently from their arguments, and values computed in full on each device.
+
+    Args:
+      causes: with the layouts.
+      names: of the results.
+      mesh: the size of each axis.
+    """
+    places, needs = causes.places, causes.needs
+    at = places.definition
+    types = dict(zip(places.programs[0].arg_names, places.programs[0].in_avals, strict=False))
+    for path, split, is_said in needs.arguments:
+        missing = _missing(split, mesh)
+        if not is_said and missing and path in types and split.nbytes >= math.prod(mesh.values()):
+            yield _row(path, types[path], split, missing, mesh, at, "this argument has no sharding", "")
+    yield from _gradients(causes, names, mesh, at)
+    yield from _made(places, needs, mesh)
+
+
+def _gradients(causes: Causes, names: list[str], mesh: Mapping[str, int], at: Location | None) -> Iterator[Replicated]:
+    """The gradients that are replicated over axes over which the argument is split."""
+    start = "the gradient in "
+    for (_, split, is_said), name in zip(causes.needs.results, names, strict=False):
+        path = name.removeprefix(start)
+        layout = causes.arguments.get(path)
+        if is_said or not name.startswith(start) or layout is None:
+            continue
+        missing = tuple(a for a in _missing(split, mesh) if a in layout.axes)
+        aval = next(
+            (
+                v.aval
+                for v, n in zip(causes.places.programs[0].invars, causes.places.programs[0].arg_names, strict=False)
+                if n == path
+            ),
+            None,
+        )
+        if missing and aval is not None:
+            why = f"`{path}` is split over {axes_text(missing)}, but the layout of its gradient is left to XLA"
+            advice = "`jax.jit(jax.grad(f), out_shardings=…)` with the sharding of the argument splits its gradient"
+            yield _row(name, aval, split, missing, mesh, at, why, advice)
+
+
+def _made(places: Places, needs: compat.Needs, mesh: Mapping[str, int]) -> Iterator[Replicated]:
+    """Large values that are computed from no argument and no split value."""
+    least = max((split.nbytes // max(1, _parts(split, mesh)) for _, split, _ in needs.arguments), default=0)
+    seen: set[int] = set()
+    for made in needs.values:
+        missing = _missing(made.split, mesh)
+        if made.operation not in _FROM_NOTHING or len(missing) < len(mesh) or made.split.nbytes <= max(least, 1024):
+            continue
+        for number in places.tags.named(made.path)[:1]:
+            if number not in seen:
+                seen.add(number)
+                what, location, _ = places.label(number)
+                equation = places.found[number].equation
+                aval = next(
+                    (v.aval for v in equation.outvars if tuple(getattr(v.aval, "shape", ())) == made.split.shape), None
+                )
+                if aval is not None and not equation.programs:
+                    why = "each device computes all of it; no split value is involved"
+                    yield _row(
+                        what,
+                        aval,
+                        made.split,
+                        missing,
+                        mesh,
+                        location,
+                        why,
+                        "split it with `jax.lax.with_sharding_constraint`",
+                    )
+
+
+_FROM_NOTHING = (
+    "stablehlo.iota",
+    "stablehlo.broadcast_in_dim",
+    "stablehlo.rng_bit_generator",
+    "sdy.constant",
+    "stablehlo.constant",
+)
+
+
+def _missing(split: compat.Split, mesh: Mapping[str, int]) -> tuple[str, ...]:
+    used = {a.partition(":")[0] for a in split.axes}
+    return tuple(a for a, n in mesh.items() if n > 1 and a not in used)
+
+
+def _parts(split: compat.Split, mesh: Mapping[str, int]) -> int:
+    return math.prod(mesh.get(a, 1) for a in split.axes)
+
+
+def _row(
+    what: str, aval: object, split: compat.Split, missing: tuple[str, ...], mesh: Mapping[str, int], at: Location | None, why: str, advice: str
+) -> Replicated:  # fmt: skip
+    nbytes = split.nbytes // max(1, _parts(split, mesh))
+    return Replicated(
+        what, type_text(aval), missing, nbytes, nbytes // math.prod(mesh[a] for a in missing), at, why, advice
+    )

@@ -1,0 +1,531 @@
+"""What JAX compiled, and why again: what changed in the cache key, at which call, how long it took, and what to write instead."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+from jaxviz.features.probes.probes import Spec
+from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.origin import Location
+from jaxviz.report.data import Data
+from jaxviz.report.pictures import timeline
+from jaxviz.report.report import Listed, Part, Report, Table
+from jaxviz.report.tables import counted, format_seconds, short_location
+from jaxviz.runtime import compilations
+from jaxviz.runtime.cache import function_name, jitted_of
+from jaxviz.runtime.compilations import Compilation, Held, Key, Leaf, Owner
+from jaxviz.xla.compilations.advice import advice_on
+
+_NEAREST_OF = 64
+"""How many earlier programs a new one is compared with."""
+
+_SHOWN = 20
+
+_FIRST = "call jaxviz.watch_compilations() at the start, or run it again after jax.clear_caches()"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change in the cache key.
+
+    Args:
+      kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'tree', 'function', 'closure', 'options', 'config',
+        'watch', for what `jaxviz.watch` asks of probes; or 'part', for a different part of the function that a transform outside of `jit`
+        compiles.
+      path: of the argument, such as `params['w']`; the name of the static argument, the variable, the option.
+      before, after: as text; '' if there is nothing to say.
+    """
+
+    kind: str
+    path: str
+    before: str = ""
+    after: str = ""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "function":
+                return "a new function object"
+            case "part":
+                return "a different part of the function"
+            case "tree" if not self.before:
+                return f"{self.path} is new"
+            case "tree" if not self.after:
+                return f"{self.path} is gone"
+            case "static":
+                return f"static {self.path}: {self.before} → {self.after}"
+            case "closure":
+                return f"it closes over {self.path}: {self.before} → {self.after}"
+        return f"{self.path}: {self.before} → {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recompilation(Data):
+    """One compilation of a function.
+
+    Args:
+      number: its number among the compilations of the function, from 1.
+      site: the user's line that called it.
+      since: the number of the earlier compilation that it differs least from; None for the first.
+      changes: what differs from that one; empty if the same program had been compiled but was no longer cached.
+      trace, lower, compile: seconds; None for a phase that was skipped because its result was cached.
+      ahead: whether it was requested by `f.lower(...).compile()`.
+      began: when, in seconds since the epoch.
+    """
+
+    number: int
+    site: Location | None
+    since: int | None
+    changes: tuple[Change, ...]
+    trace: float | None
+    lower: float | None
+    compile: float | None
+    ahead: bool = False
+    began: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """`x: f32[3] → f32[4]`."""
+        if self.since is None:
+            return "the first"
+        if not self.changes:
+            return f"nothing: program {self.since} was no longer cached (cleared or evicted)"
+        return "; ".join(map(str, self.changes))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FunctionCompilations(Report, schema="explain_recompile.function"):
+    """The compilations of one function.
+
+    >>> found = jaxviz.explain_recompile(step)
+    >>> found.count, found.seconds, found.cause
+
+    Args:
+      name: the name of the function.
+      definition: where it is defined.
+      compiled: the compilations in order; see `Recompilation`.
+      n_functions: how many function objects this definition created.
+      only_traced: how often it was traced but not compiled: by `jax.make_jaxpr`, `jax.eval_shape`, `f.trace`, or a call that raised an
+        error.
+      is_part: whether these are parts of a jitted function that a transform outside of `jit`, such as `jax.grad`, compiled one by one.
+      is_watched: whether compilations were watched before this report was requested.
+      asked: for the given arguments, the number of the compilation that they use, or None if there is none, and how they differ from the
+        nearest one. None if no arguments were given.
+    """
+
+    name: str
+    definition: Location | None
+    compiled: tuple[Recompilation, ...]
+    n_functions: int
+    only_traced: int = 0
+    is_part: bool = False
+    asked: tuple[int | None, tuple[Change, ...]] | None = None
+    is_watched: bool = True
+
+    @property
+    def count(self) -> int:
+        """How often it was compiled."""
+        return len(self.compiled)
+
+    @property
+    def seconds(self) -> float:
+        """The total seconds of tracing, lowering and compiling."""
+        return sum(x for r in self.compiled for x in (r.trace, r.lower, r.compile) if x is not None)
+
+    @property
+    def summary(self) -> str:
+        """`step (train.py:12): compiled 3 times in 0.21 s`."""
+        n, at = self.count, f" ({short_location(self.definition)})" if self.definition else ""
+        traced = f"; traced {_times(self.only_traced)}{' without' if n else ''}" if self.only_traced else ""
+        parts = ", in parts, by a transform outside of jit" if self.is_part else ""
+        never = "never compiled" if self.only_traced else "not compiled while compilations were watched"
+        if not self.is_watched:
+            never = f"not known, since compilations are watched only from now on; {_FIRST}"
+        compiled = f"compiled {_times(n)} in {format_seconds(self.seconds)}" if n else never
+        return f"{self.name}{at}: {compiled}{parts}{traced}"
+
+    @property
+    def answer(self) -> str:
+        """`A call with these arguments would be compiled: x: f32[3] → f32[4].`; '' if no arguments were given."""
+        if self.asked is None:
+            return ""
+        number, changes = self.asked
+        if number is not None:
+            return f"A call with these arguments has been compiled: {number}."
+        return f"A call with these arguments would be compiled{': ' if changes else ', the first'}{'; '.join(map(str, changes))}."
+
+    @property
+    def cause(self) -> str:
+        """What changed most often."""
+        kinds = Counter(kind for r in self.compiled for kind in dict.fromkeys(c.kind for c in r.changes))
+        if self.count < 2:
+            return ""
+        return ", ".join(f"{kind} ({n})" for kind, n in kinds.most_common(3)) or "no longer cached"
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to do, a sentence or two for each kind of change."""
+        return tuple(advice_on(self))
+
+    def _picture(self) -> str:
+        rows = [(f"{r.number} {r.text}", r.began, _phases(r)) for r in self.compiled[-_SHOWN:]]
+        return timeline(rows, f"when {self.name} was compiled, and why")
+
+    def _parts(self) -> Iterator[Part]:
+        yield self.answer
+        shown = self.compiled[-_SHOWN:]
+        if len(shown) < self.count:
+            yield f"The last {len(shown)} of {self.count}:"
+        yield Table(_HEADS, [_row(r) for r in shown], ">>><>>><")
+        yield Listed(self.advice)
+
+    _data = (
+        "name", "definition", "count", "seconds", "n_functions", "only_traced", "is_part", "compiled", "advice", "answer",
+    )  # fmt: skip
+
+
+_HEADS = ("#", "was", "", "called at", "trace", "lower", "compile", "what changed")
+
+
+def _phases(r: Recompilation) -> list[tuple[str, float]]:
+    named = (("trace", r.trace), ("lower", r.lower), ("compile", r.compile))
+    return [(phase, seconds) for phase, seconds in named if seconds is not None]
+
+
+def _row(r: Recompilation) -> tuple[str, ...]:
+    times = ["kept" if s is None else format_seconds(s) for s in (r.trace, r.lower, r.compile)]
+    site = "" if r.site is None else short_location(r.site)
+    return (str(r.number), "" if r.since is None else str(r.since), "ahead" if r.ahead else "", site, *times, r.text)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompilationReport(Report, schema="explain_recompile"):
+    """What JAX compiled while it was watched, by function, the longest time first.
+
+    >>> with jaxviz.watch_compilations() as seen:
+    ...     step(params, x)
+    >>> seen.count, seen.functions
+
+    The report that `watch_compilations` returns keeps growing; used as a context manager, it ends with the block.
+
+    Args:
+      records: the compilations.
+      since: when the watch began, in seconds since the epoch.
+    """
+
+    records: Sequence[Compilation]
+    since: float
+
+    def __enter__(self) -> CompilationReport:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        compilations.stop(self.records)
+
+    @property
+    def functions(self) -> tuple[FunctionCompilations, ...]:
+        """The user's functions."""
+        own = [c for c in self.records if c.owner == "program"]
+        groups: dict[Any, list[Compilation]] = {}
+        for c in own:
+            groups.setdefault(_group(c), []).append(c)
+        return tuple(sorted(map(_function, groups.values()), key=lambda f: -f.seconds))
+
+    @property
+    def library(self) -> tuple[Compilation, ...]:
+        """JAX's own functions and single operations that the user's code called outside of `jit`."""
+        return self._compiled_of("jax")
+
+    @property
+    def jaxviz(self) -> tuple[Compilation, ...]:
+        """What jaxviz compiled for its own reports, such as `find_nan`."""
+        return self._compiled_of("jaxviz")
+
+    def _compiled_of(self, owner: Owner) -> tuple[Compilation, ...]:
+        return tuple(c for c in self.records if c.owner == owner and c.is_compiled)
+
+    @property
+    def count(self) -> int:
+        """How many programs XLA compiled, JAX's and jaxviz's own among them."""
+        return sum(c.is_compiled for c in self.records)
+
+    def __getitem__(self, index: int) -> FunctionCompilations:
+        return self.functions[index]
+
+    def __iter__(self) -> Iterator[FunctionCompilations]:
+        return iter(self.functions)
+
+    def __len__(self) -> int:
+        return len(self.functions)
+
+    @property
+    def summary(self) -> str:
+        """`7 programs compiled in 0.41 s since 12:31:07: 3 of 1 function, 4 of jax's own outside of jit`."""
+        if not self.records:
+            return f"nothing compiled since {self._when}, when the watch began"
+        n, own = self.count, sum(f.count for f in self.functions)
+        seconds = sum(c.total for c in self.records)
+        k = sum(f.count > 0 for f in self.functions)
+        of = f": {own:,} of {counted(k, 'function')}, {len(self.library):,} of jax's own outside of jit" if n else ""
+        of += f", {len(self.jaxviz):,} of jaxviz's own" if self.jaxviz else ""
+        return f"{counted(n, 'program')} compiled in {format_seconds(seconds)} since {self._when}{of}"
+
+    @property
+    def _when(self) -> str:
+        return time.strftime("%H:%M:%S", time.localtime(self.since))
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = []
+        for f in self.functions:
+            at = "" if f.definition is None else short_location(f.definition)
+            name = f"{f.name}, in parts" if f.is_part else f.name
+            rows.append((name, at, str(f.count), format_seconds(f.seconds), f.cause))
+        for name, others in (("jax's own, outside of jit", self.library), ("jaxviz's own", self.jaxviz)):
+            seconds = format_seconds(sum(c.total for c in others))
+            rows += [(name, "", str(len(others)), seconds, _text_of(others))] * bool(others)
+        return rows
+
+    def _picture(self) -> str:
+        rows = [(c.name, c.began, list(c.seconds.items())) for c in self.records if c.is_compiled]
+        return timeline(rows, "when each function was compiled")
+
+    def _parts(self) -> Iterator[Part]:
+        yield Table(("function", "defined at", "compiled", "in", "what changed"), self._rows(), "<<>><")
+        yield Listed(f"{f.name}: {line}" for f in self.functions for line in f.advice)
+        yield from (f"Some compilations were not seen: {problem}" for problem in compilations.failures()[-1:])
+
+    _TOLD = ("name", "seconds=total")
+    _data = ("count", "since", "functions", ("library", _TOLD), ("jaxviz", _TOLD))
+
+
+def _text_of(found: Sequence[Compilation]) -> str:
+    """The most frequent names, and the user's lines."""
+    names = ", ".join(f"{name} ({n})" for name, n in Counter(c.name for c in found).most_common(4))
+    sites = [f"{s} ({n})" for s, n in Counter(short_location(c.site) for c in found if c.site).most_common(2)]
+    return f"{names}{'; most at ' + ', '.join(sites) if sites else ''}"
+
+
+def _times(n: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(n, f"{n:,} times")
+
+
+@overload
+def explain_recompile() -> CompilationReport: ...
+@overload
+def explain_recompile(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> FunctionCompilations: ...
+@api_boundary
+def explain_recompile(
+    f: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any
+) -> FunctionCompilations | CompilationReport:
+    """Explains why a jitted function was compiled again: the call, what changed in the cache key, and the seconds, for each compilation.
+
+    Call `watch_compilations()` at the start: nothing is watched before. Without that, the report says so, and compilations are watched from
+    then on. Each compilation is compared with the earlier one of the same function that differs least from it.
+
+    >>> jaxviz.watch_compilations()
+    >>> print(jaxviz.explain_recompile(step))
+    step (train.py:12): compiled twice in 61 ms
+    #  was  called at    trace    lower   compile  what changed
+    -  ---  -----------  -------  ------  -------  -----------------------------
+    1       train.py:30  1.2 ms   4 ms    28 ms    the first
+    2    1  train.py:30  0.9 ms   4 ms    23 ms    params['w']: f32[3] → f32[4]
+
+    Args:
+      f: a function of `jax.jit` or of `jaxviz.jit`, or the function that was jitted. All functions of one definition count as one. Without
+        it, all functions.
+      *args, **kwargs: the arguments of a possible call: the report says whether this call would be compiled, and why. The call is not made.
+
+    Raises:
+      TypeError: f is not a function; or arguments are given but f is not jitted.
+    """
+    if f is not None:
+        compat.check_callable(f)
+    records = tuple(compilations.LOG)
+    if f is None:
+        if not records and not compilations.is_watching():
+            watch_compilations()
+        return CompilationReport(records, compilations.began() or time.time())
+    fun = jitted_of(f)
+    jitted = compat.jitted_function(fun)
+    fun = fun if jitted is None else jitted[0]
+    at, name, this = compilations.definition_of(fun), function_name(fun), compilations.identity(fun)
+    own = [
+        c for c in records if c.kind != "part" and (c.function == this or (at and (c.definition, c.name) == (at, name)))
+    ]
+    is_watched = bool(own) or compilations.is_watching()
+    if not is_watched:
+        watch_compilations()
+    report = _function(own) if own else FunctionCompilations(name, at, (), 0, is_watched=is_watched)
+    if not args and not kwargs:
+        return report
+    if jitted is not None:
+        key = compilations.key_of(fun, jitted[1], args, kwargs)
+    elif own and hasattr(fun, "__wrapped__"):
+        key, this = (
+            compilations.key_of_wrapped(fun, args, kwargs),
+            compilations.identity(compilations.root_function(fun)),
+        )
+    else:
+        raise TypeError(f"{name} is not jitted, so its calls are not compiled; pass jax.jit({name})")
+    return replace(report, asked=_asked(name, this, key, [c for c in own if c.is_compiled]))
+
+
+def _asked(name: str, this: int, key: Key, compiled: Sequence[Compilation]) -> tuple[int | None, tuple[Change, ...]]:
+    call = Compilation(0, name, "call", None, this, None, key, "program", is_primitive=False)
+    since, changes = _nearest(call, compiled)
+    return (None if since is None or changes else compiled.index(since) + 1), changes
+
+
+def watch_compilations(on: bool = True) -> CompilationReport:
+    """Watches what JAX compiles from now on, for `explain_recompile` and for the report that it returns.
+
+    >>> with jaxviz.watch_compilations() as seen:  # until the block ends; without `with`, until watch_compilations(False)
+    ...     train(params)
+    >>> print(seen)
+    >>> assert seen.count <= 1
+
+    A call that finds its program in the cache has no extra cost; a call that compiles takes about 1 % longer.
+
+    Args:
+      on: False ends every watch. `explain_recompile` still knows what was recorded.
+
+    Returns:
+      a report of what is compiled from now on.
+    """
+    if not on:
+        compilations.stop_all()
+    return CompilationReport(compilations.start() if on else (), time.time())
+
+
+# --- differences ------------------------------------------------------------------------------------------------------
+
+
+def _group(c: Compilation) -> Any:
+    return c.kind == "part", c.name, c.definition or c.function
+
+
+def _function(records: Sequence[Compilation]) -> FunctionCompilations:
+    """The compilations of one group. They may differ from a program that was compiled before the first of them."""
+    first = records[0]
+    earlier = [c for c in compilations.LOG if c.number < first.number and _group(c) == _group(first) and c.is_compiled]
+    compiled = [c for c in records if c.is_compiled]
+    made: list[Recompilation] = []
+    before = list(earlier)
+    for c in compiled:
+        since, changes = _nearest(c, before)
+        number = len(before) + 1
+        trace, lower, compiling = (c.seconds.get(phase) for phase in ("trace", "lower", "compile"))
+        place = before.index(since) + 1 if since is not None else None
+        made.append(Recompilation(number, c.site, place, changes, trace, lower, compiling, c.kind == "ahead", c.began))
+        before.append(c)
+    return FunctionCompilations(
+        first.name, first.definition, tuple(made), len({c.function for c in records}), len(records) - len(compiled), first.kind == "part"
+    )  # fmt: skip
+
+
+def _nearest(c: Compilation, earlier: Sequence[Compilation]) -> tuple[Compilation | None, tuple[Change, ...]]:
+    """The earlier program that differs least from a new one; like in JAX, one of the same function if there is one."""
+    if not earlier:
+        return None, ()
+    of_it = [e for e in earlier if e.function == c.function] or earlier
+    found = [(e, changes_between(e, c)) for e in of_it[-_NEAREST_OF:]]
+    return min(reversed(found), key=lambda pair: sum(2 if c.kind == "shape and dtype" else 1 for c in pair[1]))
+
+
+def changes_between(old: Compilation, new: Compilation) -> tuple[Change, ...]:
+    """The differences between the keys of two programs of one definition."""
+    if old.key is None or new.key is None:
+        return ()
+    if new.kind == "part":  # programs with the same name and types may still differ: the jaxpr is part of the key
+        return tuple(_key_changes(old.key, new.key)) or (Change("part", new.name),)
+    changes = []
+    if old.function != new.function:
+        changes = [Change("function", new.name), *_held_changes("closure", old.key.closure, new.key.closure)]
+    return (*changes, *_key_changes(old.key, new.key))
+
+
+def _watch_change(before: Any, after: Any) -> Change | None:
+    """Says that other probes are watched, which is part of the key of jax's caches."""
+    specs = [*(before or ()), *(after or ())] if isinstance(before, tuple) and isinstance(after, tuple) else []
+    if not specs or not all(isinstance(s, Spec) for s in specs):
+        return None
+    named = lambda specs: ", ".join(dict.fromkeys(name for s in specs for name in s.names)) or "nothing"
+    return Change("watch", "jaxviz.watch", named(before), named(after))
+
+
+def _key_changes(old: Key, new: Key) -> Iterator[Change]:
+    for name in old.config.keys() | new.config.keys():
+        before, after = old.config.get(name), new.config.get(name)
+        if before is not after and before != after:
+            text = compat.mesh_text if name in compat.MESH_IN_USE else str
+            yield _watch_change(before, after) or Change("config", name, text(before), text(after))
+    for name in old.options:
+        if old.options[name] != new.options.get(name):
+            yield Change("options", name, old.options[name], new.options.get(name, ""))
+    yield from _held_changes("static", old.static, new.static)
+    if old.tree != new.tree:
+        yield from _tree_changes(old, new)
+    for name in new.by_keyword:
+        if name in old.by_position:
+            yield Change("tree", name, "given by position", "given by keyword")
+    for name in new.by_position:
+        if name in old.by_keyword:
+            yield Change("tree", name, "given by keyword", "given by position")
+    for path, leaf in new.leaves.items():
+        if path in old.leaves and old.leaves[path] != leaf:
+            yield from _leaf_changes(path, old.leaves[path], leaf)
+
+
+def _held_changes(kind: str, old: dict[str, Held], new: dict[str, Held]) -> Iterator[Change]:
+    nothing = Held("not given", None)
+    for name in dict.fromkeys((*old, *new)):
+        before, after = old.get(name, nothing), new.get(name, nothing)
+        if before.token != after.token:
+            another = f"another {after.text.removeprefix('a ')}" if before.text == after.text else after.text
+            yield Change(kind, name, before.text, another)
+
+
+def _tree_changes(old: Key, new: Key) -> Iterator[Change]:
+    gone = [p for p in old.leaves if p not in new.leaves]
+    come = [p for p in new.leaves if p not in old.leaves]
+    if gone or come:
+        yield from (Change("tree", p, after=new.leaves[p].type) for p in come)
+        yield from (Change("tree", p, before=old.leaves[p].type) for p in gone)
+        return
+    for path, before, after in compat.tree_differences(old.tree, new.tree):
+        yield Change("tree", path or "the arguments", _node(before), _node(after))
+
+
+def _node(text: str) -> str:
+    """`a list` of `<class 'list'>`, and `a Net with (2,)` of an object with static fields."""
+    found = re.fullmatch(r"<class '(?:.*\.)?(\w+)'>(?: with pytree metadata (.*))?", text, re.DOTALL)
+    return text if found is None else f"a {found[1]}{f' with {found[2]}' * bool(found[2])}"
+
+
+def _leaf_changes(path: str, old: Leaf, new: Leaf) -> Iterator[Change]:
+    if old.dtype != new.dtype and old.shape != new.shape:
+        yield Change("shape and dtype", path, old.type, new.type)
+    elif old.dtype != new.dtype:
+        yield Change("dtype", path, old.type, new.type)
+    elif old.shape != new.shape:
+        yield Change("shape", path, old.type, new.type)
+    elif old.type != new.type:
+        yield Change("place", path, old.type, new.type)
+    if old.is_weak != new.is_weak:
+        before, after = (f"{x.type}, {'weakly typed' if x.is_weak else 'not weakly'}" for x in (old, new))
+        yield Change("weak type", path, before, after)
+    if old.place != new.place:
+        yield Change(
+            "place",
+            path,
+            old.place or "not committed to a device",
+            f"committed to {new.place}" if new.place else "not committed to a device",
+        )
+
+
+# --- advice -----------------------------------------------------------------------------------------------------------

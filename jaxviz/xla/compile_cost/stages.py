@@ -1,0 +1,302 @@
+"""What is compiled for a function, as users compile it, and the seconds of tracing, lowering and compiling it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxviz.analysis.lowering import refuse_closed_over
+from jaxviz.analysis.training_step import is_loss, takes_gradient
+from jaxviz.arguments import Argnums, flat_arguments, placed_at, positions
+from jaxviz.derivation import gradient_text
+from jaxviz.ir import compat
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.leaks import without_leaks
+from jaxviz.ir.sharing import SharedTable
+from jaxviz.ir.stack import usual_stack
+from jaxviz.ir.trace import noting_arguments, with_fixed
+from jaxviz.report.data import Data
+from jaxviz.runtime.cache import function_name
+from jaxviz.runtime.stoppable import compiled_alone
+from jaxviz.xla.compile_cost.instructions import Instruction, after_xla, before_xla
+from jaxviz.xla.profile.sampling import Stack, sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds(Data):
+    """The time of some work.
+
+    Args:
+      cpu: seconds of CPU time: of the thread for tracing and lowering, of the whole process for XLA.
+      wall: seconds of wall time.
+    """
+
+    cpu: float
+    wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Phases(Data):
+    """The seconds of each phase before a jitted call can run.
+
+    Args:
+      tracing: the function runs on tracers, and is differentiated.
+      lowering: to StableHLO.
+      compiling: by XLA.
+    """
+
+    tracing: Seconds
+    lowering: Seconds
+    compiling: Seconds
+
+    @property
+    def cpu(self) -> float:
+        """The CPU time of all three."""
+        return self.tracing.cpu + self.lowering.cpu + self.compiling.cpu
+
+
+def median(times: Sequence[Seconds]) -> Seconds:
+    """The medians of several measurements, separately."""
+    return Seconds(statistics.median(t.cpu for t in times), statistics.median(t.wall for t in times))
+
+
+@contextmanager
+def clocked(whole_process: bool) -> Iterator[list[Seconds]]:
+    """Measures what runs within it, and appends the seconds to the list.
+
+    Args:
+      whole_process: whether CPU time includes all threads, not only this one.
+    """
+    clock = time.process_time if whole_process else time.thread_time
+    found: list[Seconds] = []
+    cpu, wall = clock(), time.perf_counter()
+    yield found
+    found.append(Seconds(clock() - cpu, time.perf_counter() - wall))
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is traced, lowered and compiled.
+
+    Args:
+      name: the name of the user's function.
+      about: what is compiled, such as "gradient of `loss` in `params`".
+      make: creates a new function of flat arguments each time, so that JAX has nothing cached.
+      alone: the same for the function without its gradient; None if that is what is compiled.
+      inputs: the flat arguments: arrays, or types.
+      placed: for each its sharding, if it has one.
+      names: the names of the arguments, such as `params['w']`.
+      n_own: how many of them are the function's; the others are cotangents.
+      active: which of the function's are differentiated.
+      gradient: turns a function of flat arguments and results into its gradient with respect to some arguments; None if nothing is
+        differentiated.
+    """
+
+    name: str
+    about: str
+    make: Callable[[], Callable[..., Any]]
+    alone: Callable[[], Callable[..., Any]] | None
+    inputs: tuple[Any, ...]
+    placed: tuple[Any, ...]
+    names: tuple[str, ...]
+    n_own: int
+    active: tuple[int, ...] = ()
+    gradient: Callable[[Callable[..., Any], tuple[int, ...], int], Callable[..., Any]] | None = None
+
+
+def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Subject:
+    """What is compiled for a call: the gradient of a function, a whole training step, or the function itself.
+
+    Raises:
+      the errors of f, of `jax.grad` and of `jax.jit`.
+    """
+    compat.check_callable(f)
+    wanted = positions(f, args, argnums)
+    _, _, differentiated, is_input = flat_arguments(args, kwargs, wanted)
+    jitted = compat.jitted_function(f)
+
+    def call() -> Callable[..., Any]:
+        # Otherwise, inner calls of a jitted function would already be traced.
+        fresh = compat.jitted_anew(*jitted) if jitted else f
+        made, _, _ = with_fixed(fresh, args, kwargs, is_input)
+        return lambda *xs: made(*xs)
+
+    _, inputs, info = with_fixed(f, args, kwargs, is_input)
+    name = function_name(f)
+    names = tuple(info.arg_names) if info.arg_names is not None else ("",) * len(inputs)
+    placed = tuple(map(placed_at, inputs))
+    types = [jax.typeof(x) if not isinstance(x, jax.ShapeDtypeStruct) else x for x in inputs]
+    active = tuple(
+        i
+        for i, (d, t) in enumerate(zip([d for d, given in zip(differentiated, is_input, strict=True) if given], types, strict=True))
+        if d and hasattr(t, "dtype") and jnp.issubdtype(t.dtype, jnp.inexact)
+    )  # fmt: skip
+    as_it_is = lambda about: Subject(name, about, call, None, inputs, placed, names, len(inputs))
+    if not active:
+        return as_it_is(f"function `{name}`")
+    with usual_stack, noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs):
+        traced = jax.jit(call()).trace(*inputs)
+    results = traced.jaxpr.out_avals
+    program = read_jaxpr(traced.jaxpr)
+    refuse_closed_over(program, len(inputs))
+    of_loss_alone = is_loss(program)
+    if not of_loss_alone and takes_gradient(program):
+        return as_it_is(f"training step `{name}`")
+    heads = dict.fromkeys(names[i].split("[")[0].split(".")[0] for i in active)
+    about = gradient_text(name, [head for head in heads if head]) if any(heads) else f"gradient of `{name}`"
+    if of_loss_alone:
+        make = lambda: _named(jax.value_and_grad(call(), argnums=active), name)
+        of_loss = lambda fun, numbers, n: jax.value_and_grad(lambda *xs: fun(*xs)[0], argnums=numbers)
+        return Subject(name, about, make, call, inputs, placed, names, len(inputs), active, of_loss)
+    floating = [jnp.issubdtype(a.dtype, jnp.inexact) for a in results]
+    cotangents = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype) for a, is_float in zip(results, floating, strict=True) if is_float
+    ]
+    with_cotangents = (*inputs, *cotangents)
+    return Subject(
+        name, about, lambda: _named(_pulled_back(call(), active, len(inputs), floating), name), call, with_cotangents,
+        (*placed, *(None for _ in cotangents)), (*names, *(f"cotangent[{i}]" for i in range(len(cotangents)))),
+        len(inputs), active, lambda fun, numbers, n: _pulled_back(fun, numbers, n, floating),
+    )  # fmt: skip
+
+
+def _pulled_back(
+    fun: Callable[..., Any], active: Sequence[int], n_inputs: int, floating: Sequence[bool]
+) -> Callable[..., Any]:
+    """`jax.vjp` and a call of the resulting function, for a function whose result is not a scalar."""
+
+    def gradient(*values: Any) -> Any:
+        inputs, cotangents = list(values[:n_inputs]), list(values[n_inputs:])
+
+        def of_active(*xs: Any) -> Any:
+            for i, x in zip(active, xs, strict=True):
+                inputs[i] = x
+            leaves = jax.tree.leaves(fun(*inputs))
+            pick = lambda wanted: [x for x, is_float in zip(leaves, floating, strict=True) if is_float == wanted]
+            return pick(True), pick(False)
+
+        out, pull_back, others = jax.vjp(of_active, *(inputs[i] for i in active), has_aux=True)
+        return out, others, pull_back(cotangents)
+
+    return gradient
+
+
+def _named(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
+    made = lambda *values: fun(*values)
+    made.__name__ = made.__qualname__ = name if name.isidentifier() else "f"
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class _Compiled:
+    """One compilation of a program: its seconds, and the instructions if they were asked for and the backend exposes them."""
+
+    seconds: Seconds
+    after: tuple[Instruction, ...] | None
+
+
+_REMEMBERED = 128
+_compiled: SharedTable[_Compiled] = SharedTable(_REMEMBERED)
+"""The latest compilations by program, lines and flags, and by their number: they are not repeated when they are requested again."""
+forget_compiled = _compiled.clear
+
+
+def _compile(lowered: Any, with_instructions: bool = False) -> _Compiled:
+    with usual_stack, compat.compiled_afresh(), clocked(True) as compiling:
+        compiled = lowered.compile()
+    return _Compiled(compiling[0], after_xla(compiled) if with_instructions else None)
+
+
+def _key_of(lowered: Any) -> str:
+    """A key for a program. Large constants count with their types only, as they do for XLA's time."""
+    module = lowered.compiler_ir("stablehlo").operation
+    lines = [(at.file, at.line) if (at := next(iter(i.lines), None)) else None for i in before_xla(lowered)]
+    device = jax.devices()[0]
+    parts = (
+        module.get_asm(large_elements_limit=16, large_resource_limit=16), lines, os.environ.get("XLA_FLAGS", ""), version("jaxlib"),
+        device.platform, device.device_kind,
+    )  # fmt: skip
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@dataclass
+class Measured:
+    """What was traced, lowered and compiled, and how long it took.
+
+    Args:
+      traced, lowered: JAX's stages, from the first time.
+      after: the instructions of the compiled program; None if the backend does not expose them.
+      tracing, lowering, compiling: the seconds of each time.
+      remembered: how often it was not compiled, since an earlier report had compiled it.
+    """
+
+    traced: Any = None
+    lowered: Any = None
+    after: tuple[Instruction, ...] | None = None
+    tracing: list[Seconds] = field(default_factory=list)
+    lowering: list[Seconds] = field(default_factory=list)
+    compiling: list[Seconds] = field(default_factory=list)
+    remembered: int = 0
+
+    @property
+    def phases(self) -> Phases:
+        """The medians."""
+        return Phases(median(self.tracing), median(self.lowering), median(self.compiling))
+
+    def trace(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> None:
+        """Traces again."""
+        with usual_stack, without_leaks(fun), clocked(False) as tracing:
+            self.traced = jax.jit(fun).trace(*inputs)
+        self.tracing += tracing
+
+    def lower(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+        """Traces and lowers once more, and returns the result."""
+        with usual_stack, without_leaks(fun):
+            with clocked(False) as tracing:
+                traced = jax.jit(fun).trace(*inputs)
+            with clocked(False) as lowering:
+                lowered = traced.lower()
+        self.tracing += tracing
+        self.lowering += lowering
+        if self.lowered is None:
+            self.traced, self.lowered = traced, lowered
+        return lowered
+
+    def compile(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> None:
+        """Traces, lowers and compiles again."""
+        lowered = self.lower(fun, inputs)
+        n = len(self.compiling)
+        key = f"{_key_of(lowered)}, compilation {n}"
+        found = _compiled.get(key)
+        if found is None:
+            found = _compiled.keep(key, compiled_alone(key, lambda: _compile(lowered, with_instructions=n == 0)))
+        else:
+            self.remembered += 1
+        self.compiling.append(found.seconds)
+        if n == 0:
+            self.after = found.after
+
+
+def sampled_tracing(fun: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[Stack, float]]:
+    """Traces once more while sampling Python: the stacks, each with its share of the time."""
+    with usual_stack, without_leaks(fun), sampled() as seen:
+        jax.jit(fun).trace(*inputs)
+    total = sum(seconds for _, seconds in seen.stacks)
+    return [(stack, seconds / total) for stack, seconds in seen.stacks if total]
+
+
+def warmed_up() -> None:
+    """Makes JAX do everything that it only does for the first program of a process."""
+    compiled_alone(
+        "warming up", lambda: _compile(jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((2,), jnp.float32)))
+    )

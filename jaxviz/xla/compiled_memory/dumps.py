@@ -1,0 +1,198 @@
+"""Reads compiled programs that XLA dumped to a folder, on any machine: `XLA_FLAGS=--xla_dump_to=folder`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jaxviz.ir import compat
+from jaxviz.report.tables import counted, listed
+from jaxviz.xla.compiled_memory.compiled_program import DUMPED, CompiledProgram
+from jaxviz.xla.compiled_memory.messages import DecodeError, message, new_message
+from jaxviz.xla.compiled_memory.module import Module
+from jaxviz.xla.compiled_memory.op_names import OpNames
+from jaxviz.xla.compiled_memory.reading import WITHOUT_FUNCTION, function_of, memory_of
+from jaxviz.xla.compiled_memory.report import CompiledMemory, Compiler
+
+_AFTER = "after_optimizations"
+_PROTO, _TEXT, _BUFFERS = DUMPED, f"{_AFTER}.txt", f"{_AFTER}-buffer-assignment.txt"
+_COMPILED_FOR = rf"\.(?:(sm_[\d.]+[a-z]?|gfx\w+?)_)?(?:(\w+)_)?{_AFTER}"
+"""`.cpu_after_optimizations`, `.sm_9.0_gpu_after_optimizations`: the device and the backend, if they are part of the name."""
+_HOW = (
+    "XLA writes one with XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_proto' in the environment before JAX starts"
+)
+
+
+def read_dump(folder: str | os.PathLike[str], module: str = "") -> CompiledMemory:
+    """See `CompiledMemory.from_dump`."""
+    path, others = _chosen(Path(folder), module)
+    program, n_devices = _program(path)
+    name = function_of(program.module)
+    notes = [f"Read from {path.name}."]
+    if others:
+        names = listed(sorted({_program_name(p) for p in others}))
+        notes.append(
+            f"The folder has {counted(len(others), 'other program')}: {names}; module='…' selects the largest whose name contains it."
+        )
+    makers = OpNames(program.module)
+    with _naming(path):
+        return memory_of(program, makers, name, f"program `{name}`", (), n_devices, (*notes, WITHOUT_FUNCTION))
+
+
+# --- finding the file -------------------------------------------------------------------------------------------------
+
+
+def _chosen(folder: Path, module: str) -> tuple[Path, list[Path]]:
+    """The largest program of a folder, and the others."""
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}")
+    found = sorted(folder.glob(f"*{_PROTO}"))
+    of_protos = {p.name.removesuffix(_PROTO) for p in found}
+    found += [p for p in sorted(folder.glob(f"*{_TEXT}")) if p.name.removesuffix(_TEXT) not in of_protos]
+    if not found:
+        raise ValueError(f"{folder} has no compiled program, a file *{_PROTO} or *{_TEXT}; {_HOW}")
+    named = [p for p in found if module in p.name]
+    if not named:
+        names = listed((_program_name(p) for p in found), most=12)
+        raise ValueError(f"{folder} has no program with {module!r} in its name; it has {names}")
+    chosen = max(named, key=lambda p: p.stat().st_size)
+    return chosen, [p for p in found if p != chosen]
+
+
+def _program_name(path: Path) -> str:
+    """`module_0006.jit_loss` from `module_0006.jit_loss.cpu_after_optimizations.txt`."""
+    return re.sub(rf"{_COMPILED_FOR}\..*", "", path.name)
+
+
+# --- reading it -------------------------------------------------------------------------------------------------------
+
+
+def _program(path: Path) -> tuple[CompiledProgram, int]:
+    with _naming(path):
+        read = _from_proto(path) if path.name.endswith(_PROTO) else _from_text(path)
+        module = Module(read.hlo_module)
+        _check(read.buffer_assignment, module)
+    placed = read.hlo_module.device_assignment
+    n_devices = max(1, placed.replica_count) * max(1, placed.computation_count)
+    return CompiledProgram(module, read.buffer_assignment, _compiler(path)), n_devices
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Within the context, an error of reading says that the file is damaged."""
+    try:
+        yield
+    except (
+        DecodeError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        ValueError,
+        RuntimeError,
+    ) as error:
+        said = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ValueError(said if str(path.parent) in said else f"{path} is damaged: {said}") from None
+
+
+def _from_proto(path: Path) -> Any:
+    read = message("Program", path.read_bytes())
+    if not read.hlo_module.computations:
+        raise ValueError(f"{path} has no program")
+    if not read.buffer_assignment.buffer_allocations:
+        raise ValueError(f"{path} has no buffer assignment, which says where the program stores its values")
+    return read
+
+
+def _check(assignment: Any, module: Module) -> None:
+    """Whether everything with an allocation is a value of the program, and everything that the program computes has one."""
+    made = {buffer.id: buffer.defined_at.instruction_id for buffer in assignment.logical_buffers}
+    unknown = set(made.values()) - module.instructions.keys()
+    if unknown:
+        raise ValueError(
+            f"its buffers have {counted(len(unknown), 'instruction')} that are not in the program, such as {min(unknown)}"
+        )
+    placed = {s.logical_buffer_id for a in assignment.buffer_allocations for s in a.assigned}
+    if placed - made.keys():
+        raise ValueError(
+            f"its allocations refer to buffers that it does not describe, such as {min(placed - made.keys())}"
+        )
+    given = {made[k] for k in placed}
+    without = [i.name for n in module.order if (i := module.instructions[n]).opcode in _COMPUTES and n not in given]
+    if without:
+        raise ValueError(
+            f"{counted(len(without), 'instruction')}, such as {without[0]}, have no buffer in it: it seems to be truncated"
+        )
+
+
+_COMPUTES = ("fusion", "dot", "convolution", "copy")
+"""Instructions that always have memory of their own."""
+
+
+def _compiler(path: Path) -> Compiler:
+    found = re.search(_COMPILED_FOR, path.name)
+    options = path.with_name(f"{_program_name(path)}.debug_options")
+    text = options.read_text(errors="replace") if options.is_file() else ""
+    flags = re.findall(r'^(?!xla_dump)(xla\w+): "?(.*?)"?$', text, re.MULTILINE)
+    written = " ".join(f"--{name}={value}" for name, value in flags)
+    device, backend = (found[1] or "", found[2] or "") if found else ("", "")
+    return Compiler("", "", backend or "an unknown backend", device, written)
+
+
+# --- as text ----------------------------------------------------------------------------------------------------------
+
+_ALLOCATION = re.compile(r"allocation (\d+): size (\d+)(.*):")
+_VALUE = re.compile(r" value: <(\d+) (\S+?)(?:\{([\d,]*)\})?(?: \(phi\))? @(\d+)> \(size=(\d+),offset=(\d+)\)")
+"""`<142 while.3{2} (phi) @0> (size=65536,offset=0)`: its number, the instruction, which element of the result, and its memory."""
+
+
+def _from_text(path: Path) -> Any:
+    buffers = path.with_name(path.name.removesuffix(_TEXT) + _BUFFERS)
+    if not buffers.is_file():
+        raise ValueError(
+            f"{path} has only the program: {buffers.name}, which says where it stores its values, is missing. {_HOW}"
+        )
+    read = new_message("Program")
+    read.hlo_module.MergeFromString(compat.parsed_hlo(path.read_text(encoding="utf-8")))
+    numbers = {i.name: i.id for c in read.hlo_module.computations for i in c.instructions}
+    for line in _lines(buffers):
+        allocation, value = _ALLOCATION.match(line), _VALUE.match(line)
+        if allocation:
+            found = read.buffer_assignment.buffer_allocations.add(index=int(allocation[1]), size=int(allocation[2]))
+            said = allocation[3]
+            parameter = re.search(r", parameter (\d+)", said)
+            found.is_entry_computation_parameter = parameter is not None
+            found.parameter_number = int(parameter[1]) if parameter else 0
+            found.is_constant = ", constant" in said
+            found.is_thread_local = ", thread-local" in said
+            found.maybe_live_out = ", maybe-live-out" in said
+            space = re.search(r", color (\d+)", said)
+            found.color = int(space[1]) if space else 0
+        elif value and read.buffer_assignment.buffer_allocations:
+            number, name, index, color, size, offset = value.groups()
+            if name not in numbers:
+                raise ValueError(f"{buffers} has a value of {name}, but {path.name} has no such instruction")
+            made = read.buffer_assignment.logical_buffers.add(id=int(number), size=int(size), color=int(color))
+            made.defined_at.instruction_id = numbers[name]
+            made.defined_at.shape_index.extend(map(int, filter(None, (index or "").split(","))))
+            read.buffer_assignment.buffer_allocations[-1].assigned.add(
+                logical_buffer_id=int(number), offset=int(offset), size=int(size)
+            )
+        elif value:
+            raise ValueError(f"{buffers} has values before its first allocation")
+    if not read.buffer_assignment.buffer_allocations:
+        raise ValueError(f"{buffers} has no allocations")
+    return read
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a buffer assignment, up to other content of the file."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith(("Total bytes used", "Used values")):
+            return
+        yield line

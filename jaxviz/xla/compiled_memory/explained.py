@@ -1,0 +1,73 @@
+"""Adds reasons to the residuals of a program that was read without its function, from the function's own gradient."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+from jaxviz.derivation import Derivation
+from jaxviz.features.residuals.residual import Residual
+from jaxviz.report.tables import format_bytes
+from jaxviz.xla.compiled_memory.report import CompiledMemory, Held
+
+Line = tuple[str, int]
+
+
+def explained(memory: CompiledMemory, derivations: Sequence[Derivation], old: str) -> CompiledMemory:
+    """The memory with reasons for its residuals, where the gradients save such residuals on their lines.
+
+    Args:
+      memory: the memory, analysed without the function.
+      derivations: the derivations of the functions that it differentiates.
+      old: the note that the function was not available.
+    """
+    on_line: dict[Line, list[Residual]] = {}
+    for residual in (r for d in derivations for r in d.residuals if r.kind == "intermediate"):
+        on_line.setdefault(_line(residual.location.file, residual.location.line), []).append(residual)
+    at_peak = tuple(_with_reason(h, on_line) for h in memory.at_peak)
+    values = tuple(_with_reason(h, on_line) for h in memory.values)
+    there = [(a, b) for a, b in zip(memory.at_peak, at_peak, strict=True) if a.kind == "residual"]
+    total, known = sum(a.nbytes for a, _ in there), sum(a.nbytes for a, b in there if a is not b)
+    of = " and ".join(dict.fromkeys(f"`{d.primal.name}`" for d in derivations))
+    note = (
+        f"The program was compiled elsewhere; the reasons come from the gradient of {of} as it is here, matched by line, operation and size: "
+        f"{format_bytes(known)} of {format_bytes(total)} of residuals at the peak have one."
+    )
+    return replace(memory, at_peak=at_peak, values=values, notes=(*(n for n in memory.notes if n != old), note))
+
+
+def _line(file: str, line: int) -> Line:
+    """A key for a line that ignores the folder, which may be another one where the program was compiled."""
+    return Path(file).name, line
+
+
+def _with_reason(held: Held, on_line: dict[Line, list[Residual]]) -> Held:
+    """The same with a reason, if all residuals of its line and size that its operation computes are saved for one reason.
+
+    XLA keeps one end position for all expressions that start at the same place, so the expression alone does not identify it.
+    """
+    if held.kind != "residual" or held.location is None:
+        return held
+    size = _size(held.type)
+    there = [
+        r
+        for r in on_line.get(_line(held.location.file, held.location.line), [])
+        if r.producer is not None and size in (prod(r.aval.shape), prod(r.aval.shape[len(r.lengths) :]))
+    ]
+    operation = held.what.partition(" in ")[0]
+    operations = {operation, *(r.producer.primitive.name for r in there if r.producer and r.expression == held.what)}
+    alike = [r for r in there if r.producer and r.producer.primitive.name in operations]
+    reasons = {r.why.partition(";")[0] for r in alike}
+    if len(reasons) != 1:
+        return held
+    expressions = {r.expression for r in alike}
+    return replace(held, why=reasons.pop(), what=expressions.pop() if len(expressions) == 1 else held.what)
+
+
+def _size(type_: str) -> int:
+    """The number of elements of `bf16[8,1024]`."""
+    shape = re.search(r"\[([\d,]*)\]", type_)
+    return prod(int(n) for n in shape[1].split(",") if n) if shape else -1

@@ -1,0 +1,336 @@
+"""From a function to the memory of its compiled program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.analysis.devices import mesh_size
+from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
+from jaxviz.analysis.lowering import Lowering, compiled_as_named, lower_gradient, lower_step
+from jaxviz.analysis.training_step import TrainingStep, subject_of
+from jaxviz.arguments import Argnums
+from jaxviz.derivation import Derivation
+from jaxviz.features.memory.timeline import MemoryTimeline, donated_by
+from jaxviz.features.residuals.notes import gradient_note
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.stack import deep_stack
+from jaxviz.progress import counting
+from jaxviz.runtime.stoppable import as_called, compiled_once
+from jaxviz.transforms.unopened import unopened_note
+from jaxviz.xla.compiled_memory.attribution import KINDS, Attribution, Described
+from jaxviz.xla.compiled_memory.buffers import Allocation, Buffer, read_allocations
+from jaxviz.xla.compiled_memory.compiled_program import (
+    CompiledProgram,
+    program_of,
+    program_of_lowered,
+    reported,
+)
+from jaxviz.xla.compiled_memory.explained import explained
+from jaxviz.xla.compiled_memory.module import Module
+from jaxviz.xla.compiled_memory.op_names import OpNames
+from jaxviz.xla.compiled_memory.places import Makers, Places
+from jaxviz.xla.compiled_memory.report import CompiledMemory, Held, Moment, largest_first
+
+
+@api_boundary
+@counting("compiled memory")
+@deep_stack
+def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CompiledMemory:
+    """Reports the memory of a function's gradient as XLA compiles it, over its schedule, and what is alive at the peak. It compiles the
+    gradient.
+
+    >>> print(jaxviz.compiled_memory(loss, params, x))
+    compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB in the backward pass at dot_general (model.py:12): …
+
+    Each byte belongs to an argument, a constant, a result, a residual with its reason, an intermediate value, a cotangent, or to XLA itself
+    (a copy, another layout, padding, …), with the line that it serves. Bytes of unknown origin are `not attributed`. All bytes are those on
+    one device.
+
+    For a training step, which computes a gradient itself and returns more than one number, it is the memory of the whole step.
+
+    The result of `jax.jit(f).lower(...)` or `.compile()` can be passed without the function: values then have the names and lines that JAX
+    recorded on the instructions, and a value of the forward pass that the backward pass reads counts as a residual.
+
+    >>> print(jaxviz.compiled_memory(jax.jit(train_step).lower(params, batch).compile()))
+    compiled program `train_step` on cpu: peak 1.9 MiB in the backward pass at dot_general (model.py:12): …
+
+    Args:
+      f: a function; or a Derivation, Program, ClosedJaxpr, `jax.stages.Lowered` or `jax.stages.Compiled`, without further arguments.
+      *args, **kwargs: its arguments, as for `derive`.
+      argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
+
+    Raises:
+      ValueError: the backend does not report where a program that is already compiled stores its values, as on GPUs; or XLA does not
+        write this to a file either.
+      TypeError: a compiled program is given arguments.
+      the errors of `derive` and of compiling.
+    """
+    if isinstance(f, (jax.stages.Lowered, jax.stages.Compiled)):
+        if args or kwargs:
+            what = type(f).__name__
+            raise TypeError(
+                f"a jax.stages.{what} already has its arguments: call jaxviz.compiled_memory({what.lower()})"
+            )
+        return _read_stage(f)
+    derivation = subject_of(f, args, kwargs, argnums)
+    return _of_gradient(derivation, donated_by(derivation.primal)) if derivation.step is None else _of_step(derivation)
+
+
+@api_boundary
+@deep_stack
+def explained_by(
+    memory: CompiledMemory, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums
+) -> CompiledMemory:
+    """See `CompiledMemory.explain`."""
+    derivation = subject_of(f, args, kwargs, argnums)
+    gradients = [derivation] if derivation.step is None else derivation.step.gradients
+    return explained(memory, gradients, WITHOUT_FUNCTION)
+
+
+def compiled_like(timeline: MemoryTimeline) -> CompiledMemory:
+    """The memory of the compiled program of a modelled gradient, or training step."""
+    derivation = timeline.derivation
+    return _of_gradient(derivation, timeline.donated) if timeline.step is None else _of_step(derivation)
+
+
+def _of_gradient(derivation: Derivation, donated: Sequence[bool]) -> CompiledMemory:
+    return memory_of_gradient(lower_gradient(derivation, donated=donated))
+
+
+def memory_of_gradient(lowering: Lowering) -> CompiledMemory:
+    """The memory of a lowered gradient; compiles it, unless that has been done."""
+    derivation = lowering.derivation
+    n_devices = mesh_size(derivation.primal, derivation.placed)
+    return read_memory(lowering, Places(lowering), derivation.gradient, names_of_results(derivation), n_devices)
+
+
+def _of_step(gradient: Derivation) -> CompiledMemory:
+    step: TrainingStep = gradient.step.taking(gradient)
+    opened = step.opened()
+    lowering = lower_step(step, opened, donated_by(step.traced))
+    names = [f"result {i}" for i in range(len(step.traced.outvars))]
+    return read_memory(lowering, Places(lowering, opened), step.about, names, mesh_size(step.traced, step.placed))
+
+
+def names_of_results(derivation: Derivation) -> list[str]:
+    """The names of a compiled gradient's results."""
+    n = len(derivation.primal.outvars)
+    results = ["the result"] if n == 1 else [f"result {i}" for i in range(n)]
+    inputs = zip(derivation.primal.arg_names, derivation.nonzeros, strict=True)
+    return [*results, *(f"the gradient in {name or 'an argument'}" for name, nz in inputs if nz)]
+
+
+def _read_stage(stage: Any) -> CompiledMemory:
+    """The memory of a lowered or compiled program whose function is not available."""
+    if isinstance(stage, jax.stages.Lowered):
+        lowered = stage
+        stage = compiled_once(lowered, f"as named, {as_called(lowered)}", lambda: compiled_as_named(lowered))
+        program = reported(stage) or program_of_lowered(lowered, as_called(lowered))[1]
+    else:
+        program = _reported(stage)
+    name = function_of(program.module)
+    shardings = jax.tree.leaves((stage.input_shardings, stage.output_shardings))
+    numbered = jax.tree.unflatten(stage.out_tree, range(stage.out_tree.num_leaves))
+    paths = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(numbered)]
+    return memory_of(
+        program, OpNames(program.module), name, f"program `{name}`", paths, max((s.num_devices for s in shardings), default=1),
+        (WITHOUT_FUNCTION,),
+    )  # fmt: skip
+
+
+def _reported(compiled: Any) -> CompiledProgram:
+    found = reported(compiled)
+    if found is None:
+        raise ValueError(
+            f"{jax.default_backend()} does not report where a compiled program stores its values; give jaxviz.compiled_memory the result "
+            "of jax.jit(f).lower(...) instead, which it compiles so that XLA writes this to a file"
+        )
+    return found
+
+
+WITHOUT_FUNCTION = (
+    "Without the function, names and lines are those that JAX recorded on the instructions, and a value that the forward pass computes "
+    "and the backward pass reads counts as a residual. jaxviz.compiled_memory(f, *args) also says why the gradient saves each, and groups the values."
+)
+
+
+def function_of(module: Module) -> str:
+    """`loss` for a program that JAX calls `jit_loss`."""
+    return re.sub("^p?jit_", "", module.name)
+
+
+def read_memory(
+    lowering: Lowering, places: Places, about: str, results: Sequence[str], n_devices: int
+) -> CompiledMemory:
+    """The memory of a lowered program, which is compiled for this.
+
+    Args:
+      lowering: a gradient, or a training step.
+      places: its equations.
+      about: a description of it.
+      results: the names of its results.
+      n_devices: the number of devices that it runs on.
+    """
+    derivation = lowering.derivation
+    name = derivation.primal.name if places.opened is None else places.opened.program.name
+    notes = *gradient_note(derivation), *unopened_note(derivation.unopened)
+    return memory_of(program_of(lowering), places, name, about, results, n_devices, notes)
+
+
+def memory_of(
+    program: CompiledProgram, makers: Makers, function: str, about: str, results: Sequence[str], n_devices: int,
+    notes: tuple[str, ...] = (),
+) -> CompiledMemory:  # fmt: skip
+    """The memory of a compiled program.
+
+    Args:
+      program: the program.
+      makers: what its instructions come from.
+      function: its name.
+      about: a description of it.
+      results: the names of its results.
+      n_devices: the number of devices that it runs on.
+      notes: remarks on the whole program.
+    """
+    module = program.module
+    allocations = read_allocations(program.assignment, module)
+    attribution = Attribution(module, makers, n_devices)
+    buffers = lambda role: [b for a in allocations if a.role == role for b in a.buffers]
+    described = attribution.described_all(buffers("temporary"))
+    timeline = _timeline(module, attribution, described)
+    peak = int(np.argmax([sum(m.nbytes) for m in timeline])) if timeline else 0
+    at_peak, where = _at_peak(module, attribution, allocations, described, peak, results), module.order[peak]
+    running = attribution.equation_of(where)
+    of_role = lambda role: sum(a.nbytes for a in allocations if a.role == role)
+    return CompiledMemory(
+        function, about, program.compiler,
+        of_role("temporary"), of_role("argument"), of_role("result"), of_role("constant"), sum(a.nbytes for a in allocations if a.role == "argument" and a.results), timeline, at_peak,
+        running.what if running is not None else module.instructions[where].opcode, running.location if running is not None else None,
+        n_devices, notes, _at_any_time(described), _without_memory(attribution), _at_any_time(attribution.described_all(buffers("host"))),
+    )  # fmt: skip
+
+
+def _timeline(module: Module, attribution: Attribution, described: dict[Buffer, Described]) -> tuple[Moment, ...]:
+    n = len(module.order)
+    change = np.zeros((n + 1, len(KINDS)), np.int64)
+    for buffer, is_ in described.items():
+        for first, last in buffer.spans:
+            if first <= last:
+                for kind, size in ((is_.kind, buffer.nbytes - is_.padding), ("padding", is_.padding)):
+                    change[first, KINDS.index(kind)] += size
+                    change[last + 1, KINDS.index(kind)] -= size
+    alive = np.cumsum(change, axis=0)[:n].tolist()
+    instructions = [module.instructions[number] for number in module.order]
+    return tuple(
+        Moment(i.name, i.opcode, attribution.is_backward(i), tuple(row))
+        for i, row in zip(instructions, alive, strict=True)
+    )
+
+
+def _at_peak(
+    module: Module, attribution: Attribution, allocations: Sequence[Allocation], described: dict[Buffer, Described], peak: int,
+    results: Sequence[str],
+) -> tuple[Held, ...]:  # fmt: skip
+    alive = [(b, d) for b, d in described.items() if b.is_alive(peak)]
+    held = []
+    for group in _together(alive):
+        held.append(_held(group))
+        padding = sum(d.padding for _, d in group)
+        if padding:
+            first = held[-1]
+            held.append(Held("padding", first.what, first.type, padding, len(group), first.location, "XLA pads it"))
+    unused = sum(a.nbytes for a in allocations if a.role == "temporary") - sum(b.nbytes for b, _ in alive)
+    if unused > 0:
+        held.append(Held("unused", "gaps between buffers that are alive at the peak", "", unused))
+    return largest_first([*held, *_beside(module, attribution, allocations, results)])
+
+
+_Placed = tuple[Buffer, Described]
+
+
+def _together(buffers: Iterable[_Placed]) -> list[tuple[_Placed, ...]]:
+    """The buffers of one kind that one expression computes, with repeated layers and calls combined."""
+    return grouped(buffers, lambda pair: (pair[1].kind, pair[1].repeats, pair[1].type))
+
+
+def _held(group: Sequence[_Placed]) -> Held:
+    first = group[0][1]
+    return Held(
+        first.kind, alike([d.what for _, d in group]), first.type, sum(b.nbytes - d.padding for b, d in group), len(group),
+        first.location, most_alike([_reason(d.why) for _, d in group]) if len(group) > 1 else first.why,
+        expression=alike([d.expression for _, d in group]),
+    )  # fmt: skip
+
+
+def _at_any_time(described: dict[Buffer, Described]) -> tuple[Held, ...]:
+    """All temporaries; each group at the time when most of its bytes are alive."""
+    found = []
+    for group in _together(described.items()):
+        times = {first for b, _ in group for first, _ in b.spans}
+        most = max(times, key=lambda t: sum(b.nbytes for b, _ in group if b.is_alive(t)), default=None)
+        if most is not None:
+            found.append(_held([pair for pair in group if pair[0].is_alive(most)]))
+    return largest_first(found)
+
+
+def _without_memory(attribution: Attribution) -> tuple[Held, ...]:
+    """Values that are computed within fusions and never stored."""
+    rows = [(d, size) for d, size in attribution.fused() if size]
+    found = []
+    for group in grouped(rows, lambda row: (row[0].kind, row[0].repeats, row[0].type)):
+        first = group[0][0]
+        size = sum(size for _, size in group)
+        found.append(Held(first.kind, alike([d.what for d, _ in group]), first.type, size, len(group), first.location))
+    return largest_first(found)
+
+
+def _reason(why: str) -> str:
+    """A residual's reason without the cotangents it is read for, which differ between residuals."""
+    because, read, rest = why.partition("; read by the ")
+    after = rest.partition("; XLA ")[2] if read else ""
+    return f"{because}; XLA {after}" if after else because
+
+
+def _beside(
+    module: Module, attribution: Attribution, allocations: Sequence[Allocation], results: Sequence[str]
+) -> list[Held]:
+    """The arguments, results and constants."""
+    at = attribution.places.definition
+    rows: list[Held] = []
+    for a in allocations:
+        buffer = max(a.buffers, key=lambda b: b.nbytes, default=None)
+        if a.role in ("temporary", "host") or not a.nbytes:
+            continue
+        text = module.shape(buffer.values[-1]).text if buffer is not None else ""
+        if a.role == "argument":
+            number = module.entry.parameters[a.parameter]
+            taken = next((results[k] if k < len(results) else f"result {k}" for k in a.results), "")
+            why = f"donated: {taken} reuses its memory" if taken else ""
+            path = attribution.argument_name(number) or "an argument"
+            rows.append(Held("argument", path, text, a.nbytes, 1, at, why, taken))
+        elif a.role == "result":
+            k = a.results[0] if a.results else -1
+            what = results[k] if 0 <= k < len(results) else "the table of the results" if k < 0 else f"result {k}"
+            root = module.entry.root
+            is_tuple = module.instructions[root].opcode == "tuple"
+            text = module.shape((root, (k,) if is_tuple else ())).text if k >= 0 else ""
+            rows.append(Held("result", what, text, a.nbytes, 1, at))
+        else:
+            served = attribution.described(buffer) if buffer is not None else None
+            rows.append(
+                Held("constant", "a constant", text, a.nbytes, 1, served.location if served is not None else None)
+            )
+    return [_one(group) for group in grouped(rows, lambda h: (h.kind, pattern(h.what), h.type, pattern(h.why)))]
+
+
+def _one(group: Sequence[Held]) -> Held:
+    return replace(
+        group[0], what=alike([h.what for h in group]), nbytes=sum(h.nbytes for h in group), count=len(group),
+        why=alike([h.why for h in group]), donated_to=alike([h.donated_to for h in group]),
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""A function with only one of several identical blocks, which compiles quickly where the whole takes minutes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxviz.analysis.repeats import Alike
+from jaxviz.derivation import Derivation
+from jaxviz.features.comparison.report import Comparison
+from jaxviz.features.explorer.messages import Compiled, CompiledText
+from jaxviz.features.remat.graph import derive_like
+from jaxviz.ir.stack import deep_stack
+from jaxviz.report.tables import short_location
+from jaxviz.xla.compile_cost.folding import cut_to_one_block
+from jaxviz.xla.compile_cost.groups import groups_of, opened
+from jaxviz.xla.explorer_stage.compiled import compiled, lower
+
+_WORTH = 0.6
+"""One block is only offered if at most this share of the equations remains."""
+
+
+@dataclass(frozen=True, eq=False)
+class OneBlock:
+    """A function with one block alone.
+
+    Args:
+      derivation: its derivation.
+      whole: the derivation of the original function.
+      text: describes the blocks.
+    """
+
+    derivation: Derivation
+    whole: Derivation
+    text: str
+
+    def compiled(self) -> Compiled:
+        """The compiled program, with lines linked to equations of the whole."""
+        made = compiled(lower(self.derivation), self.text)
+        number = self._numbers([key for key, _ in made["stages"]])
+        numbers = lambda some: [number[i] for i in some if i in number]
+
+        def linked(text: CompiledText) -> CompiledText:
+            return {**text, "links": [numbers(link) for link in text["links"]]}
+
+        note = (
+            f"Only one block of {self.text}: it does not compute the same as the whole program, and takes less memory."
+        )
+        made["stablehlo"] = linked(made["stablehlo"])
+        if made["hlo"] is not None:
+            made["hlo"] = linked(made["hlo"])
+        if made["exchanges"] is not None:
+            rows = made["exchanges"]["rows"]
+            made["exchanges"]["rows"] = [row._replace(equations=numbers(row.equations)) for row in rows]
+        if made["memory"] is not None:
+            made["memory"]["notes"].insert(0, note)
+        made["stages"] = [(key, len(list(getattr(self.whole, key).walk()))) for key, _ in made["stages"]]
+        return {**made, "notes": [note, *made["notes"]], "isBlock": True}
+
+    def _numbers(self, stages: list[str]) -> dict[int, int]:
+        """Maps the equations of the block's function to those of the whole, both numbered over the stages."""
+        alignments = Comparison(self.whole, self.derivation).alignments
+        found: dict[int, int] = {}
+        here = there = 0
+        for key in stages:
+            if key in alignments:
+                found.update((here + j, there + i) for i, j in alignments[key].pairs)
+            here += sum(1 for _ in getattr(self.derivation, key).walk())
+            there += sum(1 for _ in getattr(self.whole, key).walk())
+        return found
+
+
+@deep_stack
+def one_block_of(derivation: Derivation) -> OneBlock | None:
+    """The function with one block alone; None without identical blocks, or if little would be left out."""
+    alike = Alike()
+    program = opened(derivation.primal, alike)
+    groups = groups_of(program, alike)
+    if not groups:
+        return None
+    cut = cut_to_one_block(program, [run for group in groups for run in group.runs])
+    size = lambda p: sum(1 for _ in p.walk())
+    if size(cut) > _WORTH * size(program):
+        return None
+    first = groups[0]
+    written = f" `{first.place.text}` ({short_location(first.place.location)})" if first.place is not None else ""
+    return OneBlock(
+        derive_like(cut, derivation.taken_by(None)),
+        derivation,
+        f"{first.count:,} identical blocks,{written}".rstrip(","),
+    )
