@@ -300,7 +300,7 @@ def _notebook() -> Iterator[Finding]:
         from jupyter_core.paths import jupyter_config_dir, jupyter_path
         from jupyterlab_server.config import get_federated_extensions, get_page_config
         from jupyterlab_server.settings_utils import get_settings
-    except ModuleNotFoundError as error:
+    except Exception as error:  # a broken package raises anything
         yield Finding(
             "widgets in JupyterLab", "notebook", "fault", "not known", f"{error}: `pip install 'jupyterlab>=4.2'`."
         )

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.spines import Spine
 from matplotlib.text import Text
 
-from jaxviz.report.charts import Axis, FlameGraph, OverTime, TradeOff
+from jaxviz.report.charts import Axis, Chart, FlameGraph, OverTime, TradeOff
 from jaxviz.report.inks import INK, ON_ANY_PAGE
 from jaxviz.report.pictures import COLOURS
 from jaxviz.report.tables import format_bytes, printable
@@ -68,6 +68,17 @@ def _for_any_page(figure: Figure) -> Iterator[None]:
     finally:
         for artist, name, old in before:
             getattr(artist, f"set_{name}")(old)
+
+
+def plot(chart: Chart, axes: Axes | None = None) -> Figure:
+    """A chart as a figure, in these axes or in its own."""
+    match chart:
+        case OverTime():
+            return plot_over_time(chart, axes)
+        case FlameGraph():
+            return plot_flame(chart, axes)
+        case _:
+            return plot_trade_off(chart, axes)
 
 
 def plot_over_time(chart: OverTime, axes: Axes | None = None) -> Figure:

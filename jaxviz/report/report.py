@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxviz.report.charts import Chart, FlameGraph, OverTime
 from jaxviz.report.data import Data, schema_of
+from jaxviz.report.needs import needs
 from jaxviz.report.places import noting_places
 from jaxviz.report.tables import code_html, folded, html_table, preformatted, text_table, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SHOWN = 20
 """How many rows of a table a report shows: the largest ones."""
@@ -164,6 +169,15 @@ class Report(Data):
                 return ""
             case chart:
                 return pictures.trade_off(chart)
+
+    def _figure(self, ax: Axes | None, chart: Chart | None = None) -> Figure:
+        """The chart as a `matplotlib` figure, for `plot`."""
+        with needs("A figure", "matplotlib"):
+            from jaxviz.report.figures import plot
+
+        shown = self._chart() if chart is None else chart
+        assert shown is not None
+        return plot(shown, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data, for programs; `jaxviz.schema` describes it."""

@@ -13,7 +13,6 @@ from jax.extend.core import ClosedJaxpr
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
-from jaxviz.features.draw.dot import Dot, dot_source
 from jaxviz.features.draw.graph import Graph
 from jaxviz.features.draw.layout import Layout, lay_out
 from jaxviz.features.draw.program_graph import graph_of
@@ -28,10 +27,13 @@ from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
 from jaxviz.progress import counting
 from jaxviz.report.files import write_file
+from jaxviz.report.needs import needs
 from jaxviz.report.pictures import in_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from jaxviz.features.draw.dot import Dot
 
 MOST_FOR_DOT = 400
 """The most boxes that are laid out by `dot`; it takes seconds for more, and minutes for a thousand."""
@@ -55,6 +57,9 @@ class Drawing:
 
     def to_dot(self) -> Dot:
         """The picture in Graphviz's dot language: a `graphviz.Source`, which a notebook shows and `.render()` writes."""
+        with needs("The dot language", "graphviz"):
+            from jaxviz.features.draw.dot import Dot, dot_source
+
         return Dot(dot_source(self.graph, self.upwards), self)
 
     def svg(self, by_dot: bool | None = None) -> str:
@@ -74,7 +79,8 @@ class Drawing:
 
     def save_pdf(self, path: str | Path) -> Path:
         """Writes the picture as PDF, of vectors and text; returns the path."""
-        from jaxviz.features.draw.figure import editable_text
+        with needs("A PDF", "matplotlib"):
+            from jaxviz.features.draw.figure import editable_text
 
         path = Path(path)
         with editable_text():
@@ -106,7 +112,8 @@ class Drawing:
         Args:
           width: in inches; by default such that the text has seven points.
         """
-        from jaxviz.features.draw.figure import draw_figure  # slow to import
+        with needs("A figure", "matplotlib"):
+            from jaxviz.features.draw.figure import draw_figure
 
         return draw_figure(self.graph, self.layout, width)
 
@@ -119,11 +126,11 @@ class Drawing:
         """The picture drawn by `dot`; None if it is not installed or gives up."""
         options = [f"-Gdpi={dpi}"] if dpi else []
         try:
+            source = self.to_dot().source.encode()
             done = subprocess.run(
-                ["dot", f"-T{format}", *options],
-                input=dot_source(self.graph, self.upwards).encode(), capture_output=True, timeout=60, check=True,
-            )  # fmt: skip
-        except (OSError, subprocess.SubprocessError):
+                ["dot", f"-T{format}", *options], input=source, capture_output=True, timeout=60, check=True
+            )
+        except (ImportError, OSError, subprocess.SubprocessError):
             return None
         return done.stdout or None
 

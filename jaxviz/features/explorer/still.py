@@ -9,6 +9,7 @@ from typing import Any
 from jaxviz.features.explorer.text import summary
 from jaxviz.page.schema import View
 from jaxviz.page.texts import first_line
+from jaxviz.report.needs import needs
 from jaxviz.report.tables import code_html, counted, format_bytes, wrapped
 
 Output = tuple[dict[str, Any], dict[str, Any]]
@@ -32,8 +33,8 @@ def still_outputs(view: View) -> Iterator[Output]:
     note = ""
     if len(view.columns["scope_parent"]):
         try:
-            # Imported here, since matplotlib takes half a second.
-            from jaxviz.features.explorer.picture import WIDTH, overview_png
+            with needs("The picture", "matplotlib", "pillow"):
+                from jaxviz.features.explorer.picture import WIDTH, overview_png
 
             alt = ". ".join(headline(view)).replace("`", "")
             yield {"image/png": overview_png(view), "text/plain": alt}, {"image/png": {"width": WIDTH, "alt": alt}}

@@ -36,6 +36,7 @@ from jaxviz.page.stopping import stoppable
 from jaxviz.page.texts import first_line, fit
 from jaxviz.progress import report_progress_to
 from jaxviz.report.files import write_file
+from jaxviz.report.needs import needs
 from jaxviz.report.tables import printable
 
 # Imported on first use: all of it together takes longer than the first view of a small function.
@@ -287,8 +288,8 @@ class Explorer(Bundled):
         Raises:
           ValueError: the function has no gradient.
         """
-        # Imported here, since matplotlib takes half a second.
-        from jaxviz.features.explorer.picture import overview_figure
+        with needs("A figure", "matplotlib", "pillow"):
+            from jaxviz.features.explorer.picture import overview_figure
 
         return overview_figure(self.view)
 
@@ -307,7 +308,8 @@ class Explorer(Bundled):
         Raises:
           ValueError: the function has no gradient, the file is of another kind, or the length is not above 0.
         """
-        from jaxviz.features.explorer.animation import save_animation
+        with needs("An animation", "matplotlib", "pillow"):
+            from jaxviz.features.explorer.animation import save_animation
 
         return save_animation(self.view, path, seconds)
 

@@ -345,9 +345,7 @@ class MemoryTimeline(Report, schema="memory"):
         Args:
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from jaxviz.report.figures import plot_over_time  # slow to import
-
-        return plot_over_time(self._chart(), ax)
+        return self._figure(ax)
 
 
 _VALUE = ("what", "type", "nbytes", "kind", "born", "last", "residuals")

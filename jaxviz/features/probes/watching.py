@@ -23,6 +23,7 @@ from jaxviz.features.probes.series import Series, statistics_of
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace_call
+from jaxviz.report.needs import needs
 from jaxviz.report.tables import format_bytes, html_table, printable, text_table
 from jaxviz.runtime.evaluate import evaluate
 
@@ -214,7 +215,8 @@ class Watch:
           ax: the matplotlib axes to draw in; by default those of a new figure.
           log: whether the value axis is logarithmic.
         """
-        from jaxviz.features.probes.plot import plot_series
+        with needs("A figure", "matplotlib"):
+            from jaxviz.features.probes.plot import plot_series
 
         return plot_series(self.lines(), ax, log)
 

@@ -404,10 +404,8 @@ class RematPlan(Report, schema="plan_remat"):
         Args:
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from jaxviz.report.figures import plot_trade_off  # slow to import
-
         _ = self.front  # computes more of the best plans
-        return plot_trade_off(plan_among_best(self), ax)
+        return self._figure(ax)
 
     _TRADE = ("peak_nbytes", "saved_nbytes", "nbytes", "flops", "offloaded")
     _data = (

@@ -400,13 +400,11 @@ class PolicyComparison(Report, schema="compare_policies"):
           plans: whether to draw that line, for which some plans are computed; it is left out if the function cannot be planned.
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from jaxviz.report.figures import plot_trade_off  # slow to import
-
         plan = self._planned(1.0) if plans else None
         chart = policies_by_bytes(
             self, [p.point for p in (plan, *self.plans) if p is not None] if plan is not None else []
         )
-        return plot_trade_off(chart if plan is not None else replace(chart, line=()), ax)
+        return self._figure(ax, chart if plan is not None else replace(chart, line=()))
 
 
 MOST_TO_PLAN = 3_000

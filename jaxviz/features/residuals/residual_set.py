@@ -39,6 +39,7 @@ from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
+from jaxviz.report.needs import needs
 from jaxviz.report.pictures import bars
 from jaxviz.report.places import source_line
 from jaxviz.report.report import SHOWN, Report, Table
@@ -294,7 +295,8 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
         Args:
           width: in inches.
         """
-        from jaxviz.features.residuals.plot import plot_residuals  # slow to import
+        with needs("A figure", "matplotlib"):
+            from jaxviz.features.residuals.plot import plot_residuals
 
         return plot_residuals(self, width)
 

@@ -188,9 +188,7 @@ class MemoryBeside(Report, schema="memory.beside"):
         Args:
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from jaxviz.report.figures import plot_over_time  # slow to import
-
-        return plot_over_time(self._chart(), ax)
+        return self._figure(ax)
 
     _data = (
         "model.function", "model.about", "by_reason", "differences",

@@ -359,9 +359,7 @@ class CompiledMemory(Report, schema="compiled_memory"):
         Args:
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from jaxviz.report.figures import plot_over_time  # slow to import
-
-        return plot_over_time(self._chart(), ax)
+        return self._figure(ax)
 
 
 def _together(sums: dict[Kind, int]) -> str:

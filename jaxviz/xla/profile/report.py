@@ -234,9 +234,7 @@ class Profile(Report, schema="profile"):
         Args:
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        from jaxviz.report.figures import plot_flame  # slow to import
-
-        return plot_flame(self._chart(), ax)
+        return self._figure(ax)
 
 
 @api_boundary
