@@ -9,6 +9,7 @@
 # make bench  speed and memory compared with JAX's
 # make device   everything that depends on the device, checked on this machine's accelerator with the packages that it has; see benchmarks/device
 # make test-jax JAX_CHECKOUT=…   JAX's own tests, run with jaxviz, from a checkout of JAX at the tag of the installed version; test-jax-latest: the newest
+# make test-lowest   tests with the lowest version of each dependency
 # make test-latest   the engine's tests with the newest JAX, which needs Python 3.12; make test-latest JAX=0.11: with the newest JAX 0.11, and the check of a device
 # make test-libraries   real programs of other libraries, in a separate environment; make docs-libraries: also updates their table in the docs
 # Other interpreters: make test PYTHON=python3.12
@@ -38,7 +39,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # An editable install would run npm again, which rewrites package-lock.json, and so make Make start over.
 INSTALL := SKIP_JUPYTER_BUILDER=1 $(BIN)/python -m pip install --quiet --editable
 
-.PHONY: lock docs docs-links lab test test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench device screenshots notebooks browser clean
+.PHONY: lock docs docs-links lab test test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-lowest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench device screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 # npm and pip install in parallel, and lint and the widgets' tests run in parallel with pytest, which often waits for browsers.
 MAKEFLAGS += --jobs=2
@@ -158,6 +159,17 @@ test-latest: $(STAMPS)/install$(LATEST:.venv%=%)
 		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/binder \
 		--ignore-glob='tests/test_libraries*.py'
 
+$(STAMPS)/install-lowest: jaxviz/static/explorer.js pyproject.toml
+	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) tests/packaging/lowest.py | .venv-lowest/bin/python -m pip install --quiet --requirement /dev/stdin
+	SKIP_JUPYTER_BUILDER=1 .venv-lowest/bin/python -m pip install --quiet --no-deps --editable .
+	@mkdir -p $(STAMPS) && touch $@
+
+# Old versions warn of newer Pythons and packages.
+test-lowest: $(STAMPS)/install-lowest
+	.venv-lowest/bin/python -m pytest $(SPREAD) -m 'not slow and not sweep and not browser and not packaging and not device' -W ignore::DeprecationWarning \
+		tests/report tests/page tests/notebook/test_magics.py tests/features tests/xla tests/test_cli.py
+
 $(STAMPS)/install-libraries: jaxviz/static/explorer.js pyproject.toml tests/libraries/requirements.txt tests/libraries/requirements_alone.txt
 	$(PYTHON) -m venv $(LIBRARIES)
 	SKIP_JUPYTER_BUILDER=1 $(LIBRARIES)/bin/python -m pip install --quiet --requirement tests/libraries/requirements.txt --editable .
@@ -194,4 +206,4 @@ print-latest:
 	@echo $(PYTHON_LATEST)
 
 clean:
-	rm -rf $(VENV) .venv-latest* $(LIBRARIES) $(STAMPS) widgets/node_modules jaxviz/static .jax_cache artifacts build dist notebooks/*.ipynb docs/_build docs/tutorials/*.py
+	rm -rf $(VENV) .venv-latest* .venv-lowest $(LIBRARIES) $(STAMPS) widgets/node_modules jaxviz/static .jax_cache artifacts build dist notebooks/*.ipynb docs/_build docs/tutorials/*.py

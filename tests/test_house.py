@@ -159,7 +159,7 @@ BUDGETS = {
     "ir/compat": 4_400,
     "notebook": 950,
     "page": 1_150,
-    "report": 1_850,
+    "report": 1_900,
     "runtime": 1_600,
     "teach": 5_250,
     "transforms": 3_050,

@@ -11,14 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from jaxviz.report import kinds
 from jaxviz.report.charts import FlameGraph, OverTime, TradeOff
 from jaxviz.report.inks import INK
 from jaxviz.report.tables import counted, format_bytes, format_seconds, printable, repeated
 
 COLOURS = {
-    "argument": "#7f8894", "constant": "#7f889480", "literal": "#7f889450",
-    "residual": "#cc7722", "intermediate": "#cc7722", "dummy": "#d1495b",
-    "temporary": "#4a86d8", "cotangent": "#249b82", "result": "#8c68cf",
+    **kinds.COLOURS, "literal": "#7f889450", "intermediate": kinds.COLOURS["residual"], "dummy": "#d1495b",
     "forward": "#4a86d8", "backward": "#249b82", "before": "#7f8894", "after": "#4a86d8",
     "saved": "#cc7722", "offloaded": "#8c68cf", "recomputed": "#4a86d8", "already an input": "#7f8894",
     "spared": "#249b82", "copied": "#cc7722", "for nothing": "#d1495b", "could be donated": "#7f889480",

@@ -1,6 +1,7 @@
 """Generates TypeScript types of the data sent to the page. Run as a script, it writes them from Python's definitions."""
 
 import dataclasses
+import json
 import sys
 import types
 import typing
@@ -10,6 +11,7 @@ from jaxviz.features.debugger import messages as stepper
 from jaxviz.features.explorer import messages as explorer
 from jaxviz.features.probes import messages as live
 from jaxviz.page import schema
+from jaxviz.report import kinds
 from jaxviz.teach import messages as exercise
 
 WIRE = Path(__file__).parents[2] / "widgets" / "src" / "wire"
@@ -91,6 +93,12 @@ def schema_types():
     for constant, (name, words) in WORDS.items():
         lines += ["", f"export const {constant} = [", *(f'  "{word}",' for word in words), "] as const;"]
         lines += [f"export type {name} = (typeof {constant})[number];"]
+    lines += ["", f"export const STACKED = {json.dumps(kinds.STACKED)} as const;", ""]
+    lines += [
+        "export const PLURALS = {",
+        *(f'  {kind}: "{word}",' for kind, word in kinds.PLURALS.items()),
+        "} as const;",
+    ]
     lines += ["", "export type ColumnName ="]
     lines += [f'  /** {meaning} */\n  | "{name}"' for name, meaning in schema.COLUMNS.items()]
     lines[-1] += ";"

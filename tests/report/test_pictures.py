@@ -15,7 +15,7 @@ import pytest
 import jaxviz
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
-from jaxviz.report import pictures
+from jaxviz.report import kinds, pictures
 from jaxviz.report.charts import BYTES, FLOPS, Axis, FlameGraph, OverTime, TradeOff
 from jaxviz.report.pictures import COLOURS, Stop, bars, chain, columns, fitted, over_time, timeline, trade_off
 from jaxviz.report.tables import format_bytes, format_seconds
@@ -420,3 +420,10 @@ def test_colours_stand_out_from_light_and_dark_pages(page):
         if len(colour) == 7:  # translucent colours are used together with the opaque one
             low, high = sorted((luminance(colour), luminance(page)))
             assert (high + 0.05) / (low + 0.05) >= 3, kind
+
+
+def test_a_kind_of_memory_has_one_colour_in_the_explorer_s_pictures_and_on_its_page():
+    css = (Path(__file__).parents[2] / "widgets" / "src" / "styles" / "frame.css").read_text()
+    found = dict(re.findall(r"--jv-of-(\w+): light-dark\((#\w+),", css))
+    assert {kind: found[kind] for kind in kinds.ON_PAGE} == kinds.ON_PAGE
+    assert set(kinds.STACKED) == set(kinds.PLURALS) == set(kinds.COLOURS)

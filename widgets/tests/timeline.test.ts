@@ -6,11 +6,11 @@ import {
   columnOf,
   columnsOf,
   type MemoryKind,
-  STACKED,
   type Timeline,
   ticks,
   totalsOf,
 } from "../src/model/timeline";
+import { STACKED } from "../src/wire/schema";
 import { model } from "./fixture";
 
 function buffer(nbytes: number, kind: MemoryKind, born: number, last: number, name = "v"): Buffer {

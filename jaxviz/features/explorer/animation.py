@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from jaxviz.features.explorer.axis import STACKED, alive, kept_alive, memory_by_kind, n_forward
+from jaxviz.features.explorer.axis import alive, kept_alive, memory_by_kind, n_forward
 from jaxviz.features.explorer.pen import ImagePen, font
-from jaxviz.features.explorer.picture import KIND_COLOURS, kept_rows, line_of
+from jaxviz.features.explorer.picture import kept_rows, line_of
 from jaxviz.features.explorer.still import place
 from jaxviz.page.schema import MEMORY_KINDS, ROLES, View
+from jaxviz.report.kinds import ON_PAGE, STACKED
 from jaxviz.report.tables import format_bytes
 
 FORMATS = (".gif", ".png", ".webp")
@@ -130,7 +131,7 @@ class _Scene:
         )
         kind = "cotangent" if is_backward else "temporary"
         pen.box(20, 14, _WIDTH - 20, 86, "#f4f6f8")
-        pen.box(20, 14, 25, 86, _AGAIN if is_again else KIND_COLOURS[kind])
+        pen.box(20, 14, 25, 86, _AGAIN if is_again else ON_PAGE[kind])
         pen.write(36, 20, passing, 500, colour=_AGAIN if is_again else _DIM)
         at = int(columns["equation_location"][row]) if row >= 0 else -1
         pen.write(36, 40, line_of(self.view, at), _WIDTH - 80, mono=True, bold=True, size=15)
@@ -155,7 +156,7 @@ class _Scene:
             if nbytes.any():
                 above = [(self.x(s + e), self.y(upper[s])) for s in range(n) for e in (0, 1)]
                 below = [(self.x(s + e), self.y(level[s])) for s in reversed(range(n)) for e in (1, 0)]
-                pen.shape([*above, *below], KIND_COLOURS[kind])
+                pen.shape([*above, *below], ON_PAGE[kind])
             level = upper
         return image
 
@@ -186,17 +187,17 @@ class _Scene:
 def _bins(view: View) -> list[_Bin]:
     columns = view.columns
     kept = [
-        _Bin(label, kept_alive(view, which), KIND_COLOURS["residual"], is_code)
+        _Bin(label, kept_alive(view, which), ON_PAGE["residual"], is_code)
         for which, label, _, is_code in kept_rows(view)
     ]
     rows = columns["buffer_row"]
     again = (rows >= 0) & (columns["equation_role"][rows] == ROLES.index("recomputation"))
     of = lambda kind: columns["buffer_kind"] == MEMORY_KINDS.index(kind)
     others = [
-        _Bin("temporary", alive(view, of("temporary") & ~again), KIND_COLOURS["temporary"]),
+        _Bin("temporary", alive(view, of("temporary") & ~again), ON_PAGE["temporary"]),
         *kept,
         _Bin("recomputed", alive(view, of("temporary") & again), _AGAIN),
-        _Bin("cotangents", alive(view, of("cotangent")), KIND_COLOURS["cotangent"]),
+        _Bin("cotangents", alive(view, of("cotangent")), ON_PAGE["cotangent"]),
     ]
     return [b for b in others if b.bytes.any()]
 

@@ -12,11 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxviz.page.schema import MEMORY_KINDS, SCOPES, View
+from jaxviz.report.kinds import STACKED
 
 Measure = Literal["flops", "equations"]
-
-STACKED = ("argument", "constant", "residual", "result", "cotangent", "temporary")
-"""The kinds of memory in stacking order: the longest-lived at the bottom."""
 
 
 @dataclass(frozen=True)

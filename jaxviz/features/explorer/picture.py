@@ -9,7 +9,6 @@ import numpy as np
 from PIL import Image
 
 from jaxviz.features.explorer.axis import (
-    STACKED,
     Box,
     Measure,
     boxes,
@@ -24,6 +23,7 @@ from jaxviz.features.explorer.pen import At, ImagePen
 from jaxviz.features.explorer.still import headline, place
 from jaxviz.page.schema import SCOPES, View
 from jaxviz.report.inks import INK, ON_ANY_PAGE
+from jaxviz.report.kinds import ON_PAGE, PLURALS, STACKED
 from jaxviz.report.pictures import fitted
 from jaxviz.report.tables import counted, format_bytes, format_count, repeated
 
@@ -50,17 +50,6 @@ _DEPTHS = 4
 
 _PASSES = (("forward", "#a9c8ea", "#d6e4f2"), ("backward", "#a6d8bb", "#d8ecdf"))
 """For each pass the colours of its scopes, and of the lines in them."""
-_KINDS = {
-    "argument": ("arguments", "#98a4b1"),
-    "constant": ("constants", "#ccd4dc"),
-    "residual": ("saved", "#de8531"),
-    "result": ("results", "#8c68cf"),
-    "cotangent": ("cotangents", "#2ba48b"),
-    "temporary": ("temporaries", "#6aa5f5"),
-}
-
-
-KIND_COLOURS = {kind: colour for kind, (_, colour) in _KINDS.items()}
 
 
 def overview_png(view: View) -> bytes:
@@ -205,7 +194,7 @@ class _Drawing:
             if 0 < len(seen) < _SEEN:  # very short lifetimes
                 half[max(0, seen[-1] + 1 - _SEEN) : seen[-1] + 1] = half.max()
             middle = y + 15
-            self.pen.area(_LEFT, middle + half, middle - half, _KINDS["residual"][1])
+            self.pen.area(_LEFT, middle + half, middle - half, ON_PAGE["residual"])
             y += _BAND + 12
         return y
 
@@ -221,7 +210,7 @@ class _Drawing:
         for kind, bytes in zip(STACKED, self.memory, strict=True):
             if kind not in present:
                 continue
-            name, colour = _KINDS[kind]
+            name, colour = "saved" if kind == "residual" else PLURALS[kind], ON_PAGE[kind]
             upper = level + bytes[self.largest]
             below, above = (bottom - _MEMORY * line / most for line in (level, upper))
             self.pen.area(_LEFT, below, above, colour)

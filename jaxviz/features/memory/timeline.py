@@ -34,6 +34,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.report import pictures
 from jaxviz.report.charts import OverTime
+from jaxviz.report.kinds import PLURALS
 from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import format_bytes, in_library, more_rows, repeated, short_location
 from jaxviz.runtime.stoppable import compiled_by_jax
@@ -278,7 +279,7 @@ class MemoryTimeline(Report, schema="memory"):
             return f"memory of the {self.about}: there are no equations"
         step = self.steps[self.peak]
         parts = [
-            f"{format_bytes(n)} {_plural(kind)}"
+            f"{format_bytes(n)} {PLURALS[kind]}"
             for n, kind in sorted(zip(step.nbytes, KINDS, strict=True), key=lambda p: -p[0])
             if n
         ]
@@ -462,10 +463,6 @@ def donated_by(program: Program) -> tuple[bool, ...]:
 
 def _at(location: Location | None) -> str:
     return "" if location is None else f"({short_location(location)}) "
-
-
-def _plural(kind: str) -> str:
-    return "temporaries" if kind == "temporary" else f"{kind}s"
 
 
 @usual_stack

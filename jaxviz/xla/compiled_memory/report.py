@@ -13,6 +13,7 @@ from jaxviz.ir.origin import Location
 from jaxviz.report import pictures
 from jaxviz.report.charts import OverTime
 from jaxviz.report.data import Data
+from jaxviz.report.kinds import PLURALS
 from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import format_bytes, listed, more_rows, repeated, short_location
 from jaxviz.xla.compiled_memory.attribution import KINDS, OWN, Kind
@@ -364,17 +365,13 @@ class CompiledMemory(Report, schema="compiled_memory"):
 
 def _together(sums: dict[Kind, int]) -> str:
     """`1.2 MiB residuals, 4.0 KiB arguments; XLA's own 12 B`."""
-    of_program = [f"{format_bytes(n)} {_plural(kind)}" for kind, n in sums.items() if kind not in OWN and n]
+    of_program = [f"{format_bytes(n)} {PLURALS.get(kind, kind)}" for kind, n in sums.items() if kind not in OWN and n]
     own = sum(n for kind, n in sums.items() if kind in OWN and kind != "not attributed")
     unknown = sums.get("not attributed", 0)
     parts = [", ".join(of_program)] if of_program else []
     parts += [f"XLA's own {format_bytes(own)}"] if own else []
     parts += [f"not attributed {format_bytes(unknown)}"] if unknown else []
     return "; ".join(parts)
-
-
-def _plural(kind: str) -> str:
-    return {"temporary": "temporaries", "recomputed": "recomputed"}.get(kind, f"{kind}s")
 
 
 def as_code(held: Held) -> str:

@@ -10,6 +10,7 @@ from short_runs import short
 import jaxviz
 from jaxviz.features.explorer import animation
 from jaxviz.features.explorer.axis import memory_by_kind
+from jaxviz.report.kinds import STACKED
 
 
 @jax.checkpoint
@@ -48,7 +49,7 @@ def test_bins_hold_what_is_in_memory(explorer):
     scene = animation._Scene(view)
     of = {b.label: b.bytes for b in scene.bins}
     assert {"temporary", "recomputed", "cotangents"} < of.keys()
-    memory = dict(zip(animation.STACKED, memory_by_kind(view), strict=True))
+    memory = dict(zip(STACKED, memory_by_kind(view), strict=True))
     np.testing.assert_array_equal(of["temporary"] + of["recomputed"], memory["temporary"])
     np.testing.assert_array_equal(of["cotangents"], memory["cotangent"])
     # Recomputed values exist only in the backward pass.

@@ -22,6 +22,7 @@ import jaxviz
 from jaxviz.analysis.naming import written_at
 from jaxviz.features.explorer import axis, picture, still
 from jaxviz.features.explorer import widget as module
+from jaxviz.report.kinds import ON_PAGE, STACKED
 from jaxviz.report.tables import format_bytes
 
 
@@ -284,7 +285,7 @@ def test_the_image_is_that_of_the_figure(explorer):
         image = np.asarray(made.convert("RGBA")).astype(int)
     assert image.shape == of_figure.shape
     # The sizes of the areas of each colour, and where they are.
-    for colour in (*picture.KIND_COLOURS.values(), "#a9c8ea", "#a6d8bb"):
+    for colour in (*ON_PAGE.values(), "#a9c8ea", "#a6d8bb"):
         red, green, blue, _ = (round(255 * part) for part in to_rgba(colour))
         near = [(abs(a[..., :3] - (red, green, blue)).max(-1) < 8) & (a[..., 3] > 250) for a in (image, of_figure)]
         both, either = (near[0] & near[1]).sum(), (near[0] | near[1]).sum()
@@ -326,7 +327,7 @@ def test_the_memory_on_the_axis_is_that_of_the_report(explorer):
     by_kind = axis.memory_by_kind(explorer.view)
     np.testing.assert_array_equal(by_kind.sum(0), [step.total for step in timeline.steps])
     kept = axis.kept_alive(explorer.view, range(len(explorer.view.columns["kept_nbytes"])))
-    assert (kept <= by_kind[axis.STACKED.index("residual")]).all()
+    assert (kept <= by_kind[STACKED.index("residual")]).all()
     assert kept.max() > 0
     assert axis.n_forward(explorer.view) == sum(not step.is_backward for step in timeline.steps)
 

@@ -1,22 +1,9 @@
 /** Memory over time: the values alive at a step, totals by kind, and their reduction to columns of pixels. */
 
-import type { MemoryKind } from "../wire/schema";
+import { type MemoryKind, STACKED } from "../wire/schema";
 import { patternOf, push, sumOf } from "./groups";
 
-/** The kinds of memory in stacking order: the longest-lived at the bottom. */
-export const STACKED = ["argument", "constant", "residual", "result", "cotangent", "temporary"] as const;
-
 export type { MemoryKind };
-
-/** The plural name of each kind. */
-export const PLURALS: Record<MemoryKind, string> = {
-  argument: "arguments",
-  constant: "constants",
-  residual: "residuals",
-  result: "results",
-  cotangent: "cotangents",
-  temporary: "temporaries",
-};
 
 /** The execution of one equation. */
 export interface Step {

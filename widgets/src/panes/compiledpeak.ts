@@ -1,11 +1,12 @@
 /** The compiled program's memory over its schedule, with the modelled memory as a line, and what is alive at the peak. */
 
-import { PLURALS, type Totals, totalsOf } from "../model/timeline";
+import { type Totals, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
 import { h, onResize, svg } from "../ui/dom";
 import { formatBytes, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import type { CompiledExchanges, CompiledPeak } from "../wire/explorer.generated";
+import { PLURALS } from "../wire/schema";
 import { Chart, peakOf } from "./chart";
 
 const NAMES: Record<CompiledPeak["kinds"][number], string> = { ...PLURALS, own: "XLA's own" };

@@ -7,8 +7,6 @@ import {
   aliveAt,
   type Buffer,
   type MemoryKind,
-  PLURALS,
-  STACKED,
   type Step,
   type Timeline,
   type Totals,
@@ -19,6 +17,7 @@ import { h, onResize, section, svg } from "../ui/dom";
 import { formatBytes, formatCount, formatRepeated, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import type { CompiledLine } from "../wire/explorer.generated";
+import { PLURALS, STACKED } from "../wire/schema";
 import { Chart, peakOf } from "./chart";
 import { tabs } from "./lower";
 

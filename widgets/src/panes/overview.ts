@@ -13,12 +13,13 @@ import {
   type Scope,
 } from "../model/overview";
 import type { Place } from "../model/records";
-import { STACKED, type Timeline, type Totals, totalsOf } from "../model/timeline";
+import { type Timeline, type Totals, totalsOf } from "../model/timeline";
 import type { Change, State } from "../state/state";
 import { button, h, onResize, svg } from "../ui/dom";
 import { formatBytes, formatCount, formatFlops, percent, plural } from "../ui/format";
 import { fullButton } from "../ui/full";
 import { marked } from "../ui/marked";
+import { PLURALS, STACKED } from "../wire/schema";
 import { peakOf } from "./chart";
 import { areas, band, type Columns, columnsFor } from "./overviewdraw";
 
@@ -40,14 +41,8 @@ const NAMED = 24;
 const HINT =
   "Point at anything to highlight it in the source; click to see its equations, forward beside backward.";
 
-const PLURALS = {
-  argument: "arguments",
-  constant: "constants",
-  residual: "saved",
-  result: "results",
-  cotangent: "cotangents",
-  temporary: "temporaries",
-} as const;
+/** As in the head of the page: "saves 1.2 MiB". */
+const NAMES = { ...PLURALS, residual: "saved" };
 
 export class OverviewPane {
   readonly element: HTMLElement;
@@ -444,7 +439,7 @@ export class OverviewPane {
         h(
           "span",
           { class: `jv-ov-kind jv-of-${kind}` },
-          PLURALS[kind],
+          NAMES[kind],
           h("span", {}, formatBytes(totals.kinds[STACKED.indexOf(kind)]![at]!)),
         ),
       ),

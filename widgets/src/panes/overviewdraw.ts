@@ -1,8 +1,9 @@
 /** The curves of the overview: the memory by kind, and of one saved expression. */
 
 import { mostIn, stepsOfColumns } from "../model/overview";
-import { STACKED, type Totals } from "../model/timeline";
+import type { Totals } from "../model/timeline";
 import { svg } from "../ui/dom";
+import { STACKED } from "../wire/schema";
 
 export type Columns = ReturnType<typeof stepsOfColumns>;
 

@@ -63,6 +63,17 @@ export const SCOPES = [
 ] as const;
 export type ScopeKind = (typeof SCOPES)[number];
 
+export const STACKED = ["argument", "constant", "residual", "result", "cotangent", "temporary"] as const;
+
+export const PLURALS = {
+  argument: "arguments",
+  constant: "constants",
+  residual: "residuals",
+  result: "results",
+  cotangent: "cotangents",
+  temporary: "temporaries",
+} as const;
+
 export type ColumnName =
   /** number of its stage */
   | "program_stage"
