@@ -135,3 +135,15 @@ def test_check_compares_the_values():
     assert difference.startswith("result 0: JAX computes 1.20")
     assert jaxviz.derive(with_an_attribute, 0.7).check(values=False)
     assert jaxviz.derive(with_an_attribute, jax.ShapeDtypeStruct((), jnp.float32)).check()
+
+
+def test_a_rule_may_close_over_a_dict_whose_keys_have_no_order():
+    limits = {"low": 0.5, ("high", 1): 2.0}
+
+    @jax.custom_vjp
+    def clipped(x):
+        return jnp.clip(x, *limits.values())
+
+    clipped.defvjp(lambda x: (clipped(x), None), lambda _, ct: (ct * len(limits),))
+    f = lambda x: lax.scan(lambda c, _: (clipped(c), None), x, length=2)[0]
+    assert jaxviz.grad(f)(1.5) == jax.grad(f)(1.5) == 4.0

@@ -277,8 +277,10 @@ def _closed_over(root: Any) -> Iterator[Any]:
             pending.append(x.cell_contents)
         elif isinstance(x, types.MethodType):
             pending += [x.__func__, x.__self__]
-        elif isinstance(x, (tuple, list, dict)):
-            pending += jax.tree.leaves(x)
+        elif isinstance(x, dict):  # perhaps with keys that have no order, which is then no pytree
+            pending += x.values()
+        elif isinstance(x, (tuple, list)):
+            pending += x
 
 
 Cells = Sequence[tuple[types.CellType, Any]]
