@@ -226,6 +226,7 @@ def _rounded(known: Program, n_residuals: int) -> Program:
     unrounded: dict[Any, Var] = {}
     for v in residuals:
         if isinstance(v, Var) and v in read and v not in unrounded and compat.rounding_params(v.aval) is not None:
+            compat.refuse_rounding(v.aval)
             unrounded[v] = Var(v.aval)
     if not unrounded:
         return known

@@ -10,12 +10,25 @@ import jax
 import numpy as np
 
 from jaxviz.ir.compat.jaxprs import left_out_by, name_p
-from jaxviz.ir.compat.private import _callback, _core, _hlo, _pe, _sharding_impls, debugging, dispatch
+from jaxviz.ir.compat.private import _callback, _core, _hlo, _pe, _sharding_impls, debugging, dispatch, dtypes
 from jaxviz.ir.compat.values import is_tracer
 
 
 class PolicyRefused(TypeError):
-    """JAX cannot ask a checkpoint policy about an equation."""
+    """JAX cannot ask a checkpoint policy about an equation, or do what it answers."""
+
+
+def refuse_rounding(aval: Any) -> None:
+    """Raises JAX's error for a saved value that the forward pass also reads, if it is of a type that JAX cannot round.
+
+    Raises:
+      PolicyRefused: the value is complex.
+    """
+    if dtypes.issubdtype(aval.dtype, np.complexfloating):
+        raise PolicyRefused(
+            f"a checkpoint cannot save {aval.str_short()}: JAX rounds a saved value that the forward pass reads, and reduce_precision does not "
+            "accept complex numbers. Save its real and its imaginary part, or let it be recomputed."
+        )
 
 
 def decide(policy: Any, primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> Any:

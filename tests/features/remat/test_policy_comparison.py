@@ -290,3 +290,21 @@ def test_policies_stand_among_the_best_plans():
     assert peaks == sorted(peaks)
     assert min(peaks) <= found["dots_saveable"].peak_nbytes < found["everything"].peak_nbytes
     assert "the best plans" in found._repr_html_()
+
+
+def test_a_policy_that_would_save_a_complex_value_is_refused_as_by_jax():
+    """JAX rounds what a checkpoint saves and the forward pass reads, which it cannot do with complex numbers."""
+
+    def waves(w, x):
+        y = jnp.exp(1j * x).astype(jnp.complex64) @ w.astype(jnp.complex64)
+        return jnp.sum(jnp.abs(jnp.sin(y) * y))
+
+    saving = jax.checkpoint(waves, policy=jax.checkpoint_policies.dots_saveable)
+    for grad in (jax.grad, jaxviz.grad):
+        with pytest.raises(TypeError, match="reduce_precision does not accept"):
+            grad(saving)(W, X)
+    found = jaxviz.compare_policies(waves, W, X, policies=("dots_saveable", "nothing_saveable"))
+    assert [o.name for o in found.outcomes] == ["nothing_saveable"]
+    assert "reduce_precision does not accept complex numbers" in str(found).replace("\n", " ")
+    plan = jaxviz.plan_remat(waves, W, X)
+    assert jnp.allclose(jax.grad(plan.apply(waves))(W, X), jax.grad(waves)(W, X))
