@@ -489,6 +489,15 @@ def test_donation_is_xlas_too():
 # --- display ----------------------------------------------------------------------------------------------------------
 
 
+def test_the_update_of_a_training_step_is_a_part_of_its_own():
+    def train(params, batch):
+        loss, grads = jax.value_and_grad(deep(layer))(params, batch)
+        return loss, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+    passes = [name for name, _, _ in jaxviz.memory(train, PARAMS, BATCH)._chart().spans()]
+    assert passes == ["forward", "backward", "step"]
+
+
 def test_reports():
     timeline = jaxviz.memory(deep(layer), PARAMS, BATCH)
     text = str(timeline)
