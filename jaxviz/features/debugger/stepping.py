@@ -22,7 +22,7 @@ from jaxviz.features.debugger.partial_loops import Loop
 from jaxviz.features.debugger.positions import Level, Position, Stage, SteppingError, can_enter, enterable
 from jaxviz.features.debugger.replay import differs, keeping_operands, may_differ
 from jaxviz.features.debugger.summaries import fingerprint, same_fingerprint
-from jaxviz.higher_order import is_choice, is_loop, of
+from jaxviz.higher_order import bodies, is_choice, is_loop, of
 from jaxviz.higher_order.scan import with_row
 from jaxviz.higher_order.while_loop import WHILE
 from jaxviz.ir import compat
@@ -340,12 +340,12 @@ class Machine:
                     raise SteppingError(_no_iteration(loop, k))
                 rows = inputs[sum(loop.sizes) :] if loop.is_scan else ()
             else:
-                inputs = [self._read(holder, a) for a in equation.invars]
                 if is_choice(equation):
                     taken = self.branch(equation, stage, tuple(outer))
                     if level.body != f"branches[{taken}]":
                         raise SteppingError(f"The cond takes branch {taken}, so {level.body} does not run.")
-                    del inputs[0]
+                (body,) = (b for b in bodies(equation) if b.label == level.body)
+                inputs = [self._read(holder, equation.invars[i]) for i in body.operands]
         env: dict[Atom, Any] = dict(zip(program.constvars, map(self._copied, program.consts), strict=True))
         env.update(zip(program.invars, map(self._copied, inputs), strict=True))
         made = Frame(program, self._uses_of(program), env, rows, *self.kept.left.pop(key, (0, {})))
