@@ -173,10 +173,10 @@ def _find_outside(
     _find(found, scope.outer, given, lengths, branches, carry, passed_by or holder, seen)
 
 
-def find_readers(program: Program, variables: Iterable[Var]) -> dict[Var, list[Reader]]:
-    """For each variable the innermost equations that read it."""
+def find_readers(program: Program, variables: Iterable[Var], is_linear: bool = False) -> dict[Var, list[Reader]]:
+    """For each variable the innermost equations that read it; in a linear program also those that do when they are transposed."""
     readers: dict[Var, list[Reader]] = {v: [] for v in variables}
-    _collect(program, {v: [v] for v in readers}, (), readers)
+    _collect(program, {v: [v] for v in readers}, (), readers, is_linear)
     return readers
 
 
@@ -185,6 +185,7 @@ def _collect(
     stands_for: Mapping[Atom, Sequence[Var]],
     within: tuple[Equation, ...],
     readers: dict[Var, list[Reader]],
+    is_linear: bool,
 ) -> None:
     stands_for = dict(stands_for)
     for equation in program.equations:
@@ -211,9 +212,11 @@ def _collect(
             for v, i in zip(body.program.invars, body.operands, strict=True):
                 if i in read:
                     inner.setdefault(v, []).extend(read[i])
-            _collect(body.program, inner, (*within, equation), readers)
-        chosen_by = read.get(0, ()) if is_choice(equation) else ()
-        here = {0: chosen_by} if inside else read
+            _collect(body.program, inner, (*within, equation), readers, is_linear)
+        # Operands that no body takes choose a branch, or belong to programs that run instead when it is transposed.
+        counts = not inside or is_choice(equation) or is_linear
+        taken = {i for body in inside for i in body.operands}
+        here = {i: variables for i, variables in read.items() if counts and i not in taken}
         operands = {v: i for i, variables in reversed(here.items()) for v in variables}
         for v in dict.fromkeys(v for variables in here.values() for v in variables):
             readers[v].append(Reader(equation, within, operands[v]))

@@ -144,7 +144,7 @@ class _Case:
                 self._opaque.update({inner: e for _, inner in program.walk()})
         self.read = {}
         variables = parts.linear.invars[: len(parts.residuals)]
-        readers = find_readers(parts.linear, variables)
+        readers = find_readers(parts.linear, variables, is_linear=True)
         for residual in self.derivation.residuals:
             for reader in readers.get(residual.var, ()):
                 read = self.read.setdefault(self._of_function(reader.equation), [])

@@ -139,7 +139,7 @@ def _root(
             if place is None or not outside or is_scan(outside[-1][1]):
                 return Source(None, atom, within, lengths)
             program, holder = outside.pop()
-            atom = holder.invars[place]
+            atom = holder.invars[_body(holder).operands[place]]
             continue
         equation, place = made
         if stops(equation):

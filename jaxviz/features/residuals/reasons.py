@@ -84,12 +84,13 @@ def explain(
 
 
 def _because(reader: Reader, kind: str, location: Location) -> str:
-    origin, primitive = reader.equation.origin, reader.equation.primitive
+    derived = next((e for e in reader.within if of(e).has_custom_rule), reader.equation)
+    origin, primitive = derived.origin, reader.equation.primitive
     if is_backward_rule(reader.equation) and origin is not None:
         return f"the {origin.rule} passes it to its backward function"
     if origin is not None and origin.rule.startswith("brought back"):
         return f"the checkpoint policy offloads it; it is {origin.rule}"
-    source = primal_equation(reader.equation)
+    source = primal_equation(derived)
     at = location_of(reader.equation, reader.within)
     line = f" at {line_beside(at, location)}" if at is not None else ""
     if at is not None and kind == "intermediate" and (at.file, at.line) == (location.file, location.line):
@@ -98,7 +99,7 @@ def _because(reader: Reader, kind: str, location: Location) -> str:
         return f"`{primitive.name}`{line} is recomputed from it in the backward pass"
     name = primitive.name
     use = _USES_OF_OPERAND.get((name, reader.operand)) or _USES.get(name, f"reads it in `{name}`")
-    return f"{_derivative(reader.equation, source)}{line} {use}"
+    return f"{_derivative(derived, source)}{line} {use}"
 
 
 def _derivative(equation: Equation, source: Equation) -> str:

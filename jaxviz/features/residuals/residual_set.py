@@ -375,7 +375,7 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
         divided = compiled_parts(derivation) if compile else _propagated(derivation)
     arguments = dict(zip(derivation.primal.invars, derivation.primal.arg_names, strict=True))
     site = Site.of(derivation, derivation.forward_names)
-    linear_readers = find_readers(parts.linear, parts.linear.invars[: len(parts.residuals)])
+    linear_readers = find_readers(parts.linear, parts.linear.invars[: len(parts.residuals)], is_linear=True)
     try:
         backward_readers = find_readers(derivation.backward, parts.linear.invars[: len(parts.residuals)])
     except EquationError:  # without reverse mode, as for a while loop, the linear program's residuals still count

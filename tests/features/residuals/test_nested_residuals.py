@@ -415,3 +415,26 @@ def test_a_residual_of_a_scan_in_a_scan_has_both_trip_counts():
     found = jaxviz.residuals(lambda x: jnp.sum(lax.scan(outer, x, None, length=5)[0]), jnp.ones(2))
     (one,) = [r for r in found if "once for each of" in r.reason]
     assert "once for each of 5 × 3 iterations" in one.reason
+
+
+# --- linear solves ----------------------------------------------------------------------------------------------------
+
+
+def preconditioned(a, b):
+    matrix = jnp.sin(a)
+    x = lax.custom_linear_solve(lambda x: matrix @ x, b, lambda _, b: b, lambda _, b: matrix.T @ b)
+    return jnp.sum(jnp.sin(x))
+
+
+def test_what_only_the_other_programs_of_a_solve_read_is_no_copy_and_is_read_by_the_solve():
+    found = jaxviz.residuals(preconditioned, jnp.eye(3), X, argnums=(0, 1))
+    assert "copies" not in str(found)
+    assert "custom_linear_solve's derivative" in only(found, expression="jnp.sin(a)").reason
+
+
+def test_what_no_program_of_a_solve_that_runs_reads_is_not_kept():
+    def f(a, b):
+        return jnp.sum(lax.custom_linear_solve(lambda x: jnp.sin(a) * x, b, lambda _, b: b, lambda _, b: b))
+
+    found = jaxviz.residuals(f, X, X, argnums=1)
+    assert [r.kind for r in found] == ["argument", "unread"]
