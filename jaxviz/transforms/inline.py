@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxviz.ir.convert import with_programs
 from jaxviz.ir.origin import locate, own_line
-from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.primitive import Body, of
 
 
@@ -111,7 +111,7 @@ class _Inliner:
 
     def copy(
         self, program: Program, env: dict[Atom, Atom], equations: list[Equation], constants: dict[int, tuple[Var, Any]],
-        renames: bool, source: Any = None,
+        renames: bool, source: Any = None, origin: Origin | None = None,
     ) -> None:  # fmt: skip
         """Copies a program's equations.
 
@@ -121,6 +121,7 @@ class _Inliner:
           equations, constants: receive the equations, and the constants that they read, by identity.
           renames: whether their results get new variables, since the program may be called more than once.
           source: the source of the call, for equations that are on no line of the user's own.
+          origin: that of the call, if it computes cotangents, for equations that have none.
         """
         for e in program.equations:
             line = e.source if self.own_sources else _nearest(e.source, source)
@@ -131,7 +132,9 @@ class _Inliner:
                 inner: dict[Atom, Atom] = dict(zip(body.invars, [ins[i] for i in taken.operands], strict=True))
                 for v, x in zip(body.constvars, body.consts, strict=True):
                     inner[v], _ = constants.setdefault(id(x), (v.renewed(), x))
-                self.copy(body, inner, equations, constants, renames=True, source=line)
+                made_by = e.origin or origin
+                is_backward = made_by is not None and made_by.role == "cotangent"
+                self.copy(body, inner, equations, constants, True, line, made_by if is_backward else None)
                 env.update((o, inner.get(r, r)) for o, r in zip(e.outvars, body.outvars, strict=True))
                 continue
             operation = self.operation(e.operation)
@@ -140,7 +143,7 @@ class _Inliner:
                 env.update(zip(e.outvars, outvars, strict=True))
                 self.copies.update(zip(outvars, e.outvars, strict=True))
             same = operation is e.operation and not renames and all(a is b for a, b in zip(ins, e.invars, strict=True))
-            equations.append(e if same else Equation(operation, ins, outvars, line, e.origin))
+            equations.append(e if same else Equation(operation, ins, outvars, line, e.origin or origin))
 
     def operation(self, operation: Operation) -> Operation:
         if operation not in self.operations:

@@ -608,7 +608,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a cotangent is named as a value",
         "jaxviz/features/nans/events.py",
-        "if _is_cotangent(level, e) and not is_written:",
+        "if _is_cotangent(level, e) and not (is_in_rule and is_of_users_rule(e)):",
         "if False:",
         "tests/features/nans/test_nan_names.py",
     ),

@@ -114,8 +114,9 @@ def _operand(names: Names, level: Level, a: Atom, x: Any, index: tuple[int, ...]
         return operand(x, index, names.arguments.get(a, ""))
     e = level.program.equations[place]
     operation, _, is_derivative = _own_operation(level, e, names.written(e))
-    is_written = operation == "custom_vjp_call" and is_of_users_rule(e)  # a value that the user's rule computes
-    if _is_cotangent(level, e) and not is_written:
+    came_from = e.origin and e.origin.equation
+    is_in_rule = operation == "custom_vjp_call" or (came_from and of(came_from).has_custom_rule)  # or in a solver
+    if _is_cotangent(level, e) and not (is_in_rule and is_of_users_rule(e)):  # a value that it computes
         return replace(operand(x, index, names.differentiated(level, e)), is_cotangent=True)
     result = list[Atom](e.outvars).index(a)
     return operand(x, index, names.equation(level, e, is_derivative, result, ROOM_IN_SENTENCE))

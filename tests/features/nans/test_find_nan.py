@@ -1163,3 +1163,21 @@ def test_what_overflows_is_clipped_only_where_that_is_enough(code, f, x):
     cause = jaxviz.find_nan(f, x, gradient=False).born.cause
     assert cause.id == "overflow"
     assert cause.remedy.partition("`")[2].partition("`")[0] == code
+
+
+def logged_in_a_call(x):
+    f = jax.custom_vjp(lambda x: x)
+    f.defvjp(lambda x: (x, None), lambda _, ct: (jax.jit(lambda ct: jnp.log(ct - 2.0))(ct),))
+    return f(x)
+
+
+def logged_in_a_solve(x):
+    return lax.custom_linear_solve(lambda x: x, x, lambda _, b: b, lambda _, b: jnp.log(b - 2.0))
+
+
+@pytest.mark.parametrize("f", [logged_in_a_call, logged_in_a_solve])
+def test_a_call_in_the_backward_pass_is_part_of_it(f):
+    born = jaxviz.find_nan(f, 1.0).born
+    assert (born.primitive, born.phase, born.cause.id) == ("log", "backward", "log-of-negative")
+    assert born.expression.startswith("jnp.log(")
+    assert not born.inputs[0].is_cotangent  # but a value of the user's code
