@@ -132,8 +132,7 @@ class OverTime:
 
 
 def _spans(passes: Sequence[tuple[str, int]], n: int) -> list[tuple[str, int, int]]:
-    ends = [*(first for _, first in passes[1:]), n]
-    return [(name, first, end) for (name, first), end in zip(passes, ends, strict=True) if end > first]
+    return [(name, first, end) for (name, first), (_, end) in pairwise([*passes, ("", n)]) if end > first]
 
 
 def _bars(totals: Sequence[float], columns: int, top: float) -> str:

@@ -86,10 +86,11 @@ def plot_over_time(chart: OverTime, axes: Axes | None = None) -> Figure:
     axes = Picture(figsize=(9, 4), layout="constrained").subplots() if axes is None else axes
     totals = np.asarray(chart.steps, float).reshape(-1, len(chart.kinds))
     n, shown = len(totals), [i for i in range(len(chart.kinds)) if totals[:, i].any()]
-    axes.stackplot(
-        np.arange(n), totals[:, shown].T, labels=[chart.kinds[i] for i in shown], step="mid",
-        colors=[COLOURS[chart.kinds[i]] for i in shown],
-    )  # fmt: skip
+    if shown:
+        axes.stackplot(
+            np.arange(n), totals[:, shown].T, labels=[chart.kinds[i] for i in shown], step="mid",
+            colors=[COLOURS[chart.kinds[i]] for i in shown],
+        )  # fmt: skip
     for _, start, _ in chart.spans()[1:]:
         axes.axvline(start - 0.5, color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
     highest = max(chart.totals, default=0.0)
@@ -100,19 +101,22 @@ def plot_over_time(chart: OverTime, axes: Axes | None = None) -> Figure:
     )
     if chart.other is not None:
         places = {name: (start, end) for name, start, end in chart.spans()}
-        parts = [(places[name], end - start) for name, start, end in chart.other_spans() if name in places]
-        x = [np.linspace(start - 0.5, end - 0.5, count, endpoint=False) for (start, end), count in parts]
-        steps = [chart.other.totals[start:end] for name, start, end in chart.other_spans() if name in places]
+        x: list[float] = []
+        heights: list[float] = []
+        for name, start, end in chart.other_spans():
+            if name in places:
+                x += np.linspace(*places[name], end - start, endpoint=False).tolist()
+                heights += chart.other.totals[start:end]
         axes.step(
-            np.concatenate(x), np.concatenate(steps), where="post", color=rcParams["text.color"], linewidth=1.2,
-            label=chart.other.label,
+            np.asarray(x) - 0.5, heights, where="post", color=rcParams["text.color"], linewidth=1.2, label=chart.other.label,
         )  # fmt: skip
     axes.set_xlim(-0.5, max(n - 0.5, 0.5))
     axes.set_ylim(0, 1.12 * max(chart.top, 1e-9))
     _ticks(axes.set_yticks, chart.axis, chart.top)
     axes.set_xlabel(f"{chart.step}: {', then '.join(name for name, _, _ in chart.spans())}")
     axes.set_ylabel(chart.axis.label)
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8, reverse=True)
+    if shown or chart.other is not None:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8, reverse=True)
     return _titled(axes, chart.title)
 
 

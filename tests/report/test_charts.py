@@ -66,6 +66,13 @@ def test_a_figure_has_the_ticks_and_the_passes_of_the_drawing():
     assert all(f">{name}<" in over_time(CHART) for name, _ in PASSES)
 
 
+@pytest.mark.parametrize(("n", "passes"), [(0, ()), (2, (("forward", 0),)), (2, (("forward", 0), ("backward", 2)))])
+def test_a_figure_of_no_bytes(n, passes):
+    other = Line([3, 1], (("forward", 0), ("backward", 1)), "compiled", "compiled")
+    axes = plot_over_time(OverTime([(0, 0)] * n, CHART.kinds, passes, "", "", other=other)).axes[0]
+    assert list(axes.lines[-1].get_ydata()) == ([3] if passes else [])
+
+
 def texts_of(figure):
     figure.draw_without_rendering()
     (axes,) = figure.axes

@@ -155,7 +155,7 @@ class MemoryBeside(Report, schema="memory.beside"):
 
     @property
     def _peak_of_model(self) -> str:
-        return peak_text(self.model).removeprefix("peak ")
+        return peak_text(self.model).removeprefix("peak ") if self.model.steps else format_bytes(0)
 
     def _more(self, shown: int) -> str:
         rest = self.differences[shown:]
