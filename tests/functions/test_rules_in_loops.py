@@ -1,5 +1,8 @@
 """Custom rules that are defined in a Python loop use its variables as they were when their function was called, as in JAX."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +10,7 @@ import pytest
 from jax import lax
 
 import jaxviz
+from jaxviz.ir.compat import custom_rules
 
 
 def with_jvp(s):
@@ -147,3 +151,19 @@ def test_a_rule_may_close_over_a_dict_whose_keys_have_no_order():
     clipped.defvjp(lambda x: (clipped(x), None), lambda _, ct: (ct * len(limits),))
     f = lambda x: lax.scan(lambda c, _: (clipped(c), None), x, length=2)[0]
     assert jaxviz.grad(f)(1.5) == jax.grad(f)(1.5) == 4.0
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Box:
+    content: Any
+
+
+@pytest.mark.parametrize("kept", [lambda v: (Box(v),), lambda v: {"a": [v], 1: v}])
+def test_what_a_rule_closes_over_is_found_in_pytrees(kept):
+    def f(v):
+        held = kept(v)
+        assert custom_rules._holds_tracers(v._trace, lambda: held)
+        return v
+
+    jax.make_jaxpr(f)(1.0)

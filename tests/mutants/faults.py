@@ -1252,8 +1252,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a dict that a rule closes over is a pytree",
         "jaxviz/ir/compat/custom_rules.py",
-        "            pending += x.values()",
-        "            pending += jax.tree.leaves(x)",
+        "for part in x.values() if isinstance(x, dict) else x:",
+        "for part in jax.tree.leaves(x):",
         "tests/functions/test_rules_in_loops.py",
     ),
 )

@@ -277,10 +277,14 @@ def _closed_over(root: Any) -> Iterator[Any]:
             pending.append(x.cell_contents)
         elif isinstance(x, types.MethodType):
             pending += [x.__func__, x.__self__]
-        elif isinstance(x, dict):  # perhaps with keys that have no order, which is then no pytree
-            pending += x.values()
-        elif isinstance(x, (tuple, list)):
-            pending += x
+        elif _is_container(x):
+            for part in x.values() if isinstance(x, dict) else x:
+                # Other pytrees are flattened, but no dict: its keys may have no order.
+                pending += [part] if _is_container(part) else jax.tree.leaves(part, is_leaf=_is_container)
+
+
+def _is_container(x: Any) -> bool:
+    return isinstance(x, (tuple, list, dict))
 
 
 Cells = Sequence[tuple[types.CellType, Any]]
