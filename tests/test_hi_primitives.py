@@ -84,6 +84,20 @@ def test_what_jax_refuses_is_refused_in_its_words(refused):
     assert str(caught.value) == str(of_jax.value)
 
 
+def test_a_solve_only_a_part_of_whose_right_hand_side_is_differentiated():
+    """An assertion of JAX's, which under a checkpoint would be taken for a function that is not linear."""
+
+    def f(a, b):
+        times = lambda t: (a * t[0], 2.0 * t[1])
+        solve = lambda _, t: (t[0] / a, t[1] / 2.0)
+        return lax.custom_linear_solve(times, (b, jnp.float32(2.0)), solve, solve)[0]
+
+    for g in (f, jaxviz.checkpoint(f)):
+        with pytest.raises(jaxviz.NoRuleError, match="right-hand side `b` is differentiated") as caught:
+            jaxviz.grad(g, (0, 1))(3.0, 1.0)
+        assert "test_hi_primitives.py" in str(caught.value)
+
+
 def test_linear_call_transposed_twice_is_itself():
     def f(x):
         return jax.custom_derivatives.linear_call(lambda r, x: r * x, lambda r, ct: 5.0 * r * ct, X, x)

@@ -9,6 +9,9 @@ Source: JAX's `lax/control_flow/solves.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from jax import lax
 from jax.extend.core.primitives import linear_solve_p
 
@@ -16,10 +19,11 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import trace_rule
 from jaxviz.ir.syntax import Atom, Operation, Program, Var
 from jaxviz.transforms.dce import roles_by_use
-from jaxviz.transforms.driver import Builder, Mask, Template, partition, select
+from jaxviz.transforms.driver import Builder, Mask, Template, no_rule, partition, select
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import linearize_from_jvp
 from jaxviz.transforms.primitive import Body, Call
+from jaxviz.transforms.transpose import TransposeRule, transpose_rules
 
 
 class LinearSolve(Call):
@@ -59,6 +63,14 @@ class LinearSolve(Call):
         program = builder.program([*operands, *tangents.values()], [*results, *select(nonzeros_out, pushed_results)])
         roles = roles_by_use(program, len(results), "primal", "tangent")
         return JvpRule(Template(program, roles, keeps_lines=True), nonzeros_out, "jvp of a linear solve")
+
+    def transpose(
+        self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, values: Sequence[Any] | None = None
+    ) -> TransposeRule:
+        if not all(linear[sum(operation.params["const_lengths"]) :]):
+            advice = "JAX only transposes a solve all of whose right-hand side `b` is differentiated: leave out of `b` what is not."
+            raise no_rule(operation, "Transpose rule (for reverse-mode differentiation) for", advice)
+        return transpose_rules.default(operation, linear, nonzero_cts, logs, values)
 
 
 def _less(builder: Builder, x: Atom | None, y: Atom) -> list[Atom]:
