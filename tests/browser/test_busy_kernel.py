@@ -115,8 +115,9 @@ def test_a_widget_closed_while_it_is_shown_leaves_no_error(in_lab):
 
 SLOWLY = """
 import time
-from jaxviz.features.explorer import compiled, whatif
+from jaxviz.features.explorer import whatif
 from jaxviz.progress import each
+from jaxviz.xla.explorer_stage import compiled
 
 def slowly(work, what, seconds):
     def slow(*args):
