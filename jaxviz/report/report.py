@@ -45,6 +45,7 @@ _MODULES = (
 def schema(name: str) -> dict[str, Any]:
     """The JSON Schema of the plain data of a report.
 
+    >>> import jsonschema
     >>> jsonschema.validate(jaxviz.residuals(loss, params, x).to_dict(), jaxviz.schema("residuals"))
 
     Args:
