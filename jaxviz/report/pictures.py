@@ -177,7 +177,7 @@ def _levels(
     ticks: Sequence[tuple[float, str]], y_of: Callable[[float], float], right: float
 ) -> tuple[list[str], float]:
     """Horizontal lines with their amounts on their left; and where the lines begin."""
-    left = _COLUMN * max(columns(text) for _, text in ticks) + 6
+    left = _COLUMN * max(columns(text) for _, text in ticks) + 14  # a notebook's font may be wider
     drawn = [_line(left, y_of(value), right, y_of(value), faint=bool(value)) for value, _ in ticks]
     return [*drawn, *(_text(left - 6, y_of(value) + 4, text, "end", dim=True) for value, text in ticks)], left
 
