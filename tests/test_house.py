@@ -161,7 +161,7 @@ BUDGETS = {
     "page": 1_150,
     "report": 1_900,
     "runtime": 1_600,
-    "teach": 5_250,
+    "teach": 5_080,
     "transforms": 3_050,
     "xla": 50,
     "xla/collectives": 2_100,

@@ -138,6 +138,20 @@ def test_a_value_goes_by_several_names(given, expected):
     assert [v.text for v in found] == expected
 
 
+def test_each_of_several_values_that_are_assigned_together_has_its_name():
+    case = _Case(jaxviz.derive(attention, *PROGRAMS["attention"][1]))
+    assert [[v.text for v in case._fitting(name)] for name in "qkv"] == [[f"dot_general(x, p['{n}'])"] for n in "qkv"]
+
+
+def test_what_a_derivative_computes_has_the_name_of_its_operand():
+    """Also where a body is called twice, so that the operand is the result of a call."""
+    f, args = PROGRAMS["checkpointed"]
+    case = _Case(jaxviz.derive(f, *args))
+    (slope,) = (v for v in case.kept if v.kind == "slope")
+    assert slope.text == "integer_pow(i)"
+    assert [case.shown[r] for r in case.kept[slope]] == ["2.0 * i"]
+
+
 def test_a_line_stands_for_what_is_computed_there():
     case = _Case(jaxviz.derive(network, *ARGS))
     line = network.__code__.co_firstlineno + 1

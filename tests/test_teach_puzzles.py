@@ -17,7 +17,7 @@ from jaxviz import teach
 from jaxviz.teach.puzzles import scores
 from jaxviz.teach.puzzles.game import GROUPS, PUZZLES, check
 from jaxviz.teach.puzzles.puzzle import score_name
-from jaxviz.teach.puzzles.text import code_of
+from jaxviz.teach.source import code_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,7 +29,7 @@ def test_there_are_24_short_ones():
     assert len(PUZZLES) == 24
     assert len({p.name for p in PUZZLES}) == 24
     for p in PUZZLES:
-        assert len(code_of(p, p.function).splitlines()) <= 5
+        assert len(code_of(p.function, p.function).splitlines()) <= 5
         assert 2 <= len(p.hints) <= 3
         assert p.wrong
 
@@ -44,7 +44,7 @@ def test_the_site_and_the_notebooks_have_them_in_order():
     )
     assert re.findall(r'teach\.puzzles\.show\("(\w+)"\)', notebooks) == [p.name for p in PUZZLES]
     for puzzle in PUZZLES:  # the cell to edit contains the given function
-        lines = [] if puzzle.name == "names" else code_of(puzzle, puzzle.function).splitlines()[1:]
+        lines = [] if puzzle.name == "names" else code_of(puzzle.function, puzzle.function).splitlines()[1:]
         assert "\n".join(lines) in notebooks
 
 
@@ -78,8 +78,8 @@ def test_the_code_that_is_shown_runs_and_is_measured_alike(puzzle):
     names = {id(value): name.lstrip("_") for name, value in vars(sys.modules[puzzle.function.__module__]).items()}
     for answer in filter(None, (puzzle.function, puzzle.solution, puzzle.better)):
         cell = {"jax": jax, "jnp": jnp, "checkpoint_name": checkpoint_name}
-        exec(code_of(puzzle, puzzle.function), cell)
-        exec(code_of(puzzle, answer), cell)
+        exec(code_of(puzzle.function, puzzle.function), cell)
+        exec(code_of(answer, puzzle.function), cell)
         shown = cell[names[id(answer)]]
         if answer is not puzzle.function:
             assert puzzle.measured(puzzle.made(shown)) == puzzle.measured(puzzle.made(answer))
@@ -178,6 +178,7 @@ def test_a_puzzle_is_shown_with_its_code_and_figures():
     for shown in (str(mask), mask._repr_html_()):
         assert "As given: 64.0 MiB. Par: 16.0 MiB" in shown
         assert "return h * (h &gt; 0)" in shown or "return h * (h > 0)" in shown
+    assert mask._repr_html_().count("<pre") == 1
     assert "Hint 1 of 3: " in str(mask.hint())
     revealed = mask.reveal()
     assert "# At par\n" in str(revealed)

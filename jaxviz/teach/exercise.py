@@ -9,6 +9,7 @@ from typing import Any
 from typing import Literal as OneOf
 
 from jaxviz.displays import display
+from jaxviz.ir.errors import message_of
 from jaxviz.report.data import Data
 from jaxviz.report.tables import code_html, preformatted, printable, wrapped
 from jaxviz.teach.messages import OfChoice, OfMarks, OfNumber, OfWord, Said
@@ -112,6 +113,12 @@ def said(verdict: Verdict) -> Said:
     return {"isRight": verdict.is_right, "headline": verdict.headline, "points": points, "note": verdict.note}  # type: ignore[typeddict-item]
 
 
+def raised(error: Exception) -> str:
+    """What is wrong with an answer that raises an error."""
+    first, *_ = message_of(error).splitlines() or [""]
+    return f"It raises {type(error).__name__}: {first}"
+
+
 def _start(is_right: bool | None) -> str:
     return "" if is_right is None else "Right. " if is_right else "Not yet. "
 
@@ -150,6 +157,7 @@ class Exercise:
       hints: hints, each more helpful than the last; they may be computed on request.
       grading: computes what a page without a kernel needs to check answers itself; None if that requires running them.
       wrong: wrong answers, for the notebooks' tests; learners do not see them.
+      store: stores a right answer, and returns a note on that; None if it is not stored.
     """
 
     question: str
@@ -159,6 +167,7 @@ class Exercise:
     hints: Sequence[str | Callable[[], str]] = ()
     wrong: Callable[[], Iterable[Any]] = tuple
     grading: Callable[[], OfChoice | OfNumber | OfWord | OfMarks] | None = None
+    store: Callable[[Any], str] | None = None
     _told: int = field(default=0, init=False)
 
     def answer(self, given: Any = ...) -> Verdict:
@@ -169,7 +178,8 @@ class Exercise:
         """
         if given is ... or (isinstance(given, (list, tuple)) and any(x is ... for x in given)):
             return Verdict(None, BLANK)
-        return self.check(given)
+        verdict = self.check(given)
+        return replace(verdict, note=self.store(given)) if verdict and self.store is not None else verdict
 
     def blank(self) -> Verdict:
         """The text of the form for a missing answer."""
@@ -203,10 +213,7 @@ class Exercise:
 
     def _repr_html_(self) -> str:
         """The question and its options, for a page without a kernel."""
-        parts = [
-            f"<p><b>{code_html(self.question)}</b></p>",
-            *([preformatted(self.form.code)] if self.form.code else []),
-        ]
+        parts = [f"<p><b>{code_html(self.question)}</b></p>"]
         for heading, options in self.form.groups:
             items = "".join(f"<li>{code_html(label)}</li>" for _, label in options)
             parts.append(

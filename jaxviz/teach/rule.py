@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,11 @@ from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_map
 from jaxviz.arguments import Argnums
 from jaxviz.features.residuals.residual_set import residuals
 from jaxviz.functions.rule_check import check_rule
-from jaxviz.ir.errors import message_of
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
 from jaxviz.report.tables import counted, format_bytes
 from jaxviz.runtime.cache import function_name
-from jaxviz.teach.exercise import BLANK, Exercise, Form, Mark, Point, Verdict
+from jaxviz.teach.exercise import BLANK, Exercise, Form, Point, Verdict, raised
 from jaxviz.teach.predict import Text
 
 
@@ -77,17 +76,9 @@ def rule(
     def check(given: Any) -> Verdict:
         if is_blank(given):
             return Verdict(None, BLANK)
-        points: list[Point] = []
-        for c in checks:
-            try:
-                problem = c.fails(given)
-            except Exception as error:
-                problem = f"It raises {type(error).__name__}: {message_of(error).splitlines()[0] if message_of(error) else ''}"
-            mark: Mark = "wrong" if problem else "right"
-            points.append(Point(mark, c.says, problem))
-            if problem:
-                return Verdict(False, "Fix the failing checks first.", tuple(points))
-        return Verdict(True, "All checks pass.", tuple(points))
+        points = until_wrong(checks, given)
+        is_right = all(p.mark == "right" for p in points)
+        return Verdict(is_right, "All checks pass." if is_right else "Fix the failing checks first.", points)
 
     def solution() -> Verdict:
         wanted = tuple(Point("note", c.says) for c in checks)
@@ -95,6 +86,26 @@ def rule(
         return Verdict(None, "An answer does this:", wanted, _for_example(shown.strip()) if shown else "")
 
     return Exercise(question, check, solution, Form("code"), hints, lambda: wrong)
+
+
+def tried(checks: Iterable[Check], given: Any) -> Iterator[Point]:
+    """A point for each check of an answer; one that raises an error fails."""
+    for c in checks:
+        try:
+            problem = c.fails(given)
+        except Exception as error:
+            problem = raised(error)
+        yield Point("wrong" if problem else "right", c.says, problem)
+
+
+def until_wrong(checks: Iterable[Check], given: Any) -> tuple[Point, ...]:
+    """The points of the checks, up to the first that fails."""
+    points: list[Point] = []
+    for point in tried(checks, given):
+        points.append(point)
+        if point.mark == "wrong":
+            break
+    return tuple(points)
 
 
 def _for_example(code: str) -> str:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import ast
 import linecache
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 from typing import Literal as OneOf
 
-from jaxviz.analysis.site import Site
-from jaxviz.analysis.walk import Source, find_readers, location_of, primal_equation
+from jaxviz.analysis.walk import find_readers, location_of, primal_equation, programs_in
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.higher_order import bodies, of
 from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.expressions import assigned_at
 from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.primitives import is_view, plain
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
-from jaxviz.report.tables import format_bytes, printable, type_text
+from jaxviz.report.tables import format_bytes, printable, together, type_text
 from jaxviz.teach.exercise import Exercise, Form, Mark, Point, Verdict
 from jaxviz.teach.messages import OfMarks
 from jaxviz.teach.predict import Text
@@ -107,6 +105,13 @@ def saved(
     )
 
 
+_WRITTEN = {
+    "add": "{} + {}", "add_any": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "pow": "{}**{}", "neg": "-{}",
+    "integer_pow": "{}**{y}", "gt": "{} > {}", "lt": "{} < {}", "ge": "{} >= {}", "le": "{} <= {}", "eq": "{} == {}",
+}  # fmt: skip
+"""The operations that are written with a sign."""
+
+
 @dataclass(eq=False)
 class _Case:
     """One derivation, its values, and which of them it saves."""
@@ -126,29 +131,15 @@ class _Case:
         for v, n in self.names.items():
             # A letter of the printed program may also be the name of an argument.
             self.names[v] = n if v in self.arguments or n not in self.arguments.values() else 2 * n
-        self._opaque: dict[Equation, Equation] = {}
         self._own = {e for _, e in primal.walk()}
-        self._find_derivatives()
-        self.values = tuple(self._values())
-        self._find_kept()
-        # If a product saves only its factors, a box for something else would be noise.
-        products = ("product", "convolution")
-        is_product = lambda v: v.primitive == "mul" or plain(v.primitive).kind in products
-        self.values = tuple(v for v in self.values if v in self.kept or v.kind != "slope" or not is_product(v))
-
-    def _find_derivatives(self) -> None:
-        """For each equation of the function, the residuals that its derivative reads."""
-        parts = self.derivation.linearized
-        for e in self._own:
-            for _, program in e.operation.programs if self._is_custom(e) else ():
-                self._opaque.update({inner: e for _, inner in program.walk()})
+        custom = [e for e in self._own if self._is_custom(e)]
+        self._opaque = {inner: e for e in custom for _, program in e.operation.programs for _, inner in program.walk()}
         self.read = {}
-        variables = parts.linear.invars[: len(parts.residuals)]
-        readers = find_readers(parts.linear, variables, is_linear=True)
         for residual in self.derivation.residuals:
-            for reader in readers.get(residual.var, ()):
-                read = self.read.setdefault(self._of_function(reader.equation), [])
-                read += [residual] if residual not in read else []
+            for e in dict.fromkeys(self._of_function(r.equation) for r in residual.words.linear):
+                self.read.setdefault(e, []).append(residual)
+        self._relate_forward()
+        self._find_kept(tuple(self._values()))
 
     def _is_custom(self, equation: Equation) -> bool:
         return of(equation).has_custom_rule
@@ -156,6 +147,24 @@ class _Case:
     def _of_function(self, equation: Equation) -> Equation:
         found = primal_equation(equation)
         return self._opaque.get(found, found)
+
+    def _is_copy(self, e: Equation) -> bool:
+        """Whether an equation of the forward program is one of the function's own, and not one of its derivative."""
+        own = self._of_function(e)
+        is_plain = e.origin is None or e.origin.role in ("primal", "recomputation")
+        return is_plain and own.primitive is e.primitive and len(own.invars) == len(e.invars)
+
+    def _relate_forward(self) -> None:
+        """Which variables of the forward program are the function's own, and which equations compute the others."""
+        self._stands_for: dict[Atom, Atom] = {}
+        self._copies: dict[Atom, Equation] = {}
+        for program in programs_in(self.derivation.forward):
+            self._stands_for.update({v: own for v, relation, own in program.relations() if relation == "value"})
+            for e in program.equations:
+                self._copies.update(dict.fromkeys(e.outvars, e))
+                if self._is_copy(e):
+                    for v, own in zip(e.invars, self._of_function(e).invars, strict=True):
+                        self._stands_for.setdefault(v, own)
 
     def _values(self) -> Iterator[Value]:
         primal = self.derivation.primal
@@ -188,67 +197,48 @@ class _Case:
             return printable(f"{atom.val:.6g}" if isinstance(atom.val, float) else str(atom.val), 20)
         return self.arguments.get(atom) or self.names.get(atom, "_")
 
-    def _find_kept(self) -> None:
-        by_equation: dict[tuple[str, Equation | None], Value] = {
-            (v.kind, v.equation): v for v in self.values if v.equation is not None
-        }
-        by_name = {v.text: v for v in self.values if v.kind == "input"}
-        by_variable = {v.atoms[0]: v for v in self.values if v.kind == "input"}
+    def _find_kept(self, values: Sequence[Value]) -> None:
+        """Which values are saved, and which of the others to ask about."""
+        by_name = {v.text: v for v in values if v.kind == "input"}
+        by_variable: dict[Atom, Value] = {a: v for v in values for a in v.atoms}
+        by_equation: dict[tuple[Equation | None, str], Value] = {(v.equation, v.kind): v for v in values}
         self.kept, self.beside, self.shown = {}, [], {}
-        parts = self.derivation.linearized
-        site = Site.of(self.derivation, self.derivation.forward_names)
-        self._match_forward()
-        for residual, atom in zip(self.derivation.residuals, parts.residuals, strict=True):
-            value: Value | None = None
+        for residual in self.derivation.residuals:
             if residual.kind == "argument":
                 value = by_name.get(residual.expression)
-            elif residual.producer is not None:
-                source = next((s for s in site.sources(atom) if s.equation is residual.producer), None)
-                value = by_equation.get(self._made_by(source, atom)) if source is not None else None
-            elif isinstance(atom, Var):
-                value = by_variable.get(atom)
+            else:
+                value = self._value_of(residual, by_variable, by_equation)
             if value is None:
                 self.beside.append(residual)
             else:
                 self.kept.setdefault(value, []).append(residual)
             self.shown[residual] = self._in_words(residual, value)
-        # Values that only change a shape are asked about only if they are saved.
-        self.values = tuple(
-            v for v in self.values
-            if v.equation is None or v in self.kept or not (is_view(v.equation) or plain(v.equation.primitive.name).is_free)
-        )  # fmt: skip
+        self.values = tuple(v for v in values if v in self.kept or not self._is_noise(v))
 
-    def _match_forward(self) -> None:
-        """Which variables of the forward program are the function's own, found from the copies of its equations."""
-        primal, forward = self.derivation.primal, self.derivation.forward
-        self._stands_for: dict[Atom, Var] = {}
-        pairs: list[tuple[Sequence[Atom], Sequence[Atom]]] = [(primal.outvars, forward.outvars)]
-        self._copies: dict[Atom, Equation] = {}
-        for _, e in forward.walk():
-            self._copies.update(dict.fromkeys(e.outvars, e))
-            own = self._of_function(e)
-            if own.primitive is e.primitive and own is not e and e.origin is not None and e.origin.role == "primal":
-                pairs.append((own.invars, e.invars))
-                if not self._is_custom(own):
-                    pairs.append((own.outvars, e.outvars))
-        for ours, theirs in pairs:
-            # In the forward program, a scan has additional operands and results, after the original ones.
-            for v, w in zip(ours, theirs, strict=False) if len(ours) == len(theirs) else ():
-                if isinstance(v, Var) and isinstance(w, Var):
-                    self._stands_for.setdefault(w, v)
-
-    def _made_by(self, source: Source, atom: Atom) -> tuple[str, Equation | None]:
-        """Whether a saved value is the result of an equation of the function or another value of its rule; and that equation."""
-        assert source.equation is not None
+    def _value_of(
+        self,
+        residual: Residual,
+        by_variable: Mapping[Atom, Value],
+        by_equation: Mapping[tuple[Equation | None, str], Value],
+    ) -> Value | None:
+        source = residual.words.sources[0]
+        for atom in (residual.words.atom, source.atom):
+            value = by_variable.get(self._stands_for.get(atom, atom))
+            if value is not None:
+                return value
         for e in (source.equation, *reversed(source.within)):
-            own = self._of_function(e)
-            if own in self._own:
-                values = {self._stands_for.get(a) for a in (atom, source.atom)} - {None}
-                is_result = bool(values & set(own.outvars))
-                is_copy = not self._is_custom(own) and e.primitive is own.primitive
-                plain = e.origin is None or e.origin.role in ("primal", "recomputation")
-                return "value" if plain and (is_result or is_copy) else "slope", own
-        return "", None
+            if e is not None and (own := self._of_function(e)) in self._own:
+                return by_equation.get((own, "value" if self._is_copy(e) else "slope"))
+        return None
+
+    def _is_noise(self, value: Value) -> bool:
+        """Whether a value that is not saved is no question: one that only changes a shape, or another one beside a product's factors."""
+        if value.equation is None:
+            return False
+        what = plain(value.primitive)
+        if value.kind == "slope" and (value.primitive == "mul" or what.kind in ("product", "convolution")):
+            return True
+        return is_view(value.equation) or plain(value.equation.primitive.name).is_free
 
     def _in_words(self, residual: Residual, value: Value | None) -> str:
         """How a saved value is computed, with the names of the function's own program where possible."""
@@ -259,19 +249,13 @@ class _Case:
 
     def _computed(self, e: Equation, depth: int) -> str | None:
         operands = [self._known(a, depth) for a in e.invars]
-        if e.programs or any(o is None for o in operands) or depth > 3:
+        known = [o for o in operands if o is not None]
+        if e.programs or len(known) < len(operands) or depth > 3:
             return None
-        given = [str(o) for o in operands]
-        sign = _SIGNS.get(e.primitive.name)
-        if sign and len(given) == 2:
-            text = f"{given[0]} {sign} {given[1]}"
-        elif e.primitive.name == "integer_pow":
-            text = f"{given[0]}**{e.params['y']}"
-        elif e.primitive.name == "neg":
-            text = f"-{given[0]}"
-        else:
-            return f"{e.primitive.name}({', '.join(given)})"
-        return f"({text})" if depth else text
+        if e.primitive.name in _WRITTEN:
+            text = _WRITTEN[e.primitive.name].format(*known, **e.params)
+            return f"({text})" if depth else text
+        return f"{e.primitive.name}({', '.join(known)})"
 
     def _known(self, atom: Atom, depth: int) -> str | None:
         """An operand by its name in the function's program, or by how the rule computes it."""
@@ -307,13 +291,18 @@ class _Case:
         text = "".join(str(item).split())
         ways = (
             lambda v: v.kind == "input" and _squeezed(v.text) == text,
-            lambda v: v.kind == "value" and assigned(v.location, v.equation, self.values) == text,
+            lambda v: v.kind == "value" and self._assigned(v) == text,
             lambda v: v.kind == "value" and text in (v.primitive, _squeezed(v.text), _squeezed(f"{v.name}={v.text}")),
             lambda v: v.kind == "slope" and text in (f"{v.primitive}'", f"{_squeezed(v.text)}'"),
             lambda v: any(text in (_squeezed(r.expression), _squeezed(self.shown[r])) for r in self.kept.get(v, ())),
             lambda v: v.kind != "slope" and v.name == text,
         )
         return next((found for way in ways if (found := [v for v in self.values if way(v)])), [])
+
+    def _assigned(self, value: Value) -> str:
+        """The source variable that a value is assigned to; of a call that computes several, the last one is."""
+        *_, last = (v for v in self.values if v.kind == "value" and v.location == value.location)
+        return assigned_at(value.location) if value.primitive == last.primitive else ""
 
     def _what_there_is(self) -> str:
         known = dict.fromkeys(f"{v.primitive}'" if v.kind == "slope" else v.text for v in self.values)
@@ -371,24 +360,25 @@ class _Case:
         return f"{what}{size}{times}{': ' + because if because else ''}."
 
     def _why_not(self, value: Value) -> str:
-        own = _listed([self.shown[r] for r in self.read.get(value.equation, ())]) if value.equation is not None else ""
         if value.kind == "slope":
-            return f"The derivative of `{value.text}` reads {own}; nothing else is computed for it."
+            return f"The derivative of `{value.text}` {self._reads(value.equation)}; nothing else is computed for it."
         readers = find_readers(value.program, value.atoms)
         parts: dict[str, None] = {}
         for e in dict.fromkeys(self._of_function(r.equation) for v in value.atoms for r in readers[v]):
             at = location_of(e, value.within)
             who = f"`{_operation(e)}`{f' at line {at.line}' if at is not None and at != value.location else ''}"
-            if not self.read.get(e):
-                parts[f"the derivative of {who} needs no value"] = None
-            else:
-                parts[f"the derivative of {who} reads {_listed([self.shown[r] for r in self.read[e]])}"] = None
+            parts[f"the derivative of {who} {self._reads(e) or 'needs no value'}"] = None
         if not parts:
             parts["it is a result, and no derivative reads it" if self._is_result(value) else "nothing reads it"] = None
-        if own:
-            parts[f"its own derivative reads {own}"] = None
+        if own := self._reads(value.equation):
+            parts[f"its own derivative {own}"] = None
         text = "; ".join(parts)
         return f"{text[0].upper()}{text[1:]}."
+
+    def _reads(self, equation: Equation | None) -> str:
+        """What the derivative of an equation reads; '' if it reads no value."""
+        read = self.read.get(equation, ()) if equation is not None else ()
+        return f"reads {_listed([self.shown[r] for r in read])}" if read else ""
 
     def _is_result(self, value: Value) -> bool:
         return any(v in value.program.outvars for v in value.atoms)
@@ -419,21 +409,6 @@ class Key(int):
     """The number of a value in an exercise, as returned by the form; a plain number is a line."""
 
 
-_SIGNS = {
-    "add": "+",
-    "add_any": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "pow": "**",
-    "gt": ">",
-    "lt": "<",
-    "ge": ">=",
-    "le": "<=",
-    "eq": "==",
-}
-
-
 def _operation(equation: Equation) -> str:
     """The name of a primitive, or of a function with a custom rule."""
     if of(equation).has_custom_rule:
@@ -445,9 +420,8 @@ def _squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def _listed(texts: Sequence[str]) -> str:
-    quoted = [f"`{t}`" for t in dict.fromkeys(texts)]
-    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+def _listed(texts: Iterable[str]) -> str:
+    return together(f"`{t}`" for t in dict.fromkeys(texts))
 
 
 def _heading(location: Location | None) -> str:
@@ -455,42 +429,3 @@ def _heading(location: Location | None) -> str:
         return _ARGUMENTS
     source = linecache.getline(location.file, location.line).strip()
     return f"line {location.line}: `{source}`" if source else f"line {location.line}"
-
-
-def assigned(location: Location | None, equation: Equation | None, values: Sequence[Value]) -> str:
-    """The source variable that a value is assigned to, if it is the last value of the statement; otherwise ''."""
-    if location is None or equation is None:
-        return ""
-    here = _assignment(location.file, tuple(linecache.getlines(location.file)), location.line)
-    if here is None:
-        return ""
-    first, last, target = here
-    of_statement = [
-        v for v in values
-        if v.kind == "value" and v.location is not None and v.location.file == location.file
-        and v.location.function == location.function and first <= v.location.line <= last
-    ]  # fmt: skip
-    final = of_statement[-1]
-    same = final.equation is equation or (
-        final.equation is not None
-        and final.equation.primitive is equation.primitive
-        and final.location is not None
-        and (final.location.line, final.location.column) == (location.line, location.column)
-    )
-    return target if same else ""
-
-
-@lru_cache(maxsize=512)
-def _assignment(file: str, lines: tuple[str, ...], line: int) -> tuple[int, int, str] | None:
-    """The first and last line of the innermost assignment to one name around a line, and that name."""
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError):
-        return None
-    found = [
-        (n.lineno, n.end_lineno or n.lineno, n.targets[0].id)
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Assign) and len(n.targets) == 1 and isinstance(n.targets[0], ast.Name)
-        if n.lineno <= line <= (n.end_lineno or n.lineno)
-    ]
-    return max(found, default=None)

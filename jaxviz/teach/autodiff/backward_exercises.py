@@ -14,11 +14,11 @@ from jaxviz.teach.autodiff.grading import (
     A,
     B,
     but_for,
-    close,
     each,
     functions,
+    moving,
     reference,
-    shown,
+    unlike,
 )
 from jaxviz.teach.autodiff.workbook import Engine
 from jaxviz.teach.exercise import Exercise
@@ -75,20 +75,15 @@ def of_transposed(my: Engine) -> Exercise:
     def problem(transposed: Any, op: str) -> str:
         inputs, params = SAMPLES[op]
         for i in LINEAR[op]:
-            f = lambda x, i=i: reference(op, params)(*(x if j == i else y for j, y in enumerate(inputs)))
-            out = jax.eval_shape(f, inputs[i])
-            ct = np.cos(np.arange(out.size, dtype=np.float32)).reshape(out.shape)
+            f = lambda x, i=i: reference(my, op, params)(*(x if j == i else y for j, y in enumerate(inputs)))
+            ct = moving(jax.eval_shape(f, inputs[i]))
             given = [None if j == i else y for j, y in enumerate(inputs)]
             found = transposed(op, i, ct, given, inputs[i].shape, params)
             if found is ...:
                 return DOTS
             (wanted,) = jax.linear_transpose(f, inputs[i])(ct)
-            if np.shape(found) != np.shape(wanted):
-                return (
-                    f"The cotangent of input {i} has the shape {np.shape(found)}, but the input has {np.shape(wanted)}."
-                )
-            if not close(found, wanted):
-                return f"For input {i} it returns {shown(np.ravel(found)[:3])} …, but jax.linear_transpose returns {shown(np.ravel(wanted)[:3])} …"
+            if why := unlike(found, wanted, "jax.linear_transpose"):
+                return f"For input {i} {why}"
         return ""
 
     but = but_for(my.original("transposed"))
@@ -132,38 +127,27 @@ def of_transpose(my: Engine) -> Exercise:
             if len(found) != len(wanted):
                 return f"{text}: it returns {len(found)} cotangents for {len(wanted)} inputs; it should return one for each, None for a known input."
             for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
-                if (a is None) != (b is None) or (a is not None and not close(a, b)):
-                    said = "None" if a is None else shown(a)
-                    return f"{text}: for input {i} it returns {said}; the correct cotangent is {'None' if b is None else shown(b)}."
+                if (a is None) != (b is None):
+                    return f"{text}: for input {i} it returns {a}; the correct cotangent is {b}."
+                if why := unlike(a, b, "JAX"):
+                    return f"{text}: for input {i} {why}"
         return ""
 
     def few(transpose: Any) -> str:
         program = cases()["y = 5x, 2y + 3y + 4y"][0]
-        n = len(
-            [
-                e
-                for e in my.trace(lambda ct: transpose(program, [None], [ct])[0], np.float32(1.0)).equations
-                if e.op == "mul"
-            ]
-        )
-        return (
-            ""
-            if n <= 4
-            else f"The transpose of 5x, 2y + 3y + 4y multiplies {n} times; if the parts of y's cotangent are added up first, 4 times."
-        )
+        turned = my.trace(lambda ct: transpose(program, [None], [ct])[0], np.float32(1.0))
+        n = len([e for e in turned.equations if e.op == "mul"])
+        if n > 4:
+            return f"The transpose of 5x, 2y + 3y + 4y multiplies {n} times; if the parts of y's cotangent are added up first, 4 times."
+        return ""
 
     def last_part_only(program: Any, inputs: Any, cts: Any) -> Any:
         env = dict(zip(program.outputs, cts, strict=True))
         for e in reversed(program.equations):
             if e.outputs[0] in env:
                 ins = [a.value if isinstance(a, my.Const) else None for a in e.inputs]
-                for a, ct in zip(
-                    e.inputs,
-                    my.pull(e.op, ins, [a.shape for a in e.inputs], [env[e.outputs[0]]], e.params),
-                    strict=True,
-                ):
-                    if ct is not None:
-                        env[a] = ct
+                parts = my.pull(e.op, ins, [a.shape for a in e.inputs], [env[e.outputs[0]]], e.params)
+                env.update((a, ct) for a, ct in zip(e.inputs, parts, strict=True) if ct is not None)
         return [env.get(v) if x is None else None for v, x in zip(program.inputs, inputs, strict=True)]
 
     return rule(

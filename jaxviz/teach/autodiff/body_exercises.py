@@ -12,11 +12,10 @@ from jaxviz.teach.autodiff.grading import (
     DOTS,
     POSITIVE,
     SAMPLES,
-    close,
     each,
     functions,
     reference,
-    shown,
+    unlike,
 )
 from jaxviz.teach.autodiff.workbook import Engine
 from jaxviz.teach.exercise import Exercise
@@ -26,23 +25,20 @@ from jaxviz.teach.rule import Check, rule
 def of_batched(my: Engine) -> Exercise:
     def problem(batched: Any, op: str) -> str:
         inputs, params = SAMPLES[op]
-        by_jax = reference(op, params)
+        by_jax = reference(my, op, params)
         for flags in [(True,)] if len(inputs) == 1 else [(True, True), (True, False), (False, True)]:
             given = [np.stack([x, x + 1, 2 * x]) if m else x for x, m in zip(inputs, flags, strict=True)]
             found = batched(op, given, list(flags), 3, params)
-            if found is ... or (isinstance(found, list) and ... in [x for x in found if x is ...]):
+            if found is ... or (isinstance(found, list) and any(x is ... for x in found)):
                 return DOTS
             if not isinstance(found, (list, tuple)):
                 return "It should return a list of results, as `my.bind` does."
             wanted = jax.vmap(by_jax, tuple(0 if m else None for m in flags))(*given)
             which = " and ".join(f"input {i}" for i, m in enumerate(flags) if m)
-            if np.shape(found[0]) != wanted.shape:
-                return f"With {which} mapped, the result has the shape {np.shape(found[0])}, but jax.vmap returns the shape {wanted.shape}."
-            if not close(found[0], wanted):
-                return f"With {which} mapped, the result differs from jax.vmap's."
-            recorded = (
-                my.trace(lambda *xs, flags=flags: batched(op, xs, list(flags), 3, params), *given).outputs[0].shape
-            )
+            if why := unlike(found[0], wanted, "jax.vmap"):
+                return f"With {which} mapped, {why}"
+            program = my.trace(lambda *xs, flags=flags: batched(op, xs, list(flags), 3, params), *given)
+            recorded = program.outputs[0].shape
             if recorded != wanted.shape:
                 return f"With {which} mapped, the recorded equation has the shapes {recorded}: all inputs of an operation must have the same shape."
         return ""
@@ -71,8 +67,9 @@ def of_vmap_program(my: Engine) -> Exercise:
             given = [np.stack([x, x + 1, x + 2]) if m else x for x, m in zip(args, flags, strict=True)]
             outs, along = walk(my.trace(f, *args), given, flags, 3)
             wanted = jax.vmap(by_jax, tuple(0 if m else None for m in flags))(*given)
-            if not along[0] or not close(outs[0], wanted):
-                return f"{text}, with its first argument mapped: it returns the shape {np.shape(outs[0])}, mapped: {along[0]}; jax.vmap returns {wanted.shape}."
+            why = unlike(outs[0], wanted, "jax.vmap") or ("" if along[0] else "the output should be mapped.")
+            if why:
+                return f"For {text}, with its first argument mapped, {why}"
         return ""
 
     def once(walk: Any) -> str:
@@ -80,7 +77,7 @@ def of_vmap_program(my: Engine) -> Exercise:
         (product, sine, two), along = walk(program, [POSITIVE, np.float32(1.0)], [True, False], 3)
         if [bool(a) for a in along] != [True, False, False] or np.shape(sine) != () or np.shape(two) != ():
             return f"(x, y) → (sin(y) · x, sin(y), 2), x mapped: only the first result depends on the example. Returned as mapped: {along}."
-        return "" if close(product, np.sin(1.0) * POSITIVE) else "sin(y) · x is wrong if x is mapped."
+        return "sin(y) · x is wrong if x is mapped." if unlike(product, np.sin(1.0) * POSITIVE, "NumPy") else ""
 
     def all_mapped(program: Any, inputs: Any, mapped: Any, size: int) -> Any:
         full = [x if m else my.spread(x, 0, size) for x, m in zip(inputs, mapped, strict=True)]
@@ -120,32 +117,26 @@ def of_scan_jvp(my: Engine) -> Exercise:
             program = my.trace(lambda *a: _scanned(my, *a), *_AT)
             for i, name in enumerate(("the constant k", "the first carry", "the xs")):
                 dots = [np.ones_like(x) if j == i else None for j, x in enumerate(_AT)]
-                (value,), (moved,) = my.jvp(program, _AT, dots)
-                given = tuple(np.zeros_like(x) if d is None else d for x, d in zip(_AT, dots, strict=True))
-                wanted = jax.jvp(_scanned_by_jax, _AT, given)
-                if not close(value, wanted[0]):
-                    return f"The loop returns {shown(value)}, but JAX's returns {shown(wanted[0])}."
-                if moved is None or not close(moved, wanted[1]):
-                    return f"{name.capitalize()} moves: the tangent is {moved if moved is None else shown(moved)}, but jax.jvp returns {shown(wanted[1])}."
+                outs, moved = my.jvp(program, _AT, dots)
+                value, tangent = jax.jvp(_scanned_by_jax, _AT, tuple(my.instantiate_zeros(dots, _AT)))
+                if why := unlike(outs, [value], "JAX"):
+                    return f"As the result of the loop {why}"
+                if why := unlike(my.instantiate_zeros(moved, outs), [tangent], "jax.jvp"):
+                    return f"{name.capitalize()} moves: as the tangent {why}"
         return ""
 
     def separates(scan_jvp: Any) -> str:
         with my.trying("scan_jvp", scan_jvp):
             found = my.grad(lambda k: _scanned(my, k, *_AT[1:]))(_AT[0])
-            forward, linear, _ = my.linearize_program(my.trace(lambda k: _scanned(my, k, *_AT[1:]), _AT[0]))
-        wanted = jax.grad(_scanned_by_jax)(*_AT)
-        counts = [len([e for e in half.equations if e.op == "scan"]) for half in (forward, linear)]
-        if counts[0] == 0:
+            forward, *_ = my.linearize_program(my.trace(lambda k: _scanned(my, k, *_AT[1:]), _AT[0]))
+        if all(e.op != "scan" for e in forward.equations):
             return "No part of the loop can be computed before the tangents are known: its values and its tangents must be two loops."
-        return (
-            ""
-            if close(found, wanted)
-            else f"With `transpose`, the gradient with respect to k is {shown(found)}, but JAX's is {shown(wanted)}."
-        )
+        why = unlike(found, jax.grad(_scanned_by_jax)(*_AT), "JAX")
+        return f"With `transpose`, as the gradient with respect to k, {why}" if why else ""
 
     def one_loop(inputs: Any, tangents: Any, params: Any) -> Any:
         body, n, m = params["body"], params["n_const"], params["n_carry"]
-        dots = [my.zeros(x) if d is None else d for x, d in zip(inputs, tangents, strict=True)]
+        dots = my.instantiate_zeros(tangents, inputs)
         c, k, x = body.inputs[:n], body.inputs[n : n + m], body.inputs[n + m :]
 
         def both(*args: Any) -> Any:
@@ -153,7 +144,7 @@ def of_scan_jvp(my: Engine) -> Exercise:
             values = [*args[:p], *args[2 * p :][:q], *args[2 * p + 2 * q :][:r]]
             moved = [*args[p:][:p], *args[2 * p + q :][:q], *args[2 * p + 2 * q + r :]]
             outs, dots = my.jvp(body, values, moved)
-            dots = [my.zeros(o) if d is None else d for o, d in zip(outs, dots, strict=True)]
+            dots = my.instantiate_zeros(dots, outs)
             return [*outs[:m], *dots[:m], *outs[m:], *dots[m:]]
 
         carry, ys = my.bind_scan(
@@ -186,24 +177,23 @@ def of_checkpoint_jvp(my: Engine) -> Exercise:
 
     def fails(checkpoint_jvp: Any) -> str:
         with my.trying("checkpoint_jvp", checkpoint_jvp):
-            outs, (moved,) = my.jvp(my.trace(my.checkpoint(f), POSITIVE), [POSITIVE], [np.ones_like(POSITIVE)])
+            outs, moved = my.jvp(my.trace(my.checkpoint(f), POSITIVE), [POSITIVE], [np.ones_like(POSITIVE)])
             found = my.grad(lambda x: my.total(my.checkpoint(f)(x)))(POSITIVE)
         wanted = jax.grad(lambda x: jnp.sum(g(x)))(POSITIVE)
-        if not close(outs[0], g(POSITIVE)):
-            return f"The value is {shown(outs[0])}, but without a checkpoint it is {shown(g(POSITIVE))}."
-        if moved is None or not close(moved, wanted):
-            return f"The tangent along ones is {moved if moved is None else shown(moved)}, but jax.jvp returns {shown(wanted)}."
-        return "" if close(found, wanted) else f"The gradient is {shown(found)}, but JAX's is {shown(wanted)}."
+        if why := unlike(outs, [g(POSITIVE)], "the function without a checkpoint"):
+            return f"As the value {why}"
+        if why := unlike(my.instantiate_zeros(moved, outs), [wanted], "jax.jvp"):
+            return f"As the tangent along ones {why}"
+        why = unlike(found, wanted, "JAX")
+        return f"As the gradient {why}" if why else ""
 
     def keeps(checkpoint_jvp: Any) -> str:
         with my.trying("checkpoint_jvp", checkpoint_jvp):
             _, linear, _ = my.linearize_program(my.trace(my.checkpoint(f), POSITIVE))
         n = len(linear.inputs) - 1
-        return (
-            ""
-            if n <= 1
-            else f"{n} arrays are saved for the backward pass; the input alone is enough, since everything else can be recomputed."
-        )
+        if n > 1:
+            return f"{n} arrays are saved for the backward pass; the input alone is enough, since everything else can be recomputed."
+        return ""
 
     def as_without(inputs: Any, tangents: Any, params: Any) -> Any:
         return my.jvp(params["body"], inputs, tangents)

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 from jaxviz.teach.autodiff import backward_exercises, body_exercises, forward_exercises
 from jaxviz.teach.autodiff.workbook import Engine
-from jaxviz.teach.exercise import Exercise, Verdict
-
-
-@dataclass(eq=False)
-class EngineExercise(Exercise):
-    """An exercise whose correct answer becomes part of the engine."""
-
-    install: Callable[[Any], str] = field(default=lambda _: "")
-
-    def answer(self, given: Any = ...) -> Verdict:
-        verdict = super().answer(given)
-        return replace(verdict, note=self.install(given)) if verdict else verdict
+from jaxviz.teach.exercise import Exercise
 
 
 def exercise(my: Engine, name: str) -> Exercise:
-    """An exercise on one of the engine's functions.
+    """An exercise on one of the engine's functions, which a right answer replaces.
 
     >>> moving = teach.autodiff.exercise(my, "jvp")
 
@@ -31,16 +20,7 @@ def exercise(my: Engine, name: str) -> Exercise:
       my: the engine.
       name: one of EXERCISES.
     """
-    made = EXERCISES[name](my)
-    return EngineExercise(
-        made.question,
-        made.check,
-        made.truth,
-        made.form,
-        made.hints,
-        made.wrong,
-        install=lambda given: my.install(name, given),
-    )
+    return replace(EXERCISES[name](my), store=partial(my.install, name))
 
 
 EXERCISES: dict[str, Callable[[Engine], Exercise]] = {

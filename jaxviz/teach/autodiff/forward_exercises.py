@@ -13,11 +13,11 @@ from jaxviz.teach.autodiff.grading import (
     A,
     B,
     but_for,
-    close,
     each,
     functions,
+    moving,
     reference,
-    shown,
+    unlike,
 )
 from jaxviz.teach.autodiff.workbook import Engine
 from jaxviz.teach.exercise import Exercise
@@ -26,10 +26,9 @@ from jaxviz.teach.rule import Check, rule
 
 def of_bind(my: Engine) -> Exercise:
     def computes(bind: Any) -> str:
-        out = bind("mul", np.float32(2.0), np.float32(3.0))
-        if not isinstance(out, (list, tuple)) or len(out) != 1 or not close(out[0], 6.0):
-            return f"bind('mul', 2.0, 3.0) returns {out!r}; it should return [6.0], the list that `compute` returns."
-        if not close(bind("sum", A, axis=1)[0], A.sum(1)):
+        if why := unlike(bind("mul", np.float32(2.0), np.float32(3.0)), [6.0], "`compute`"):
+            return f"For bind('mul', 2.0, 3.0) {why}"
+        if unlike(bind("sum", A, axis=1)[0], A.sum(1), "NumPy"):
             return "bind('sum', x, axis=1) does not sum over axis 1: does `compute` get the params?"
         return ""
 
@@ -43,11 +42,9 @@ def of_bind(my: Engine) -> Exercise:
             return "An equation's input is neither a Var nor a Const: use `recording.read(x)`."
         if program.equations[1].inputs != (program.equations[0].outputs[0], program.inputs[0]):
             return "The product should read the output variable of sin, and the input, in this order."
-        return (
-            ""
-            if program.outputs == program.equations[1].outputs
-            else "The returned tracers should have the equation's output variables."
-        )
+        if program.outputs != program.equations[1].outputs:
+            return "The returned tracers should have the equation's output variables."
+        return ""
 
     def shapes(bind: Any) -> str:
         with my.trying("bind", bind):
@@ -69,11 +66,9 @@ def of_bind(my: Engine) -> Exercise:
         here, there = [e.op for e in program.equations], [e.op for e in inner[0].equations]
         if there != ["mul"] or here != ["neg"]:
             return f"If one trace runs inside another, the product of tracers of both belongs to the inner one. Inner: {there}, outer: {here}."
-        return (
-            ""
-            if isinstance(inner[0].equations[0].inputs[0], my.Const)
-            else "For the inner trace, a tracer of the outer one is a Const."
-        )
+        if not isinstance(inner[0].equations[0].inputs[0], my.Const):
+            return "For the inner trace, a tracer of the outer one is a Const."
+        return ""
 
     def computes_all(op: str, *inputs: Any, **params: Any) -> Any:
         return my.compute(op, inputs, params)
@@ -110,29 +105,24 @@ def of_bind(my: Engine) -> Exercise:
 def of_evaluate(my: Engine) -> Exercise:
     def fails(evaluate: Any) -> str:
         for text, (f, by_jax, args) in functions(my).items():
-            out = evaluate(my.trace(f, *args), *args)
-            if not isinstance(out, (list, tuple)) or len(out) != 1 or not close(out[0], by_jax(*args)):
-                return f"For {text} it returns {out!r}, but JAX returns {shown(by_jax(*args))}; the outputs should be a list."
+            if why := unlike(evaluate(my.trace(f, *args), *args), [by_jax(*args)], "JAX"):
+                return f"For {text} {why}"
         return ""
 
     def passes_on(evaluate: Any) -> str:
         program = my.trace(lambda x: [x, np.float32(3.0), my.sin(x)], np.float32(1.0))
-        out = evaluate(program, np.float32(1.0))
-        return (
-            ""
-            if close(np.stack(out), [1.0, 3.0, np.sin(1.0)])
-            else f"The program x → (x, 3, sin(x)) returns {out!r} at 1."
-        )
+        why = unlike(evaluate(program, np.float32(1.0)), [1.0, 3.0, np.sin(1.0)], "NumPy")
+        return f"For the program x → (x, 3, sin(x)), at 1, {why}" if why else ""
 
     def is_traced(evaluate: Any) -> str:
         program = my.trace(lambda x: my.sin(x) * x, np.float32(1.0))
         again = my.trace(lambda x: evaluate(program, x), np.float32(1.0))
         ops = [e.op for e in again.equations]
-        return (
-            ""
-            if ops == ["sin", "mul"]
-            else f"When traced, the evaluation of sin(x) * x records {ops}: does it call `my.bind` for each operation?"
-        )
+        if ops != ["sin", "mul"]:
+            return (
+                f"When traced, the evaluation of sin(x) * x records {ops}: does it call `my.bind` for each operation?"
+            )
+        return ""
 
     def by_compute(program: Any, *inputs: Any) -> Any:
         env = dict(zip(program.inputs, inputs, strict=True))
@@ -157,19 +147,14 @@ def of_partial(my: Engine) -> Exercise:
         inputs, params = SAMPLES[op]
         (out,) = my.compute(op, inputs, params)
         for i in range(len(inputs)):
-            dx = np.cos(np.arange(inputs[i].size, dtype=np.float32)).reshape(inputs[i].shape)
+            dx = moving(inputs[i])
             found = partial(op, i, dx, inputs, out, params)
             if found is ...:
                 return DOTS
-            moved = lambda x, i=i: reference(op, params)(*(x if j == i else y for j, y in enumerate(inputs)))
-            wanted = np.asarray(jax.jvp(moved, (inputs[i],), (dx,))[1])
-            found = np.zeros_like(wanted) if found is None else found
-            if np.shape(found) != wanted.shape:
-                return f"Input {i} of shape {inputs[i].shape} moves: the tangent has the shape {np.shape(found)}, but the result has {wanted.shape}."
-            if not close(found, wanted):
-                at = np.unravel_index(int(np.abs(np.asarray(found) - wanted).argmax()), wanted.shape)
-                ratio = f"; input {i} moves by {dx[at]:.4g}" if dx.shape == wanted.shape else ""
-                return f"At index {[int(k) for k in at]} it returns {np.asarray(found)[at]:.4g}, but jax.jvp returns {wanted[at]:.4g}{ratio}."
+            of_one = lambda x, i=i: reference(my, op, params)(*(x if j == i else y for j, y in enumerate(inputs)))
+            wanted = jax.jvp(of_one, (inputs[i],), (dx,))[1]
+            if why := unlike(np.zeros_like(wanted) if found is None else found, wanted, "jax.jvp"):
+                return f"Input {i} of shape {inputs[i].shape} moves by cos(0), cos(1), …: {why}"
         return ""
 
     but = but_for(my.original("partial"))
@@ -195,31 +180,26 @@ def of_partial(my: Engine) -> Exercise:
 def of_jvp(my: Engine) -> Exercise:
     def fails(jvp: Any) -> str:
         for text, (f, by_jax, args) in functions(my).items():
-            dots = [np.cos(np.arange(np.size(x), dtype=np.float32)).reshape(np.shape(x)) for x in args]
+            dots = [moving(x) for x in args]
             outs, moved = jvp(my.trace(f, *args), args, dots)
             value, wanted = jax.jvp(by_jax, args, tuple(dots))
-            if not close(outs[0], value):
-                return f"The value of {text} is {shown(outs[0])}, but JAX's is {shown(value)}."
-            if moved[0] is None or not close(moved[0], wanted):
-                return f"The tangent of {text} is {moved[0] if moved[0] is None else shown(moved[0])}, but jax.jvp returns {shown(wanted)}."
+            if why := unlike(list(outs), [value], "JAX"):
+                return f"As the value of {text} {why}"
+            if why := unlike(my.instantiate_zeros(moved, outs), [wanted], "jax.jvp"):
+                return f"As the tangent of {text} {why}"
         return ""
 
     def leaves_out(jvp: Any) -> str:
         f, by_jax, (x, y) = functions(my)["exp(x) / (1 + y * y)"]
         program = my.trace(f, x, y)
-        n = len(
-            my.trace(
-                lambda x, dx: [z for z in (o[0] for o in jvp(program, [x, y], [dx, None])) if z is not None], x, x
-            ).equations
-        )
         _, (moved,) = jvp(program, [x, y], [np.float32(1.0), None])
-        if moved is None or not close(moved, jax.grad(by_jax)(x, y)):
+        if moved is None or unlike(moved, jax.grad(by_jax)(x, y), "JAX"):
             return "With None as the tangent of y the tangent of exp(x) / (1 + y · y) is wrong: None stands for zero."
-        return (
-            ""
-            if n <= 6
-            else f"With None as the tangent of y, it records {n} equations; 4 are enough, since a value that does not move needs no tangent."
-        )
+        both = my.trace(lambda x, dx: [z for (z,) in jvp(program, [x, y], [dx, None])], x, x)
+        n = len(both.equations)
+        if n > 6:
+            return f"With None as the tangent of y, it records {n} equations; 4 are enough, since a value that does not move needs no tangent."
+        return ""
 
     def stays(jvp: Any) -> str:
         one = np.float32(1.0)
@@ -227,11 +207,12 @@ def of_jvp(my: Engine) -> Exercise:
             outs, moved = jvp(my.trace(lambda x: [my.step(x), np.float32(2.0), x], one), [one], [one])
         if [m is None for m in moved] != [True, True, False]:
             return f"x → (step(x), 2, x) should have the tangents (None, None, the given one), not {moved}."
-        return "" if close(np.stack(outs), [1.0, 2.0, 1.0]) else f"x → (step(x), 2, x) returns {outs} at 1."
+        why = unlike(list(outs), [1.0, 2.0, 1.0], "NumPy")
+        return f"For x → (step(x), 2, x), at 1, {why}" if why else ""
 
     def drops_constants(program: Any, inputs: Any, tangents: Any) -> Any:
         outs, dots = my.jvp(program, inputs, tangents)
-        return outs, [np.zeros(np.shape(o)) if d is None else d for o, d in zip(outs, dots, strict=True)]
+        return outs, my.instantiate_zeros(dots, outs)
 
     def last_only(program: Any, inputs: Any, tangents: Any) -> Any:
         return my.evaluate(program, *inputs), list(tangents[:1]) * len(program.outputs)

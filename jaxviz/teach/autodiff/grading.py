@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.ir.errors import message_of
 from jaxviz.teach.autodiff.workbook import Engine
-from jaxviz.teach.exercise import Exercise, Point, Verdict
-from jaxviz.teach.rule import rule
+from jaxviz.teach.exercise import Exercise, Verdict
+from jaxviz.teach.rule import Check, difference, rule, tried
 
 A = np.array([[0.5, -1.2, 2.0], [0.3, 0.8, -0.4]], np.float32)
 B = np.array([[1.0, 0.2], [-0.7, 0.4], [0.6, 1.5]], np.float32)
@@ -29,54 +29,47 @@ LINEAR = {"neg": (0,), "add": (0, 1), "mul": (0, 1), "sum": (0,), "spread": (0,)
 """The operations of linear programs, and the inputs in which each is linear."""
 
 
-def close(a: Any, b: Any, tol: float = 1e-4) -> bool:
-    return np.shape(a) == np.shape(b) and bool(np.allclose(a, b, rtol=tol, atol=tol))
+def unlike(found: Any, wanted: Any, by: str) -> str:
+    """A sentence on where a result differs from what `by` returns; '' if it does not."""
+    return difference(found, wanted, 1e-4, by)
 
 
-def shown(x: Any) -> str:
-    return np.array2string(np.asarray(x), precision=4, separator=", ", threshold=8).replace("\n", "")
+def moving(x: Any) -> Any:
+    """A tangent or a cotangent that differs from element to element."""
+    return np.cos(np.arange(np.size(x), dtype=np.float32)).reshape(np.shape(x))
 
 
-def reference(op: str, params: dict[str, Any]) -> Callable[..., Any]:
+def reference(my: Engine, op: str, params: dict[str, Any]) -> Callable[..., Any]:
     """The same operation, by JAX."""
-    others: dict[str, Callable[..., Any]] = {
-        "neg": lambda x: -x, "add": lambda x, y: x + y, "mul": lambda x, y: x * y, "recip": lambda x: 1 / x,
-        "step": lambda x: jnp.where(x > 0, 1.0, 0.0), "dot": lambda x, y: x @ y, "swap": lambda x: jnp.swapaxes(x, -1, -2),
-        "sum": lambda x: jnp.sum(x, params["axis"]),
-        "spread": lambda x: jnp.repeat(jnp.expand_dims(x, params["axis"]), params["size"], params["axis"]),
-    }  # fmt: skip
-    return others.get(op) or getattr(jnp, op)
+    return lambda *inputs: my.IMPLEMENTATIONS[op](jnp, *inputs, **params)
+
+
+_FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "sin(x) * x": (lambda m, x: m.sin(x) * x, (np.float32(0.7),)),
+    "exp(x) / (1 + y * y)": (lambda m, x, y: m.exp(x) / (1.0 + y * y), (np.float32(0.3), np.float32(-1.4))),
+    "tanh(x @ w)": (lambda m, x, w: m.tanh(m.dot(x, w)), (A, B)),
+    "sum(log(x)) * 3": (lambda m, x: m.sum(m.log(x), 0) * 3.0, (POSITIVE,)),
+    "x + x * x + x": (lambda m, x: x + x * x + x, (np.float32(1.5),)),
+}
+"""By its text: a function of a module of operations, and test points."""
 
 
 def functions(my: Engine) -> dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]]:
-    """By its text: a function of the engine's operations, the same function in JAX, and test points."""
-    return {
-        "sin(x) * x": (lambda x: my.sin(x) * x, lambda x: jnp.sin(x) * x, (np.float32(0.7),)),
-        "exp(x) / (1 + y * y)": (
-            lambda x, y: my.exp(x) / (1.0 + y * y), lambda x, y: jnp.exp(x) / (1.0 + y * y), (np.float32(0.3), np.float32(-1.4))),
-        "tanh(x @ w)": (lambda x, w: my.tanh(my.dot(x, w)), lambda x, w: jnp.tanh(x @ w), (A, B)),
-        "sum(log(x)) * 3": (lambda x: my.sum(my.log(x), 0) * 3.0, lambda x: jnp.sum(jnp.log(x), 0) * 3.0, (POSITIVE,)),
-        "x + x * x + x": (lambda x: x + x * x + x, lambda x: x + x * x + x, (np.float32(1.5),)),
-    }  # fmt: skip
+    """By its text: a function of the engine's operations, the same function of JAX's, and test points."""
+    return {text: (partial(f, my), partial(f, jnp), args) for text, (f, args) in _FUNCTIONS.items()}
 
 
-def each(my: Engine, question: str, ops: Iterable[str], problem: Callable[[Any, str], str], name: str,
+def each(my: Engine, question: str, ops: Iterable[str], problem: Callable[..., str], name: str,
           hints: Sequence[str], wrong: Sequence[Any]) -> Exercise:  # fmt: skip
     """An exercise on a function with a case for each operation: each of them is a point of the verdict."""
-    base = rule(question, hints=hints, example=my.original(name), wrong=wrong)
+    checks = [Check(f"`{op}`", partial(problem, op=op)) for op in ops]
 
     def check(given: Any) -> Verdict:
-        points = []
-        for op in ops:
-            try:
-                why = problem(given, op)
-            except Exception as error:
-                why = f"It raises {type(error).__name__}: {message_of(error).splitlines()[0] if message_of(error) else ''}"
-            points.append(Point("right" if not why else "missed" if why == DOTS else "wrong", f"`{op}`", why))
+        points = tuple(replace(p, mark="missed") if p.why == DOTS else p for p in tried(checks, given))
         n_right = len([p for p in points if p.mark == "right"])
-        return Verdict(n_right == len(points), f"{n_right} of {len(points)} rules.", tuple(points))
+        return Verdict(n_right == len(points), f"{n_right} of {len(points)} rules.", points)
 
-    return replace(base, check=check)
+    return replace(rule(question, hints=hints, example=my.original(name), wrong=wrong), check=check)
 
 
 DOTS = "It has not been written yet."

@@ -191,6 +191,11 @@ def zeros(like: Any) -> Any:
     return np.zeros(shape(like), np.float32)
 
 
+def instantiate_zeros(tangents: Any, like: Any) -> list[Any]:
+    """Zeros in place of the tangents that are None, with the shapes of `like`."""
+    return [zeros(x) if d is None else d for d, x in zip(tangents, like, strict=True)]
+
+
 # --- 1. tracing and tangents -------------------------------------------------------------------------------------------
 
 
@@ -408,17 +413,13 @@ def value_and_grad(f: Any) -> Any:
         results = evaluate(forward, *leaves)
         cts = [np.float32(1) for _ in moving]
         found = transpose(linear, [*results[:n_residuals], *(None for _ in leaves)], cts)[n_residuals:]
-        gradient = [zeros(x) if ct is None else ct for x, ct in zip(leaves, found, strict=True)]
-        return results[n_residuals], tree.unflatten(gradient)
+        return results[n_residuals], tree.unflatten(instantiate_zeros(found, leaves))
 
     return both
 
 
 def grad(f: Any) -> Any:
-    def gradient(*args: Any) -> Any:
-        return value_and_grad(f)(*args)[1]
-
-    return gradient
+    return lambda *args: value_and_grad(f)(*args)[1]
 
 
 # --- 3. vmap -----------------------------------------------------------------------------------------------------------
@@ -516,7 +517,7 @@ def scan_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[A
     """The loop, which also stacks the carry of each iteration at its start; and one over tangents, which reads these carries."""
     body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
     consts, carry, xs = inputs[:n], inputs[n : n + m], inputs[n + m :]
-    dots = [zeros(x) if d is None else d for x, d in zip(inputs, tangents, strict=True)]
+    dots = instantiate_zeros(tangents, inputs)
 
     def with_carry(*args: Any) -> list[Any]:
         return [*evaluate(body, *args), *args[n : n + m]]
@@ -526,7 +527,7 @@ def scan_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[A
         dcarry, before, args = args[:m], args[m : 2 * m], args[2 * m :]
         xs, dxs = args[: len(args) // 2], args[len(args) // 2 :]
         outs, out_dots = jvp(body, [*consts, *before, *xs], [*dconsts, *dcarry, *dxs])
-        return [zeros(x) if d is None else d for x, d in zip(outs, out_dots, strict=True)]
+        return instantiate_zeros(out_dots, outs)
 
     outs, stacked = bind_scan(trace(with_carry, *body.inputs), consts, carry, xs, length, params["reverse"])
     n_y = len(stacked) - m
@@ -542,9 +543,8 @@ def scan_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[A
 def scan_transpose(inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -> list[Any]:
     """A loop in reverse. Its carry is the cotangent of the carry, and the sums of the cotangents of the constants."""
     body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
-    is_linear = [
-        n <= i < n + m or x is None for i, x in enumerate(inputs)
-    ]  # tangents that start at zero are still tangents
+    # Tangents that start at zero are still tangents.
+    is_linear = [n <= i < n + m or x is None for i, x in enumerate(inputs)]
     k_consts = [x for x in inputs[:n] if x is not None]
     k_xs = [x for x in inputs[n + m :] if x is not None]
     sums = [np.zeros(s, np.float32) for s, lin in zip(shapes[:n], is_linear, strict=False) if lin]
@@ -556,7 +556,7 @@ def scan_transpose(inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -
         values = iter([*args[:p], *args[p + q + m :][:r]])
         given = [None if lin else next(values) for lin in is_linear]
         found = transpose(body, given, [*args[p + q :][:m], *args[p + q + m + r :]])
-        found = [zeros(v) if ct is None else ct for v, ct in zip(body.inputs, found, strict=True)]
+        found = instantiate_zeros(found, body.inputs)
         parts = [ct for ct, lin in zip(found, is_linear[:n], strict=False) if lin]
         ct_xs = [ct for ct, lin in zip(found[n + m :], is_linear[n + m :], strict=True) if lin]
         return [*(add(x, y) for x, y in zip(args[p:], parts, strict=False)), *found[n : n + m], *ct_xs]
@@ -582,11 +582,11 @@ def checkpoint(f: Any) -> Any:
 def checkpoint_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """Two operations: the values, and the tangents, which recompute the values from the inputs."""
     body, n = params["body"], len(inputs)
-    dots = [zeros(x) if d is None else d for x, d in zip(inputs, tangents, strict=True)]
+    dots = instantiate_zeros(tangents, inputs)
 
     def moved(*args: Any) -> list[Any]:
         outs, out_dots = jvp(body, args[:n], args[n:])
-        return [zeros(x) if d is None else d for x, d in zip(outs, out_dots, strict=True)]
+        return instantiate_zeros(out_dots, outs)
 
     outs = bind("checkpoint", *inputs, body=body)
     return outs, bind("checkpoint", *inputs, *dots, body=trace(moved, *body.inputs, *body.inputs))

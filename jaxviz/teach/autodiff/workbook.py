@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import contextlib
-import inspect
 import linecache
-import re
-import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxviz.report.files import write_file
+from jaxviz.teach import answers
+from jaxviz.teach.source import defines, names_missing, source_of
 
 _SOURCE = Path(__file__).with_name("small_engine.py")
 _HEAD = "# Your answers, which the notebooks on building your own autodiff continue with. You may edit them.\n"
@@ -46,8 +43,7 @@ class Engine(types.ModuleType):
 
     def _load(self) -> list[str]:
         notes = []
-        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
-        for name, source in re.findall(r"^# --- (\w+)\n(.*?)(?=^# --- |\Z)", text, re.MULTILINE | re.DOTALL):
+        for name, source in answers.read(self._path).items():
             before = getattr(self, name, None)
             try:
                 linecache.cache[f"<your {name}>"] = (len(source), None, source.splitlines(True), f"<your {name}>")
@@ -62,19 +58,19 @@ class Engine(types.ModuleType):
 
     def install(self, name: str, function: Any) -> str:
         """Replaces the engine's function with a correct answer, and stores it; returns a note if it cannot be stored."""
-        source = _source_of(function, name)
+        written, source = getattr(function, "__name__", ""), source_of(function)
+        source = source if defines(source, written) else ""
+        source += f"\n\n{name} = {written}\n" if source and written != name else ""
         setattr(self, name, function)
-        missing = sorted(_names_read(source) - set(self.__dict__) - set(dir(builtins))) if source else []
+        missing = sorted(names_missing(source) - set(self.__dict__) - set(dir(builtins)))
         self._own[name] = "" if missing else source
         kept = {n: s for n, s in self._own.items() if s}
         if kept:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(self._path, _HEAD + "".join(f"\n# --- {n}\n{s.rstrip()}\n" for n, s in kept.items()))
+            answers.write(self._path, _HEAD, kept)
         if missing:
             return f"It reads {', '.join(missing)} from another cell, so only this notebook can use it: put that into the same cell."
-        return f"From here on, `my.{name}` is yours." + (
-            "" if source else " But only in this notebook, since its source was not found."
-        )
+        unknown = "" if source else " But only in this notebook, since its source was not found."
+        return f"From here on, `my.{name}` is yours.{unknown}"
 
     def original(self, name: str) -> Any:
         """The notebooks' own function, even if the learner's is in use."""
@@ -107,39 +103,3 @@ def engine(path: str | Path = ANSWERS) -> Engine:
       path: the file that stores correct answers.
     """
     return Engine(path)
-
-
-def _source_of(function: Any, name: str) -> str:
-    """The source of the function and of everything else that its cell defines; '' if it has no name or no source."""
-    written = getattr(function, "__name__", "<lambda>")
-    if not inspect.isfunction(function) or written == "<lambda>":
-        return ""
-    try:
-        file = function.__code__.co_filename
-        is_cell = not Path(file).exists() or "ipykernel" in file
-        text = "".join(linecache.getlines(file)) if is_cell else textwrap.dedent(inspect.getsource(function))
-        kinds = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
-        parts = [ast.get_source_segment(text, n) for n in ast.parse(text).body if isinstance(n, kinds)]
-    except (OSError, SyntaxError, TypeError):
-        return ""
-    if not any(part and part.startswith(f"def {written}(") for part in parts):
-        return ""
-    renamed = [] if written == name else [f"{name} = {written}"]
-    return "\n\n".join([*(part for part in parts if part), *renamed])
-
-
-def _names_read(source: str) -> set[str]:
-    """The global names that a source reads but does not define."""
-    tree = ast.parse(source)
-    stored = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    stored |= {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    stored |= {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}
-    stored |= {
-        (a.asname or a.name).split(".")[0]
-        for n in ast.walk(tree)
-        if isinstance(n, (ast.Import, ast.ImportFrom))
-        for a in n.names
-    }
-    stored |= {n.name for n in ast.walk(tree) if isinstance(n, (ast.MatchAs, ast.MatchStar)) and n.name}
-    stored |= {n.name for n in ast.walk(tree) if isinstance(n, ast.ExceptHandler) and n.name}
-    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - stored

@@ -7,10 +7,10 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from jaxviz.ir.errors import message_of
 from jaxviz.report.report import Part, Report, Table
 from jaxviz.report.tables import counted
 from jaxviz.teach.exercise import BLANK, Exercise, Form, Point, Verdict
@@ -20,9 +20,9 @@ from jaxviz.teach.puzzles.nans import NANS
 from jaxviz.teach.puzzles.puzzle import Puzzle, score_name
 from jaxviz.teach.puzzles.rules import RULES
 from jaxviz.teach.puzzles.saving import SAVING
-from jaxviz.teach.puzzles.text import code_of
 from jaxviz.teach.puzzles.work import WORK
-from jaxviz.teach.rule import is_blank
+from jaxviz.teach.rule import Check, is_blank, until_wrong
+from jaxviz.teach.source import code_of, source_of
 
 GROUPS: dict[str, tuple[Puzzle, ...]] = {
     "What a gradient saves": SAVING,
@@ -35,8 +35,6 @@ GROUPS: dict[str, tuple[Puzzle, ...]] = {
 
 PUZZLES: tuple[Puzzle, ...] = tuple(p for group in GROUPS.values() for p in group)
 """All puzzles, in the order of their numbers, which start at 1."""
-
-_SAME = "computes the same values and gradients"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,19 +60,9 @@ class Scored(Verdict):
 
 @dataclass(eq=False)
 class PuzzleExercise(Exercise):
-    """A puzzle as an exercise: an answer that reaches par is right, and the best one is stored.
-
-    Args:
-      puzzle: the puzzle.
-      path: the file that stores the best answers.
-    """
+    """A puzzle as an exercise: an answer that reaches par is right, and the best one is stored."""
 
     puzzle: Puzzle = field(kw_only=True)
-    path: Path = field(kw_only=True)
-
-    def answer(self, given: Any = ...) -> Verdict:
-        verdict = Exercise.answer(self, given)
-        return replace(verdict, note=_kept(self.puzzle, given, self.path)) if verdict else verdict
 
 
 def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
@@ -102,12 +90,14 @@ def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
         lambda answer: check(puzzle, answer),
         lambda: _known(puzzle),
         Form(
-            "code", ((f"As given: {given}. Par: {par}, {puzzle.par_is}.", ()),), code=code_of(puzzle, puzzle.function)
+            "code",
+            ((f"As given: {given}. Par: {par}, {puzzle.par_is}.", ()),),
+            code=code_of(puzzle.function, puzzle.function),
         ),
         puzzle.hints,
         lambda: puzzle.wrong,
+        store=lambda answer: _kept(puzzle, answer, Path(path)),
         puzzle=puzzle,
-        path=Path(path),
     )
 
 
@@ -149,26 +139,15 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
     if not callable(answer):
         why = f"The answer must be a function, or a policy if the puzzle asks for one; got {answer!r}."
         return Verdict(False, "This cannot be an answer.", note=why)
-    try:
-        function = puzzle.made(answer)
-        problem = puzzle.difference(function)
-    except Exception as error:
-        problem = _raised(error)
-    if problem:
-        return Verdict(False, "It must compute the same values first.", (Point("wrong", _SAME, problem),))
-    points = [Point("right", _SAME)]
-    for says, fails in (
-        *((c.says, c.fails) for c in puzzle.checks),
-        (
-            "also has the correct values and gradients at the hard points",
-            lambda f: puzzle.difference(f, on_points=True),
-        ),
-    ):
-        problem = fails(function)
-        if problem:
-            return Verdict(False, "See what fails.", (*points, Point("wrong", says, problem)))
-        points += [Point("right", says)] if puzzle.points or says in {c.says for c in puzzle.checks} else []
-    return _scored(puzzle, function, tuple(points))
+    checks = [Check("computes the same values and gradients", puzzle.difference), *puzzle.checks]
+    if puzzle.points:
+        at_points = partial(puzzle.difference, on_points=True)
+        checks.append(Check("also has the correct values and gradients at the hard points", at_points))
+    made = cache(puzzle.made)
+    points = until_wrong([c.of(made) for c in checks], answer)
+    if points[-1].mark == "right":
+        return _scored(puzzle, made(answer), points)
+    return Verdict(False, "See what fails." if points[1:] else "It must compute the same values first.", points)
 
 
 def _scored(puzzle: Puzzle, function: Any, points: tuple[Point, ...]) -> Verdict:
@@ -200,23 +179,18 @@ def _bars(amounts: dict[str, int], written: Callable[[int], str]) -> str:
 _COLOURS = {"as given": "#7f8894", "par": "#4a86d8", "yours": "#249b82"}
 
 
-def _raised(error: Exception) -> str:
-    lines = message_of(error).splitlines()
-    return f"It raises {type(error).__name__}{f': {lines[0]}' if lines else ''}"
-
-
 def _known(puzzle: Puzzle) -> Verdict:
     """The known answers, as code."""
-    parts = ["# At par", code_of(puzzle, puzzle.solution)]
+    parts = ["# At par", code_of(puzzle.solution, puzzle.function)]
     if puzzle.better is not None:
-        parts += ["# Better than par", code_of(puzzle, puzzle.better)]
+        parts += ["# Better than par", code_of(puzzle.better, puzzle.function)]
     return Verdict(None, "A known answer:", note="\n\n".join(parts))
 
 
 def _kept(puzzle: Puzzle, answer: Any, path: Path) -> str:
     """Stores an answer, and reports it."""
     amount = puzzle.measured(puzzle.made(answer))
-    is_kept = scores.keep(puzzle.name, scores.Best(amount, puzzle.par_amount, scores.source_of(answer)), path)
+    is_kept = scores.keep(puzzle.name, scores.Best(amount, puzzle.par_amount, source_of(answer)), path)
     n_solved = len(scores.read(path))
     told = f"{n_solved} of {len(PUZZLES)} solved; `teach.puzzles.card()` is the score card."
     return told if is_kept else f"Your best answer to this puzzle is as good. {told}"

@@ -1,0 +1,97 @@
+"""The source of answers: of a learner's cell, and of a known answer with everything that it needs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import re
+import symtable
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+def source_of(answer: Any) -> str:
+    """The source of an answer and of everything else that its cell defines; '' if there is none, as for a policy."""
+    function = inspect.unwrap(answer)
+    code = getattr(function, "__code__", None)
+    if code is None or str(function.__module__).startswith("jax."):
+        return ""
+    file = code.co_filename
+    lines = linecache.getlines(file)
+    if Path(file).exists() and "ipykernel" not in file:  # a module, not a cell
+        return textwrap.dedent("".join(inspect.getblock(lines[code.co_firstlineno - 1 :])))
+    try:
+        statements = ast.parse("".join(lines)).body
+    except SyntaxError:  # a magic
+        return "".join(lines)
+    parts = [s for s in statements if not isinstance(s, ast.Expr) or list(_extends(s))]
+    return "\n".join("".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
+
+
+def code_of(answer: Any, beside: Callable[..., Any]) -> str:
+    """The source of something in a module: its definition, its rules, and everything that these read, as written in a cell.
+
+    Args:
+      answer: a function or another value of the module.
+      beside: a function of the module that the cell has already, unless it is the answer.
+    """
+    module = sys.modules[beside.__module__]
+    name = next(n for n, value in vars(module).items() if value is answer)
+    body = ast.parse(inspect.getsource(module)).body
+    defined = {n for statement in body for n in _defines(statement)}
+    needed, size = {name}, 0
+    while len(needed) > size:
+        size = len(needed)
+        for statement in body:
+            if needed & {*_defines(statement), *_extends(statement)}:
+                needed |= {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)} & defined
+    parts = [s for s in body if {*_defines(s), *_extends(s)} & (needed - ({beside.__name__} - {name}))]
+    lines = inspect.getsource(module).splitlines()
+    text = "\n\n".join("\n".join(lines[_first_line(s) - 1 : s.end_lineno]) for s in parts)
+    return re.sub(r"\b_(?=[A-Za-z])", "", text)  # a module's private names are not private in a cell
+
+
+def names_missing(source: str) -> set[str]:
+    """The global names that a source reads but does not define."""
+    top = symtable.symtable(source, "<answer>", "exec")
+    tables = [top]
+    for table in tables:
+        tables += table.get_children()
+    read = {s.get_name() for table in tables for s in table.get_symbols() if s.is_global() and s.is_referenced()}
+    return read - {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+
+
+def defines(source: str, name: str) -> bool:
+    """Whether a source defines a function of that name, outside of others."""
+    try:
+        return name in [s.name for s in ast.parse(source).body if isinstance(s, ast.FunctionDef)]
+    except SyntaxError:
+        return False
+
+
+def _first_line(statement: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(d.lineno for d in decorators)])
+
+
+def _defines(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.FunctionDef) and not list(_extends(statement)):
+        yield statement.name
+    if isinstance(statement, ast.Assign):
+        yield from (t.id for t in statement.targets if isinstance(t, ast.Name))
+
+
+def _extends(statement: ast.stmt) -> Iterator[str]:
+    """The function for which a statement defines a rule: `f.defvjp(…)`, or a function under `@f.defjvp`."""
+    calls: list[ast.expr] = []
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        calls = [statement.value.func]
+    if isinstance(statement, ast.FunctionDef):
+        calls = statement.decorator_list
+    for call in calls:
+        if isinstance(call, ast.Attribute) and call.attr.startswith("def") and isinstance(call.value, ast.Name):
+            yield call.value.id
