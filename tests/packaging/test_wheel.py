@@ -59,6 +59,7 @@ def test_the_wheel_holds_the_bundle_and_nothing_of_the_checkout(wheel):
     assert "@codemirror/view" in licenses
     assert "Eclipse Public License" in licenses
     assert "jaxviz/py.typed" in names
+    assert not [name for name in names if name.endswith("README.md")]  # these are for those who read the code
     assert {name.split("/")[0].split("-")[0] for name in names} == {"jaxviz", "jaxviz_lab"}
 
 
