@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -430,13 +430,6 @@ def peak_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
         model.run() if step is None else model.run_step(step.opened(Passes(derivation.forward, derivation.backward)))
     )
     return max((s.total for s in steps), default=0)
-
-
-def floor_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
-    """The same without residuals, recomputed and temporary values: the memory that checkpoints cannot reduce."""
-    model = Model(derivation, donated_by(derivation.primal), named=False, layouts=layouts)
-    stays = [kind not in ("residual", "temporary") for kind in KINDS]
-    return max((sum(compress(s.nbytes, stays)) for s in model.run()), default=0)
 
 
 def _timeline(derivation: Derivation, donated: tuple[bool, ...]) -> MemoryTimeline:

@@ -10,21 +10,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 
 import numpy as np
 
 from jaxviz.derivation import derive
 from jaxviz.features.cost.parts import flops_of
-from jaxviz.features.memory.timeline import peak_of
 from jaxviz.features.remat.candidates import can_be_saved
-from jaxviz.features.remat.checkpointing import checkpointed
-from jaxviz.features.remat.graph import Graph, Saved, derive_like, scaled
+from jaxviz.features.remat.graph import Graph, Saved, scaled
 from jaxviz.features.remat.offload import Offload
-from jaxviz.features.remat.regions import Region, Spot, bound_in
+from jaxviz.features.remat.regions import Spot, bound_in
 from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.remat.solver import Problem
-from jaxviz.ir.primitives import is_view
 from jaxviz.ir.syntax import Atom, Program, Var
 from jaxviz.report.tables import repeated, type_text
 
@@ -32,8 +29,6 @@ _PRODUCTS = 12
 """How many of the most expensive values are chosen among exhaustively."""
 _HEAVY = 0.0005
 """They have at least this share of the work of the most expensive value."""
-_ALTERNATIVES = 24
-"""How many choices with the same bytes have their peaks compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,38 +55,6 @@ class Choice:
     def work(self) -> int:
         """Its cost in FLOPs."""
         return self.flops + self.transfer
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Outcomes:
-    """The results of many choices.
-
-    Args:
-      names: the candidates that are chosen among.
-      sets: for each choice the saved ones, as the bits of a number.
-      nbytes, work: as for a `Choice`.
-      certain: bytes that are on the device in any case when the backward pass begins.
-      movable: what may be offloaded.
-      moved: for each choice what is offloaded, as the bits of a number.
-    """
-
-    names: tuple[str, ...]
-    sets: np.ndarray
-    nbytes: np.ndarray
-    work: np.ndarray
-    certain: np.ndarray
-    movable: tuple[str | Atom, ...]
-    moved: np.ndarray
-
-    def choices(self, part: Part, which: np.ndarray) -> Iterator[Choice]:
-        """Some of them as choices, the least work first."""
-        at = np.flatnonzero(which)
-        for i in at[np.argsort(self.work[at], kind="stable")]:
-            yield self.choice(part, i)
-
-    def choice(self, part: Part, i: int) -> Choice:
-        chosen = lambda of, bits: [one for k, one in enumerate(of) if int(bits[i]) >> k & 1]
-        return part.choice(chosen(self.names, self.sets), chosen(self.movable, self.moved))
 
 
 class Part:
@@ -135,7 +98,6 @@ class Part:
         """Bytes that the backward pass is given without a checkpoint around it."""
         self.exchanges_again = False
         """Whether collectives are recomputed because none of these values can be saved."""
-        self._peaks: dict[Choice, int] = {}
         self._bound: dict[Spot, tuple[Var, ...]] = {}
         self._place = {v: i for i, v in enumerate(self._bound_in(spots[0]))}
 
@@ -144,17 +106,7 @@ class Part:
         here = {name: tuple(v for v in values if v in self._place) for name, values in candidates.items()}
         other = copy(self)
         other.moves_inputs = False
-        for made in (
-            "fewest",
-            "choices",
-            "_price_of",
-            "products",
-            "_products",
-            "every_outcome",
-            "_costs",
-            "_problem",
-            "_movable",
-        ):
+        for made in ("fewest", "choices", "products", "_price_of", "_costs", "_problem", "_movable"):
             other.__dict__.pop(made, None)
         here = {n: v for n, v in here.items() if v}
         try:
@@ -178,8 +130,7 @@ class Part:
         other.spots, other.times, other.opened_nbytes = spots, share(self.times), share(self.opened_nbytes)
         other.times_here = share(self.times_here)
         other.prices = {v: share(n) for v, n in self.prices.items()}
-        for made in ("fewest", "_products", "every_outcome"):
-            other.__dict__.pop(made, None)
+        other.__dict__.pop("fewest", None)
         other.choices = [self.share(c, len(spots)) for c in self.choices]
         return other
 
@@ -208,21 +159,6 @@ class Part:
                 rest, last = self.at(self.spots[:-k]), self.at(self.spots[-k:])
                 found.append([(rest, self.share(choice, n - k)), (last, self.share(c, k))])
         return min(found, key=lambda some: sum(c.work for _, c in some), default=None)
-
-    def less(self, choice: Choice, spare: int, between: bool) -> list[tuple[Part, Choice]] | None:
-        """The choice with fewer bytes than another, for at most this many more FLOPs, at all spots or at the last ones; see `more`."""
-        lighter = [c for c in self.choices if c.nbytes < choice.nbytes]
-        limit = choice.work + spare
-        found = [[(self, c)] for c in lighter if c.work <= limit]
-        if between and (c := self.lightest(limit)) is not None and c.nbytes < choice.nbytes:
-            found.append([(self, c)])
-        n = len(self.spots)
-        for c in lighter if n > 1 else ():
-            k = int(n * spare / max(c.work - choice.work, 1))
-            if 0 < k < n:
-                rest, last = self.at(self.spots[:-k]), self.at(self.spots[-k:])
-                found.append([(rest, self.share(choice, n - k)), (last, self.share(c, k))])
-        return min(found, key=lambda some: sum(c.nbytes for _, c in some), default=None)
 
     def everywhere(self, value: Var) -> Iterator[Var]:
         """The variables of a value of the first spot in each of the spots."""
@@ -322,6 +258,11 @@ class Part:
             movable.update((v, at) for v, at in inputs if self._price_of[at] and can_be_saved(v.aval))
         return movable
 
+    def movable(self, choice: Choice) -> list[str | Atom]:
+        """What a choice keeps on the device that could be offloaded: saved candidates, and inputs."""
+        names, moved = self.names_of(choice), self.moved_of(choice)
+        return [key for key in self._movable if key not in moved and (key in names or not isinstance(key, str))]
+
     @property
     def _sizes_of_movable(self) -> dict[str | Atom, float]:
         return {key: float(self._price_of[at]) for key, at in self._movable.items()}
@@ -344,25 +285,16 @@ class Part:
             np.append(self._price_of, np.zeros(len(moved))),
         )
 
-    def within(self, limit: int, without: Collection[str] = ()) -> Choice | None:
-        """The choice with the least work within a limit of bytes that contains none of some candidates."""
+    def within(self, limit: int) -> Choice | None:
+        """The choice with the least work within a limit of bytes; None if there is none."""
+        if limit < self.fewest.nbytes:
+            return None
         work, sizes = self._costs
-        upper = self._problem.upper.copy()
-        n = len(self.graph.work)
-        upper[[self.graph.name_at[name] for name in without]] = 0
-        upper[[n + k for k, key in enumerate(self._movable) if key in without]] = 0
-        problem = replace(self._problem, upper=upper)
         some_work, some_sizes = scaled(work), scaled(sizes)
-        chosen = problem.within(some_work + 1e-6 * some_sizes, sizes, limit / self.times_here)
-        fewest = problem.settled(chosen, some_work).least(some_sizes, some_work)
+        chosen = self._problem.within(some_work + 1e-6 * some_sizes, sizes, limit / self.times_here)
+        fewest = self._problem.settled(chosen, some_work).least(some_sizes, some_work)
         fitting = [c for c in map(self._chosen, (chosen, fewest)) if c.nbytes <= limit]
         return min(fitting, key=lambda c: (c.work, c.nbytes), default=None)
-
-    def lightest(self, most_work: int) -> Choice | None:
-        """The choice with the fewest bytes that takes no more work than this."""
-        work, sizes = self._costs
-        found = self._chosen(self._problem.within(scaled(sizes) + 1e-6 * scaled(work), work, most_work / self.times))
-        return found if found.work <= most_work else None
 
     def least_work(self, limit: int) -> float | None:
         """A lower bound for the FLOPs of any choice within a limit of bytes; None if there is none."""
@@ -372,39 +304,6 @@ class Part:
             if limit < self.fewest.nbytes
             else self.times * self._problem.bound(work, sizes, limit / self.times_here)
         )
-
-    def least_nbytes(self, most_work: int) -> float | None:
-        """A lower bound for the bytes of any choice with no more work than this; None if there is none."""
-        work, sizes = self._costs
-        if most_work < self.choices[-1].work:
-            return None
-        return self.times_here * self._problem.bound(sizes, work, most_work / self.times)
-
-    def alternatives(self, choice: Choice, over: int, most_work: int) -> list[Choice]:
-        """Choices with no more bytes than another one, the least work first.
-
-        Args:
-          choice: the other one.
-          over: bytes; values that are not much larger are not saved, or only products are.
-          most_work: an upper bound for their work.
-        """
-        small = [name for name, values in self.graph.candidates.items() if self.sizes.of(values[0]) <= 2 * over]
-        try:
-            without = self.within(choice.nbytes, small)
-        except ValueError:  # one of them has to be saved
-            without = None
-        found = [without] if without is not None else []
-        products = self._products
-        found += islice(
-            products.choices(self, (products.nbytes <= choice.nbytes) & (products.work < most_work)), _ALTERNATIVES
-        )
-        allowed = dict.fromkeys(c for c in found if c.nbytes <= choice.nbytes and c.work < most_work and c != choice)
-        return sorted(allowed, key=lambda c: c.work)[:_ALTERNATIVES]
-
-    @cached_property
-    def _products(self) -> Outcomes:
-        """All choices that save some of the most expensive values, and nothing else."""
-        return self.outcomes(self.products)
 
     @cached_property
     def products(self) -> list[str]:
@@ -417,75 +316,6 @@ class Part:
                 work[name] = flops
         most = max(work.values(), default=0)
         return sorted((n for n in work if work[n] > _HEAVY * most), key=work.__getitem__)[-_PRODUCTS:]
-
-    def outcomes(self, names: Sequence[str], moving: bool = False) -> Outcomes:
-        """The results of saving each set of some candidates, and nothing else; optionally also of offloading each set of those that may be."""
-        graph = self.graph
-        here, inputs = graph.reached_by_sets(names)
-        sets = np.arange(2 ** len(names))
-        none = np.zeros(len(sets), np.int64)
-        work, used = none.copy(), none.copy()
-        bit = {name: k for k, name in enumerate(names)}
-        sizes: dict[str | Atom, np.ndarray] = {v: self.prices.get(v, 0) * where for v, where in inputs.items()}
-        views = set(sizes)  # an input may be a view of a value that is alive in any case
-        for node, where, flops in zip(graph.nodes, here, graph.flops, strict=True):
-            work += self.times * flops * where
-            if node.name in bit:
-                k = bit[node.name]
-                saved = where & ((sets >> k) & 1 == 1)
-                size = self.times_here * node.where.times * node.nbytes * saved
-                sizes[node.name] = sizes.get(node.name, none) + size
-                if is_view(graph.makers[graph.candidates[node.name][0]]):
-                    views.add(node.name)
-                used |= saved.astype(np.int64) << k
-        same = used == sets  # a set with values that are saved but never read equals another one
-        whole = sum(sizes.values(), none)[same]
-        certain = sum((s for key, s in sizes.items() if key not in views), none)[same]
-        movable = tuple(key for key in self._movable if key in sizes and moving)
-        made = []
-        for bits in range(2 ** len(movable)):
-            keys = [key for k, key in enumerate(movable) if bits >> k & 1]
-            moved = [sizes[key][same] for key in keys]
-            there = np.logical_and.reduce([m > 0 for m in moved]) if moved else np.ones(len(whole), bool)
-            size = sum(moved, np.zeros(len(whole), np.int64))
-            fixed = sum(
-                (m for key, m in zip(keys, moved, strict=True) if key not in views), np.zeros(len(whole), np.int64)
-            )
-            cost = (self.offload.flops_per_byte * size).astype(np.int64) if self.offload is not None else 0
-            columns = (sets[same], whole - size, work[same] + cost, certain - fixed, np.full(len(whole), bits))
-            made.append([column[there] for column in columns])
-        of_all = [np.concatenate(columns) for columns in zip(*made, strict=True)]
-        return Outcomes(tuple(names), of_all[0], of_all[1], of_all[2], of_all[3], movable, of_all[4])
-
-    @property
-    def n_outcomes(self) -> int:
-        """The number of choices, including equivalent ones."""
-        n_names = len(self.graph.candidates)
-        n_both = sum(isinstance(key, str) for key in self._movable)
-        return int(2 ** (n_names - n_both + len(self._movable) - n_both) * 3**n_both)
-
-    @cached_property
-    def every_outcome(self) -> Outcomes:
-        """The results of every choice."""
-        return self.outcomes(list(self.graph.candidates), moving=True)
-
-    def peak(self, choice: Choice) -> int:
-        """The peak of one spot alone."""
-        if choice not in self._peaks:
-            whole_spot = Spot(self.body, 0, len(self.body.equations))
-            whole = Region(self.body.name, None, None, ((whole_spot,),))
-            moved = self.moved_of(choice)
-            names = {
-                v: f"{name}_{name in moved}" for name in self.names_of(choice) for v in self.graph.candidates[name]
-            }
-            entering = {(whole_spot, k): f"input_{k}" for k in self.inputs_moved(choice)}
-            on_host = {f"{name}_True" for name in moved} | set(entering.values())
-            made = checkpointed(self.body, [whole], names, entering, on_host)
-            layouts = self.sizes.layouts
-            if layouts is not None:  # its inputs have the same bytes for each choice
-                layouts = replace(layouts, arguments=(1,) * len(made.invars), cotangents=())
-            self._peaks[choice] = peak_of(derive_like(made, self.graph.plain.taken_by(None)), layouts)
-        return self._peaks[choice]
 
     def inputs_moved(self, choice: Choice) -> list[int]:
         """The indices of the offloaded inputs."""

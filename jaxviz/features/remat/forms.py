@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 from jaxviz.analysis.naming import OwnName
 from jaxviz.derivation import Derivation
@@ -14,14 +13,12 @@ from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.remat.choices import Choice, Part
 from jaxviz.features.remat.regions import Region, Spot
 from jaxviz.ir import compat
-from jaxviz.ir.syntax import Program, Var
+from jaxviz.ir.syntax import Atom, Program, Var
 
 ON_HOST = "_on_host"
 """The suffix of names of offloaded values."""
 _SOLVED = 4
 """With at most this many parts, choices between the optimal ones are searched as well."""
-_AT_LEAST, _TRIED = 4, 6
-"""The minimum and maximum number of plans with the same bytes that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +64,6 @@ class Form:
     chunk: int = 1
     policy: str = ""
 
-    def exchanged(self, over: int, most_work: int) -> Iterator[Form]:
-        """Forms with no more bytes that save other values, those most likely to fit first.
-
-        Which values exist at the peak depends on when they are read, so of several choices with the same bytes one may fit.
-
-        Args:
-          over: the bytes by which it does not fit.
-          most_work: the most work that they may take.
-        """
-        if len(self.choices) > _SOLVED:
-            return
-        found: list[tuple[bool, int, Form]] = []
-        for i, (part, choice) in enumerate(self.choices):
-            most = choice.work + most_work - self.work
-            for other in part.alternatives(choice, over, most):
-                is_too_much = part.peak(other) > part.peak(choice) - over
-                form = replace(self, choices=(*self.choices[:i], (part, other), *self.choices[i + 1 :]), policy="")
-                found.append((is_too_much, other.work, form))
-        found.sort(key=lambda item: item[:2])
-        yield from (
-            form for _, _, form in found[: max(sum(not too_much for too_much, *_ in found), _AT_LEAST)][:_TRIED]
-        )
-
     @property
     def key(self) -> Hashable:
         """A key that is equal for equivalent forms."""
@@ -119,48 +93,39 @@ class Form:
         return dict(found.most_common())
 
     def within(self, spare: int) -> Form | None:
-        """The form with less work, for at most this many more bytes; None if there is none."""
-        return self._exchanged_for(Part.more, attrgetter("work"), attrgetter("nbytes"), spare)
-
-    def leaner(self, spare: int) -> Form | None:
-        """The form with fewer bytes, for at most this much more work; None if there is none."""
-        return self._exchanged_for(Part.less, attrgetter("nbytes"), attrgetter("work"), spare)
-
-    def _exchanged_for(
-        self, better: Callable[[Part, Choice, int, bool], list[tuple[Part, Choice]] | None],
-        gained: Callable[[Choice], int], spent: Callable[[Choice], int], spare: int,
-    ) -> Form | None:  # fmt: skip
-        """The form with one choice after the other replaced by the one that gains most, as long as the limit allows."""
+        """The form with less work, for at most this many more bytes: one choice after the other is replaced by the one that gains most, as long
+        as the limit allows; None if there is none."""
         choices = list(self.choices)
-        total = lambda of, some: sum(of(c) for _, c in some)
+        total = lambda some: (sum(c.work for _, c in some), sum(c.nbytes for _, c in some))
         while True:
-            steps = [
-                (i, found)
-                for i, (part, choice) in enumerate(choices)
-                if (found := better(part, choice, spare, len(choices) <= _SOLVED)) is not None
-            ]
+            is_exact = len(choices) <= _SOLVED
+            found = ((i, p.more(c, spare, is_exact)) for i, (p, c) in enumerate(choices))
+            steps = [(i, more) for i, more in found if more is not None]
             if not steps:
                 break
-            i, found = max(steps, key=lambda step: gained(choices[step[0]][1]) - total(gained, step[1]))
-            spare -= total(spent, found) - spent(choices[i][1])
-            choices[i : i + 1] = found
+            i, more = max(steps, key=lambda step: choices[step[0]][1].work - total(step[1])[0])
+            spare -= total(more)[1] - choices[i][1].nbytes
+            choices[i : i + 1] = more
         return replace(self, choices=tuple(choices), policy="") if tuple(choices) != self.choices else None
 
     def with_one_less(self) -> Iterator[Form]:
-        """The forms that save one value less."""
+        """The forms that keep one value less on the device."""
         for i, (part, choice) in enumerate(self.choices):
-            names = part.names_of(choice)
-            yield from (self._saving(i, [n for n in names if n != name]) for name in names)
+            names, moved = part.names_of(choice), part.moved_of(choice)
+            yield from (self._saving(i, [n for n in names if n != name], moved) for name in names)
+            yield from (self._saving(i, names, [*moved, key]) for key in part.movable(choice))
 
     def with_one_product(self) -> Iterator[Form]:
-        """The forms that also save another one of the most expensive values."""
+        """The forms that also save another one of the most expensive values, or keep one that is offloaded on the device."""
         for i, (part, choice) in enumerate(self.choices):
             names = part.names_of(choice)
-            yield from (self._saving(i, [*names, name]) for name in part.products if name not in names)
+            moved = part.moved_of(choice)
+            yield from (self._saving(i, [*names, name], moved) for name in part.products if name not in names)
+            yield from (self._saving(i, names, [key for key in moved if key != back]) for back in moved)
 
-    def _saving(self, i: int, names: Sequence[str]) -> Form:
-        part, choice = self.choices[i]
-        chosen = part, part.choice(names, part.moved_of(choice))
+    def _saving(self, i: int, names: Sequence[str], moved: Sequence[str | Atom]) -> Form:
+        part, _ = self.choices[i]
+        chosen = part, part.choice(names, [key for key in moved if key in names or not isinstance(key, str)])
         return replace(self, choices=(*self.choices[:i], chosen, *self.choices[i + 1 :]), policy="")
 
     def names(self, name_of: Callable[[Part, Var], str]) -> dict[Var, str]:

@@ -350,43 +350,6 @@ class Graph:
                 pending += node.equation.invars if node.reads is None else node.reads[a]
         return nodes, seen.intersection(self.inputs)
 
-    def reached_by_sets(self, names: Sequence[str]) -> tuple[list[np.ndarray], dict[Atom, np.ndarray]]:
-        """The same for all sets of some candidates at once: for each node, and for each input, which sets reach it.
-
-        Set number k saves the names whose bits are set in k.
-        """
-        sets = np.arange(2 ** len(names))
-        saved = {name: (sets >> k) & 1 == 1 for k, name in enumerate(names)}
-        wanted: dict[Atom, np.ndarray] = {}
-
-        def want(atom: Atom, where: np.ndarray) -> None:
-            value = self.resolved(atom)
-            if not isinstance(value, Literal):
-                wanted[value] = wanted[value] | where if value in wanted else where
-
-        for value in self.needed:
-            want(value, np.ones(len(sets), bool))
-        nowhere = np.zeros(len(sets), bool)
-        here = [nowhere] * len(self.nodes)
-        while True:
-            for i in reversed(range(len(self.nodes))):
-                node = self.nodes[i]
-                made: dict[Var, np.ndarray] = {v: wanted[v] for v in node.equation.outvars if v in wanted}
-                if not made:
-                    continue
-                here[i] = np.logical_or.reduce(list(made.values()))
-                again = ~saved[node.name] if node.name in saved else True
-                for result, where in made.items():
-                    for a in node.equation.invars if node.reads is None else node.reads[result]:
-                        want(a, where & again)
-            before = sum(int(w.sum()) for w in wanted.values())
-            for v, carried in self.carried.items():
-                if v in wanted:
-                    want(carried.first, wanted[v])
-                    want(carried.before, wanted[v])
-            if sum(int(w.sum()) for w in wanted.values()) == before:
-                return here, {v: wanted[v] for v in self.inputs if v in wanted}
-
     def _refuse_what_no_name_saves(self) -> None:
         """What may not be recomputed, and is all the same with all names saved, as inside of a cond.
 

@@ -422,6 +422,3 @@ class RematPlan(Report, schema="plan_remat"):
 def _arrow(before: int, after: int) -> str:
     """`4.2 MiB → 0.9 MiB`."""
     return format_bytes(before) if before == after else f"{format_bytes(before)} → {format_bytes(after)}"
-
-
-_SAVED = ("name", "expression", "label", "type", "nbytes", "location", "library", "offloaded")

@@ -13,11 +13,10 @@ from jaxviz.analysis.budgets import free_memory, least_budget, least_size, read_
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
+from jaxviz.features.remat.bounds import bound_within
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.compiled_plans import within_compiled
-from jaxviz.features.remat.exhaustive import bound_within
 from jaxviz.features.remat.forms import Trade, Trial, by_peak
-from jaxviz.features.remat.lower_peak import improved
 from jaxviz.features.remat.names import saved_by
 from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.plan import RematPlan
@@ -326,7 +325,7 @@ class Planning:
             return self.plan("", search.written, str(error))
         best = best_of_all(search)
         if isinstance(best, Trial) and best.form.chunk == 1:
-            best = improved(search, best, best.trade.work, _NEAR)
+            best = search.lowest(best.trade.work, _NEAR) or best
         return self.worthwhile("", best, self.as_they_are, *self.how_good(best))
 
     def worthwhile(self, bound: str, best: Found, as_they_are: Sequence[Trade], *notes: str) -> RematPlan:

@@ -6,9 +6,10 @@ Estimates select the plans to try. The figures of a plan are measured: the plann
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain, combinations
 from math import inf
 from typing import Any
 
@@ -18,29 +19,23 @@ from jaxviz.analysis.passes import Passes
 from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.model import KINDS
-from jaxviz.features.memory.timeline import MemoryTimeline, floor_of, memory, peak_of
+from jaxviz.features.memory.timeline import MemoryTimeline, memory, peak_of
+from jaxviz.features.remat.bounds import Bound, least_works, most_saved
 from jaxviz.features.remat.candidates import named_values
 from jaxviz.features.remat.checkpointing import checkpointed
-from jaxviz.features.remat.choices import Choice, Part
+from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.chunks import lengths_of_chunks
 from jaxviz.features.remat.context import Context
-from jaxviz.features.remat.exhaustive import (
-    Bound,
-    least_of_all,
-    least_works,
-    lowest_of_all,
-)
-from jaxviz.features.remat.filled import filled
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, all_flops, by_peak, by_work
 from jaxviz.features.remat.graph import Graph, derive_like, distinct
-from jaxviz.features.remat.lower_peak import improved, lowered
+from jaxviz.features.remat.local import filled, lowered
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.refused import refused_in_checkpoint
 from jaxviz.features.remat.regions import Region, Spot, find_regions
 from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.remat.under_policies import trials_under_policies
 from jaxviz.features.residuals.saved_bytes import saved_values
-from jaxviz.higher_order import is_scan, of
+from jaxviz.higher_order import is_scan
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Equation, Program, Var
 from jaxviz.progress import each
@@ -54,8 +49,12 @@ _LITTLE = 0.005
 """A share of the gradient's FLOPs so small that nobody would accept a higher peak for it."""
 _SAMPLES = 7
 """How many plans of each set are measured if the whole trade-off is requested."""
-_IN_CHUNKS = 4
-"""How many plans with a scan over chunks are measured for a bound on work."""
+_NAMES = 8
+"""Up to this many names of the function, all sets of them are considered."""
+_NEAR = 0.02
+"""The share of a peak that is worth searching for."""
+_SAME = 0.001
+"""The share of a peak that is too small to recompute more for."""
 _LOWERED = 3_000
 """For plans with at most this many equations in total, and at most 30 plans, XLA's shardings are computed again; otherwise the shardings
 without checkpoints are used until a plan is chosen."""
@@ -97,8 +96,7 @@ class Search:
         """The number of equations of the plans whose layouts were determined."""
         self._parts: dict[Region, list[Part] | None] = {}
         self._paths: dict[tuple[tuple[Region, ...], bool], list[Form]] = {}
-        self.fewest: dict[tuple[tuple[Region, ...], int], float | None] = {}
-        """The fewest bytes that checkpoints around some regions save for a given amount of work, as far as known."""
+        self._by_names: dict[tuple[Region, ...], list[Form]] = {}
 
     @cached_property
     def written(self) -> Trade:
@@ -270,12 +268,6 @@ class Search:
         """The trials of forms around some regions, without chunks."""
         return [t for t in self.trials.values() if t.form.regions == tuple(regions) and t.form.chunk == 1]
 
-    def floor(self, trial: Trial) -> int:
-        """Bytes of the peak that no plan can change: arguments, results and cotangents."""
-        if self.step is not None or any(of(e).kind == "devices" for _, e in self.flat.walk()):
-            return 0
-        return floor_of(trial.derivation, self.context.sizes.layouts)
-
     @staticmethod
     def is_offloaded(name: str) -> bool:
         """Whether values with a name are moved to the host in a trial."""
@@ -379,9 +371,7 @@ class Search:
         is_remembered = candidates is None or candidates is self.own_names
         if is_remembered and key in self._paths:
             return self._paths[key]
-        parts = self.outer_parts(regions)
-        if candidates is not None:
-            parts = [part.restricted(candidates) for part in parts]
+        parts = self.outer_parts(regions, candidates)
         at = dict.fromkeys(range(len(parts)), 0)
         steps = sorted(
             ((less.work - more.work) / max(more.nbytes - less.nbytes, 1), -k, i)
@@ -397,18 +387,20 @@ class Search:
             self._paths[key] = forms
         return forms
 
-    def outer_parts(self, regions: Sequence[Region]) -> list[Part]:
+    def outer_parts(
+        self, regions: Sequence[Region], candidates: Mapping[str, Sequence[Var]] | None = None
+    ) -> list[Part]:
         """The parts of some regions except those inside others, which save nothing more.
 
         All checkpoints have one policy, so if one of them cannot have names, none has.
+
+        Args:
+          regions, candidates: see `path`.
         """
         outer = [r for r in regions if not any(r.is_inside(other) for other in regions)]
         parts = [part for r in outer for part in self.parts(r) or ()]
-        return [part.without_names() for part in parts] if any(part.graph.is_nameless for part in parts) else parts
-
-    @staticmethod
-    def form(regions: Sequence[Region], choices: Iterable[tuple[Part, Choice]]) -> Form:
-        return Form(tuple(regions), tuple(choices))
+        parts = [part.without_names() for part in parts] if any(part.graph.is_nameless for part in parts) else parts
+        return parts if candidates is None else [part.restricted(candidates) for part in parts]
 
     @staticmethod
     def reckoned(peak: int, kept: int) -> Trade:
@@ -457,24 +449,24 @@ class Search:
           room: see `fastest`.
           at_calls: whether only plans without a checkpoint around the whole function count.
         """
-        own = (t for key, t in self.trials.items() if key == t.form.key)
-        some = (t for t in own if not (at_calls and self.whole in t.form.regions))
+        some = (t for t in self._plans if not (at_calls and self.whole in t.form.regions))
         return min((t for t in some if room(t.trade) >= 0), key=by_work, default=None)
+
+    @property
+    def _plans(self) -> Iterator[Trial]:
+        """The plans measured so far, without those whose values are grouped by their names in the source."""
+        return (t for key, t in self.trials.items() if key == t.form.key)
 
     def fastest_at_calls(self, room: Callable[[Trade], int]) -> Trial | None:
         """The same among plans with checkpoints around calls and bodies of scans, with a bound for them."""
         for sets in (self.sets, self.nested):
             best = self.fastest_of(sets, room)
-            if sets is self.sets or best is not None:
-                best, is_proved = least_of_all(self, sets, best, room)
-                if best is not None:
-                    least = best.trade.work if is_proved else int(min(least_works(self, sets, room), default=0))
-                    self.bound = Bound(least, is_proved)
-                in_chunks = self._fastest_in_chunks(sets, room, best)
-                if in_chunks is not best:
-                    self.bound, best = None, in_chunks
-                if best is not None:
-                    return best
+            self.bound = Bound(int(min(least_works(self, sets, room), default=0))) if best is not None else None
+            in_chunks = self._fastest_in_chunks(sets, room, best)
+            if in_chunks is not best:
+                self.bound, best = None, in_chunks
+            if best is not None:
+                return best
         return None
 
     def _fastest_beside(self, policy: Trial, room: Callable[[Trade], int]) -> Trial:
@@ -482,7 +474,7 @@ class Search:
         here = policy.form.regions
         named = self._fastest_around(here, room, policy.trade.work)
         is_better = named is not None and not self.is_little(policy.trade.work - named.trade.work)
-        self.bound = Bound(int(min(least_works(self, [*self.sets, here], room), default=0)), False)
+        self.bound = Bound(int(min(least_works(self, [*self.sets, here], room), default=0)))
         return named if named is not None and is_better else policy
 
     def fastest_of(
@@ -531,7 +523,34 @@ class Search:
             less_work = less_work if found is None else found.trade.work
             named = self._fastest_of_path(self.path(regions, self.own_names), room, less_work, chunk)
             found = min(filter(None, (found, named)), key=by_work, default=None)
+            if chunk == 1:
+                less_work = less_work if found is None else found.trade.work
+                found = self._fastest_by_names(regions, room, less_work) or found
         return found
+
+    def _fastest_by_names(
+        self, regions: Sequence[Region], room: Callable[[Trade], int], less_work: float
+    ) -> Trial | None:
+        """The same among all sets of the names that the function has, if these are few: sets with the same bytes have other peaks."""
+        most = most_saved(self, self.path(regions), room)
+        for form in self._of_names(tuple(regions)):
+            if form.work < less_work and form.nbytes <= most and room(self.trial(form).trade) >= 0:
+                return self.trial(form)
+        return None
+
+    def _of_names(self, regions: tuple[Region, ...]) -> list[Form]:
+        """The plans that save some of the names that the function has, the least work first."""
+        if regions not in self._by_names:
+            parts = self.outer_parts(regions, self.own_names)
+            names = [n for n in self.own_names if any(n in part.graph.candidates for part in parts)]
+            sets = (
+                chain.from_iterable(combinations(names, k) for k in range(len(names) + 1))
+                if len(names) <= _NAMES
+                else ()
+            )
+            forms = [Form(regions, tuple((part, part.choice(some)) for part in parts)) for some in sets]
+            self._by_names[regions] = sorted(forms, key=lambda form: (form.work, form.nbytes))
+        return self._by_names[regions]
 
     def _fastest_of_path(
         self, path: Sequence[Form], room: Callable[[Trade], int], less_work: float, chunk: int
@@ -565,34 +584,27 @@ class Search:
         """Whether this much work is too little to be worth another checkpoint."""
         return flops <= _LITTLE * self.plain_flops
 
-    def lowest(self, most_work: int) -> Trial | None:
-        """The plan with the lowest peak with no more work than this, in FLOPs; None if none was found."""
-        found = [t for regions in self.sets for t in self._lowest_around(regions, most_work)]
-        found += [t for t in self.under_policies if t.trade.work <= most_work]
-        best = min(found, key=by_peak, default=None)
-        if best is None:
-            return None
-        if best.form.policy:
-            best = min((best, *self._lowest_around(best.form.regions, most_work)), key=by_peak)
-        best = improved(self, best, most_work)
-        best, is_proved = lowest_of_all(self, [*dict.fromkeys([*self.sets, best.form.regions])], best, most_work)
-        assert best is not None
-        if is_proved:
-            self.bound = Bound(best.trade.peak_nbytes, True, of_peak=True)
-        return best
+    def lowest(self, most_work: int, near: float = _NEAR) -> Trial | None:
+        """The plan with the lowest peak with no more work than this; None if none was found.
 
-    def _lowest_around(self, regions: Sequence[Region], most_work: int) -> list[Trial]:
-        """Plans around some regions with at most this much work that are likely to have a low peak."""
-        path = self.path(regions)
-        first = next((i for i, form in enumerate(path) if form.work <= most_work), None)
-        if first is None:
-            return []
-        # Saving less may raise the peak: everything that is recomputed in one region is in memory at once.
-        some = {
-            *range(first, min(first + 3, len(path))),
-            *evenly(first, len(path) - 1, min(_SAMPLES, len(path) - first)),
-        }
-        forms = [path[i] for i in sorted(some)]
-        for chunk in self.chunks_of(regions)[:1]:
-            forms += [replace(path[i], chunk=chunk) for i in evenly(0, len(path) - 1, min(_IN_CHUNKS, len(path)))]
-        return [t for t in map(self.trial, forms) if t.trade.work <= most_work]
+        The lower the peak, the more work it takes: so the peak is bisected, and `fastest` asked for each.
+
+        Args:
+          most_work: FLOPs.
+          near: the share of the peak up to which it is bisected.
+        """
+        self.leanest()
+        paths = map(self.path, self.sets)
+        firsts = filter(None, (next((form for form in path if form.work <= most_work), None) for path in paths))
+        _ = [*map(self.trial, firsts), *self.under_policies]
+        affordable = lambda: (t for t in self._plans if t.trade.work <= most_work)
+        peak = lambda: min((t.trade.peak_nbytes for t in affordable()), default=0)
+        low = least = 0
+        while (high := peak()) - low > near * high:
+            middle = (low + high) // 2
+            self.fastest(lambda t, middle=middle: middle - t.peak_nbytes)  # type: ignore[misc]
+            if peak() > middle:
+                low = middle
+                least = low if self.bound is not None and self.bound.least > most_work else least
+        self.bound = Bound(least, of_peak=True) if least else None
+        return min((t for t in affordable() if t.trade.peak_nbytes <= (1 + _SAME) * peak()), key=by_work, default=None)

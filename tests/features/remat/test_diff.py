@@ -20,7 +20,7 @@ from test_remat_plan import held_by_jax
 
 import jaxviz
 from jaxviz.derivation import derive
-from jaxviz.features.remat import diff, exhaustive, lower_peak
+from jaxviz.features.remat import diff
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.diff import _Ways
 from jaxviz.features.remat.planning import best_of_all
@@ -118,14 +118,6 @@ def arguments(width=16, hidden=64, rows=32, layers=3):
     key = jax.random.key(0)
     params = {name: jax.random.normal(key, (layers, *s)) * 0.1 for name, s in shapes.items()}
     return params, jax.random.normal(key, (rows, width))
-
-
-@pytest.fixture(autouse=True)
-def quick_plans(monkeypatch):
-    """These tests are about a plan's code, not about the best plan, which `test_exhaustive.py` covers: a short search suffices."""
-    monkeypatch.setattr(exhaustive, "_TRIALS", 10)
-    monkeypatch.setattr(exhaustive, "_AT_MOST", 1)
-    monkeypatch.setattr(lower_peak, "_LOWER", 0)
 
 
 @pytest.fixture

@@ -620,7 +620,6 @@ def test_of_two_points_the_lower_peak_is_taken_where_it_falls_more_than_the_work
     plan = jaxviz.plan_remat(loss, jnp.ones((16, 16)), jnp.arange(40) > 20)
     assert plan.peak_nbytes < 0.3 * plan.before.peak_nbytes
     assert plan.regions
-    assert "all were tried" in str(plan)
     assert "lowers the peak by 1 %" not in str(plan)
 
 

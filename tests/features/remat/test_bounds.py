@@ -1,4 +1,4 @@
-"""Plans for a peak compared with all possible choices for checkpoints at the same places, and the bound for large programs."""
+"""Plans compared with all possible choices for checkpoints at the same places, and how near to the best they are said to be."""
 
 import itertools
 
@@ -12,7 +12,8 @@ import jaxviz
 from benchmarks.remat_programs import llama
 from jaxviz.analysis.budgets import read_size
 from jaxviz.derivation import derive
-from jaxviz.features.remat import exhaustive, solver
+from jaxviz.features.remat import solver
+from jaxviz.features.remat.bounds import least_works
 from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.search import Search
@@ -113,69 +114,44 @@ def every_trade(search, regions):
     return [search.trial(Form(tuple(regions), choices)).trade for choices in itertools.product(*ways)]
 
 
-def held_against_all(f, offload, shares):
-    search = Search(derive(f, *inputs(f)), False, read_offload(offload))
+CLOSE = 0.02
+"""The share of the gradient's FLOPs, or of its peak, by which a plan may miss the best of all choices."""
+
+
+@pytest.mark.parametrize(
+    ("name", "offload"),
+    [
+        *((name, None) for name in short(UP_TO_10_VALUES, 2)),
+        *((name, "1GB/s, 0.005TFLOP/s") for name in short(UP_TO_6_VALUES, 2)),
+    ],
+)
+def test_no_choice_takes_much_less_work_or_has_a_much_lower_peak(name, offload):
+    f = PROGRAMS[name]
+    new = lambda: Search(derive(f, *inputs(f)), False, read_offload(offload))
+    search = new()
     trades = [t for regions in search.sets for t in every_trade(search, regions)]
     lowest, highest = min(t.peak_nbytes for t in trades), search.opened.peak_nbytes
-    for share in shares:
-        room = int(lowest + share * (highest - lowest))
-        fitting = [t.work for t in trades if t.peak_nbytes <= room]
-        found = Search(derive(f, *inputs(f)), False, read_offload(offload))
+    for share in (0.0, 0.3, 0.6):
+        room, found = int(lowest + share * (highest - lowest)), new()
         best = found.fastest(lambda t, room=room: room - t.peak_nbytes)
+        least = min(t.work for t in trades if t.peak_nbytes <= room)
         assert best.trade.peak_nbytes <= room
-        assert found.bound.is_proved
-        assert best.trade.work <= min(fitting)
-        assert found.bound.least == best.trade.work
-
-
-@pytest.mark.parametrize("name", short(UP_TO_10_VALUES, 2))
-def test_no_choice_takes_less_work(name):
-    held_against_all(PROGRAMS[name], None, (0.0, 0.2, 0.4, 0.6, 0.8))
-
-
-@pytest.mark.parametrize("name", UP_TO_6_VALUES)
-def test_no_choice_with_offloading_takes_less_work(name):
-    held_against_all(PROGRAMS[name], "1GB/s, 0.005TFLOP/s", (0.0, 0.3, 0.6))
-
-
-@pytest.mark.parametrize("offload", short([None, "1GB/s, 0.005TFLOP/s"], ["1GB/s, 0.005TFLOP/s"]))
-@pytest.mark.sweep
-def test_no_choice_has_a_lower_peak_for_its_work(offload, monkeypatch):
-    monkeypatch.setattr(exhaustive, "_TRIALS", 150)
-    for name in UP_TO_10_VALUES if offload is None else UP_TO_6_VALUES:
-        f = PROGRAMS[name]
-        search = Search(derive(f, *inputs(f)), False, read_offload(offload))
-        trades = [t for regions in search.sets for t in every_trade(search, regions)]
-        for share in (0.0, 0.6):
-            most = int(share * max(t.work for t in trades))
-            found = Search(derive(f, *inputs(f)), False, read_offload(offload))
-            best = found.lowest(most)
-            assert (best is None) == (not any(t.work <= most for t in trades))
-            if best is not None:
-                assert best.trade.work <= most
-                assert best.trade.peak_nbytes <= min(t.peak_nbytes for t in trades if t.work <= most)
-                assert found.bound.least == best.trade.peak_nbytes
-                assert found.bound.is_proved
-
-
-def test_a_bound_on_the_peak_is_no_higher_than_the_lowest():
-    """Where all choices are tried, the bound used for larger programs is compared with the lowest possible peak."""
-    for name in ["scanned", "unrolled", *UP_TO_10_VALUES[4:]]:
-        f = PROGRAMS[name]
-        search = Search(derive(f, *inputs(f)), False)
-        trades = [t for regions in search.sets for t in every_trade(search, regions)]
-        for work in sorted({t.work for t in trades})[::5]:
-            lowest = min(t.peak_nbytes for t in trades if t.work <= work)
-            assert exhaustive.least_peak(search, search.sets, lowest, work, near=0.0) <= lowest
+        assert best.trade.work <= least + CLOSE * found.plain_flops
+        most, found = int(share * max(t.work for t in trades)), new()
+        low = found.lowest(most)
+        peaks = [t.peak_nbytes for t in trades if t.work <= most]
+        assert (low is None) == (not peaks)
+        if low is not None:
+            assert low.trade.work <= most
+            assert low.trade.peak_nbytes <= (1 + CLOSE) * min(peaks)
+            assert found.bound is None or found.bound.least <= min(peaks)
 
 
 @pytest.mark.parametrize("work", short(["5%", "20%"], ["20%"]))
-def test_the_gap_to_the_lowest_peak_is_said(work, monkeypatch):
-    monkeypatch.setattr(exhaustive, "_SETS", 0)
+def test_the_gap_to_the_lowest_peak_is_said(work):
     case = llama(8, True)
     plan = jaxviz.plan_remat(case.plain, *case.args, work=work)
     bound = plan._search.bound
-    assert not bound.is_proved
     assert 0 < bound.least < plan.peak_nbytes <= 1.05 * bound.least
     said = bound.note(plan.after, 1)
     assert said in plan.notes
@@ -183,58 +159,14 @@ def test_the_gap_to_the_lowest_peak_is_said(work, monkeypatch):
     assert "% higher than with any plan with checkpoints at the places that were tried, unless" in said
 
 
-def test_outcomes_are_those_of_each_choice():
-    for f, offload in ((branching, None), (scanned, "1GB/s"), (unrolled, "1GB/s")):
-        search = Search(derive(f, *inputs(f)), False, read_offload(offload))
-        for part in search.outer_parts(search.sets[0]):
-            every = part.every_outcome
-            assert len(every.sets) <= part.n_outcomes
-            for i in range(0, len(every.sets), 7):
-                choice = every.choice(part, i)
-                assert (choice.nbytes, choice.work) == (every.nbytes[i], every.work[i])
-                assert every.certain[i] <= choice.nbytes
-
-
-@pytest.mark.parametrize(
-    ("name", "offload", "share", "n_values"),
-    [
-        pytest.param("random 6 10", None, 0.5, 18, marks=pytest.mark.sweep),
-        pytest.param("random 5 10", None, 0.3, 17, marks=pytest.mark.sweep),
-        pytest.param("random 6 1", None, 0.7, 17, marks=pytest.mark.sweep),
-        pytest.param("random 4 4", "1GB/s, 0.005TFLOP/s", 0.3, 10, marks=pytest.mark.sweep),
-        ("random 6 11", "1GB/s, 0.005TFLOP/s", 0.6, 10),
-    ],
-)
-def test_as_many_values_as_are_looked_through(name, offload, share, n_values, monkeypatch):
-    """Of 262,144 choices, or 59,049 with offloading, a few hundred of those with less work than the plan are derived: none fits."""
-    monkeypatch.setattr(exhaustive, "_TRIALS", 600)
-    monkeypatch.setattr(exhaustive, "_EQUATIONS", 20_000)
-    f = PROGRAMS[name]
-    search = Search(derive(f, *inputs(f)), False, read_offload(offload))
-    (part,) = search.whole_parts
-    assert len(part.graph.candidates) == n_values
-    draw = np.random.default_rng(0)
-    outcomes = part.every_outcome
-    trial = lambda i: search.trial(Form((search.whole,), ((part, outcomes.choice(part, int(i))),)))
-    lowest = min(trial(i).trade.peak_nbytes for i in draw.choice(len(outcomes.work), 100))
-    room = int(lowest + share * (search.opened.peak_nbytes - lowest))
-    best = search.fastest(lambda t: room - t.peak_nbytes)
-    assert search.bound.is_proved
-    less = np.flatnonzero(outcomes.work < best.trade.work)
-    for i in draw.choice(less, size=min(len(less), 200), replace=False):
-        assert trial(i).trade.peak_nbytes > room
-
-
 @pytest.mark.sweep
-def test_what_was_not_looked_at_is_bounded(monkeypatch):
-    monkeypatch.setattr(exhaustive, "_SETS", 0)
+def test_what_was_not_looked_at_is_bounded():
     case = llama(8, True)
     search = Search(derive(case.plain, *case.args), False)
     written = search.opened.peak_nbytes
     lowest = search.lowest(10**30).trade.peak_nbytes
     for share in (0.1, 0.3, 0.6):
         best = search.fastest(lambda t, share=share: int(lowest + share * (written - lowest)) - t.peak_nbytes)
-        assert not search.bound.is_proved
         assert search.bound.least <= best.trade.work
         assert search.bound.gap(best.trade, search.plain_flops) <= 0.05
         if best.trade.work > search.bound.least:
@@ -244,16 +176,8 @@ def test_what_was_not_looked_at_is_bounded(monkeypatch):
             )
 
 
-def test_the_bound_is_said():
-    plan = jaxviz.plan_remat(
-        scanned, *inputs(scanned), memory=int(0.7 * jaxviz.memory(scanned, *inputs(scanned)).peak_nbytes)
-    )
-    assert "all were tried." in " ".join(str(plan).split())
-
-
 @pytest.mark.parametrize("limit", short(["60%", "40%"], ["40%"]))
-def test_a_bound_on_residuals_is_said(limit, monkeypatch):
-    monkeypatch.setattr(exhaustive, "_SETS", 0)
+def test_a_bound_on_residuals_is_said(limit):
     case = llama(8, True)
     plan = jaxviz.plan_remat(case.plain, *case.args, residuals=limit)
     search = plan._search
@@ -287,18 +211,16 @@ def test_a_proved_bound_is_a_bound(monkeypatch):
             monkeypatch.setattr(solver, "_EXACT", exact)
             for choice in part.choices:
                 assert part.least_work(choice.nbytes) <= choice.work * (1 + 1e-9)
-                assert part.least_nbytes(choice.work) <= choice.nbytes * (1 + 1e-9)
         assert part.least_work(part.fewest.nbytes - 1) is None
-        assert part.least_nbytes(part.choices[-1].work - 1) is None
 
 
 @pytest.mark.parametrize("n_spots", [1, 4])
-def test_bounds_are_no_higher_than_the_best(n_spots, monkeypatch):
+def test_bounds_are_no_higher_than_the_best(n_spots):
     """Where all choices are tried, the bound used for larger programs is compared with the least possible work."""
     f = scanned if n_spots == 1 else unrolled
     search = Search(derive(f, *inputs(f)), False)
     trades = [t for regions in search.sets for t in every_trade(search, regions)]
     for room in sorted({t.peak_nbytes for t in trades})[::7]:
         least = min(t.work for t in trades if t.peak_nbytes <= room)
-        bound = min(exhaustive.least_works(search, search.sets, lambda t, room=room: room - t.peak_nbytes), default=0)
+        bound = min(least_works(search, search.sets, lambda t, room=room: room - t.peak_nbytes), default=0)
         assert bound <= least
