@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
 from math import inf
 from typing import Any
 
@@ -49,8 +49,8 @@ _LITTLE = 0.005
 """A share of the gradient's FLOPs so small that nobody would accept a higher peak for it."""
 _SAMPLES = 7
 """How many plans of each set are measured if the whole trade-off is requested."""
-_NAMES = 8
-"""Up to this many names of the function, all sets of them are considered."""
+_NAMES, _NAMED = 8, 20
+"""Up to this many names of the function, all sets of them are considered, and so many of those that may fit are measured."""
 _NEAR = 0.02
 """The share of a peak that is worth searching for."""
 _SAME = 0.001
@@ -432,15 +432,20 @@ class Search:
         Args:
           room: the bytes that a plan leaves free; negative if it does not fit.
         """
-        best = self.fastest_at_calls(room)
-        policy = min((t for t in self.under_policies if room(t.trade) >= 0), key=by_work, default=None)
-        if policy is not None and (best is None or policy.trade.work < best.trade.work):
-            best = self._fastest_beside(policy, room)
+        best = self._fastest(room)
         if best is None and (low := lowered(self, room)) is not None:
             best, self.bound = filled(self, low, [], room), None
         if best is None:
             self.leanest()
         return min(filter(None, [best, self.measured_within(room)]), key=by_work, default=None)
+
+    def _fastest(self, room: Callable[[Trade], int]) -> Trial | None:
+        """The same among plans that are optimal at a price per byte, or nearly, and policies."""
+        best = self.fastest_at_calls(room)
+        policy = min((t for t in self.under_policies if room(t.trade) >= 0), key=by_work, default=None)
+        if policy is not None and (best is None or policy.trade.work < best.trade.work):
+            best = self._fastest_beside(policy, room)
+        return best
 
     def measured_within(self, room: Callable[[Trade], int], at_calls: bool = False) -> Trial | None:
         """The plan with the fewest FLOPs that fits, of those measured so far.
@@ -533,10 +538,9 @@ class Search:
     ) -> Trial | None:
         """The same among all sets of the names that the function has, if these are few: sets with the same bytes have other peaks."""
         most = most_saved(self, self.path(regions), room)
-        for form in self._of_names(tuple(regions)):
-            if form.work < less_work and form.nbytes <= most and room(self.trial(form).trade) >= 0:
-                return self.trial(form)
-        return None
+        may_fit = (f for f in self._of_names(tuple(regions)) if f.work < less_work and f.nbytes <= most)
+        trials = map(self.trial, islice(may_fit, _NAMED))
+        return next((t for t in trials if room(t.trade) >= 0 and t.trade.work < less_work), None)
 
     def _of_names(self, regions: tuple[Region, ...]) -> list[Form]:
         """The plans that save some of the names that the function has, the least work first."""
@@ -597,14 +601,21 @@ class Search:
         paths = map(self.path, self.sets)
         firsts = filter(None, (next((form for form in path if form.work <= most_work), None) for path in paths))
         _ = [*map(self.trial, firsts), *self.under_policies]
-        affordable = lambda: (t for t in self._plans if t.trade.work <= most_work)
-        peak = lambda: min((t.trade.peak_nbytes for t in affordable()), default=0)
-        low = least = 0
+        affordable = lambda: [t for t in self._plans if t.trade.work <= most_work]
+        if not affordable():
+            return None
+        peak = lambda: min(t.trade.peak_nbytes for t in affordable())
+        below = lambda peak: lambda t: peak - t.peak_nbytes
+        lowest = low = min(t.trade.peak_nbytes for t in self._plans)
+        least = 0
         while (high := peak()) - low > near * high:
             middle = (low + high) // 2
-            self.fastest(lambda t, middle=middle: middle - t.peak_nbytes)  # type: ignore[misc]
+            self._fastest(below(middle))
             if peak() > middle:
                 low = middle
                 least = low if self.bound is not None and self.bound.least > most_work else least
+        found = self.fastest(below(lowest - 1)) if peak() <= lowest else None
+        while found is not None and found.trade.work <= most_work:
+            found = self.fastest(below(int((1 - near) * peak())))
         self.bound = Bound(least, of_peak=True) if least else None
-        return min((t for t in affordable() if t.trade.peak_nbytes <= (1 + _SAME) * peak()), key=by_work, default=None)
+        return min((t for t in affordable() if t.trade.peak_nbytes <= (1 + _SAME) * peak()), key=by_work)
