@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from jaxviz.features.remat.forms import Form, Trade
     from jaxviz.features.remat.regions import Region
     from jaxviz.features.remat.search import Search
+
+_EXACT = 0.002
+"""How exactly a bound of a peak is searched for, as a share of the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,22 @@ def least_works(search: Search, sets: Sequence[Sequence[Region]], room: Callable
         else:
             least.append(_between(path, allowed))
     return [w for w in least if w is not None]
+
+
+def least_peak(search: Search, peak: int, most_work: int) -> int:
+    """A lower bound for the peak of a plan with this much work, under the same assumption: below it even the least work is too much.
+
+    Args:
+      search: has measured plans.
+      peak: the peak of one of them with no more work.
+      most_work: FLOPs.
+    """
+    low, high = 0, peak
+    while high - low > _EXACT * peak:
+        middle = (low + high) // 2
+        least = min(least_works(search, search.sets, lambda t, m=middle: m - t.peak_nbytes), default=inf)  # type: ignore[misc]
+        low, high = (middle, high) if least > most_work else (low, middle)
+    return low
 
 
 def most_saved(search: Search, path: Sequence[Form], room: Callable[[Trade], int]) -> int:

@@ -342,7 +342,7 @@ class Planning:
             return self.plan(bound, best, *notes)
         if not _saves_work(search, best) and as_they_are:
             best = as_they_are[-1]
-        lowest = min(search.samples(), key=by_peak) if not bound else None
+        lowest = min([*search.samples(), *search.plans], key=by_peak) if not bound else None
         if lowest is not None and _lowers_the_peak(search, lowest):
             share = 100 * (lowest.trade.flops - search.written.flops) / max(search.plain_flops, 1)
             said = f"A lower peak would cost too much work: {format_bytes(lowest.trade.peak_nbytes)} for {share:.2g} % more"

@@ -20,7 +20,7 @@ from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, memory, peak_of
-from jaxviz.features.remat.bounds import Bound, least_works, most_saved
+from jaxviz.features.remat.bounds import Bound, least_peak, least_works, most_saved
 from jaxviz.features.remat.candidates import named_values
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.choices import Part
@@ -454,11 +454,11 @@ class Search:
           room: see `fastest`.
           at_calls: whether only plans without a checkpoint around the whole function count.
         """
-        some = (t for t in self._plans if not (at_calls and self.whole in t.form.regions))
+        some = (t for t in self.plans if not (at_calls and self.whole in t.form.regions))
         return min((t for t in some if room(t.trade) >= 0), key=by_work, default=None)
 
     @property
-    def _plans(self) -> Iterator[Trial]:
+    def plans(self) -> Iterator[Trial]:
         """The plans measured so far, without those whose values are grouped by their names in the source."""
         return (t for key, t in self.trials.items() if key == t.form.key)
 
@@ -601,21 +601,20 @@ class Search:
         paths = map(self.path, self.sets)
         firsts = filter(None, (next((form for form in path if form.work <= most_work), None) for path in paths))
         _ = [*map(self.trial, firsts), *self.under_policies]
-        affordable = lambda: [t for t in self._plans if t.trade.work <= most_work]
+        affordable = lambda: [t for t in self.plans if t.trade.work <= most_work]
         if not affordable():
             return None
         peak = lambda: min(t.trade.peak_nbytes for t in affordable())
         below = lambda peak: lambda t: peak - t.peak_nbytes
-        lowest = low = min(t.trade.peak_nbytes for t in self._plans)
-        least = 0
+        lowest = low = min(t.trade.peak_nbytes for t in self.plans)
         while (high := peak()) - low > near * high:
             middle = (low + high) // 2
             self._fastest(below(middle))
             if peak() > middle:
                 low = middle
-                least = low if self.bound is not None and self.bound.least > most_work else least
         found = self.fastest(below(lowest - 1)) if peak() <= lowest else None
         while found is not None and found.trade.work <= most_work:
             found = self.fastest(below(int((1 - near) * peak())))
+        least = least_peak(self, peak(), most_work)
         self.bound = Bound(least, of_peak=True) if least else None
         return min((t for t in affordable() if t.trade.peak_nbytes <= (1 + _SAME) * peak()), key=by_work)

@@ -114,18 +114,8 @@ def every_trade(search, regions):
     return [search.trial(Form(tuple(regions), choices)).trade for choices in itertools.product(*ways)]
 
 
-CLOSE = 0.02
-"""The share of the gradient's FLOPs, or of its peak, by which a plan may miss the best of all choices."""
-
-
-@pytest.mark.parametrize(
-    ("name", "offload"),
-    [
-        *((name, None) for name in short(UP_TO_10_VALUES, 2)),
-        *((name, "1GB/s, 0.005TFLOP/s") for name in short(UP_TO_6_VALUES, 2)),
-    ],
-)
-def test_no_choice_takes_much_less_work_or_has_a_much_lower_peak(name, offload):
+def held_against_all(name, offload, close):
+    """A plan misses the best of all choices by no more than a share of the gradient's FLOPs, or of its peak."""
     f = PROGRAMS[name]
     new = lambda: Search(derive(f, *inputs(f)), False, read_offload(offload))
     search = new()
@@ -136,15 +126,25 @@ def test_no_choice_takes_much_less_work_or_has_a_much_lower_peak(name, offload):
         best = found.fastest(lambda t, room=room: room - t.peak_nbytes)
         least = min(t.work for t in trades if t.peak_nbytes <= room)
         assert best.trade.peak_nbytes <= room
-        assert best.trade.work <= least + CLOSE * found.plain_flops
+        assert best.trade.work <= least + close * found.plain_flops
         most, found = int(share * max(t.work for t in trades)), new()
         low = found.lowest(most)
         peaks = [t.peak_nbytes for t in trades if t.work <= most]
         assert (low is None) == (not peaks)
         if low is not None:
             assert low.trade.work <= most
-            assert low.trade.peak_nbytes <= (1 + CLOSE) * min(peaks)
+            assert low.trade.peak_nbytes <= (1 + close) * min(peaks)
             assert found.bound is None or found.bound.least <= min(peaks)
+
+
+@pytest.mark.parametrize("name", short(UP_TO_10_VALUES, 2))
+def test_no_choice_takes_much_less_work_or_has_a_much_lower_peak(name):
+    held_against_all(name, None, 0.02)
+
+
+@pytest.mark.parametrize("name", short(UP_TO_6_VALUES, 2))
+def test_no_choice_with_offloading_takes_much_less_work_or_has_a_much_lower_peak(name):
+    held_against_all(name, "1GB/s, 0.005TFLOP/s", 0.06)
 
 
 @pytest.mark.parametrize("work", short(["5%", "20%"], ["20%"]))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 from short_runs import short
-from test_diff import PROGRAMS, applied, arguments, quick_plans  # noqa: F401
+from test_diff import PROGRAMS, applied, arguments
 
 import jaxviz
 from jaxviz.derivation import derive

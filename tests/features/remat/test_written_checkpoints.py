@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from short_runs import short
-from test_diff import BLOCK, HEAD, applied, arguments, module, quick_plans  # noqa: F401
+from test_diff import BLOCK, HEAD, applied, arguments, module  # noqa: F401
 
 import jaxviz
 from jaxviz.derivation import derive
