@@ -13,7 +13,10 @@ import numpy as np
 
 import jaxviz
 from benchmarks import models, remat_against
+from jaxviz.derivation import derive
+from jaxviz.features.remat.choices import Part
 from jaxviz.features.remat.graph import Graph
+from jaxviz.features.remat.search import Search
 from jaxviz.ir.syntax import Literal
 
 POLICIES = ("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable")
@@ -106,12 +109,13 @@ def every_outcome(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
     return sizes, flops
 
 
-def with_all_values(graph: Graph) -> Graph:
-    """For a function without loops, with every array that an equation computes as a candidate, including those that the plan excludes
+def with_all_values(search: Search) -> Part:
+    """What one checkpoint could save of a function without loops, with every array that an equation computes as a candidate, including those that the plan excludes
     immediately."""
+    graph = search.graph
     read = {a for e in graph.flat.equations for a in e.invars}.union(graph.flat.outvars)
     values = [v for e in graph.flat.equations for v in e.outvars if v in read]
-    return graph.restricted({f"value_{k}": (v,) for k, v in enumerate(values)}, False)
+    return search.counted.restricted({f"value_{k}": (v,) for k, v in enumerate(values)})
 
 
 def small_mlp(ws: Any, x: jax.Array) -> jax.Array:
@@ -149,11 +153,11 @@ def against_all_sets(shares: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)) -> N
         "\nPlans compared with the best of all sets of values: FLOPs recomputed, at budgets between the fewest bytes and all"
     )
     for name, (f, args) in small_programs().items():
-        whole = jaxviz.plan_remat(f, *args, budget=1.0)._graph
-        graph = with_all_values(whole)
+        search = Search(derive(f, *args), False)
+        graph = with_all_values(search).graph
         sizes, flops = every_outcome(graph)
-        budgets = [int(whole.least + share * (whole.all_nbytes - whole.least)) for share in shares]
-        found = [(whole.solve(b).point.flops, int(flops[sizes <= b].min())) for b in budgets]
+        budgets = [int(search.least + share * (search.graph.all_nbytes - search.least)) for share in shares]
+        found = [(search.form_within(b).work, int(flops[sizes <= b].min())) for b in budgets]
         listed = ", ".join(f"{ours:,} of {best:,}" for ours, best in found)
         print(f"  {name}, {len(graph.candidates)} values: {listed}")
 
@@ -169,14 +173,12 @@ def against_policies(quick: bool) -> None:
         f"conv net, {layers} blocks": (conv_net_with, conv_net(layers)),
         f"LSTM, {lstm_args[1].shape[0]} steps": (lstm_with, lstm_args),
     }
-    print(
-        "\nPlans compared with JAX's policies on each block: FLOPs recomputed at the policy's bytes, bytes at its FLOPs"
-    )
+    print("\nPlans compared with JAX's policies on each block: FLOPs recomputed at the policy's bytes")
     for name, (make, args) in programs.items():
         plain = make(lambda block: block)
         base = flops(plain, args)
         start = time.perf_counter()
-        graph = jaxviz.plan_remat(plain, *args, budget=0.9)._graph
+        jaxviz.plan_remat(plain, *args, budget=0.9)
         took = time.perf_counter() - start
         print(f"  {name}: {held(plain, args):,} B saved without a checkpoint; planned in {took:.2f} s")
         for policy in POLICIES:
@@ -187,11 +189,10 @@ def against_policies(quick: bool) -> None:
             planned = plan.apply(plain)
             assert held(planned, args) == plan.nbytes <= theirs[0]
             assert flops(planned, args) - base == plan.flops
-            at_flops = graph.solve_for_bytes(theirs[1]).point
             fewer = 1 - plan.flops / theirs[1] if theirs[1] else 0.0
             print(
                 f"    {policy:34} {theirs[0]:>10,} B {theirs[1]:>12,} FLOPs; plan {plan.nbytes:>10,} B {plan.flops:>12,} FLOPs, "
-                f"{fewer:.0%} fewer; at its FLOPs {at_flops.nbytes:>10,} B {at_flops.flops:>12,} FLOPs"
+                f"{fewer:.0%} fewer"
             )
 
 
@@ -203,7 +204,7 @@ def how_long(n_layers: int) -> None:
     took = time.perf_counter() - start[0], time.process_time() - start[1]
     n = len(list(jaxviz.trace(models.transformer_loss)(*args).walk()))
     print(
-        f"\nPlanning a transformer of {n_layers} layers, {n:,} equations, {len(plan._graph.nodes):,} in the graph that is solved: "
+        f"\nPlanning a transformer of {n_layers} layers, {n:,} equations, {len(plan._search.graph.nodes):,} in the graph that is solved: "
         f"{took[0]:.2f} s, {took[1]:.2f} s of CPU time"
     )
 

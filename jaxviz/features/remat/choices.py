@@ -113,8 +113,17 @@ class Part:
             other.graph = self.graph.restricted(here, self.graph.recompute_collectives)
         except ValueError:  # some exchanged values have no name there
             other.graph, other.exchanges_again = self.graph.restricted(here, True), True
-        inputs = self.graph.whole.forward.invars
-        other.prices = {v: self.prices[old] for v, old in zip(other.graph.whole.forward.invars, inputs, strict=True)}
+        same = zip(other.graph.inputs, self.graph.inputs, strict=True)
+        other.prices = {v: self.prices[old] for v, old in same if old in self.prices}
+        return other
+
+    def counting_inputs(self) -> Part:
+        """The same part where an input that is kept takes its bytes, as in the number of bytes of JAX's residuals."""
+        other = copy(self)
+        other.moves_inputs = False
+        for made in ("fewest", "choices", "_price_of", "_costs", "_problem", "_movable"):
+            other.__dict__.pop(made, None)
+        other.prices = {v: self.graph.input_nbytes(v) for v in self.graph.inputs}
         return other
 
     def without_names(self) -> Part:

@@ -420,10 +420,7 @@ def _within(search: Search, form: Form, limit: int) -> Iterable[Form]:
     """What one checkpoint around the function saves within a limit of bytes of all residuals."""
     if form.regions == (search.whole,):
         ((part, _),) = form.choices
-        names = [s.name for s in part.graph.solve(max(limit, part.graph.least)).saved]
-        yield Form(form.regions, ((part, part.choice(names)),))
-        if part.offload is not None and (moving := part.within(max(limit, part.fewest.nbytes))) is not None:
-            yield Form(form.regions, ((part, moving),))
+        yield search.form_within(limit, part)
 
 
 def _near(path: Sequence[Form], trial: Trial) -> Sequence[Form]:

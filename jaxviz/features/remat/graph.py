@@ -99,12 +99,6 @@ class Point:
     offloaded: int = 0
 
 
-@dataclass(frozen=True)
-class Solution:
-    saved: tuple[Saved, ...]
-    point: Point
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class _Node:
     """An equation of the forward program, or of the body of a scan or a `shard_map` in it.
@@ -244,7 +238,6 @@ class Graph:
                 self.named_sizes[n.name] += n.where.times * n.nbytes
         self._refuse_what_no_name_saves()
         self.problem = self._constraints()
-        self._least: int | None = None
 
     def named(self, names: Sequence[str]) -> Program:
         """The function with names added, each after the value that it names, also in the bodies of scans."""
@@ -407,53 +400,17 @@ class Graph:
         for name, at in self.name_at.items():
             self.sizes[at] = self.named_sizes[name]
         for v, at in input_at.items():
-            self.sizes[at] = self._input_nbytes(v)
+            self.sizes[at] = self.input_nbytes(v)
         self.work = np.zeros(size)
         self.work[: len(self.nodes)] = self.flops
         return Problem.of(rows, lower, upper)
 
-    def _input_nbytes(self, v: Atom) -> int:
+    def input_nbytes(self, v: Atom) -> int:
         """The bytes of an input of the function in its forward program."""
         if not self.sizes_of.is_per_device:
             return nbytes(v.aval)
         own: dict[Atom, Atom] = dict(zip(self.whole.forward.invars, self.flat.invars, strict=True))
         return self.sizes_of.of(own.get(v, v))
-
-    @property
-    def least(self) -> int:
-        """The fewest bytes that a plan can reach."""
-        if self._least is None:
-            self._least = self._outcome_of(self.problem.least(scaled(self.sizes))).point.nbytes
-        return self._least
-
-    def solve(self, budget: int) -> Solution:
-        """The plan with the fewest FLOPs within a budget of bytes, and among those the fewest bytes."""
-        found = self.problem.within(scaled(self.work) + 1e-6 * scaled(self.sizes), self.sizes, budget)
-        solution = self._outcome_of(found)
-        if solution.point.nbytes > budget:
-            return solution
-        # What it does not recompute is fixed; the fewest bytes are then a problem without a limit.
-        fewest = self._outcome_of(
-            self.problem.settled(found, self.work).least(scaled(self.sizes) + 1e-6 * scaled(self.work))
-        )
-        fitting = [s for s in (solution, fewest) if s.point.nbytes <= budget]
-        return min(fitting, key=lambda s: (s.point.flops, s.point.nbytes))
-
-    def solve_for_bytes(self, flops: int) -> Solution:
-        """The plan with the fewest bytes that recomputes no more FLOPs than this."""
-        return self._outcome_of(self.problem.within(scaled(self.sizes) + 1e-6 * scaled(self.work), self.work, flops))
-
-    def _outcome_of(self, chosen: np.ndarray) -> Solution:
-        return self.outcome([name for name, at in self.name_at.items() if chosen[at] > 0.5])
-
-    def outcome(self, saved: Sequence[str]) -> Solution:
-        """The result of saving these names: those of them that are read, and what is recomputed."""
-        nodes, inputs = self.reached(self.needed, frozenset(saved))
-        used = {self.nodes[i].name for i in nodes}.intersection(saved)
-        size = sum(n.where.times * n.nbytes for n in map(self.nodes.__getitem__, nodes) if n.name in used)
-        size += sum(map(self._input_nbytes, inputs))
-        in_order = tuple(self.described(name) for name in self.candidates if name in used)
-        return Solution(in_order, Point(size, sum(self.flops[i] for i in nodes)))
 
     def transcendentals(self, saved: Sequence[str]) -> dict[str, int]:
         """How often each function that XLA counts separately, such as `tanh`, is recomputed if these names are saved; the most frequent

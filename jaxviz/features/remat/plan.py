@@ -18,7 +18,7 @@ from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.charts import plan_among_best
 from jaxviz.features.remat.diff import Limits, write_plan
 from jaxviz.features.remat.forms import Trade, Trial, by_peak, by_work, lowest_peaks
-from jaxviz.features.remat.graph import Graph, Point, Saved
+from jaxviz.features.remat.graph import Point, Saved
 from jaxviz.features.remat.names import names_of, saved_by
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
@@ -93,11 +93,6 @@ class RematPlan(Report, schema="plan_remat"):
     def point(self) -> Point:
         """Bytes of the residuals, and FLOPs recomputed."""
         return Point(self.nbytes, self.flops, self.offloaded)
-
-    @property
-    def _graph(self) -> Graph:
-        """What the whole function could save."""
-        return self._search.graph
 
     @property
     def peak_nbytes(self) -> int:

@@ -138,18 +138,32 @@ class Search:
         """The figures measured so far."""
         return [t.trade for t in self.trials.values()]
 
+    @cached_property
+    def counted(self) -> Part:
+        """What one checkpoint around the function could save, with the arguments that it keeps counted."""
+        (part,) = self.whole_parts
+        return part.counting_inputs()
+
     @property
     def least(self) -> int:
         """The fewest bytes of residuals of one checkpoint around the function."""
-        return self.graph.least
+        return self.counted.fewest.nbytes
+
+    def form_within(self, limit: int, part: Part | None = None) -> Form:
+        """One checkpoint around the function, with the fewest FLOPs within a limit of bytes of residuals, or else the fewest bytes.
+
+        Args:
+          limit: bytes, including arguments.
+          part: what it could save; by default every value.
+        """
+        part = self.whole_parts[0] if part is None else part
+        counted = part.counting_inputs()
+        choice = counted.within(limit) or counted.fewest
+        return Form((self.whole,), ((part, part.choice(part.names_of(choice), part.moved_of(choice))),))
 
     def within(self, limit: int) -> Trial | None:
-        """One checkpoint around the function, with the fewest FLOPs within a limit of bytes."""
-        if self.refused or limit < self.least:
-            return None
-        (part,) = self.whole_parts
-        names = [s.name for s in self.graph.solve(limit).saved]
-        return self.trial(Form((self.whole,), ((part, part.choice(names)),)))
+        """The same, measured; None if there is none."""
+        return None if self.refused or limit < self.least else self.trial(self.form_within(limit))
 
     def modelled(self, trial: Trial | None) -> MemoryTimeline:
         """The memory over time with a plan, or as written."""
