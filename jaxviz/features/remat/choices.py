@@ -305,6 +305,12 @@ class Part:
         fitting = [c for c in map(self._chosen, (chosen, fewest)) if c.nbytes <= limit]
         return min(fitting, key=lambda c: (c.work, c.nbytes), default=None)
 
+    def lightest(self, most_work: float) -> Choice:
+        """The choice with the fewest bytes that takes no more work than this, in FLOPs."""
+        work, sizes = self._costs
+        cost = scaled(sizes) + 1e-6 * scaled(work)
+        return self._chosen(self._problem.within(cost, work, most_work / self.times))
+
     def least_work(self, limit: int) -> float | None:
         """A lower bound for the FLOPs of any choice within a limit of bytes; None if there is none."""
         work, sizes = self._costs

@@ -180,8 +180,8 @@ def fewest_kept(work: float) -> Callable[[Puzzle], int]:
     def found(puzzle: Puzzle) -> int:
         search = Search(derive(puzzle.function, *puzzle.types, argnums=puzzle.argnums), False)
         (part,) = search.whole_parts
-        saved = search.graph.solve_for_bytes(int(work * search.plain_flops)).saved
-        planned = search.trial(Form((search.whole,), ((part, part.choice([s.name for s in saved])),)))
+        choice = search.counted.lightest(work * search.plain_flops)
+        planned = search.trial(Form((search.whole,), ((part, part.choice(part.names_of(choice))),)))
         return residuals(planned.derivation).nbytes_without_arguments
 
     return found
