@@ -1173,6 +1173,27 @@ FAULTS: tuple[Fault, ...] = (
         "tests/features/remat/test_under_policies.py",
     ),
     Fault(
+        "of the names of a function only those are saved together that are best at some price",
+        "jaxviz/features/remat/choose.py",
+        "    return next((t for t in trials if room(t.trade) >= 0 and t.trade.work < less_work), None)",
+        "    return None",
+        "tests/features/remat/test_against_policies.py -k diffusion",
+    ),
+    Fault(
+        "the peak for some work is the lowest measured by chance",
+        "jaxviz/features/remat/choose.py",
+        "        if peak() > middle:\n            low = middle",
+        "        low = high",
+        "tests/features/remat/test_bounds.py",
+    ),
+    Fault(
+        "a bound of the peak is the peak itself",
+        "jaxviz/features/remat/bounds.py",
+        "low, high = (middle, high) if least > most_work else (low, middle)",
+        "low, high = middle, high",
+        "tests/features/remat/test_bounds.py",
+    ),
+    Fault(
         "a transposed value has memory of its own",
         "jaxviz/ir/primitives.py",
         '("transpose", Plain("movement", "layout", is_free=True))',

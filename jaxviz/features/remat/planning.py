@@ -15,6 +15,7 @@ from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.remat.bounds import bound_within
 from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.choose import fastest, fastest_at_calls, with_lowest_peak
 from jaxviz.features.remat.compiled_plans import within_compiled
 from jaxviz.features.remat.forms import Trade, Trial, by_peak
 from jaxviz.features.remat.names import saved_by
@@ -214,7 +215,7 @@ class Planning:
             return self.plan(bound, min(fine, key=lambda t: t.work))
         check_can_be_planned(search)
         below = lambda t: highest - t.peak_nbytes
-        found = search.fastest(below) if not at_calls else search.fastest_at_calls(below)
+        found = fastest(search, below) if not at_calls else fastest_at_calls(search, below)
         if found is None and at_calls:
             found = search.measured_within(below, at_calls)
         if found is None and not fine:
@@ -256,7 +257,7 @@ class Planning:
         bound = f"work within {100 * share:g} %"
         fine = [t for t in self.as_they_are if t.work <= most]
         check_can_be_planned(search)
-        found = search.lowest(most)
+        found = with_lowest_peak(search, most)
         candidates: list[Found] = [*fine, *([found] if found is not None else [])]
         best: Found | None = min(candidates, key=lambda c: _rank(c, "peak_nbytes", "work"), default=None)
         if best is None or trade_of(best).peak_nbytes > search.written.peak_nbytes:
@@ -283,7 +284,7 @@ class Planning:
             None,
             (
                 search.within(limit),
-                search.fastest(lambda t: min(limit - t.nbytes, written.peak_nbytes - t.peak_nbytes)),
+                fastest(search, lambda t: min(limit - t.nbytes, written.peak_nbytes - t.peak_nbytes)),
             ),
         )
         candidates: list[Found] = [*fine, *(t for t in tried if fits(t.trade))]
@@ -325,7 +326,7 @@ class Planning:
             return self.plan("", search.written, str(error))
         best = best_of_all(search)
         if isinstance(best, Trial) and best.form.chunk == 1:
-            best = search.lowest(best.trade.work, _NEAR) or best
+            best = with_lowest_peak(search, best.trade.work, _NEAR) or best
         return self.worthwhile("", best, self.as_they_are, *self.how_good(best))
 
     def worthwhile(self, bound: str, best: Found, as_they_are: Sequence[Trade], *notes: str) -> RematPlan:

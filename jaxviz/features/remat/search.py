@@ -1,4 +1,4 @@
-"""The search for a plan: which regions get checkpoints, and what they save.
+"""The plans of a function: which regions could get checkpoints, what these could save, and what that comes to.
 
 Estimates select the plans to try. The figures of a plan are measured: the planned function is derived, and its memory modelled as in
 `jaxviz.memory`.
@@ -6,11 +6,10 @@ Estimates select the plans to try. The figures of a plan are measured: the plann
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, combinations, islice
-from math import inf
+from itertools import chain, combinations
 from typing import Any
 
 from jaxviz.analysis.budgets import evenly
@@ -20,7 +19,7 @@ from jaxviz.analysis.training_step import TrainingStep
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, memory, peak_of
-from jaxviz.features.remat.bounds import Bound, least_peak, least_works, most_saved
+from jaxviz.features.remat.bounds import Bound
 from jaxviz.features.remat.candidates import named_values
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.choices import Part
@@ -28,7 +27,6 @@ from jaxviz.features.remat.chunks import lengths_of_chunks
 from jaxviz.features.remat.context import Context
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, all_flops, by_peak, by_work
 from jaxviz.features.remat.graph import Graph, derive_like, distinct
-from jaxviz.features.remat.local import filled, lowered
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.refused import refused_in_checkpoint
 from jaxviz.features.remat.regions import Region, Spot, find_regions
@@ -49,17 +47,11 @@ _LITTLE = 0.005
 """A share of the gradient's FLOPs so small that nobody would accept a higher peak for it."""
 _SAMPLES = 7
 """How many plans of each set are measured if the whole trade-off is requested."""
-_NAMES, _NAMED = 8, 20
-"""Up to this many names of the function, all sets of them are considered, and so many of those that may fit are measured."""
-_NEAR = 0.02
-"""The share of a peak that is worth searching for."""
-_SAME = 0.001
-"""The share of a peak that is too small to recompute more for."""
+_NAMES = 8
+"""Up to this many names of the function, all sets of them are considered."""
 _LOWERED = 3_000
 """For plans with at most this many equations in total, and at most 30 plans, XLA's shardings are computed again; otherwise the shardings
 without checkpoints are used until a plan is chosen."""
-_ROUGHLY = 0.02
-"""How much less may be kept than estimated."""
 
 
 class Search:
@@ -440,27 +432,6 @@ class Search:
         forms += [replace(f, chunk=n) for f in forms for n in self.chunks_of(f.regions)[:1]]
         return min(each(self.trial, forms, "plans"), key=by_peak)
 
-    def fastest(self, room: Callable[[Trade], int]) -> Trial | None:
-        """The plan with the fewest FLOPs that fits; None if none was found.
-
-        Args:
-          room: the bytes that a plan leaves free; negative if it does not fit.
-        """
-        best = self._fastest(room)
-        if best is None and (low := lowered(self, room)) is not None:
-            best, self.bound = filled(self, low, [], room), None
-        if best is None:
-            self.leanest()
-        return min(filter(None, [best, self.measured_within(room)]), key=by_work, default=None)
-
-    def _fastest(self, room: Callable[[Trade], int]) -> Trial | None:
-        """The same among plans that are optimal at a price per byte, or nearly, and policies."""
-        best = self.fastest_at_calls(room)
-        policy = min((t for t in self.under_policies if room(t.trade) >= 0), key=by_work, default=None)
-        if policy is not None and (best is None or policy.trade.work < best.trade.work):
-            best = self._fastest_beside(policy, room)
-        return best
-
     def measured_within(self, room: Callable[[Trade], int], at_calls: bool = False) -> Trial | None:
         """The plan with the fewest FLOPs that fits, of those measured so far.
 
@@ -476,51 +447,6 @@ class Search:
         """The plans measured so far, without those whose values are grouped by their names in the source."""
         return (t for key, t in self.trials.items() if key == t.form.key)
 
-    def fastest_at_calls(self, room: Callable[[Trade], int]) -> Trial | None:
-        """The same among plans with checkpoints around calls and bodies of scans, with a bound for them."""
-        for sets in (self.sets, self.nested):
-            best = self.fastest_of(sets, room)
-            self.bound = Bound(int(min(least_works(self, sets, room), default=0))) if best is not None else None
-            in_chunks = self._fastest_in_chunks(sets, room, best)
-            if in_chunks is not best:
-                self.bound, best = None, in_chunks
-            if best is not None:
-                return best
-        return None
-
-    def _fastest_beside(self, policy: Trial, room: Callable[[Trade], int]) -> Trial:
-        """The fastest plan where a policy takes less work than any plan with names elsewhere: the policy, unless names there are better."""
-        here = policy.form.regions
-        named = self._fastest_around(here, room, policy.trade.work)
-        is_better = named is not None and not self.is_little(policy.trade.work - named.trade.work)
-        self.bound = Bound(int(min(least_works(self, [*self.sets, here], room), default=0)))
-        return named if named is not None and is_better else policy
-
-    def fastest_of(
-        self, sets: Iterable[Sequence[Region]], room: Callable[[Trade], int], less_work: float = inf
-    ) -> Trial | None:
-        """The same for plans around some sets of regions, without chunks, if they may take less work than this."""
-        best: Trial | None = None
-        for regions in sets:
-            found = self._fastest_around(regions, room, best.trade.work if best is not None else less_work)
-            if found is not None and (best is None or by_work(found) < by_work(best)):
-                best = found
-        return best
-
-    def _fastest_in_chunks(
-        self, sets: Sequence[Sequence[Region]], room: Callable[[Trade], int], best: Trial | None
-    ) -> Trial | None:
-        """Another plan with a scan over chunks, if it takes less work than the best so far, or if there is none yet."""
-        for regions in sets:
-            for k, chunk in enumerate(self.chunks_of(regions)):
-                last = replace(self.path(regions)[-1], chunk=chunk)
-                if best is not None and (k or self.trial(last).trade.work >= best.trade.work):
-                    break  # even the length that lowers the peak most would not suffice
-                found = self._fastest_around(regions, room, best.trade.work if best is not None else inf, chunk)
-                if found is not None and (best is None or by_work(found) < by_work(best)):
-                    best = found
-        return best
-
     def chunks_of(self, regions: Sequence[Region]) -> list[int]:
         """Possible chunk lengths, if the body of one scan is among some regions and its carries take enough memory to matter."""
         inside = [r for r in regions if r.is_body]
@@ -530,33 +456,7 @@ class Search:
         scan = next(iter(inside[0].spots)).scan
         return lengths_of_chunks(scan) if is_scan(scan) and kept > _WORTH * self.opened.peak_nbytes else []
 
-    def _fastest_around(
-        self, regions: Sequence[Region], room: Callable[[Trade], int], less_work: float, chunk: int = 1
-    ) -> Trial | None:
-        """The same for plans around some regions, as far as they may take less work than this.
-
-        What the function names is also tried by itself: it may keep less in memory besides the residuals than what is optimal at a price per byte.
-        """
-        found = self._fastest_of_path(self.path(regions), room, less_work, chunk)
-        if self.own_names:
-            less_work = less_work if found is None else found.trade.work
-            named = self._fastest_of_path(self.path(regions, self.own_names), room, less_work, chunk)
-            found = min(filter(None, (found, named)), key=by_work, default=None)
-            if chunk == 1:
-                less_work = less_work if found is None else found.trade.work
-                found = self._fastest_by_names(regions, room, less_work) or found
-        return found
-
-    def _fastest_by_names(
-        self, regions: Sequence[Region], room: Callable[[Trade], int], less_work: float
-    ) -> Trial | None:
-        """The same among all sets of the names that the function has, if these are few: sets with the same bytes have other peaks."""
-        most = most_saved(self, self.path(regions), room)
-        may_fit = (f for f in self._of_names(tuple(regions)) if f.work < less_work and f.nbytes <= most)
-        trials = map(self.trial, islice(may_fit, _NAMED))
-        return next((t for t in trials if room(t.trade) >= 0 and t.trade.work < less_work), None)
-
-    def _of_names(self, regions: tuple[Region, ...]) -> list[Form]:
+    def of_names(self, regions: tuple[Region, ...]) -> list[Form]:
         """The plans that save some of the names that the function has, the least work first."""
         if regions not in self._by_names:
             parts = self.outer_parts(regions, self.own_names)
@@ -570,65 +470,6 @@ class Search:
             self._by_names[regions] = sorted(forms, key=lambda form: (form.work, form.nbytes))
         return self._by_names[regions]
 
-    def _fastest_of_path(
-        self, path: Sequence[Form], room: Callable[[Trade], int], less_work: float, chunk: int
-    ) -> Trial | None:
-        path = [replace(form, chunk=chunk) for form in path]
-        # Keep one that takes too much work: choices between it and the next are tried as well.
-        first = next((i for i, form in enumerate(path) if form.work < less_work), None)
-        path = path[max(first - 1, 0) :] if first is not None else []
-        outside = self.outside(path[0]) if path else 0
-
-        def fits(i: int) -> bool:
-            kept = max(int((1 - _ROUGHLY) * (outside + path[i].nbytes)), 0)  # in memory when the backward pass begins
-            return (chunk > 1 or room(self.reckoned(kept, kept)) >= 0) and room(self.trial(path[i]).trade) >= 0
-
-        # Saving less may raise the peak: everything that is recomputed in one region is in memory at once.
-        start = (
-            next((i for i in (0, *evenly(1, len(path) - 1, min(_SAMPLES, len(path) - 1))) if fits(i)), None)
-            if path
-            else None
-        )
-        if start is None:
-            return None
-        low, high = start, len(path)  # `low` fits, `high` and all after it do not
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        over = [t for form in path[start + 1 :] if (t := self.tried(form)) is not None and room(t.trade) < 0]
-        return filled(self, self.trial(path[low]), over, room)
-
     def is_little(self, flops: int) -> bool:
         """Whether this much work is too little to be worth another checkpoint."""
         return flops <= _LITTLE * self.plain_flops
-
-    def lowest(self, most_work: int, near: float = _NEAR) -> Trial | None:
-        """The plan with the lowest peak with no more work than this; None if none was found.
-
-        The lower the peak, the more work it takes: so the peak is bisected, and `fastest` asked for each.
-
-        Args:
-          most_work: FLOPs.
-          near: the share of the peak up to which it is bisected.
-        """
-        self.leanest()
-        paths = map(self.path, self.sets)
-        firsts = filter(None, (next((form for form in path if form.work <= most_work), None) for path in paths))
-        _ = [*map(self.trial, firsts), *self.under_policies]
-        affordable = lambda: [t for t in self.plans if t.trade.work <= most_work]
-        if not affordable():
-            return None
-        peak = lambda: min(t.trade.peak_nbytes for t in affordable())
-        below = lambda peak: lambda t: peak - t.peak_nbytes
-        lowest = low = min(t.trade.peak_nbytes for t in self.plans)
-        while (high := peak()) - low > near * high:
-            middle = (low + high) // 2
-            self._fastest(below(middle))
-            if peak() > middle:
-                low = middle
-        found = self.fastest(below(lowest - 1)) if peak() <= lowest else None
-        while found is not None and found.trade.work <= most_work:
-            found = self.fastest(below(int((1 - near) * peak())))
-        least = least_peak(self, peak(), most_work)
-        self.bound = Bound(least, of_peak=True) if least else None
-        return min((t for t in affordable() if t.trade.peak_nbytes <= (1 + _SAME) * peak()), key=by_work)

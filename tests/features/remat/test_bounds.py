@@ -14,6 +14,7 @@ from jaxviz.analysis.budgets import read_size
 from jaxviz.derivation import derive
 from jaxviz.features.remat import solver
 from jaxviz.features.remat.bounds import least_works
+from jaxviz.features.remat.choose import fastest, with_lowest_peak
 from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.search import Search
@@ -123,12 +124,12 @@ def held_against_all(name, offload, close):
     lowest, highest = min(t.peak_nbytes for t in trades), search.opened.peak_nbytes
     for share in (0.0, 0.3, 0.6):
         room, found = int(lowest + share * (highest - lowest)), new()
-        best = found.fastest(lambda t, room=room: room - t.peak_nbytes)
+        best = fastest(found, lambda t, room=room: room - t.peak_nbytes)
         least = min(t.work for t in trades if t.peak_nbytes <= room)
         assert best.trade.peak_nbytes <= room
         assert best.trade.work <= least + close * found.plain_flops
         most, found = int(share * max(t.work for t in trades)), new()
-        low = found.lowest(most)
+        low = with_lowest_peak(found, most)
         peaks = [t.peak_nbytes for t in trades if t.work <= most]
         assert (low is None) == (not peaks)
         if low is not None:
@@ -164,9 +165,9 @@ def test_what_was_not_looked_at_is_bounded():
     case = llama(8, True)
     search = Search(derive(case.plain, *case.args), False)
     written = search.opened.peak_nbytes
-    lowest = search.lowest(10**30).trade.peak_nbytes
+    lowest = with_lowest_peak(search, 10**30).trade.peak_nbytes
     for share in (0.1, 0.3, 0.6):
-        best = search.fastest(lambda t, share=share: int(lowest + share * (written - lowest)) - t.peak_nbytes)
+        best = fastest(search, lambda t, share=share: int(lowest + share * (written - lowest)) - t.peak_nbytes)
         assert search.bound.least <= best.trade.work
         assert search.bound.gap(best.trade, search.plain_flops) <= 0.05
         if best.trade.work > search.bound.least:

@@ -7,6 +7,7 @@ from test_written_checkpoints import holds
 
 import jaxviz
 from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.choose import fastest_at_calls
 from jaxviz.features.remat.planning import Planning
 from jaxviz.features.remat.search import Search
 
@@ -53,7 +54,7 @@ def planned(own):
     search = planning.search
     least = min(search.trial(form).trade.peak_nbytes for regions in search.sets for form in search.path(regions))
     room = least + (search.opened.peak_nbytes - least) // 5
-    return planning.plan("", search.fastest_at_calls(lambda t: room - t.peak_nbytes)), args
+    return planning.plan("", fastest_at_calls(search, lambda t: room - t.peak_nbytes)), args
 
 
 @pytest.mark.values

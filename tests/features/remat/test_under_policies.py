@@ -13,6 +13,7 @@ import jaxviz
 from benchmarks.remat_programs import SMALL
 from jaxviz.derivation import derive
 from jaxviz.features.remat.charts import policies_by_bytes, policies_by_peak
+from jaxviz.features.remat.choose import fastest
 from jaxviz.features.remat.forms import lowest_peaks
 from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.search import Search
@@ -124,5 +125,5 @@ def test_values_that_are_cheap_to_recompute_are_saved_for_the_peak():
     search = Search(derive(case.plain, *case.args), False)
     lowest = min(t.trade.peak_nbytes for t in map(search.trial, (f for r in search.sets for f in search.path(r))))
     assert lowest > theirs.peak_nbytes
-    found = search.fastest(lambda t: theirs.peak_nbytes - t.peak_nbytes)
+    found = fastest(search, lambda t: theirs.peak_nbytes - t.peak_nbytes)
     assert found.trade.work <= theirs.work
