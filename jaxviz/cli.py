@@ -265,7 +265,7 @@ def _show(command: Command, request: Request) -> None:
 
 
 def _save_figure(figure: Figure, path: str) -> None:
-    from jaxviz.features.draw.figure import editable_text
+    from jaxviz.report.figures import editable_text
 
     with editable_text():
         figure.savefig(path, dpi=200)

@@ -401,8 +401,8 @@ def _pictures() -> Iterator[Finding]:
     if dot is None:
         yield Finding(
             "dot", "pictures", "note", "not found",
-            "jaxviz lays pictures out itself. With Graphviz they have fewer crossings: `apt install graphviz`, "
-            "`brew install graphviz` or `conda install graphviz`.",
+            "`jaxviz.draw` needs Graphviz's program: `conda install -c conda-forge graphviz`, `apt install graphviz` or "
+            "`brew install graphviz`.",
         )  # fmt: skip
     else:
         yield Finding("dot", "pictures", "ok", dot)

@@ -6,7 +6,7 @@ from io import BytesIO
 from typing import Any, cast
 
 import numpy as np
-from matplotlib import rcParams
+from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.colors import same_color
 from matplotlib.figure import Figure
@@ -68,6 +68,13 @@ def _for_any_page(figure: Figure) -> Iterator[None]:
     finally:
         for artist, name, old in before:
             getattr(artist, f"set_{name}")(old)
+
+
+@contextmanager
+def editable_text() -> Iterator[None]:
+    """Makes matplotlib write text as text, since journals do not accept fonts of type 3."""
+    with rc_context({"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}):
+        yield
 
 
 def plot(chart: Chart, axes: Axes | None = None) -> Figure:

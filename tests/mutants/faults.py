@@ -516,16 +516,16 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a name in a picture is not escaped",
-        "jaxviz/features/draw/svg.py",
-        "<title>{escape(text)}</title>",
-        "<title>{text}</title>",
+        "jaxviz/features/draw/dot.py",
+        'html.escape(text, quote=True) or " "',
+        'text or " "',
         "tests/features/draw",
     ),
     Fault(
-        "an arrow points backwards",
-        "jaxviz/features/draw/svg.py",
-        "back = long if y0 > y else -long",
-        "back = -long if y0 > y else long",
+        "the forward program runs upwards in a picture, and the backward one downwards",
+        "jaxviz/features/draw/dot.py",
+        "    if turned:\n",
+        "    if not turned:\n",
         "tests/features/draw",
     ),
     Fault(
@@ -650,8 +650,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "layers on different lines are folded in a picture",
         "jaxviz/features/draw/folds.py",
-        "same.setdefault(pair, len(same)) for pair in pairs",
-        "same.setdefault((pair[0], 0), len(same)) for pair in pairs",
+        "numbered.setdefault(pair, len(numbered)) for pair in pairs",
+        "numbered.setdefault((pair[0], 0), len(numbered)) for pair in pairs",
         "tests/features/draw/test_folds.py",
     ),
     Fault(

@@ -12,9 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 from jaxviz.analysis.grouping import alike
-from jaxviz.features.draw.folds import literal_text
 from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Line
-from jaxviz.features.draw.labels import printable_lines
+from jaxviz.features.draw.labels import literal_text, printable_lines
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_own
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var

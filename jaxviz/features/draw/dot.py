@@ -1,93 +1,14 @@
-"""Programs in Graphviz's dot language, as a `graphviz.Source` that is also displayed if `dot` is not installed."""
+"""Programs in Graphviz's dot language."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
-from os import PathLike, fspath
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
-
-import graphviz
-from graphviz.quoting import quote
 
 from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Graph, Line
 from jaxviz.features.draw.style import BORDERS, FILLS, FRAMES, INK, LINES, PALE, SIZES, line_width
-from jaxviz.report.files import write_file
-
-if TYPE_CHECKING:
-    from jaxviz.features.draw.drawing import Drawing
 
 _FONT = "Helvetica,Arial,sans-serif"
-
-
-class Dot(graphviz.Source):  # type: ignore[misc]
-    """A program in Graphviz's dot language. Made by `to_dot`.
-
-    >>> picture = jaxviz.to_dot(loss, params, x)
-    >>> print(picture.source)
-    digraph { ...
-    >>> picture.render("loss", format="pdf")
-    'loss.pdf'
-
-    It is a `graphviz.Source`. If `dot` is not installed, a notebook still shows it, and `render` and `pipe` still return it, as SVG, PNG
-    or PDF in jaxviz's own layout.
-    """
-
-    def __init__(self, source: str, drawing: Drawing):
-        super().__init__(source)
-        self.drawing = drawing
-
-    def pipe(self, format: str | None = None, *, encoding: str | None = None, **options: Any) -> Any:
-        """The picture in a format, like `graphviz.Source.pipe`: bytes, or text if an encoding is given."""
-        try:
-            return super().pipe(format, encoding=encoding, **options)
-        except (graphviz.ExecutableNotFound, graphviz.backend.CalledProcessError):
-            made = _ours(self.drawing, format or self.format)
-            if made is None:
-                raise
-            return made.decode(encoding) if encoding is not None else made
-
-    def render(
-        self, filename: PathLike[str] | str | None = None, *, directory: PathLike[str] | str | None = None, cleanup: bool = False,
-        format: str | None = None, outfile: PathLike[str] | str | None = None, **options: Any,
-    ) -> str:  # fmt: skip
-        """Writes the source and the picture, like `graphviz.Source.render`; returns the picture's path."""
-        try:
-            done: str = super().render(
-                filename, directory=directory, cleanup=cleanup, format=format, outfile=outfile, **options
-            )
-            return done
-        except (graphviz.ExecutableNotFound, graphviz.backend.CalledProcessError):
-            if format is None and outfile is not None:
-                format = Path(outfile).suffix[1:]
-            made = _ours(self.drawing, format or self.format)
-            if made is None:
-                raise
-            source = Path(directory or "") / fspath(filename or self.filename)
-            path = Path(outfile) if outfile is not None else Path(f"{source}.{format or self.format}")
-            write_file(path, made)
-            if cleanup and outfile is None:
-                source.unlink(missing_ok=True)
-            return str(path)
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **_: Any) -> dict[str, str]:
-        return {"text/html": self._repr_html_(), "text/plain": str(self.drawing)}
-
-    def _repr_html_(self) -> str:
-        return self.drawing._repr_html_()
-
-
-def _ours(drawing: Drawing, format: str) -> bytes | None:
-    """The picture in our own layout; None for a format that it does not support."""
-    if format == "svg":
-        return drawing.svg(by_dot=False).encode()
-    save = {"png": drawing.save_png, "pdf": drawing.save_pdf}.get(format)
-    if save is None:
-        return None
-    with TemporaryDirectory() as folder:
-        return save(Path(folder) / "picture").read_bytes()
 
 
 def dot_source(graph: Graph, upwards: Sequence[int] = ()) -> str:
@@ -197,4 +118,5 @@ def _marked(text: str) -> str:
 
 def _attributes(**values: str) -> str:
     """Attributes of a node, an edge or a graph, quoted, so that no value is interpreted as an escape or markup."""
-    return " ".join(f"{name}={quote(graphviz.escape(value))}" for name, value in values.items())
+    quoted = {name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in values.items()}
+    return " ".join(f'{name}="{value}"' for name, value in quoted.items())

@@ -1,7 +1,8 @@
-"""Pictures of programs: SVG, PNG and matplotlib figures, laid out by `dot` if it is installed, and otherwise by jaxviz."""
+"""Pictures of programs: SVG, PDF, PNG and matplotlib figures, drawn by Graphviz's `dot`."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +14,10 @@ from jax.extend.core import ClosedJaxpr
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
+from jaxviz.features.draw.dot import dot_source
 from jaxviz.features.draw.graph import Graph
-from jaxviz.features.draw.layout import Layout, lay_out
 from jaxviz.features.draw.program_graph import graph_of
-from jaxviz.features.draw.style import box_size
-from jaxviz.features.draw.svg import on_page, write_svg
+from jaxviz.features.draw.style import on_page
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.expressions import source_shown
@@ -29,23 +29,25 @@ from jaxviz.progress import counting
 from jaxviz.report.files import write_file
 from jaxviz.report.needs import needs
 from jaxviz.report.pictures import in_page
+from jaxviz.report.tables import preformatted, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from jaxviz.features.draw.dot import Dot
+    from jaxviz.features.draw.source import Dot
 
-MOST_FOR_DOT = 400
-"""The most boxes that are laid out by `dot`; it takes seconds for more, and minutes for a thousand."""
+_SECONDS = 60
+"""How long `dot` may take for a picture."""
+
+TO_INSTALL = "conda install -c conda-forge graphviz, apt install graphviz or brew install graphviz"
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A picture of a program. Made by `draw`; a notebook shows it.
+    """A picture of a program. Made by `draw`; a notebook shows it. Graphviz's program `dot` draws it.
 
     >>> picture = jaxviz.draw(loss, params, x, stage="forward+backward")
     >>> picture.save_svg("loss.svg")
-    >>> picture.plot().savefig("loss.pdf")
 
     Args:
       graph: what the picture shows, as plain data.
@@ -55,56 +57,37 @@ class Drawing:
     graph: Graph
     upwards: tuple[int, ...] = ()
 
+    @cached_property
+    def source(self) -> str:
+        """The picture in Graphviz's dot language."""
+        return dot_source(self.graph, self.upwards)
+
     def to_dot(self) -> Dot:
         """The picture in Graphviz's dot language: a `graphviz.Source`, which a notebook shows and `.render()` writes."""
         with needs("The dot language", "graphviz"):
-            from jaxviz.features.draw.dot import Dot, dot_source
+            from jaxviz.features.draw.source import Dot
 
-        return Dot(dot_source(self.graph, self.upwards), self)
+        return Dot(self)
 
-    def svg(self, by_dot: bool | None = None) -> str:
+    def svg(self) -> str:
         """The picture as SVG.
 
-        Args:
-          by_dot: whether `dot` lays it out; by default if `dot` is installed and the picture is not too large for it.
+        Raises:
+          RuntimeError: `dot` is not installed, fails, or takes more than a minute; so do the other methods.
         """
-        if by_dot is None:
-            by_dot = len(self.graph.boxes) <= MOST_FOR_DOT
-        made = self._by_dot("svg") if by_dot else None
-        return made.decode() if made is not None else write_svg(self.graph, self.layout)
+        return self._drawn("svg").decode()
 
     def save_svg(self, path: str | Path) -> Path:
         """Writes the picture as SVG; returns the path."""
-        return write_file(path, self.svg())
+        return write_file(path, self._drawn("svg"))
 
     def save_pdf(self, path: str | Path) -> Path:
         """Writes the picture as PDF, of vectors and text; returns the path."""
-        with needs("A PDF", "matplotlib"):
-            from jaxviz.features.draw.figure import editable_text
-
-        path = Path(path)
-        with editable_text():
-            self.plot().savefig(path, format="pdf")
-        return path
+        return write_file(path, self._drawn("pdf"))
 
     def save_png(self, path: str | Path, dpi: int = 150) -> Path:
-        """Writes the picture as PNG; returns the path.
-
-        Args:
-          path: the path of the file.
-          dpi: pixels per inch; reduced if the picture would have more than 100 million pixels.
-        """
-        path = Path(path)
-        made = self._by_dot("png", dpi) if len(self.graph.boxes) <= MOST_FOR_DOT else None
-        if made is not None:
-            write_file(path, made)
-        else:
-            figure = self.plot()
-            inches = figure.get_size_inches()
-            figure.savefig(
-                path, format="png", dpi=min(dpi, (1e8 / (inches[0] * inches[1])) ** 0.5, 60_000 / max(inches))
-            )
-        return path
+        """Writes the picture as PNG, with so many pixels per inch; returns the path."""
+        return write_file(path, self._drawn("png", f"-Gdpi={dpi}"))
 
     def plot(self, width: float | None = None) -> Figure:
         """The picture as a `matplotlib` figure, for papers: `.plot().savefig("loss.pdf")` has vectors and text.
@@ -115,24 +98,24 @@ class Drawing:
         with needs("A figure", "matplotlib"):
             from jaxviz.features.draw.figure import draw_figure
 
-        return draw_figure(self.graph, self.layout, width)
+        return draw_figure(json.loads(self._drawn("json")), width)
 
-    @cached_property
-    def layout(self) -> Layout:
-        """The coordinates of jaxviz's own layout."""
-        return lay_out(self.graph, [box_size(b) for b in self.graph.boxes], self.upwards)
-
-    def _by_dot(self, format: str, dpi: int | None = None) -> bytes | None:
-        """The picture drawn by `dot`; None if it is not installed or gives up."""
-        options = [f"-Gdpi={dpi}"] if dpi else []
+    def _drawn(self, format: str, *options: str) -> bytes:
+        """The picture drawn by `dot`."""
+        command = ["dot", f"-T{format}", *options]
         try:
-            source = self.to_dot().source.encode()
-            done = subprocess.run(
-                ["dot", f"-T{format}", *options], input=source, capture_output=True, timeout=60, check=True
+            return subprocess.run(
+                command, input=self.source.encode(), capture_output=True, timeout=_SECONDS, check=True
+            ).stdout
+        except OSError:
+            why = f"it is not installed; to install: {TO_INSTALL}. `jaxviz.explore` shows the same program without it"
+        except subprocess.TimeoutExpired:
+            why = (
+                f"it takes more than {_SECONDS} s for {len(self.graph.boxes):,} boxes; a smaller `depth` may have fewer"
             )
-        except (ImportError, OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout or None
+        except subprocess.CalledProcessError as error:
+            why = f"it fails: {printable(error.stderr.decode(errors='replace').strip(), 300)}"
+        raise RuntimeError(f"Graphviz's `dot` draws pictures, and {why}")
 
     def __str__(self) -> str:
         n = sum(b.kind in ("equation", "group") for b in self.graph.boxes)
@@ -144,7 +127,10 @@ class Drawing:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return in_page(on_page(self.svg()))
+        try:
+            return in_page(on_page(self.svg()))
+        except RuntimeError as error:
+            return preformatted(f"{self}\n{error}")
 
 
 @api_boundary
@@ -218,8 +204,6 @@ def to_dot(
     """A program in Graphviz's dot language: a `graphviz.Source`, which a notebook shows and `.render()` writes.
 
     >>> jaxviz.to_dot(loss, params, x, stage="backward").render("loss", format="pdf")
-
-    If `dot` is not installed, it still shows and writes SVG, PNG and PDF, in jaxviz's own layout.
 
     Args, Raises: as for `draw`.
     """

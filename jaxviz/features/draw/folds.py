@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 
 from jaxviz.analysis.grouping import repetitions
-from jaxviz.ir.syntax import Equation, Literal, Operation, Program, Var
-from jaxviz.report.tables import type_text
+from jaxviz.analysis.repeats import Alike, candidates
+from jaxviz.ir.syntax import Equation, Literal, Var
 
 _SPARED = 12
 """A run is folded if that hides at least this many equations, including nested ones."""
-
-_LONGEST = 2000
-"""The most equations in one repetition."""
 
 _TRIED = 6
 
@@ -37,74 +34,20 @@ class Fold:
         return self.start + self.length * self.count
 
 
-class Kinds:
-    """Numbers for equations: equal for equations that do the same to values of the same types, whatever programs they contain."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[Any, int] = {}
-        self.of_operation: dict[Operation, int] = {}
-
-    def __call__(self, equation: Equation) -> int:
-        operation = equation.operation
-        found = self.of_operation.get(operation)
-        if found is None:
-            # Lists, because generators would recurse through C, where Python 3.12 and later allow little depth.
-            params = tuple([(name, self._param(value)) for name, value in sorted(operation.params.items())])
-            types = tuple(map(type_text, operation.in_avals)), tuple(map(type_text, operation.out_avals))
-            found = self.of_operation[operation] = self._number((operation.primitive.name, params, types))
-        return found
-
-    def _number(self, key: Any) -> int:
-        return self.numbers.setdefault(key, len(self.numbers))
-
-    def _param(self, value: Any) -> Any:
-        if isinstance(value, Program):
-            return self._program(value)
-        if isinstance(value, tuple):
-            return tuple([self._param(item) for item in value])
-        if callable(value):  # a rule is a new function each time it is created
-            return getattr(value, "__qualname__", type(value).__name__)
-        try:
-            hash(value)
-        except TypeError:
-            return str(value)
-        return value
-
-    def _program(self, program: Program) -> int:
-        places: dict[Var, int] = {}
-        for v in (*program.constvars, *program.invars, *(v for e in program.equations for v in e.outvars)):
-            places.setdefault(v, len(places))
-
-        def atom(a: Any) -> Any:
-            return literal_text(a) if isinstance(a, Literal) else places.get(a, -1)
-
-        inputs = tuple(type_text(v.aval) for v in (*program.constvars, *program.invars))
-        body = tuple([(self(e), tuple(map(atom, e.invars))) for e in program.equations])
-        return self._number((inputs, body, tuple(map(atom, program.outvars))))
-
-
-def literal_text(literal: Literal) -> str:
-    """The value of a literal, as a jaxpr shows it."""
-    try:
-        return str(np.asarray(literal.val, getattr(literal.aval, "dtype", None))[()])
-    except (TypeError, ValueError):
-        return str(literal.val)
-
-
-def find_folds(equations: Sequence[Equation], kinds: Kinds, within: Sequence[Equation] = ()) -> list[Fold]:
+def find_folds(equations: Sequence[Equation], same: Alike, within: Sequence[Equation] = ()) -> list[Fold]:
     """The runs of repetitions among consecutive equations, without overlaps and in order.
 
     Args:
       equations: equations of one program.
-      kinds: what has been numbered so far.
+      same: numbers those that do the same.
       within: the equations that contain the program, outermost first.
     """
     depth = len(within)
     groups = repetitions([*within, *equations], [*range(-1, depth - 1), *[depth - 1] * len(equations)])[depth:]
-    same: dict[tuple[int, int], int] = {}
-    pairs = zip(map(kinds, equations), groups, strict=True)
-    numbers = np.asarray([same.setdefault(pair, len(same)) for pair in pairs], np.int64)
-    sizes = np.asarray([0, *(1 + sum(1 for _, p in e.programs for _ in p.walk()) for e in equations)]).cumsum()
+    numbered: dict[tuple[int, int], int] = {}
+    pairs = zip((same.number(e.operation) for e in equations), groups, strict=True)
+    numbers = np.asarray([numbered.setdefault(pair, len(numbered)) for pair in pairs], np.int64)
+    sizes = np.asarray([0, *(same.size(e.operation) for e in equations)]).cumsum()
     makers = {v: (i, place) for i, e in enumerate(equations) for place, v in enumerate(e.outvars)}
     found: list[Fold] = []
     parts = [(0, len(equations))]
@@ -121,34 +64,18 @@ def _largest(
     equations: Sequence[Equation], numbers: np.ndarray, sizes: np.ndarray, makers: dict[Var, tuple[int, int]], first: int,
     last: int,
 ) -> Fold | None:  # fmt: skip
-    for _, length, start, stop in _runs(numbers[first:last], sizes[first : last + 1])[:_TRIED]:
-        for fold in _phases(equations, makers, Fold(first + start, length, (stop - start) // length), first + stop):
+    spared = lambda fold: sizes[fold.stop] - sizes[fold.start + fold.length]
+    runs = [
+        (Fold(first + start, length, (stop - start) // length), first + stop)
+        for start, stop, length in candidates(numbers[first:last])
+    ]
+    worthwhile = [run for run in runs if spared(run[0]) >= _SPARED]
+    for run, stop in sorted(worthwhile, key=lambda run: (-spared(run[0]), run[0].length, run[0].start))[:_TRIED]:
+        for fold in _phases(equations, makers, run, stop):
             checked = _wired_alike(equations, makers, fold)
-            if checked is not None and sizes[checked.stop] - sizes[checked.start + checked.length] >= _SPARED:
+            if checked is not None and spared(checked) >= _SPARED:
                 return checked
     return None
-
-
-def _runs(numbers: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int, int, int]]:
-    """Repeating runs as `(-equations hidden, length, start, stop)`, the largest first.
-
-    Args:
-      numbers: a number for each equation, equal for equations that are alike.
-      sizes: how many equations precede each, including nested ones; and the total.
-    """
-    found = []
-    for length in range(1, min(len(numbers) // 2, _LONGEST) + 1):
-        same = numbers[length:] == numbers[:-length]
-        if int(same.sum()) < length:
-            continue
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], same.view(np.int8), [0]))))
-        for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            spared = (
-                int(sizes[start + (stop - start) // length * length] - sizes[start]) if stop - start >= length else 0
-            )
-            if spared >= _SPARED:
-                found.append((-spared, length, start, stop + length))
-    return sorted(found)
 
 
 def _phases(equations: Sequence[Equation], makers: dict[Var, tuple[int, int]], run: Fold, stop: int) -> list[Fold]:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from jaxviz.analysis.repeats import Alike
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.features.draw.canvas import MOST_BOXES, Before, Canvas, Given, Made, Script, Values
-from jaxviz.features.draw.folds import Fold, Kinds, find_folds
+from jaxviz.features.draw.folds import Fold, find_folds
 from jaxviz.features.draw.graph import Graph
 from jaxviz.features.draw.labels import (
     body_name,
@@ -83,7 +84,7 @@ class _Builder:
         self.programs = programs
         self.depth = depth
         self.canvas = Canvas(source)
-        self.kinds = Kinds()
+        self.same = Alike()
 
     def graph(self) -> Graph:
         residuals: dict[int, tuple[Values, Any]] = {}
@@ -196,7 +197,7 @@ class _Builder:
         within: tuple[Equation, ...],
     ) -> None:
         """Draws the equations of a program, with its repeated layers folded."""
-        folds = find_folds(equations, self.kinds, within) if self.canvas.script is None else []
+        folds = find_folds(equations, self.same, within) if self.canvas.script is None else []
         items: list[Equation | Fold] = []
         at = 0
         for fold in folds:

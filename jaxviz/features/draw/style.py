@@ -1,12 +1,10 @@
-"""The style of pictures of programs: the colours of Okabe and Ito, widths of lines, and sizes of texts."""
+"""The style of pictures of programs: the colours of Okabe and Ito, widths of lines, and sizes of texts; on white, and on a page."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-
-from jaxviz.features.draw.graph import Box
 
 INK = "#1b1f24"
 PALE = "#5b6470"
@@ -50,34 +48,29 @@ ON_PAGE: Mapping[str, tuple[str, float]] = {
 }
 """For a picture's colour on white: its colour on a page, light or dark, and its opacity there."""
 
-MARGIN = 12.0
-"""The margin around a picture, in points."""
-
 SIZES: Mapping[str, tuple[float, float]] = {
     "equation": (11.0, 8.5), "group": (11.0, 8.5), "residual": (9.0, 8.0), "input": (9.5, 8.0), "constant": (9.0, 8.0),
     "literal": (9.5, 8.0), "result": (9.5, 8.0), "note": (11.0, 9.0),
 }  # fmt: skip
 """Font sizes of the two lines of a box."""
 
-_NARROW = re.compile(r"[ijlft.,:;'|!\[\]() ]")
-_WIDE = re.compile(r"[mwMW@%…×A-Z]")
-
-
-def text_width(text: str, size: float) -> float:
-    """The width of a line of text, in points; a little more than most sans-serif fonts need."""
-    narrow, wide = len(_NARROW.findall(text)), len(_WIDE.findall(text))
-    return size * (0.4 * narrow + 0.82 * wide + 0.61 * (len(text) - narrow - wide))
-
-
-def box_size(box: Box) -> tuple[float, float]:
-    """The width and height of a box, in points."""
-    big, small = SIZES[box.kind]
-    width = max(text_width(box.title, big * (1.06 if box.kind == "group" else 1.0)), text_width(box.detail, small))
-    if box.is_value and box.kind != "residual":
-        return width + 4, big + (small + 5 if box.detail else 3)
-    return max(width + 16, 34.0), (32.0 if box.kind != "residual" else 27.0) if box.detail else 22.0
-
 
 def line_width(nbytes: int) -> float:
     """The width of a line: by the logarithm of the bytes, from a scalar to a gibibyte."""
     return min(4.0, 0.7 + 0.16 * max(0.0, math.log2(max(nbytes, 1)) - 4))
+
+
+def on_page(svg: str) -> str:
+    """A picture for inclusion in a page, light or dark: with the page's ink and background, and without ids, which might clash."""
+    shown = re.sub(r"<[^<>]+>", lambda tag: _COLOUR.sub(_on_page, _ID.sub("", tag[0])), svg[svg.index("<svg") :])
+    return shown.replace("<svg ", '<svg fill="currentColor" style="max-width:100%;height:auto" ', 1)
+
+
+_ID = re.compile(r' (id|class)="[^"]*"')
+_COLOUR = re.compile(r'\b(fill|stroke)="([^"]+)"')
+
+
+def _on_page(found: re.Match[str]) -> str:
+    what, colour = found.groups()
+    there, covers = ON_PAGE.get(colour, (colour, 1.0))
+    return f'{what}="{there}"' + (f' {what}-opacity="{covers:g}"' if covers < 1 else "")

@@ -43,8 +43,8 @@ from jaxviz.report.tables import printable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from jaxviz.features.draw.dot import Dot
     from jaxviz.features.draw.drawing import Drawing
+    from jaxviz.features.draw.source import Dot
     from jaxviz.features.explorer.whatif import Switches
     from jaxviz.xla.explorer_stage.one_block import OneBlock
 
@@ -269,7 +269,7 @@ class Explorer(Bundled):
         return self.draw(stage, depth, source).to_dot()
 
     def save_svg(self, path: str | Path, stage: str = "", depth: int | None = None, source: bool = True) -> Path:
-        """Writes the picture as SVG, by `dot` where it is installed; returns the path. The arguments are those of `draw`."""
+        """Writes the picture as SVG; returns the path. The arguments are those of `draw`."""
         return self.draw(stage, depth, source).save_svg(path)
 
     def save_png(self, path: str | Path, stage: str = "", depth: int | None = None, dpi: int = 150) -> Path:

@@ -12,7 +12,6 @@ import pytest
 import jaxviz
 from jaxviz.features.draw.program_graph import graph_of
 from tests.features.draw.drawn_programs import (
-    EVIL,
     HOSTILE_ARGS,
     SQUARE,
     chosen,
@@ -26,11 +25,6 @@ from tests.features.draw.drawn_programs import (
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="`make browser` installs graphviz")
 
 
-@pytest.fixture
-def without_dot(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-
 def test_it_is_a_graphviz_source():
     dot = jaxviz.to_dot(small, SQUARE, SQUARE)
     assert isinstance(dot, graphviz.Source)
@@ -42,7 +36,7 @@ def test_each_equation_is_a_box_in_the_frame_of_its_scope():
     source = jaxviz.to_dot(small, SQUARE, SQUARE).source
     for primitive in ("dot_general", "tanh", "mul", "sin", "add", "reduce_sum"):
         assert source.count(f">{primitive}<") == 1
-    (scope,) = re.findall(r"subgraph cluster_\d+ \{\s*graph \[label=encoder.*?\n +\}", source, re.DOTALL)
+    (scope,) = re.findall(r"subgraph cluster_\d+ \{\s*graph \[label=.encoder.*?\n +\}", source, re.DOTALL)
     assert ">tanh<" in scope
     assert ">sin<" not in scope
 
@@ -62,7 +56,7 @@ def test_more_bytes_are_a_thicker_line():
 
     def thickest(n):
         source = jaxviz.to_dot(f, jnp.ones(n)).source
-        return max(map(float, re.findall(r"penwidth=([\d.]+)", source)))
+        return max(map(float, re.findall(r'penwidth="([\d.]+)"', source)))
 
     assert thickest(10) < thickest(1000) < thickest(100_000)
 
@@ -72,7 +66,7 @@ def test_layers_are_drawn_once():
     assert source.count(">tanh<") == 1
     assert "layers × 8" in source
     assert "ws[0…7]" in source
-    assert "style=dashed" in source  # from one layer to the next
+    assert 'style="dashed"' in source  # from one layer to the next
 
 
 def test_depth():
@@ -81,8 +75,8 @@ def test_depth():
     assert "scan × 5" in opened
     assert ">sin<" not in closed
     assert ">sin<" in opened
-    assert "peripheries=2" in closed
-    assert "peripheries=2" not in opened
+    assert 'peripheries="2"' in closed
+    assert "peripheries" not in opened
 
 
 def test_stages_of_a_derivation():
@@ -90,7 +84,7 @@ def test_stages_of_a_derivation():
     source = derivation.to_dot("forward+backward").source
     assert "cos in the derivative of" in source
     assert "gradient of w" in source
-    assert "dir=back" in source
+    assert 'dir="back"' in source
     with pytest.raises(ValueError, match="'sideways' is not a stage; there are primal, jvp"):
         derivation.to_dot("sideways")
     with pytest.raises(ValueError, match="has no stages"):
@@ -140,21 +134,3 @@ def test_dot_draws_it(tmp_path):
     assert Path(path).read_bytes()[:5] == b"%PDF-"
     assert "<svg" in dot._repr_mimebundle_()["text/html"]
     assert "graphviz" in dot.pipe(format="svg", encoding="utf-8")
-
-
-@pytest.mark.large
-def test_without_dot_a_layout_of_our_own(without_dot, tmp_path):
-    dot = jaxviz.to_dot(chosen, jnp.ones(3))
-    assert dot._repr_mimebundle_()["text/html"] == dot._repr_html_() == dot.drawing._repr_html_()
-    for text in (dot.drawing.svg(), dot.pipe(format="svg", encoding="utf-8"), dot.pipe(format="svg").decode()):
-        assert "branch 1" in "".join(read_svg(text).itertext())
-    for format, start in (("svg", b"<svg"), ("png", b"\x89PNG"), ("pdf", b"%PDF-")):
-        path = dot.render(tmp_path / "chosen", format=format)
-        assert path == str(tmp_path / f"chosen.{format}")
-        assert Path(path).read_bytes().startswith(start)
-    assert (tmp_path / "chosen").read_text() == dot.source
-    dot.render(outfile=tmp_path / "other.png", cleanup=True)
-    assert (tmp_path / "other.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(graphviz.ExecutableNotFound):
-        dot.pipe(format="ps")
-    assert EVIL not in dot.source

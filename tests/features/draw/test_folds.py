@@ -6,11 +6,12 @@ import pytest
 
 import jaxviz
 from benchmarks.models import transformer
-from jaxviz.features.draw.folds import Fold, Kinds, find_folds
+from jaxviz.analysis.repeats import Alike
+from jaxviz.features.draw.folds import Fold, find_folds
 
 
 def folds(f, *args):
-    return find_folds(jaxviz.trace(f)(*args).equations, Kinds())
+    return find_folds(jaxviz.trace(f)(*args).equations, Alike())
 
 
 def step(x, i):
@@ -98,5 +99,5 @@ def test_all_layers_of_a_transformer_are_found_in_each_stage():
     f, args = transformer(6)
     derivation = jaxviz.derive(f, *args)
     for stage in ("primal", "forward", "backward"):
-        found = find_folds(getattr(derivation, stage).equations, Kinds())
+        found = find_folds(getattr(derivation, stage).equations, Alike())
         assert [fold.count for fold in found] == [6]
