@@ -261,7 +261,7 @@ def _show(command: Command, request: Request) -> None:
     elif report is not None and not options.code:
         show(str(report), headed=not isinstance(report, Shown))
     if plot:
-        _save_figure(report.plot() if hasattr(report, "plot") else report.policies.plot(), plot)
+        _save_figure(report.plot(), plot)
 
 
 def _save_figure(figure: Figure, path: str) -> None:

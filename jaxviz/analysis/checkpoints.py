@@ -25,7 +25,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Checkpoint, Decision, Equation, Program, Var
-from jaxviz.report.pictures import bars
+from jaxviz.report.charts import Bars
 from jaxviz.report.report import MOST_ROWS, Report, Table
 from jaxviz.report.tables import format_bytes, line_label, listed, more_rows, nbytes, repeated, short_location
 
@@ -129,9 +129,9 @@ class CheckpointReport(Report, schema="policies.checkpoint"):
         head = f"checkpoint of {self.function} ({short_location(self.location)}){often}, policy {self.policy}"
         return f"{head}: {', '.join(parts)}" if parts else head
 
-    def _picture(self) -> str:
-        rows = ((line_label(v.location), v.nbytes, v.fate) for v in self.values if v.fate != "not needed")
-        return bars(rows, f"bytes of the values in the checkpoint of {self.function}, by line")
+    def _chart(self) -> Bars:
+        rows = [(line_label(v.location), v.nbytes, v.fate) for v in self.values if v.fate != "not needed"]
+        return Bars(rows, f"bytes of the values in the checkpoint of {self.function}, by line")
 
     def _parts(self) -> Iterator[str | Table]:
         yield self.values_table()

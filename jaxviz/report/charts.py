@@ -1,4 +1,7 @@
-"""Charts as data, for reports that draw one in several ways: as text, as SVG in a notebook (`pictures.py`), or with matplotlib (`figures.py`)."""
+"""Charts as data, which are drawn in several ways: in words, as SVG in a notebook (`pictures.py`), and with matplotlib (`figures.py`).
+
+Each has a `title`, and a `sentence` for those who do not see it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from jaxviz.report.tables import format_bytes, format_seconds
+from jaxviz.report.tables import counted, format_bytes, format_seconds
 
 Units = tuple[tuple[str, float], ...]
 
@@ -36,6 +39,10 @@ class Axis:
         step = _round_step(top / size, most)
         n = int(top / size / step + 1e-9)
         return [(i * step * size, f"{i * step:g} {unit}" if i else "0") for i in range(n + 1)]
+
+
+SIZE = Axis("bytes", BYTES, format_bytes)
+TIME = Axis("time", SECONDS, format_seconds)
 
 
 def _round_step(top: float, most: int) -> float:
@@ -103,6 +110,21 @@ class OverTime:
     def axis(self) -> Axis:
         return Axis("bytes alive", BYTES, format_bytes)
 
+    @property
+    def highest(self) -> int:
+        """The step with the most bytes."""
+        return max(range(len(self.steps)), key=self.totals.__getitem__, default=0)
+
+    @property
+    def at_peak(self) -> list[tuple[str, float]]:
+        """The kinds at the highest step, each with its bytes."""
+        return [(k, n) for k, n in zip(self.kinds, self.steps[self.highest], strict=True) if n] if self.steps else []
+
+    @property
+    def sentence(self) -> str:
+        there = ", ".join(f"{kind} {format_bytes(int(n))}" for kind, n in self.at_peak)
+        return f"{self.title}, over {counted(len(self.steps), 'step')}: {self.peak}, including {there}"
+
     def spans(self) -> list[tuple[str, int, int]]:
         """The passes, each with its first step and the one after its last."""
         return _spans(self.passes, len(self.steps))
@@ -167,6 +189,16 @@ class TradeOff:
         points = [*((x, y) for x, y, _, _ in self.marks), *self.line]
         return max([1, *(x for x, _ in points)]), max([1, *(y for _, y in points)])
 
+    @property
+    def texts(self) -> list[str]:
+        """The amounts of each mark."""
+        return [f"{self.x.written(int(x))}, {self.y.written(int(y))}" for x, y, _, _ in self.marks]
+
+    @property
+    def sentence(self) -> str:
+        said = "; ".join(f"{name} {text}" for (_, _, name, _), text in zip(self.marks, self.texts, strict=True))
+        return f"{self.title}, {self.x.label} against {self.y.label}: {said}"
+
 
 @dataclass(frozen=True, slots=True)
 class FlameGraph:
@@ -186,7 +218,12 @@ class FlameGraph:
 
     @property
     def axis(self) -> Axis:
-        return Axis("time", SECONDS, format_seconds)
+        return TIME
+
+    @property
+    def sentence(self) -> str:
+        parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, _, _, seconds, depth in self.rows if depth == 1)
+        return f"{self.title}: {self.rows[0][0]}{f', including {parts}' * bool(parts)}"
 
     @property
     def seconds(self) -> float:
@@ -204,4 +241,175 @@ class FlameGraph:
         return [k for k in self.names if any(kind == k for _, kind, *_ in self.rows)]
 
 
-Chart = OverTime | TradeOff | FlameGraph
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Amounts by label, the largest first.
+
+    Args:
+      rows: label, amount and kind. Those with one label are stacked in one bar.
+      title: what the amounts are, such as `bytes saved for the backward pass, by line`.
+      axis: what is drawn along the bars.
+      beside: whether the kinds of a label are separate bars below each other instead, to compare them.
+      most: how many labels are shown; the others are summed up.
+      adds_up: whether sums of the amounts mean something, and are written.
+    """
+
+    rows: Sequence[tuple[str, float, str]]
+    title: str
+    axis: Axis = SIZE
+    beside: bool = False
+    most: int = 8
+    adds_up: bool = True
+
+    @property
+    def bars(self) -> list[tuple[str, Mapping[str, float]]]:
+        """The labels, each with the amount of each kind."""
+        by_label: dict[str, dict[str, float]] = {}
+        for label, amount, kind in self.rows:
+            amounts = by_label.setdefault(label, {})
+            amounts[kind] = amounts.get(kind, 0) + amount
+        bars = [(label, amounts) for label, amounts in by_label.items() if self.length(amounts) > 0]
+        return sorted(bars, key=lambda bar: -self.length(bar[1]))
+
+    def length(self, amounts: Mapping[str, float]) -> float:
+        """The length of a bar, or of the longest one of a label."""
+        return max(amounts.values()) if self.beside else sum(amounts.values())
+
+    def texts(self, amounts: Mapping[str, float]) -> list[str]:
+        """What is written at the end of the bar, or of each bar, of a label."""
+        return [self.axis.written(n) for n in (amounts.values() if self.beside else (sum(amounts.values()),))]
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """A text for each kind, with its amount if that means something; and the kind."""
+        totals: dict[str, float] = {}
+        for _, amounts in self.bars:
+            for kind, n in amounts.items():
+                totals[kind] = totals.get(kind, 0) + n
+        return [(f"{kind} {self.axis.written(n)}" if self.adds_up else kind, kind) for kind, n in totals.items() if n]
+
+    @property
+    def left_out(self) -> str:
+        """What is not shown: `and 12 more, 3.0 MiB`."""
+        rest = self.bars[self.most :]
+        size = sum(sum(amounts.values()) for _, amounts in rest)
+        more = f", {self.axis.written(size)}" if self.adds_up and not self.beside else ""
+        return f"and {len(rest):,} more{more}" if rest else ""
+
+    @property
+    def sentence(self) -> str:
+        bars = self.bars
+        label, amounts = bars[0]
+        return f"{self.title}: the longest of {len(bars):,} is {label} {' and '.join(self.texts(amounts))}"
+
+
+Span = tuple[str, float, Sequence[tuple[str, float]]]
+"""A name, its start in seconds, and its phases in order, each with its seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """What took how long and when, one lane per name.
+
+    Args:
+      rows: what happened; without phases it is left out.
+      title: what is shown.
+      most: the number of lanes, for those that took longest; the others share the last.
+    """
+
+    rows: Sequence[Span]
+    title: str
+    most: int = 8
+
+    @property
+    def lanes(self) -> list[tuple[str, list[Span]]]:
+        """The lanes in the order of their start, each with its name."""
+        by_name: dict[str, list[Span]] = {}
+        for row in self.rows:
+            if _seconds([row]):
+                by_name.setdefault(row[0], []).append(row)
+        longest = sorted(by_name, key=lambda name: -_seconds(by_name[name]))
+        rest = longest[self.most - 1 :] if len(longest) > self.most else []
+        lanes = [(name, rows) for name, rows in by_name.items() if name not in rest]
+        return [*lanes, (f"{len(rest):,} others", [row for name in rest for row in by_name[name]])] if rest else lanes
+
+    def text(self, rows: Sequence[Span]) -> str:
+        """`1.20 s, 3 times`: how long in all, and how often."""
+        return f"{format_seconds(_seconds(rows))}{f', {len(rows):,} times' * (len(rows) > 1)}"
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """When the first of them starts, and how long it takes until the last one ends, in seconds."""
+        rows = [row for _, rows in self.lanes for row in rows]
+        start = min((row[1] for row in rows), default=0.0)
+        return start, max((row[1] + _seconds([row]) for row in rows), default=start) - start
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """A text for each kind of phase, with its seconds; and the kind."""
+        totals: dict[str, float] = {}
+        for _, _, phases in self.rows:
+            for kind, s in phases:
+                totals[kind] = totals.get(kind, 0.0) + s
+        return [(f"{kind} {format_seconds(s)}", kind) for kind, s in totals.items() if s]
+
+    @property
+    def sentence(self) -> str:
+        lanes, n = self.lanes, sum(len(rows) for _, rows in self.lanes)
+        name, rows = max(lanes, key=lambda lane: _seconds(lane[1]))
+        took = f"{name} took longest, {format_seconds(_seconds(rows))}"
+        return f"{self.title}: {n:,} in {format_seconds(self.span[1])}, in {counted(len(lanes), 'lane')}; {took}"
+
+
+def _seconds(rows: Sequence[Span]) -> float:
+    return sum(s for _, _, phases in rows for _, s in phases)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A place in a chain.
+
+    Args:
+      place: such as `model.py:12`.
+      text: the line of source there; '' if unavailable.
+      what: the operations, and the value.
+      kind: a key of `kinds.COLOURS`.
+    """
+
+    place: str
+    text: str
+    what: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The places that a value passes through, from top to bottom.
+
+    Args:
+      stops: the places.
+      title: what passes through them.
+      most: how many are shown; if there are more, the first and the last ones.
+    """
+
+    stops: Sequence[Stop]
+    title: str
+    most: int = 10
+
+    @property
+    def shown(self) -> list[Stop | str]:
+        """The places that are shown, with a text in place of those that are not."""
+        if len(self.stops) <= self.most:
+            return list(self.stops)
+        first, last = self.most // 2, self.most - self.most // 2
+        more = f"… {len(self.stops) - self.most:,} more …"
+        return [*self.stops[:first], more, *self.stops[-last:]]
+
+    @property
+    def sentence(self) -> str:
+        stops = self.stops if len(self.stops) < 4 else (self.stops[0], self.stops[-1])
+        way = ", then ".join(f"{s.place} {s.what}" for s in stops)
+        return f"{self.title}, in {counted(len(self.stops), 'step')}: {way}"
+
+
+Chart = OverTime | TradeOff | FlameGraph | Bars | Lanes | Chain

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import singledispatch
 from io import BytesIO
 from typing import Any, cast
 
@@ -15,9 +16,9 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.spines import Spine
 from matplotlib.text import Text
 
-from jaxviz.report.charts import Axis, Chart, FlameGraph, OverTime, TradeOff
+from jaxviz.report.charts import TIME, Axis, Bars, Chain, Chart, FlameGraph, Lanes, OverTime, TradeOff
 from jaxviz.report.inks import INK, ON_ANY_PAGE
-from jaxviz.report.pictures import COLOURS
+from jaxviz.report.kinds import COLOURS
 from jaxviz.report.tables import format_bytes, printable
 
 _INKED: tuple[tuple[Any, str], ...] = (
@@ -77,20 +78,20 @@ def editable_text() -> Iterator[None]:
         yield
 
 
+@singledispatch
 def plot(chart: Chart, axes: Axes | None = None) -> Figure:
     """A chart as a figure, in these axes or in its own."""
-    match chart:
-        case OverTime():
-            return plot_over_time(chart, axes)
-        case FlameGraph():
-            return plot_flame(chart, axes)
-        case _:
-            return plot_trade_off(chart, axes)
+    raise TypeError(f"no figure for a chart {type(chart).__name__}")
 
 
-def plot_over_time(chart: OverTime, axes: Axes | None = None) -> Figure:
+def _own(axes: Axes | None, width: float, height: float) -> Axes:
+    return Picture(figsize=(width, height), layout="constrained").subplots() if axes is None else axes
+
+
+@plot.register
+def _(chart: OverTime, axes: Axes | None = None) -> Figure:
     """A chart of memory as a stacked area, its peak marked, and the other program as a line."""
-    axes = Picture(figsize=(9, 4), layout="constrained").subplots() if axes is None else axes
+    axes = _own(axes, 9, 4)
     totals = np.asarray(chart.steps, float).reshape(-1, len(chart.kinds))
     n, shown = len(totals), [i for i in range(len(chart.kinds)) if totals[:, i].any()]
     if shown:
@@ -100,8 +101,7 @@ def plot_over_time(chart: OverTime, axes: Axes | None = None) -> Figure:
         )  # fmt: skip
     for _, start, _ in chart.spans()[1:]:
         axes.axvline(start - 0.5, color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
-    highest = max(chart.totals, default=0.0)
-    peak = chart.totals.index(highest) if n else 0
+    peak, highest = chart.highest, max(chart.totals, default=0.0)
     axes.plot(peak, highest, ".", color=rcParams["text.color"], markersize=6)
     axes.annotate(
         format_bytes(int(highest)), (peak, highest), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=8
@@ -123,13 +123,14 @@ def plot_over_time(chart: OverTime, axes: Axes | None = None) -> Figure:
     axes.set_xlabel(f"{chart.step}: {', then '.join(name for name, _, _ in chart.spans())}")
     axes.set_ylabel(chart.axis.label)
     if shown or chart.other is not None:
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8, reverse=True)
+        axes.legend(**_BESIDE, reverse=True)
     return _titled(axes, chart.title)
 
 
-def plot_trade_off(chart: TradeOff, axes: Axes | None = None) -> Figure:
+@plot.register
+def _(chart: TradeOff, axes: Axes | None = None) -> Figure:
     """Points with names, and the best trades as a line."""
-    axes = Picture(figsize=(8, 4.5), layout="constrained").subplots() if axes is None else axes
+    axes = _own(axes, 8, 4.5)
     most_x, most_y = chart.most
     if chart.line:
         axes.step(
@@ -156,10 +157,10 @@ def plot_trade_off(chart: TradeOff, axes: Axes | None = None) -> Figure:
     return _titled(axes, chart.title)
 
 
-def plot_flame(chart: FlameGraph, axes: Axes | None = None) -> Figure:
+@plot.register
+def _(chart: FlameGraph, axes: Axes | None = None) -> Figure:
     """A flame graph, from the whole at the top down."""
-    if axes is None:
-        axes = Picture(figsize=(8.5, 0.8 + 0.24 * chart.depth), layout="constrained").subplots()
+    axes = _own(axes, 8.5, 0.8 + 0.24 * chart.depth)
     whole = chart.seconds or 1.0
     axes.set_xlim(0, whole)
     axes.set_ylim(chart.depth, 0)
@@ -175,9 +176,90 @@ def plot_flame(chart: FlameGraph, axes: Axes | None = None) -> Figure:
             )  # fmt: skip
     axes.set_yticks([])
     _ticks(axes.set_xticks, chart.axis, whole)
-    handles = [Patch(color=chart.colours[k], label=chart.names[k]) for k in chart.kinds]
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
+    axes.legend(handles=[Patch(color=chart.colours[k], label=chart.names[k]) for k in chart.kinds], **_BESIDE)
     return _titled(axes, chart.title)
+
+
+@plot.register
+def _(chart: Bars, axes: Axes | None = None) -> Figure:
+    """Bars with their amounts, from the top down."""
+    bars = chart.bars[: chart.most]
+    tall = [len(amounts) if chart.beside else 1 for _, amounts in bars]
+    axes = _own(axes, 8, 1.2 + 0.28 * sum(tall))
+    longest = chart.length(bars[0][1]) if bars else 1.0
+    middles, top = [], 0.0
+    for (_, amounts), n in zip(bars, tall, strict=True):
+        left, texts = 0.0, chart.texts(amounts)
+        for i, (kind, amount) in enumerate(amounts.items()):
+            at = top + i if chart.beside else top
+            axes.barh(at, amount, 0.8, left=0.0 if chart.beside else left, color=COLOURS[kind])
+            left += amount
+            if chart.beside or i == len(amounts) - 1:
+                _write(axes, amount if chart.beside else left, at, texts[i if chart.beside else 0])
+        middles.append(top + (n - 1) / 2)
+        top += n + 0.4
+    axes.set_yticks(middles, [printable(label, 40) for label, _ in bars], fontsize=8, parse_math=False)
+    axes.tick_params("y", length=0)
+    axes.set_ylim(top - 0.5, -0.9)
+    axes.set_xlim(0, 1.18 * longest)  # with room for the amount of the longest
+    _ticks(axes.set_xticks, chart.axis, longest)
+    axes.set_xlabel(", ".join(filter(None, (chart.axis.label, chart.left_out))))
+    if bars:
+        axes.legend(handles=[Patch(color=COLOURS[kind], label=text) for text, kind in chart.legend], **_BESIDE)
+    return _titled(axes, chart.title)
+
+
+@plot.register
+def _(chart: Lanes, axes: Axes | None = None) -> Figure:
+    """Lanes with boxes for phases, over seconds."""
+    lanes, (first, whole) = chart.lanes, chart.span
+    axes = _own(axes, 8, 1.2 + 0.28 * len(lanes))
+    for i, (_, rows) in enumerate(lanes):
+        for _, start, phases in rows:
+            left = start - first
+            for kind, seconds in phases:
+                axes.barh(i, seconds, 0.7, left=left, color=COLOURS[kind])
+                left += seconds
+    names = [f"{printable(name, 40)}  {chart.text(rows)}" for name, rows in lanes]
+    axes.set_yticks(range(len(lanes)), names, fontsize=8, parse_math=False)
+    axes.tick_params("y", length=0)
+    axes.set_ylim(len(lanes) - 0.4, -0.6)
+    axes.set_xlim(0, 1.02 * whole or 1)
+    _ticks(axes.set_xticks, TIME, whole)
+    axes.set_xlabel(TIME.label)
+    if lanes:
+        axes.legend(handles=[Patch(color=COLOURS[kind], label=text) for text, kind in chart.legend], **_BESIDE)
+    return _titled(axes, chart.title)
+
+
+@plot.register
+def _(chart: Chain, axes: Axes | None = None) -> Figure:
+    """Places below each other, joined by a line."""
+    shown = chart.shown
+    axes = _own(axes, 8, 0.6 + 0.45 * len(shown))
+    axes.plot([0, 0], [0, max(len(shown) - 1, 0)], color=rcParams["axes.edgecolor"], linewidth=0.8, zorder=1)
+    for i, stop in enumerate(shown):
+        if isinstance(stop, str):
+            _write(axes, 0.0, i, stop, 12)
+            continue
+        axes.plot(0, i, "o", color=COLOURS[stop.kind], markersize=8, zorder=2)
+        lines = ("  ".join(filter(None, (stop.place, stop.text))), stop.what)
+        _write(axes, 0.0, i, "\n".join(printable(line, 90) for line in lines if line), 12)
+    axes.set_xlim(-0.2, 10)
+    axes.set_ylim(max(len(shown), 1) - 0.5, -0.5)
+    axes.axis("off")
+    return _titled(axes, chart.title)
+
+
+_BESIDE: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1), "frameon": False, "fontsize": 8}
+"""A legend beside the axes."""
+
+
+def _write(axes: Axes, x: float, y: float, text: str, right: float = 4) -> None:
+    """A text to the right of a place, by so many points."""
+    axes.annotate(
+        text, (x, y), xytext=(right, 0), textcoords="offset points", va="center", fontsize=8, parse_math=False
+    )
 
 
 def _ticks(set_ticks: Callable[..., Any], axis: Axis, top: float) -> None:

@@ -9,24 +9,12 @@ import html
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import singledispatch
 
-from jaxviz.report import kinds
-from jaxviz.report.charts import FlameGraph, OverTime, TradeOff
+from jaxviz.report.charts import TIME, Axis, Bars, Chain, Chart, FlameGraph, Lanes, OverTime, TradeOff
 from jaxviz.report.inks import INK
-from jaxviz.report.tables import counted, format_bytes, format_seconds, printable, repeated
-
-COLOURS = {
-    **kinds.COLOURS, "literal": "#7f889450", "intermediate": kinds.COLOURS["residual"], "dummy": "#d1495b",
-    "forward": "#4a86d8", "backward": "#249b82", "before": "#7f8894", "after": "#4a86d8",
-    "saved": "#cc7722", "offloaded": "#8c68cf", "recomputed": "#4a86d8", "already an input": "#7f8894",
-    "spared": "#249b82", "copied": "#cc7722", "for nothing": "#d1495b", "could be donated": "#7f889480",
-    "at stake": "#cc7722", "trace": "#7f8894", "lower": "#4a86d8", "compile": "#cc7722",
-    "no checkpoints": "#7f8894", "policy": "#cc7722", "plan": "#4a86d8", "infinity": "#cc7722", "NaN": "#d1495b", "passed": "#7f8894",
-    "merged": "#d1495b", "carried": "#9a7a30", "copy": "#d1495b", "layout": "#d9667a", "padding": "#b5708a", "double buffer": "#c0506a",
-    "fusion": "#b5586f", "scratch": "#9a6a75", "unused": "#7f889450", "not attributed": "#7f889480",
-}  # fmt: skip
-"""The kind of something -> its colour: the explorer's, in a tone that contrasts with white and with dark pages."""
+from jaxviz.report.kinds import COLOURS
+from jaxviz.report.tables import format_bytes, printable
 
 WIDTH = 480
 """The width of a drawing, in its own units."""
@@ -43,87 +31,49 @@ _SHOWN = "<style>.jaxviz-picture[hidden]{display:block!important}</style>"
 keeps it hidden there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """A place in a chain, see `chain`.
-
-    Args:
-      place: such as `model.py:12`.
-      text: the line of source there; '' if unavailable.
-      what: the operations, and the value.
-      kind: a key of `COLOURS`.
-    """
-
-    place: str
-    text: str
-    what: str
-    kind: str
+@singledispatch
+def svg(chart: Chart) -> str:
+    """A chart as a drawing for a notebook; '' if there is nothing to draw."""
+    raise TypeError(f"no drawing for a chart {type(chart).__name__}")
 
 
-def bars(
-    rows: Iterable[tuple[str, float, str]],
-    caption: str,
-    written: Callable[[int], str] = format_bytes,
-    beside: bool = False,
-    most: int = 8,
-    adds_up: bool = True,
-) -> str:
-    """Bars with their amounts, the longest first; '' if there is nothing to draw.
-
-    Args:
-      rows: label, amount and kind. Those with one label are stacked in one bar.
-      caption: what the amounts are, such as `bytes kept for the backward pass, by line`.
-      written: formats an amount.
-      beside: whether the parts of a label are separate bars below each other instead, to compare them.
-      most: how many labels are shown; the others are summed up.
-      adds_up: whether sums of the amounts mean something, and are written.
-    """
-    parts: dict[str, dict[str, float]] = {}
-    for label, amount, kind in rows:
-        of_label = parts.setdefault(label, {})
-        of_label[kind] = of_label.get(kind, 0) + amount
-    length: Callable[[dict[str, float]], float] = lambda p: max(p.values()) if beside else sum(p.values())
-    ordered = sorted(parts.items(), key=lambda item: -length(item[1]))
-    ordered = [(label, p) for label, p in ordered if length(p) > 0]
-    if not ordered:
+@svg.register
+def _(chart: Bars) -> str:
+    """Bars with their amounts."""
+    bars, beside = chart.bars[: chart.most], chart.beside
+    if not bars:
         return ""
-    shown, rest = ordered[:most], ordered[most:]
-    labels = [fitted(label, 30) for label, _ in shown]
-    amounts = [[written(int(n)) for n in (p.values() if beside else (sum(p.values()),))] for _, p in shown]
+    labels = [fitted(label, 30) for label, _ in bars]
+    texts = [chart.texts(amounts) for _, amounts in bars]
     left = _COLUMN * max(map(columns, labels)) + 8
-    room = WIDTH - left - _COLUMN * max(len(a) for texts in amounts for a in texts) - 8
-    scale = room / length(shown[0][1])
-    totals = {kind: sum(p.get(kind, 0) for _, p in ordered) for _, p in ordered for kind in p}
-    drawn, y = _legend(
-        [(f"{kind} {written(int(n))}" if adds_up else kind, kind) for kind, n in totals.items() if n], 24
-    )
-    for label, (_, p), texts in zip(labels, shown, amounts, strict=True):
-        drawn.append(_text(0, y + (len(texts) - 1) * 7 + 13, label))
+    room = WIDTH - left - _COLUMN * max(len(text) for of_bar in texts for text in of_bar) - 8
+    scale = room / chart.length(bars[0][1])
+    drawn, y = _legend(chart.legend, 24)
+    for label, (_, amounts), of_bar in zip(labels, bars, texts, strict=True):
+        drawn.append(_text(0, y + (len(of_bar) - 1) * 7 + 13, label))
         x = left
-        for i, (kind, n) in enumerate(p.items()):
+        for i, (kind, n) in enumerate(amounts.items()):
             top, thick = (y + 2 + 15 * i, 12) if beside else (y + 3, 13)
             drawn.append(_box(left if beside else x, top, scale * n, thick, kind))
             x += scale * n
             if beside:
-                drawn.append(_text(left + scale * n + 5, top + 10, texts[i], dim=True))
+                drawn.append(_text(left + scale * n + 5, top + 10, of_bar[i], dim=True))
         if not beside:
-            drawn.append(_text(x + 5, y + 13, texts[0], dim=True))
-        y += 15 * len(texts) + 6 if beside else _LINE
-    if rest:
-        n = sum(sum(p.values()) for _, p in rest)
-        more = f"and {len(rest):,} more" + (f", {written(int(n))}" if adds_up and not beside else "")
-        drawn.append(_text(left, y + 13, more, dim=True))
+            drawn.append(_text(x + 5, y + 13, of_bar[0], dim=True))
+        y += 15 * len(of_bar) + 6 if beside else _LINE
+    if chart.left_out:
+        drawn.append(_text(left, y + 13, chart.left_out, dim=True))
         y += _LINE
-    first = f"{printable(shown[0][0])} {' and '.join(amounts[0])}"
-    return _svg(caption, f": the longest of {len(ordered):,} is {first}", y + 4, drawn)
+    return _svg(chart, y + 4, drawn)
 
 
-def over_time(chart: OverTime) -> str:
-    """A chart of memory; '' if there are no bytes. The legend has the bytes of each kind at the peak."""
+@svg.register
+def _(chart: OverTime) -> str:
+    """A chart of memory. The legend has the bytes of each kind at the peak."""
     steps, kinds, totals = chart.steps, chart.kinds, chart.totals
     if not totals or not max(totals):
         return ""
-    highest = totals.index(max(totals))
+    highest = chart.highest
     # Of several steps in one column of pixels the highest is drawn, so that the peak is visible.
     n = min(len(steps), 320)
     spans = [(i * len(steps) // n, (i + 1) * len(steps) // n) for i in range(n)]
@@ -163,14 +113,13 @@ def over_time(chart: OverTime) -> str:
         f'<circle cx="{x:.1f}" cy="{y_of(totals[highest]):.1f}" r="3.5" fill="currentColor"/>',
         _line(x, 37, x, y_of(totals[highest])),
     ]
-    alive = [(f"{k} {format_bytes(int(v))}", k) for v, k in zip(steps[highest], kinds, strict=True) if v]
-    keys, y = _legend(sorted(alive, key=lambda a: -steps[highest][kinds.index(a[1])]), y + 10)
+    at_peak = sorted(chart.at_peak, key=lambda alive: -alive[1])
+    keys, y = _legend([(f"{kind} {format_bytes(int(n))}", kind) for kind, n in at_peak], y + 10)
     drawn += keys
     for note in notes:
         drawn.append(_text(0, y + 13, fitted(note, int(WIDTH / _COLUMN)), dim=True))
         y += _LINE
-    there = ", ".join(text for text, _ in alive)
-    return _svg(chart.title, f", over {counted(len(steps), 'step')}: {chart.peak}, including {there}", y + 4, drawn)
+    return _svg(chart, y + 4, drawn)
 
 
 def _levels(
@@ -180,6 +129,18 @@ def _levels(
     left = _COLUMN * max(columns(text) for _, text in ticks) + 14  # a notebook's font may be wider
     drawn = [_line(left, y_of(value), right, y_of(value), faint=bool(value)) for value, _ in ticks]
     return [*drawn, *(_text(left - 6, y_of(value) + 4, text, "end", dim=True) for value, text in ticks)], left
+
+
+def _below(axis: Axis, top: float, y: float, x_of: Callable[[float], float]) -> list[str]:
+    """The ticks of a horizontal axis with their amounts below them: as many as have room."""
+    room = (x_of(top) - x_of(0)) / _COLUMN
+    most = next((n for n in (4, 3, 2) if (n + 1) * (2 + max(columns(t) for _, t in axis.ticks(top, n))) < room), 1)
+    drawn = []
+    for value, text in axis.ticks(top, most):
+        half = _COLUMN * columns(text) / 2
+        drawn.append(_line(x_of(value), y, x_of(value), y + 4))
+        drawn.append(_text(min(max(x_of(value), half), WIDTH - half), y + 16, text, "middle", dim=True))
+    return drawn
 
 
 def as_many(texts: Sequence[str], head: str) -> str:
@@ -222,61 +183,36 @@ def _stepped(
     return f'<path d="M{path}" fill="none" stroke="currentColor" stroke-width="1.5"/>' if corners else ""
 
 
-def timeline(rows: Sequence[tuple[str, float, Sequence[tuple[str, float]]]], caption: str, most: int = 8) -> str:
-    """What took how long and when, one lane per name; '' if there is nothing to draw.
-
-    Args:
-      rows: a name, its start in seconds, and its phases in order, each with its seconds.
-      caption: what is shown.
-      most: the number of lanes, for those that took longest; the others share the last.
-    """
-    rows = [(name, start, phases) for name, start, phases in rows if any(s for _, s in phases)]
-    if not rows:
+@svg.register
+def _(chart: Lanes) -> str:
+    """Lanes with boxes for phases, over seconds."""
+    lanes, (first, whole) = chart.lanes, chart.span
+    if not lanes:
         return ""
-    taken: dict[str, float] = {}
-    count: dict[str, int] = {}
-    sums: dict[str, float] = {}
-    for name, _, phases in rows:
-        taken[name] = taken.get(name, 0.0) + sum(s for _, s in phases)
-        count[name] = count.get(name, 0) + 1
-        for kind, s in phases:
-            sums[kind] = sums.get(kind, 0.0) + s
-    lanes = sorted(taken, key=lambda name: -taken[name])
-    shown, rest = (lanes, []) if len(lanes) <= most else (lanes[: most - 1], lanes[most - 1 :])
-    shown.sort(key=list(taken).index)  # in order of their start
-    lanes = [*shown, *rest]
-    said = lambda n, seconds: repeated(n, format_seconds(seconds))
-    texts = [(fitted(name, 24), said(count[name], taken[name])) for name in shown]
-    if rest:
-        n, seconds = sum(count[name] for name in rest), sum(taken[name] for name in rest)
-        texts.append((f"{len(rest):,} others", said(n, seconds)))
-    lane = {name: min(i, len(texts) - 1) for i, name in enumerate(lanes)}
-    first = min(start for _, start, _ in rows)
-    whole = max(start + sum(s for _, s in phases) for _, start, phases in rows) - first
-    left = _COLUMN * max(columns(name) for name, _ in texts) + 8
-    room = WIDTH - left - _COLUMN * max(len(text) for _, text in texts) - 8
-    drawn, y0 = _legend([(f"{kind} {format_seconds(s)}", kind) for kind, s in sums.items() if s], 24)
-    for i, (name, text) in enumerate(texts):
+    names = [fitted(name, 24) for name, _ in lanes]
+    texts = [chart.text(rows) for _, rows in lanes]
+    left = _COLUMN * max(map(columns, names)) + 8
+    room = WIDTH - left - _COLUMN * max(map(len, texts)) - 8
+    drawn, y = _legend(chart.legend, 24)
+    for name, text, (_, rows) in zip(names, texts, lanes, strict=True):
         drawn += [
-            _text(0, y0 + _LINE * i + 13, name),
-            _line(left, y0 + _LINE * (i + 1) - 2, left + room, y0 + _LINE * (i + 1) - 2),
-            _text(WIDTH, y0 + _LINE * i + 13, text, "end", dim=True),
+            _text(0, y + 13, name),
+            _line(left, y + _LINE - 2, left + room, y + _LINE - 2),
+            _text(WIDTH, y + 13, text, "end", dim=True),
         ]
-    for name, start, phases in rows:
-        x = left + room * (start - first) / whole
-        for kind, s in phases:
-            wide = room * s / whole
-            drawn.append(_box(min(x, left + room - 1), y0 + _LINE * lane[name] + 3, max(wide, 1), 13, kind))
-            x += wide
-    y = y0 + _LINE * len(texts)
-    drawn += [_text(left, y + 13, "0 s", dim=True), _text(left + room, y + 13, format_seconds(whole), "end", dim=True)]
-    longest = max(taken, key=lambda name: taken[name])
-    head = f": {len(rows):,} in {format_seconds(whole)}, in {counted(len(lanes), 'lane')}"
-    return _svg(caption, f"{head}; {longest} took longest, {format_seconds(taken[longest])}", y + _LINE + 2, drawn)
+        for _, start, phases in rows:
+            x = left + room * (start - first) / whole
+            for kind, s in phases:
+                wide = room * s / whole
+                drawn.append(_box(min(x, left + room - 1), y + 3, max(wide, 1), 13, kind))
+                x += wide
+        y += _LINE
+    return _svg(chart, y + _LINE + 2, [*drawn, *_below(TIME, whole, y - 2, lambda value: left + room * value / whole)])
 
 
-def trade_off(chart: TradeOff) -> str:
-    """Points, numbered, with their names below, and the best trades as a line; '' without points."""
+@svg.register
+def _(chart: TradeOff) -> str:
+    """Points, numbered, with their names below, and the best trades as a line."""
     marks, line = chart.marks, chart.line
     if not marks:
         return ""
@@ -291,12 +227,7 @@ def trade_off(chart: TradeOff) -> str:
         _text(WIDTH, base + 31, f"{chart.x.label} →", "end", dim=True),
         _line(left, base, WIDTH, base),
     ]
-    for value, text in chart.x.ticks(top_x, 4):
-        half = _COLUMN * columns(text) / 2
-        drawn += [
-            _line(x_of(value), base, x_of(value), base + 4),
-            _text(min(x_of(value), WIDTH - half), base + 16, text, "middle", dim=True),
-        ]
+    drawn += _below(chart.x, top_x, base, x_of)
     if line:
         steps = "".join(f"H{x_of(x):.1f}V{y_of(y):.1f}" for x, y in line[1:])
         path = f"M{x_of(line[0][0]):.1f} {y_of(line[0][1]):.1f}{steps}"
@@ -315,7 +246,7 @@ def trade_off(chart: TradeOff) -> str:
         drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{COLOURS[kind]}"/>')
         drawn.append(f"<g {_HALO}>{_text(min(max(x, half + 4), WIDTH - half), y - 8, said, 'middle')}</g>")
     y = base + 38
-    texts = [f"{chart.x.written(int(x))}, {chart.y.written(int(y))}" for x, y, _, _ in marks]
+    texts = chart.texts
     room = int((WIDTH - 36) / _COLUMN) - max(map(columns, texts)) - 1
     for number, ((_, _, name, kind), text) in enumerate(zip(marks, texts, strict=True), 1):
         drawn += [
@@ -328,32 +259,23 @@ def trade_off(chart: TradeOff) -> str:
     if line and chart.note:
         drawn.append(_text(0, y + 13, f"─ {chart.note}", dim=True))
         y += _LINE
-    said = "; ".join(f"{name} {text}" for (_, _, name, _), text in zip(marks, texts, strict=True))
-    return _svg(chart.title, f", {chart.x.label} against {chart.y.label}: {said}", y + 4, drawn)
+    return _svg(chart, y + 4, drawn)
 
 
-def chain(stops: Sequence[Stop], caption: str, most: int = 10) -> str:
-    """The places that a value passes through, from top to bottom; '' if there are none.
-
-    Args:
-      stops: the places.
-      caption: what passes through them.
-      most: how many are shown; if there are more, the first and the last ones.
-    """
-    if not stops:
+@svg.register
+def _(chart: Chain) -> str:
+    """Places below each other, joined by a line."""
+    if not chart.stops:
         return ""
-    shown: list[Stop | int] = list(stops)
-    if len(stops) > most:
-        shown[most // 2 : len(stops) - (most - most // 2)] = [len(stops) - most]
     drawn: list[str] = []
     y = 20
     places: list[float] = []
-    for stop in shown:
-        if isinstance(stop, int):
-            drawn.append(_text(24, y + 13, f"… {stop:,} more …", dim=True))
+    room = int((WIDTH - 24) / _COLUMN)
+    for stop in chart.shown:
+        if isinstance(stop, str):
+            drawn.append(_text(24, y + 13, stop, dim=True))
             y += _LINE
             continue
-        room = int((WIDTH - 24) / _COLUMN)
         place = fitted(stop.place, 30, from_left=True)
         text = fitted(stop.text, room - columns(place) - 2) if stop.text else ""
         drawn += [
@@ -365,12 +287,12 @@ def chain(stops: Sequence[Stop], caption: str, most: int = 10) -> str:
         places.append(y + 9)
         y += 2 * _LINE + 3
     drawn += [_line(8, a + 6, 8, b - 6) for a, b in itertools.pairwise(places)]
-    way = ", then ".join(f"{s.place} {s.what}" for s in (stops if len(stops) < 4 else (stops[0], stops[-1])))
-    return _svg(caption, f", in {counted(len(stops), 'step')}: {way}", y + 2, drawn)
+    return _svg(chart, y + 2, drawn)
 
 
-def flame(chart: FlameGraph) -> str:
-    """A flame graph; '' if there is nothing to draw."""
+@svg.register
+def _(chart: FlameGraph) -> str:
+    """Bars below the bars that contain them, over seconds."""
     rows, whole = chart.rows, chart.seconds
     if not whole:
         return ""
@@ -383,13 +305,7 @@ def flame(chart: FlameGraph) -> str:
         if room > 2:
             drawn.append(_text(x + 3, y + 12, fitted(name, room), ink=INK))
     y = y0 + (_LINE - 2) * chart.depth
-    for value, text in chart.axis.ticks(whole, 5):
-        half = _COLUMN * columns(text) / 2
-        drawn.append(_line(scale * value, y, scale * value, y + 3))
-        drawn.append(_text(min(max(scale * value, half), WIDTH - half), y + 15, text, "middle", dim=True))
-    parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, _, _, seconds, depth in rows if depth == 1)
-    including = f", including {parts}" if parts else ""
-    return _svg(chart.title, f": {rows[0][0]}{including}", y + _LINE + 4, drawn)
+    return _svg(chart, y + _LINE + 4, [*drawn, *_below(chart.axis, whole, y, lambda value: scale * value)])
 
 
 def columns(text: str) -> int:
@@ -433,10 +349,10 @@ def _within(tokens: Iterable[str], room: int) -> list[str]:
 # --- elements ---------------------------------------------------------------------------------------------------------
 
 
-def _svg(caption: str, says: str, height: float, drawn: Iterable[str]) -> str:
-    """A drawing below its caption, which starts its description."""
-    said = html.escape(printable(f"{caption[:1].upper()}{caption[1:]}{says}."))
-    above = _text(0, 13, fitted(caption, int(WIDTH / _COLUMN)), dim=True)
+def _svg(chart: Chart, height: float, drawn: Iterable[str]) -> str:
+    """A drawing below the chart's title, described by its sentence."""
+    said = html.escape(printable(f"{chart.sentence[:1].upper()}{chart.sentence[1:]}."))
+    above = _text(0, 13, fitted(chart.title, int(WIDTH / _COLUMN)), dim=True)
     style = f"display:block;max-width:{_WIDEST}px;min-width:{_NARROWEST}px;font-family:{_FAMILY};font-size:{_FONT}px"
     svg = f'<svg viewBox="0 0 {WIDTH} {height:.0f}" width="100%" role="img" aria-label="{said}" style="{style}">'
     return in_page(f"{svg}<title>{said}</title>{above}{''.join(drawn)}</svg>")

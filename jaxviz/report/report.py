@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jaxviz.report.charts import Chart, FlameGraph, OverTime
+from jaxviz.report.charts import Chart
 from jaxviz.report.data import Data, schema_of
 from jaxviz.report.needs import needs
 from jaxviz.report.places import noting_places
@@ -154,31 +154,31 @@ class Report(Data):
         return self._parts()
 
     def _chart(self) -> Chart | None:
-        """What a notebook shows above the summary, and `plot`, where a report has it, as a figure."""
+        """What a notebook shows above the summary, and `plot` as a figure."""
         return None
 
     def _picture(self) -> str:
         """The same as a drawing, or ''."""
-        from jaxviz.report import pictures  # only for notebooks
+        from jaxviz.report.pictures import svg  # only for notebooks
 
-        match self._chart():
-            case OverTime() as chart:
-                return pictures.over_time(chart)
-            case FlameGraph() as chart:
-                return pictures.flame(chart)
-            case None:
-                return ""
-            case chart:
-                return pictures.trade_off(chart)
+        chart = self._chart()
+        return "" if chart is None else svg(chart)
 
-    def _figure(self, ax: Axes | None, chart: Chart | None = None) -> Figure:
-        """The chart as a `matplotlib` figure, for `plot`."""
-        with needs("A figure", "matplotlib"):
-            from jaxviz.report.figures import plot
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """The chart that a notebook shows above the report; a `matplotlib` figure.
 
-        shown = self._chart() if chart is None else chart
-        assert shown is not None
-        return plot(shown, ax)
+        >>> jaxviz.memory(loss, params, x).plot().savefig("memory.pdf")
+
+        Args:
+          ax: the matplotlib axes to draw in; by default those of a new figure.
+
+        Raises:
+          ValueError: the report has no chart.
+        """
+        chart = self._chart()
+        if chart is None:
+            raise ValueError(f"there is nothing to plot: {self.summary}")
+        return plotted(chart, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data, for programs; `jaxviz.schema` describes it."""
@@ -213,6 +213,14 @@ class Report(Data):
         """
         first = next((part for part in self._parts() if isinstance(part, Table)), None)
         return "" if first is None else str(replace(first, shown=limit))
+
+
+def plotted(chart: Chart, ax: Axes | None) -> Figure:
+    """A chart as a `matplotlib` figure, which is imported for it."""
+    with needs("A figure", "matplotlib"):
+        from jaxviz.report.figures import plot
+
+    return plot(chart, ax)
 
 
 def _text(part: Part) -> str:

@@ -1,12 +1,27 @@
 """Charts as data: round ticks, the line of text, and the same amounts in each way of drawing."""
 
+import html
 from itertools import combinations
 
 import pytest
 
-from jaxviz.report.charts import BYTES, FLOPS, SECONDS, Axis, FlameGraph, Line, OverTime, TradeOff
-from jaxviz.report.figures import plot_flame, plot_over_time, plot_trade_off
-from jaxviz.report.pictures import over_time
+from jaxviz.report.charts import (
+    BYTES,
+    FLOPS,
+    SECONDS,
+    TIME,
+    Axis,
+    Bars,
+    Chain,
+    FlameGraph,
+    Lanes,
+    Line,
+    OverTime,
+    Stop,
+    TradeOff,
+)
+from jaxviz.report.figures import plot
+from jaxviz.report.pictures import svg
 
 AXIS = Axis("bytes", BYTES, str)
 
@@ -58,18 +73,18 @@ def test_a_pass_without_steps_is_not_drawn():
 
 
 def test_a_figure_has_the_ticks_and_the_passes_of_the_drawing():
-    axes = plot_over_time(CHART).axes[0]
+    axes = plot(CHART).axes[0]
     ticks = [text.get_text() for text in axes.get_yticklabels()]
     assert ticks == [text for _, text in CHART.axis.ticks(CHART.top, 5)]
     assert [line.get_xdata()[0] for line in axes.lines[:2]] == [11.5, 19.5]
     assert axes.get_xlabel() == "equation: forward, then backward, then step"
-    assert all(f">{name}<" in over_time(CHART) for name, _ in PASSES)
+    assert all(f">{name}<" in svg(CHART) for name, _ in PASSES)
 
 
 @pytest.mark.parametrize(("n", "passes"), [(0, ()), (2, (("forward", 0),)), (2, (("forward", 0), ("backward", 2)))])
 def test_a_figure_of_no_bytes(n, passes):
     other = Line([3, 1], (("forward", 0), ("backward", 1)), "compiled", "compiled")
-    axes = plot_over_time(OverTime([(0, 0)] * n, CHART.kinds, passes, "", "", other=other)).axes[0]
+    axes = plot(OverTime([(0, 0)] * n, CHART.kinds, passes, "", "", other=other)).axes[0]
     assert list(axes.lines[-1].get_ydata()) == ([3] if passes else [])
 
 
@@ -79,26 +94,69 @@ def texts_of(figure):
     legend = axes.get_legend().get_texts() if axes.get_legend() is not None else []
     shown = [
         *axes.texts,
-        *axes.get_xticklabels(),
-        *axes.get_yticklabels(),
+        *(
+            [*axes.get_xticklabels(), *axes.get_yticklabels(), axes.xaxis.label, axes.yaxis.label]
+            if axes.axison
+            else ()
+        ),
         axes.title,
-        axes.xaxis.label,
-        axes.yaxis.label,
+        axes._left_title,
         *legend,
     ]
     return [(t.get_text(), t.get_window_extent()) for t in shown if t.get_text()]
 
 
+BARS = [(f"line {i}: jnp.tanh(x @ w)", 3 * 2**i, kind) for i in range(12) for kind in ("before", "after")]
+STOPS = [Stop(f"model.py:{i}", "y = jnp.log(x) " * 9, "log → -inf in f32[2]", "NaN") for i in range(30)]
+SPANS = [(f"step {i % 9}", 1.5 * i, [("trace", 0.2), ("compile", 1.0)]) for i in range(20)]
+
+
+def test_the_same_amounts_are_in_each_way_of_drawing():
+    charts = [Bars(BARS, "bytes"), Bars(BARS, "bytes", beside=True), Lanes(SPANS, "when"), Chain(STOPS, "the way")]
+    for chart in charts:
+        written = [text for text, _ in texts_of(plot(chart))]
+        drawn = html.unescape(svg(chart))
+        assert chart.title in written
+        for text, _ in getattr(chart, "legend", ()):
+            assert text in written
+            assert f">{text}<" in drawn
+        assert f"<title>{chart.sentence[:1].upper()}{chart.sentence[1:]}.</title>" in drawn
+    amounts = charts[1].texts(charts[1].bars[0][1])
+    assert amounts == ["6.0 KiB", "6.0 KiB"]
+    for text in (*amounts, charts[1].left_out):
+        assert text in svg(charts[1])
+        assert any(text in shown for shown, _ in texts_of(plot(charts[1])))
+    assert charts[0].left_out == f"and 4 more, {2 * 3 * 15} B"
+    assert charts[0].sentence == "bytes: the longest of 12 is line 11: jnp.tanh(x @ w) 12.0 KiB"
+    assert charts[2].sentence == "when: 20 in 29.70 s, in 8 lanes; 2 others took longest, 4.80 s"
+    assert charts[3].sentence.endswith(
+        "in 30 steps: model.py:0 log → -inf in f32[2], then model.py:29 log → -inf in f32[2]"
+    )
+    lengths = sorted(patch.get_width() for patch in plot(Bars(BARS, "bytes", beside=True)).axes[0].patches)
+    assert lengths == sorted([3 * 2.0**i for i in range(4, 12)] * 2)
+
+
+@pytest.mark.parametrize("chart", [Bars([], "t"), Lanes([], "t"), Chain([], "t"), Bars([("a", 0, "plan")], "t")])
+def test_a_chart_of_nothing_is_an_empty_figure_and_no_drawing(chart):
+    assert svg(chart) == ""
+    assert [text for text, _ in texts_of(plot(chart)) if text == "t"] == ["t"]
+
+
 @pytest.mark.parametrize(
     "figure",
     [
-        lambda: plot_over_time(CHART),
-        lambda: plot_over_time(OverTime([(2**33, 0)], CHART.kinds, (("forward", 0),), "t", "p")),
-        lambda: plot_trade_off(TradeOff(
+        lambda: plot(CHART),
+        lambda: plot(Bars(BARS, "amounts of many lines")),
+        lambda: plot(Bars(BARS, "amounts before and after", beside=True)),
+        lambda: plot(Bars([("a" * 90, 1.5e-3, "trace"), ("b", 2e-6, "compile")], "time", TIME)),
+        lambda: plot(Lanes(SPANS, "when each was compiled")),
+        lambda: plot(Chain(STOPS, "the path of the first NaN")),
+        lambda: plot(OverTime([(2**33, 0)], CHART.kinds, (("forward", 0),), "t", "p")),
+        lambda: plot(TradeOff(
             [(2**30, 0, "no checkpoints", "policy"), (2**28, 3e12, "nothing_saveable", "policy")], [(2**28, 3e12), (2**30, 0)], "trades",
             AXIS, Axis("FLOPs", FLOPS, str), "the best",
         )),
-        lambda: plot_flame(FlameGraph(
+        lambda: plot(FlameGraph(
             [("all", "jax", 0.0, 4.0, 0), ("model.py:12 loss", "user", 0.0, 3.0, 1), ("b", "jax", 3.0, 0.01, 1)],
             {"user": "#ffcc00", "jax": "#99ccff"}, {"user": "your lines", "jax": "JAX"}, "where the time of a function with a long name goes",
         )),

@@ -20,8 +20,8 @@ from jaxviz.ir.errors import JaxvizError, NoRuleError
 from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
+from jaxviz.report.charts import Bars
 from jaxviz.report.data import Data
-from jaxviz.report.pictures import bars
 from jaxviz.report.places import source_line
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import (
@@ -240,9 +240,9 @@ class Comparison(Report, schema="compare"):
         changes = [f"{f.name} {_change(f)}" for f in self.figures if f.unit != "equations" and f.change]
         return f"{names}: {'; '.join([said, *changes])}"
 
-    def _picture(self) -> str:
+    def _chart(self) -> Bars | None:
         if "backward" not in self.alignments:
-            return ""
+            return None
         kept: dict[str, dict[str, int]] = {}
         labels: dict[str, str] = {}
         for side, derivation in (("before", self.before), ("after", self.after)):
@@ -255,7 +255,7 @@ class Comparison(Report, schema="compare"):
                     labels[text] = line_label(r.location)
         differ = [text for text, sizes in kept.items() if sizes["before"] != sizes["after"]]
         rows = [(labels[text], n, side) for text in differ for side, n in kept[text].items()]
-        return bars(rows, "saved bytes before and after, by line, where they differ", beside=True)
+        return Bars(rows, "saved bytes before and after, by line, where they differ", beside=True)
 
     def _parts(self) -> Iterator[str | Table]:
         if not self.is_same:

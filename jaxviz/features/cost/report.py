@@ -33,8 +33,8 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.progress import counting
+from jaxviz.report.charts import FLOPS, Axis, Bars
 from jaxviz.report.data import Data
-from jaxviz.report.pictures import bars
 from jaxviz.report.report import SHOWN, Report, Table
 from jaxviz.report.tables import (
     format_bytes,
@@ -128,13 +128,10 @@ class CostReport(CostOfRows, Report, schema="cost"):
             f"{total.intensity:.1f} FLOPs per byte"
         )
 
-    def _picture(self) -> str:
-        rows = ((line_label(r.location), r.cost.flops, r.stage) for r in self.rows)
-        return bars(
-            rows,
-            f"FLOPs of the {'training step' if self.is_step else 'gradient of'} {self.function}, by line",
-            format_flops,
-        )
+    def _chart(self) -> Bars:
+        rows = [(line_label(r.location), r.cost.flops, r.stage) for r in self.rows]
+        of = "training step" if self.is_step else "gradient of"
+        return Bars(rows, f"FLOPs of the {of} {self.function}, by line", Axis("FLOPs", FLOPS, format_flops))
 
     def _parts(self) -> Iterator[str | Table]:
         yield self._passes

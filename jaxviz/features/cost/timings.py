@@ -23,10 +23,10 @@ from jaxviz.ir.convert import one_equation
 from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
+from jaxviz.report.charts import TIME, Bars
 from jaxviz.report.data import Data
-from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table
-from jaxviz.report.tables import format_count, format_seconds, line_label, more_rows, narrow_location, repeated
+from jaxviz.report.tables import format_count, line_label, more_rows, narrow_location, repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ class Timings(Report, schema="cost.measure"):
         by_pass = (f"{p} {_milliseconds(sum(r.seconds for r in self.rows if r.stage == p))}" for p in PASSES)
         return f"time of {self.function}, equation by equation: {_milliseconds(self.seconds)}, {', '.join(by_pass)}"
 
-    def _picture(self) -> str:
-        rows = ((line_label(r.location), 1e9 * r.seconds, r.stage) for r in self.rows)
-        return bars(rows, f"time of {self.function}, by line", lambda n: format_seconds(n / 1e9))
+    def _chart(self) -> Bars:
+        rows = [(line_label(r.location), r.seconds, r.stage) for r in self.rows]
+        return Bars(rows, f"time of {self.function}, by line", TIME)
 
     def _parts(self) -> Iterator[Table]:
         groups = grouped(self.rows, lambda r: (r.stage, r.location, call_name(r.equation), repetition(r.equation)))

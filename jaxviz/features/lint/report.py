@@ -16,7 +16,7 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import each
-from jaxviz.report.pictures import bars
+from jaxviz.report.charts import Bars
 from jaxviz.report.report import SHOWN, Drawn, Report, Table
 from jaxviz.report.tables import format_bytes, short_location, wrapped
 from jaxviz.transforms.unopened import unopened_note
@@ -84,9 +84,9 @@ class LintReport(Report, Sequence[Advice], schema="lint"):
         kept = f"it saves {self.saved}"
         return f"lint of the {self.gradient}: {found}{few}; {kept}"
 
-    def _picture(self) -> str:
-        rows = ((f"{a.rule} {short_location(a.location)}", a.nbytes, "at stake") for a in self.items)
-        return bars(rows, f"bytes at stake in the gradient of {self.function}, by advice", adds_up=False)
+    def _chart(self) -> Bars:
+        rows = [(f"{a.rule} {short_location(a.location)}", a.nbytes, "at stake") for a in self.items]
+        return Bars(rows, f"bytes at stake in the gradient of {self.function}, by advice", adds_up=False)
 
     def _parts(self) -> Iterator[str]:
         for i, a in enumerate(self.items[:SHOWN], 1):

@@ -42,9 +42,6 @@ from jaxviz.transforms.inline import inlined
 from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from jaxviz.xla.compiled_memory.beside import MemoryBeside
     from jaxviz.xla.compiled_memory.report import CompiledMemory
 
@@ -339,14 +336,6 @@ class MemoryTimeline(Report, schema="memory"):
     def kinds(self) -> tuple[str, ...]:
         """The kinds of bytes, in the order of the numbers of each step."""
         return KINDS
-
-    def plot(self, ax: Axes | None = None) -> Figure:
-        """The timeline as a stacked area, its peak marked; a `matplotlib` figure.
-
-        Args:
-          ax: the matplotlib axes to draw in; by default those of a new figure.
-        """
-        return self._figure(ax)
 
 
 _VALUE = ("what", "type", "nbytes", "kind", "born", "last", "residuals")

@@ -13,8 +13,9 @@ from jaxviz.derivation import Derivation
 from jaxviz.displays import display
 from jaxviz.features.nans.causes import Cause, Operand
 from jaxviz.ir.origin import Location
+from jaxviz.report.charts import Chain, Stop
 from jaxviz.report.data import Data
-from jaxviz.report.pictures import Stop, chain, fitted
+from jaxviz.report.pictures import fitted
 from jaxviz.report.places import source_line
 from jaxviz.report.report import Part, Report, Table
 from jaxviz.report.tables import listed, short_location, wrapped
@@ -313,7 +314,7 @@ class NanReport(Report, schema="find_nan"):
         yield self.unsearched
         yield self.note
 
-    def _picture(self) -> str:
+    def _chart(self) -> Chain:
         stops = [
             Stop("", "", f"came in through {given}", "NaN" if "NaN" in given else "infinity") for given in self.given
         ]
@@ -327,7 +328,7 @@ class NanReport(Report, schema="find_nan"):
             value = "" if p.value is None else f" → {_number_first(p.value)}"
             stops.append(Stop(p.place, source_line(p.location), f"{', '.join(p.operations)}{value}", p.kind))
         what = self.born.made if self.born is not None else "NaN or infinity"
-        return chain(stops, f"the path of the first {what} to {listed(self.results)}")
+        return Chain(stops, f"the path of the first {what} to {listed(self.results)}")
 
     def _events(self) -> Iterator[tuple[str, Event]]:
         """The first occurrences, each with its title."""

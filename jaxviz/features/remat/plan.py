@@ -400,7 +400,7 @@ class RematPlan(Report, schema="plan_remat"):
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
         _ = self.front  # computes more of the best plans
-        return self._figure(ax)
+        return super().plot(ax)
 
     _TRADE = ("peak_nbytes", "saved_nbytes", "nbytes", "flops", "offloaded")
     _data = (

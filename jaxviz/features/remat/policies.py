@@ -19,7 +19,7 @@ from jaxviz.higher_order import of
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
-from jaxviz.report.pictures import bars
+from jaxviz.report.charts import Bars
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, format_bytes, line_label
 from jaxviz.transforms.unopened import unopened_note
@@ -100,14 +100,14 @@ class PolicyReport(Report, schema="policies"):
             f"policies of the {self.residuals.gradient}: {counted(n, 'checkpoint')}, {', '.join([*parts, kept])} in all"
         )
 
-    def _picture(self) -> str:
-        rows = (
+    def _chart(self) -> Bars:
+        rows = [
             (line_label(v.location), c.runs * v.nbytes, v.fate)
             for c in self.checkpoints
             for v in c.values
             if v.fate != "not needed"
-        )
-        return bars(rows, f"bytes of the values in the checkpoints of {self.function}, by line")
+        ]
+        return Bars(rows, f"bytes of the values in the checkpoints of {self.function}, by line")
 
     def _parts(self) -> Iterator[str | Table]:
         yield from (group.table() for group in self.groups)

@@ -46,7 +46,7 @@ from jaxviz.ir.syntax import Equation, Program
 from jaxviz.progress import each
 from jaxviz.report.charts import TradeOff
 from jaxviz.report.data import Data
-from jaxviz.report.report import SHOWN, Report, Table
+from jaxviz.report.report import SHOWN, Report, Table, plotted
 from jaxviz.report.tables import counted, format_bytes, nbytes, printable, repeated, short_location
 from jaxviz.transforms.unopened import unopened_note
 
@@ -393,7 +393,7 @@ class PolicyComparison(Report, schema="compare_policies"):
     def _temporaries(self) -> list[int]:
         return [found.temporaries for found in self.xla] if self._is_compiled else []
 
-    def plot(self, plans: bool = True, ax: Axes | None = None) -> Figure:
+    def plot(self, plans: bool = True, ax: Axes | None = None) -> Figure:  # type: ignore[override]
         """Plots the policies as points, residual bytes against FLOPs recomputed, and the best plans as a line.
 
         Args:
@@ -404,7 +404,7 @@ class PolicyComparison(Report, schema="compare_policies"):
         chart = policies_by_bytes(
             self, [p.point for p in (plan, *self.plans) if p is not None] if plan is not None else []
         )
-        return self._figure(ax, chart if plan is not None else replace(chart, line=()))
+        return plotted(chart if plan is not None else replace(chart, line=()), ax)
 
 
 MOST_TO_PLAN = 3_000

@@ -10,8 +10,7 @@ from jaxviz.features.memory.timeline import MemoryTimeline, peak_text
 from jaxviz.features.remat.charts import policies_by_bytes
 from jaxviz.features.remat.graph import Point, best_trades
 from jaxviz.features.remat.policy_comparison import PolicyComparison, number, width_of
-from jaxviz.report.charts import TradeOff
-from jaxviz.report.pictures import bars
+from jaxviz.report.charts import Bars, TradeOff
 from jaxviz.report.report import Drawn, Part, Report, Table
 from jaxviz.report.tables import format_bytes, format_change, printable
 
@@ -50,10 +49,10 @@ class MemoryComparison(Report, schema="compare_policies.memory"):
                 rows.append((kind, *map(format_bytes, sizes), *less))
         return heads, rows
 
-    def _picture(self) -> str:
+    def _chart(self) -> Bars:
         alive = ((o.name, zip(KINDS, _at_peak(o.timeline), strict=True)) for o in self.policies.outcomes)
         rows = [(name, n, kind) for name, sizes in alive for kind, n in sizes if n]
-        return bars(rows, f"bytes alive at the modelled peak of the gradient of {self.policies.function}")
+        return Bars(rows, f"bytes alive at the modelled peak of the gradient of {self.policies.function}")
 
     def _parts(self) -> Iterator[Part]:
         outcomes = self.policies.outcomes

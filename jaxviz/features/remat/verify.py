@@ -21,8 +21,8 @@ from jaxviz.features.remat.forms import Trade
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Program
+from jaxviz.report.charts import Bars
 from jaxviz.report.data import Data
-from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, format_bytes, repeated, short_location
 from jaxviz.runtime.stoppable import compiled_by_jax
@@ -217,9 +217,9 @@ class Verification(Report, schema="plan_remat.verify"):
         of = f"{repeated(first.count, first.type)} of {first.what}{where}{more}"
         return f"{why}: {format_bytes(sum(row.nbytes for row in rows))} at the peak are {of}."
 
-    def _picture(self) -> str:
+    def _chart(self) -> Bars:
         rows = [("temporaries", self.before.temporaries, "before"), ("temporaries", self.after.temporaries, "after")]
-        return bars(rows, f"the gradient of {self.function} as compiled by XLA on {self.backend}", beside=True)
+        return Bars(rows, f"the gradient of {self.function} as compiled by XLA on {self.backend}", beside=True)
 
     def _parts(self) -> Iterator[str | Table]:
         model = self.modelled

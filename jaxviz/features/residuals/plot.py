@@ -13,7 +13,8 @@ from matplotlib.patches import Patch, Rectangle
 from jaxviz.analysis.grouping import alike, grouped, without_repeats
 from jaxviz.report.figures import Picture
 from jaxviz.report.inks import INK
-from jaxviz.report.pictures import COLOURS, fitted
+from jaxviz.report.kinds import COLOURS
+from jaxviz.report.pictures import fitted
 from jaxviz.report.tables import format_bytes
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
+from jaxviz.report.charts import Bars
 from jaxviz.report.needs import needs
-from jaxviz.report.pictures import bars
 from jaxviz.report.places import source_line
 from jaxviz.report.report import SHOWN, Report, Table
 from jaxviz.report.tables import (
@@ -245,11 +245,11 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
         """Remarks on the residuals as a whole, a sentence each."""
         return notes_of(self)
 
-    def _picture(self) -> str:
+    def _chart(self) -> Bars:
         # Computed values are summed by line: a library function may save several values of one expression.
         written = lambda g: source_line(g.location) if g.kind in ("intermediate", "dummy") else ""
-        rows = ((written(g) or g.label, g.nbytes, g.kind) for g in self.groups if g.residuals[0].is_saved)
-        return bars(rows, f"bytes that the gradient of {self.function} saves, by line")
+        rows = [(written(g) or g.label, g.nbytes, g.kind) for g in self.groups if g.residuals[0].is_saved]
+        return Bars(rows, f"bytes that the gradient of {self.function} saves, by line")
 
     def _parts(self) -> Iterator[str | Table]:
         yield self._table(("type", "bytes", "line", "value, and why it is saved"))
@@ -289,7 +289,7 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
             yield Table(("line", "bytes", "values", "function"), rows, "<>><", "saved by line", _LINES, more)
         yield from self.notes
 
-    def plot(self, width: float = 10.0) -> Figure:
+    def plot(self, width: float = 10.0) -> Figure:  # type: ignore[override]
         """A matplotlib figure: a treemap of the residuals by module, and the bytes of the lines that save most.
 
         Args:

@@ -17,7 +17,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Atom, Program
-from jaxviz.report.pictures import bars
+from jaxviz.report.charts import Bars
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import device_names, device_text, format_bytes, more_rows, nbytes, repeated
 from jaxviz.runtime.cache import function_name
@@ -89,13 +89,13 @@ class CompileReport(Report, schema="jit.report"):
             head += f"; temporaries {format_bytes(self.temporary)}{' a device' if n > 1 else ''}"
         return head
 
-    def _picture(self) -> str:
+    def _chart(self) -> Bars:
         taken = {self.results[d.result] for d in self.donations if d.result is not None}
         kind = lambda p: "argument" if p in self.arguments else "spared" if p in taken else "result"
         size = lambda g: sum(p.nbytes_per_device or 0 for p in g)
         rows = [(alike([p.path for p in g]), size(g), kind(g[0])) for g in self._groups]
         rows += [("temporaries", self.temporary or 0, "temporary")]
-        return bars(rows, f"bytes of a call of {self.function} on {'a' if len(self.devices) > 1 else 'the'} device")
+        return Bars(rows, f"bytes of a call of {self.function} on {'a' if len(self.devices) > 1 else 'the'} device")
 
     @property
     def _groups(self) -> list[tuple[Placed, ...]]:

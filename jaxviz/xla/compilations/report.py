@@ -13,8 +13,8 @@ from jaxviz.features.probes.probes import Spec
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.origin import Location
+from jaxviz.report.charts import Lanes
 from jaxviz.report.data import Data
-from jaxviz.report.pictures import timeline
 from jaxviz.report.report import Listed, Part, Report, Table
 from jaxviz.report.tables import counted, format_seconds, short_location
 from jaxviz.runtime import compilations
@@ -172,9 +172,9 @@ class FunctionCompilations(Report, schema="explain_recompile.function"):
         """What to do, a sentence or two for each kind of change."""
         return tuple(advice_on(self))
 
-    def _picture(self) -> str:
+    def _chart(self) -> Lanes:
         rows = [(f"{r.number} {r.text}", r.began, _phases(r)) for r in self.compiled[-_SHOWN:]]
-        return timeline(rows, f"when {self.name} was compiled, and why")
+        return Lanes(rows, f"when {self.name} was compiled, and why")
 
     def _parts(self) -> Iterator[Part]:
         yield self.answer
@@ -290,9 +290,9 @@ class CompilationReport(Report, schema="explain_recompile"):
             rows += [(name, "", str(len(others)), seconds, _text_of(others))] * bool(others)
         return rows
 
-    def _picture(self) -> str:
+    def _chart(self) -> Lanes:
         rows = [(c.name, c.began, list(c.seconds.items())) for c in self.records if c.is_compiled]
-        return timeline(rows, "when each function was compiled")
+        return Lanes(rows, "when each function was compiled")
 
     def _parts(self) -> Iterator[Part]:
         yield Table(("function", "defined at", "compiled", "in", "what changed"), self._rows(), "<<>><")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jaxviz.ir.origin import Location
+from jaxviz.report.charts import TIME, Bars
 from jaxviz.report.data import Data
-from jaxviz.report.pictures import bars
 from jaxviz.report.report import Listed, Report, Table
 from jaxviz.report.tables import (
     counted,
@@ -203,14 +203,14 @@ class CompileCost(Report, schema="compile_cost"):
         )
         return f"{head}. {self.repeated[0].advice}" if self.repeated else head
 
-    def _picture(self) -> str:
-        nanoseconds = lambda seconds: 1e9 * seconds
+    def _chart(self) -> Bars:
         p = self.phases
         rows = [
-            ("tracing", nanoseconds(p.tracing.cpu), "trace"), ("lowering", nanoseconds(p.lowering.cpu), "lower"),
-            ("XLA", nanoseconds(p.compiling.cpu), "compile"),
-        ]  # fmt: skip
-        return bars(rows, f"CPU time of compiling {self.function}", lambda n: format_seconds(n / 1e9))
+            ("tracing", p.tracing.cpu, "trace"),
+            ("lowering", p.lowering.cpu, "lower"),
+            ("XLA", p.compiling.cpu, "compile"),
+        ]
+        return Bars(rows, f"CPU time of compiling {self.function}", TIME)
 
     def _parts(self) -> Iterator[Table | Listed | str]:
         yield self._phases()

@@ -18,8 +18,7 @@ from jaxviz.xla.compiled_memory.reading import compiled_like
 from jaxviz.xla.compiled_memory.report import CompiledMemory, Held, as_code
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    pass
 
 MERGED, COPIED, PADDED, FUSED = "merged again", "copied", "padded", "fused away"
 _OF_KIND = {
@@ -179,16 +178,6 @@ class MemoryBeside(Report, schema="memory.beside"):
             f"modelled peak {self._peak_of_model}", name="model",
             other=Line(of_program, passes(compiled.turn), said, "compiled") if of_program else None,
         )  # fmt: skip
-
-    def plot(self, ax: Axes | None = None) -> Figure:
-        """The model as a stacked area and the compiled program as a line, on one axis; a `matplotlib` figure.
-
-        Each pass of the compiled program is as wide as the model's.
-
-        Args:
-          ax: the matplotlib axes to draw in; by default those of a new figure.
-        """
-        return self._figure(ax)
 
     _data = (
         "model.function", "model.about", "by_reason", "differences",

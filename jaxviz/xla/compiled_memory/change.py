@@ -9,8 +9,8 @@ from functools import cached_property
 
 from jaxviz.analysis.grouping import pattern
 from jaxviz.ir.origin import Location
+from jaxviz.report.charts import Bars
 from jaxviz.report.data import Data
-from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import counted, format_bytes, format_change, listed, repeated, short_location
 from jaxviz.xla.compiled_memory.report import CompiledMemory, Held, as_code
@@ -125,13 +125,13 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
         share = "most of it" if 2 * abs(most) > abs(whole) else "the largest part"
         return f"{said}; {share} {format_change(most)} for {as_code(first.row)}{where}{more}{because}"
 
-    def _picture(self) -> str:
+    def _chart(self) -> Bars:
         rows = [
             (c.row.what, held.nbytes if held else 0, side)
             for c in self.changes[:8]
             for side, held in (("before", c.before), ("after", c.after))
         ]
-        return bars(rows, "bytes at the peak before and after, of what differs most", beside=True)
+        return Bars(rows, "bytes at the peak before and after, of what differs most", beside=True)
 
     def _parts(self) -> Iterator[str | Table]:
         if self.compiled_otherwise:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from jaxviz.arguments import Argnums
     from jaxviz.xla.compiled_memory.change import MemoryChange
 
@@ -353,14 +350,6 @@ class CompiledMemory(Report, schema="compiled_memory"):
         from jaxviz.xla.compiled_memory.reading import explained_by
 
         return explained_by(self, f, args, kwargs, argnums)
-
-    def plot(self, ax: Axes | None = None) -> Figure:
-        """The timeline as a stacked area, its peak marked; a `matplotlib` figure.
-
-        Args:
-          ax: the matplotlib axes to draw in; by default those of a new figure.
-        """
-        return self._figure(ax)
 
 
 def _together(sums: dict[Kind, int]) -> str:

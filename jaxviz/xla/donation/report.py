@@ -24,7 +24,7 @@ from jaxviz.ir.emit import as_function
 from jaxviz.ir.leaks import without_leaks
 from jaxviz.ir.syntax import Atom, Literal, Program
 from jaxviz.ir.trace import noting_arguments
-from jaxviz.report.pictures import bars
+from jaxviz.report.charts import Bars
 from jaxviz.report.report import Listed, Report, Table
 from jaxviz.report.tables import counted, format_bytes, listed, more_rows, nbytes, repeated, together
 from jaxviz.runtime.cache import function_name, jitted_of
@@ -158,13 +158,13 @@ class DonationReport(Report, schema="donation"):
         shown = listed((f"{path} (to {result}, {n})" for (path, result), n in zip(columns, sizes, strict=True)), 4)
         return f"Donating {shown} could save {size}, if the caller does not read {'it' if len(self.others) == 1 else 'them'} afterwards."
 
-    def _picture(self) -> str:
+    def _chart(self) -> Bars:
         kind = lambda d: "spared" if d.is_spared else "copied" if d.is_copied else "for nothing"
         found = [(d.path, d.nbytes, kind(d)) for d in self.donated]
         found += [(path, n, "could be donated") for path, n, _ in self.others]
         groups = grouped(found, lambda row: (pattern(row[0]), row[2]))
         rows = [(alike([path for path, *_ in g]), sum(n for _, n, _ in g), g[0][2]) for g in groups]
-        return bars(rows, f"bytes of the arguments of {self.function}, by the effect of donation")
+        return Bars(rows, f"bytes of the arguments of {self.function}, by the effect of donation")
 
     def _parts(self) -> Iterator[Table | Listed]:
         groups = grouped(self.donated, lambda d: (pattern(d.path), d.type, pattern(d.text)))

@@ -47,8 +47,7 @@ from jaxviz.xla.profile.python_loop import Loop, look_for_loop
 from jaxviz.xla.profile.sampling import Samples, Stack, sampled
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    pass
 
 _ENOUGH = 0.3
 """How many seconds Python is sampled."""
@@ -227,14 +226,6 @@ class Profile(Report, schema="profile"):
     def to_speedscope(self) -> dict[str, Any]:
         """The flame graph in the format of https://www.speedscope.app: write it as JSON, and drop the file there."""
         return speedscope(self.flame, f"{self.function} on {self.backend}")
-
-    def plot(self, ax: Axes | None = None) -> Figure:
-        """The flame graph as a matplotlib figure.
-
-        Args:
-          ax: the matplotlib axes to draw in; by default those of a new figure.
-        """
-        return self._figure(ax)
 
 
 @api_boundary

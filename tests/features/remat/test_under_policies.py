@@ -18,7 +18,7 @@ from jaxviz.features.remat.forms import lowest_peaks
 from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.set_policy import derive_under, setting
-from jaxviz.report.pictures import trade_off
+from jaxviz.report.pictures import svg
 
 POLICIES = ("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable")
 SOURCE = """
@@ -111,7 +111,7 @@ def test_no_mark_is_drawn_below_the_line_and_a_policy_with_names_is_on_it_where_
     found = jaxviz.compare_policies(partial(with_head, block=jax.checkpoint(block)), *ARGS, policies=(none, *POLICIES))
     plans = best_trades({p.point for p in found.plans if p is not None})
     for chart in (policies_by_bytes(found, plans), policies_by_peak(found), policies_by_bytes(found, ())):
-        line, marks = drawn(trade_off(chart))
+        line, marks = drawn(svg(chart))
         assert len(marks) == 3  # policies with the same figures share a mark
         assert all(any(x <= mark_x and y >= mark_y for x, y in line) for mark_x, mark_y in marks)
     assert line[0] == min(marks)
