@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from jaxviz.report.tables import counted, format_bytes, format_seconds
 
 Units = tuple[tuple[str, float], ...]
@@ -38,7 +40,7 @@ class Axis:
         unit, size = next(((u, s) for u, s in self.units if top >= s), self.units[-1])
         step = _round_step(top / size, most)
         n = int(top / size / step + 1e-9)
-        return [(i * step * size, f"{i * step:g} {unit}" if i else "0") for i in range(n + 1)]
+        return [(i * step * size, f"{i * step:g} {unit}".rstrip() if i else "0") for i in range(n + 1)]
 
 
 SIZE = Axis("bytes", BYTES, format_bytes)
@@ -84,6 +86,8 @@ class OverTime:
       other: another program to compare with; each of its passes is as wide as the one of that name here.
       name: what the program is, in a word, beside the other.
       step: what a step is.
+      edges: where each step begins and the last one ends, on the axis `x`; by default all are as wide.
+      x: that axis.
     """
 
     steps: Sequence[Sequence[float]]
@@ -95,6 +99,19 @@ class OverTime:
     other: Line | None = None
     name: str = ""
     step: str = "equation"
+    edges: Sequence[float] = ()
+    x: Axis | None = None
+
+    @property
+    def positions(self) -> Sequence[float]:
+        """Where each step begins, and the last one ends."""
+        return self.edges if len(self.edges) else range(len(self.steps) + 1)
+
+    def columns(self, most: int) -> tuple[list[float], list[int]]:
+        """At most so many columns that show the steps: their edges, and for each the step with the most bytes of those that it shows."""
+        edges, steps = columns(self.positions, most)
+        totals = self.totals
+        return edges, [max(range(of.start, of.stop), key=totals.__getitem__) for of in steps]
 
     @property
     def totals(self) -> list[float]:
@@ -153,6 +170,24 @@ class OverTime:
         return "\n".join(f"{name:{room}}{' '.join(parts)}" for name, parts in rows)
 
 
+def columns(positions: Sequence[float], most: int) -> tuple[list[float], list[slice]]:
+    """At most so many columns that show steps: their edges, and the steps that each shows, at least in part.
+
+    Args:
+      positions: where each step begins, and the last one ends.
+      most: the number of columns, which have the same width; steps of the same width, if they are no more, have a column each.
+    """
+    at = np.asarray(positions, float)
+    n = len(at) - 1
+    if n <= most and np.allclose(np.diff(at), at[-1] / max(n, 1)):
+        return at.tolist(), [slice(i, i + 1) for i in range(n)]
+    edges = at[-1] * np.arange(most + 1) / most
+    first = np.minimum(np.searchsorted(at[1:], edges[:-1]), n - 1)
+    after = np.maximum(first + 1, np.searchsorted(at[:-1], edges[1:]))
+    after[-1] = n  # steps of zero width at the end belong to the last column
+    return edges.tolist(), [slice(i, j) for i, j in zip(first.tolist(), after.tolist(), strict=True)]
+
+
 def _spans(passes: Sequence[tuple[str, int]], n: int) -> list[tuple[str, int, int]]:
     return [(name, first, end) for (name, first), (_, end) in pairwise([*passes, ("", n)]) if end > first]
 
@@ -205,30 +240,28 @@ class FlameGraph:
     """Bars below the bars that contain them.
 
     Args:
-      rows: the name, kind, start and duration in seconds, and depth of each bar. The first is the whole.
+      rows: the name, kind, start, length, and depth of each bar.
       colours: the colours of the kinds, light enough for dark text.
       names: the names of the kinds in the legend.
       title: what is shown.
+      axis: what is drawn along the bars.
     """
 
     rows: Sequence[tuple[str, str, float, float, int]]
     colours: Mapping[str, str]
     names: Mapping[str, str]
     title: str
-
-    @property
-    def axis(self) -> Axis:
-        return TIME
+    axis: Axis = TIME
 
     @property
     def sentence(self) -> str:
-        parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, _, _, seconds, depth in self.rows if depth == 1)
+        parts = ", ".join(f"{name} {self.axis.written(long)}" for name, _, _, long, depth in self.rows if depth == 1)
         return f"{self.title}: {self.rows[0][0]}{f', including {parts}' * bool(parts)}"
 
     @property
-    def seconds(self) -> float:
-        """The whole."""
-        return self.rows[0][3] if self.rows else 0.0
+    def whole(self) -> float:
+        """Where the last bar ends."""
+        return max((start + long for _, _, start, long, _ in self.rows), default=0.0)
 
     @property
     def depth(self) -> int:

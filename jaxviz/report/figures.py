@@ -92,22 +92,27 @@ def _own(axes: Axes | None, width: float, height: float) -> Axes:
 def _(chart: OverTime, axes: Axes | None = None) -> Figure:
     """A chart of memory as a stacked area, its peak marked, and the other program as a line."""
     axes = _own(axes, 9, 4)
-    totals = np.asarray(chart.steps, float).reshape(-1, len(chart.kinds))
-    n, shown = len(totals), [i for i in range(len(chart.kinds)) if totals[:, i].any()]
+    edges, picked = chart.columns(2000)
+    of_kinds = np.asarray([chart.steps[i] for i in (*picked, *picked[-1:])], float).reshape(-1, len(chart.kinds))
+    shown = [i for i in range(len(chart.kinds)) if of_kinds[:, i].any()]
     if shown:
+        at_peak = dict(chart.at_peak)
         axes.stackplot(
-            np.arange(n), totals[:, shown].T, labels=[chart.kinds[i] for i in shown], step="mid",
-            colors=[COLOURS[chart.kinds[i]] for i in shown],
+            edges, of_kinds[:, shown].T, step="post", colors=[COLOURS[chart.kinds[i]] for i in shown], linewidth=0,
+            labels=[f"{chart.kinds[i]} {format_bytes(int(at_peak.get(chart.kinds[i], 0)))}" for i in shown],
         )  # fmt: skip
+    at = chart.positions
     for _, start, _ in chart.spans()[1:]:
-        axes.axvline(start - 0.5, color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
-    peak, highest = chart.highest, max(chart.totals, default=0.0)
+        axes.axvline(at[start], color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
+    highest, width = max(chart.totals, default=0.0), at[-1] or 1
+    peak = sum(at[chart.highest : chart.highest + 2]) / 2
     axes.plot(peak, highest, ".", color=rcParams["text.color"], markersize=6)
     axes.annotate(
-        format_bytes(int(highest)), (peak, highest), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=8
-    )
+        f"peak {format_bytes(int(highest))}", (peak, highest), xytext=(0, 5), textcoords="offset points", fontsize=8,
+        ha="left" if peak < 0.1 * width else "right" if peak > 0.9 * width else "center",
+    )  # fmt: skip
     if chart.other is not None:
-        places = {name: (start, end) for name, start, end in chart.spans()}
+        places = {name: (at[start], at[end]) for name, start, end in chart.spans()}
         x: list[float] = []
         heights: list[float] = []
         for name, start, end in chart.other_spans():
@@ -115,12 +120,16 @@ def _(chart: OverTime, axes: Axes | None = None) -> Figure:
                 x += np.linspace(*places[name], end - start, endpoint=False).tolist()
                 heights += chart.other.totals[start:end]
         axes.step(
-            np.asarray(x) - 0.5, heights, where="post", color=rcParams["text.color"], linewidth=1.2, label=chart.other.label,
+            x, heights, where="post", color=rcParams["text.color"], linewidth=1.2, label=chart.other.label,
         )  # fmt: skip
-    axes.set_xlim(-0.5, max(n - 0.5, 0.5))
+    axes.set_xlim(0, width)
     axes.set_ylim(0, 1.12 * max(chart.top, 1e-9))
     _ticks(axes.set_yticks, chart.axis, chart.top)
-    axes.set_xlabel(f"{chart.step}: {', then '.join(name for name, _, _ in chart.spans())}")
+    x_label = chart.step
+    if chart.x is not None:
+        x_label = chart.x.label
+        _ticks(axes.set_xticks, chart.x, width)
+    axes.set_xlabel(f"{x_label}: {', then '.join(name for name, _, _ in chart.spans())}")
     axes.set_ylabel(chart.axis.label)
     if shown or chart.other is not None:
         axes.legend(**_BESIDE, reverse=True)
@@ -161,14 +170,14 @@ def _(chart: TradeOff, axes: Axes | None = None) -> Figure:
 def _(chart: FlameGraph, axes: Axes | None = None) -> Figure:
     """A flame graph, from the whole at the top down."""
     axes = _own(axes, 8.5, 0.8 + 0.24 * chart.depth)
-    whole = chart.seconds or 1.0
+    whole = chart.whole or 1.0
     axes.set_xlim(0, whole)
     axes.set_ylim(chart.depth, 0)
     characters = axes.get_window_extent().width / 6
-    for name, kind, left, seconds, depth in chart.rows:
+    for name, kind, left, long, depth in chart.rows:
         colour = chart.colours[kind]
-        axes.add_patch(Rectangle((left, depth), seconds, 0.94, facecolor=colour, edgecolor="white", linewidth=0.5))
-        room = int(characters * seconds / whole) - 1
+        axes.add_patch(Rectangle((left, depth), long, 0.94, facecolor=colour, edgecolor="white", linewidth=0.5))
+        room = int(characters * long / whole) - 1
         if room > 2:
             axes.text(
                 left + 0.002 * whole, depth + 0.5, printable(name, room), va="center", fontsize=8, color=INK,
@@ -176,7 +185,8 @@ def _(chart: FlameGraph, axes: Axes | None = None) -> Figure:
             )  # fmt: skip
     axes.set_yticks([])
     _ticks(axes.set_xticks, chart.axis, whole)
-    axes.legend(handles=[Patch(color=chart.colours[k], label=chart.names[k]) for k in chart.kinds], **_BESIDE)
+    if chart.names:
+        axes.legend(handles=[Patch(color=chart.colours[k], label=chart.names[k]) for k in chart.kinds], **_BESIDE)
     return _titled(axes, chart.title)
 
 

@@ -75,27 +75,24 @@ def _(chart: OverTime) -> str:
         return ""
     highest = chart.highest
     # Of several steps in one column of pixels the highest is drawn, so that the peak is visible.
-    n = min(len(steps), 320)
-    spans = [(i * len(steps) // n, (i + 1) * len(steps) // n) for i in range(n)]
-    picked = [max(range(*span), key=totals.__getitem__) for span in spans]
-    at = next(i for i, span in enumerate(spans) if span[0] <= highest < span[1])
+    edges, picked = chart.columns(320)
     y0, tall, right = 44.0, 110.0, WIDTH - 1.0
     y_of = lambda value: y0 + tall * (1 - value / chart.top)
     drawn, left = _levels(chart.axis.ticks(chart.top, 3), y_of, right)
-    x_of = lambda i: left + (right - left) * i / n
-    below = [0.0] * n
+    x_of = lambda position: left + (right - left) * position / edges[-1]
+    corners = [*map(x_of, edges)]
+    below = [0.0] * len(picked)
     for k, kind in enumerate(kinds):
         if not any(steps[i][k] for i in picked):
             continue
         above = [b + steps[i][k] for b, i in zip(below, picked, strict=True)]
-        edges = [x_of(i) for i in range(n + 1)]
-        over = _stairs(edges, [*map(y_of, above)])
-        under = _stairs(edges[::-1], [*map(y_of, below[::-1])])
+        over = _stairs(corners, [*map(y_of, above)])
+        under = _stairs(corners[::-1], [*map(y_of, below[::-1])])
         drawn.append(f'<path d="M{left:.1f} {y_of(above[0]):.1f}{over}{under}Z" fill="{COLOURS[kind]}"/>')
         below = above
     y = y0 + tall + 15
-    first = lambda step: next((i for i, span in enumerate(spans) if span[0] >= step), n)
-    places = [(name, (x_of(first(start)), x_of(first(end)))) for name, start, end in chart.spans()]
+    at = chart.positions
+    places = [(name, (x_of(at[start]), x_of(at[end]))) for name, start, end in chart.spans()]
     for name, (start, end) in places:
         if end - start > _COLUMN * len(name) + 4:
             drawn.append(_text((start + end) / 2, y, name, "middle", dim=True))
@@ -105,7 +102,7 @@ def _(chart: OverTime) -> str:
     if chart.other:
         drawn.append(_stepped(chart.other.totals, chart.other_spans(), dict(places), y_of))
         notes = (f"─ {chart.other.label}", *notes)
-    x = x_of(at + 0.5)
+    x = x_of((at[highest] + at[highest + 1]) / 2)
     said = fitted(chart.peak, int(WIDTH / _COLUMN))
     half = _COLUMN * columns(said) / 2
     drawn += [
@@ -293,7 +290,7 @@ def _(chart: Chain) -> str:
 @svg.register
 def _(chart: FlameGraph) -> str:
     """Bars below the bars that contain them, over seconds."""
-    rows, whole = chart.rows, chart.seconds
+    rows, whole = chart.rows, chart.whole
     if not whole:
         return ""
     drawn, y0 = _legend([(chart.names[k], k) for k in chart.kinds], 24, chart.colours)

@@ -76,7 +76,7 @@ def test_a_figure_has_the_ticks_and_the_passes_of_the_drawing():
     axes = plot(CHART).axes[0]
     ticks = [text.get_text() for text in axes.get_yticklabels()]
     assert ticks == [text for _, text in CHART.axis.ticks(CHART.top, 5)]
-    assert [line.get_xdata()[0] for line in axes.lines[:2]] == [11.5, 19.5]
+    assert [line.get_xdata()[0] for line in axes.lines[:2]] == [12, 20]
     assert axes.get_xlabel() == "equation: forward, then backward, then step"
     assert all(f">{name}<" in svg(CHART) for name, _ in PASSES)
 
