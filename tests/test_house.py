@@ -146,7 +146,7 @@ BUDGETS = {
     "features/cost": 1_150,
     "features/debugger": 4_100,
     "features/draw": 1_700,
-    "features/explorer": 4_650,
+    "features/explorer": 4_300,
     "features/lint": 1_400,
     "features/memory": 1_200,
     "features/nans": 2_800,

@@ -35,13 +35,13 @@ class Picture(Figure):
 
     def _repr_png_(self) -> bytes:
         out = BytesIO()
-        with _for_any_page(self):
+        with for_any_page(self):
             self.savefig(out, format="png", bbox_inches="tight", facecolor="auto")
         return out.getvalue()
 
 
 @contextmanager
-def _for_any_page(figure: Figure) -> Iterator[None]:
+def for_any_page(figure: Figure) -> Iterator[None]:
     """While drawing, removes the style's white background and replaces its ink; other colours stay."""
     if not same_color(rcParams["figure.facecolor"], "white"):
         yield
@@ -173,16 +173,16 @@ def _(chart: FlameGraph, axes: Axes | None = None) -> Figure:
     whole = chart.whole or 1.0
     axes.set_xlim(0, whole)
     axes.set_ylim(chart.depth, 0)
-    characters = axes.get_window_extent().width / 6
+    characters = axes.get_window_extent().width * 72 / axes.figure.dpi / 5  # at 8 points
     for name, kind, left, long, depth in chart.rows:
         colour = chart.colours[kind]
-        axes.add_patch(Rectangle((left, depth), long, 0.94, facecolor=colour, edgecolor="white", linewidth=0.5))
+        bar = axes.add_patch(Rectangle((left, depth), long, 0.94, facecolor=colour, edgecolor="white", linewidth=0.5))
         room = int(characters * long / whole) - 1
         if room > 2:
             axes.text(
                 left + 0.002 * whole, depth + 0.5, printable(name, room), va="center", fontsize=8, color=INK,
-                parse_math=False, clip_on=True,
-            )  # fmt: skip
+                parse_math=False,
+            ).set_clip_path(bar)  # fmt: skip
     axes.set_yticks([])
     _ticks(axes.set_xticks, chart.axis, whole)
     if chart.names:

@@ -34,13 +34,3 @@ COLOURS = {
     "fusion": "#b5586f", "scratch": "#9a6a75", "unused": "#7f889450", "not attributed": "#7f889480",
 }  # fmt: skip
 """The kind of something -> its colour, in all charts of reports."""
-
-ON_PAGE = {
-    "argument": "#98a4b1",
-    "constant": "#ccd4dc",
-    "residual": "#de8531",
-    "result": "#8c68cf",
-    "cotangent": "#2ba48b",
-    "temporary": "#6aa5f5",
-}
-"""The same in the explorer and its pictures: the page's `--jv-of-residual` and the others, where it is white."""

@@ -1,6 +1,7 @@
 """Charts as data: round ticks, the line of text, and the same amounts in each way of drawing."""
 
 import html
+import re
 from itertools import combinations
 
 import pytest
@@ -19,6 +20,7 @@ from jaxviz.report.charts import (
     OverTime,
     Stop,
     TradeOff,
+    columns,
 )
 from jaxviz.report.figures import plot
 from jaxviz.report.pictures import svg
@@ -63,6 +65,30 @@ def test_text_has_a_bar_for_each_part_of_each_pass():
     other = Line([70, 10], (("forward", 0), ("backward", 1)), "compiled for cpu", "compiled")
     beside = OverTime(STEPS, CHART.kinds, PASSES, "", "", other=other, name="model")
     assert beside.text(24).splitlines() == ["model    ▂▂▃▃▄▄▅▆▆▇▇█ ██▇▇▆▆▅▄ ▄▃▃▂", "compiled ████████████ ▂▂▂▂▂▂▂▂"]
+
+
+def test_a_column_shows_the_steps_that_it_has_a_part_of():
+    _, found = columns([0, 0.1, 0.5, 0.5, 1.0], 4)
+    assert [list(range(4))[steps] for steps in found] == [[0, 1], [1], [1, 2, 3], [3]]
+    assert columns([0.0, 1.0, 1.0], 2)[1][-1] == slice(0, 2)
+    assert columns(range(4), 9) == ([0, 1, 2, 3], [slice(0, 1), slice(1, 2), slice(2, 3)])
+    assert columns([0], 9) == ([0], [])
+
+
+@pytest.mark.parametrize("n", [5, 5000])
+def test_a_step_is_as_wide_as_what_it_costs_and_its_peak_is_seen(n):
+    """In both drawings, also if it has no width."""
+    at, costs = 3, [1.0] * n
+    costs[at] = 0.0
+    edges = [sum(costs[:i]) for i in range(n + 1)]
+    steps = [(10, 1000 if i == at else 5) for i in range(n)]
+    chart = OverTime(steps, CHART.kinds, (("forward", 0),), "", "peak", edges=edges, x=Axis("FLOPs", FLOPS, str))
+    axes = plot(chart).axes[0]
+    assert axes.get_xlim() == (0, n - 1)
+    assert max(axes.collections[1].get_paths()[0].vertices[:, 1]) == 1010
+    assert axes.get_xlabel() == "FLOPs: forward"
+    heights = [float(y) for y in re.findall(r"V([\d.]+)", svg(chart))]
+    assert min(heights) == pytest.approx(float(re.search(r'cy="([\d.]+)"', svg(chart))[1]))
 
 
 def test_a_pass_without_steps_is_not_drawn():

@@ -104,12 +104,3 @@ def alive(view: View, which: np.ndarray) -> np.ndarray:
     np.add.at(change, np.minimum(last + 1, n), -nbytes)
     sums: np.ndarray = np.cumsum(change)[:n]
     return sums
-
-
-def steps_by_column(edges: np.ndarray, n: int) -> list[slice]:
-    """For each of `n` columns of equal width, the steps that it shows, at least in part."""
-    ends = np.arange(1, n + 1) / n
-    first = np.minimum(np.searchsorted(edges[1:], ends - 1 / n), len(edges) - 2)
-    after = np.maximum(first + 1, np.searchsorted(edges[:-1], ends))
-    after[-1] = len(edges) - 1  # steps of zero width at the end belong to the last column
-    return [slice(i, j) for i, j in zip(first.tolist(), after.tolist(), strict=True)]

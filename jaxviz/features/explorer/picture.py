@@ -1,254 +1,246 @@
-"""The overview as a picture: the scopes that run, how long values are saved, and the memory, over time."""
+"""The overview as a picture: the scopes that run, how long values are saved, and the memory, over one axis."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from jaxviz.features.explorer.axis import (
-    Box,
-    Measure,
-    boxes,
-    edges,
-    kept_alive,
-    measure_of,
-    memory_by_kind,
-    n_forward,
-    steps_by_column,
-)
-from jaxviz.features.explorer.pen import At, ImagePen
+from jaxviz.features.explorer.axis import boxes, edges, kept_alive, measure_of, memory_by_kind, n_forward
 from jaxviz.features.explorer.still import headline, place
 from jaxviz.page.schema import SCOPES, View
-from jaxviz.report.inks import INK, ON_ANY_PAGE
-from jaxviz.report.kinds import ON_PAGE, PLURALS, STACKED
+from jaxviz.report.charts import FLOPS, Axis, FlameGraph, OverTime, columns
+from jaxviz.report.figures import Picture, for_any_page, plot
+from jaxviz.report.kinds import COLOURS, STACKED
 from jaxviz.report.pictures import fitted
 from jaxviz.report.tables import counted, format_bytes, format_count, repeated
-
-if TYPE_CHECKING:
-    from jaxviz.features.explorer.figure_pen import FigurePen
-    from jaxviz.report.figures import Picture
 
 WIDTH = 900
 """In CSS pixels; the file has `_SHARP` times as many."""
 
 _SHARP = 2
-_LEFT, _RIGHT = 296, WIDTH - 8
-"""The left and right end of the time axis; labels are to the left."""
-_TEXT, _SMALL = 12.5, 11.5
+_DPI = 100
+LEFT, RIGHT = 296, WIDTH - 8
+"""The left and right end of the axis; labels are to the left."""
 _LINE = 19
-_BOX = 19
-_BAND = 26
-_MEMORY = 112
-_SEEN = 3
-"""The minimum width of a band."""
+_BAND = 38
+_MEMORY = 130
 _ROWS = 6
 """The number of saved expressions with a band; the rest share one more."""
 _DEPTHS = 4
+_COLUMNS = 600
+_SEEN = 3
+"""The minimum width of a band, in columns."""
 
-_PASSES = (("forward", "#a9c8ea", "#d6e4f2"), ("backward", "#a6d8bb", "#d8ecdf"))
-"""For each pass the colours of its scopes, and of the lines in them."""
+_PASSES = {"forward": "#a9c8ea", "backward": "#a6d8bb", "line forward": "#d6e4f2", "line backward": "#d8ecdf"}
+"""The colours of the passes and of their scopes, and of the lines in them."""
 
 
-def overview_png(view: View) -> bytes:
-    """The picture as a file. It has a transparent background, and is legible on white and on black.
+@dataclass(frozen=True)
+class Saved:
+    """A saved expression, or several.
 
     Args:
-      view: a complete view with scopes.
+      label: its text, or how many there are.
+      about: its bytes, and where it is.
+      is_code: whether the label is code.
+      nbytes: the bytes in memory at each step.
     """
-    # Transparent in the colour of the text, so that the smooth edges of letters have no other.
-    empty = Image.new("RGBA", (1, 1), ON_ANY_PAGE)
-    empty.putalpha(0)
-    drawing = _Drawing(view)
-    image = empty.resize((_SHARP * WIDTH, round(_SHARP * drawing.height)))
-    drawing.draw(ImagePen(image, _SHARP))
-    out = BytesIO()
-    # A palette of 256 colours takes a third of the bytes, and the picture has about a dozen.
-    image.quantize(256, Image.Quantize.FASTOCTREE).save(out, "PNG")
-    return out.getvalue()
+
+    label: str
+    about: str
+    is_code: bool
+    nbytes: np.ndarray
 
 
-def overview_figure(view: View) -> Picture:
-    """The same as a matplotlib figure.
+class Overview:
+    """What the overview of a view shows, as charts over one axis: FLOPs, or equations if there are none.
+
+    Args:
+      view: a complete view.
 
     Raises:
       ValueError: there is no backward pass, so there is nothing to draw.
     """
-    # Imported here, since matplotlib takes a third of a second.
-    from jaxviz.features.explorer.figure_pen import FigurePen
-
-    if not len(view.columns["scope_parent"]):
-        why = view.no_memory or next((stage.error for stage in view.stages if stage.error), "")
-        raise ValueError(f"the {view.title} has no overview{f': {why}' * bool(why)}")
-    drawing = _Drawing(view)
-    pen = FigurePen(WIDTH, drawing.height, _SHARP)
-    drawing.draw(pen)
-    return pen.figure
-
-
-class _Drawing:
-    """Draws in CSS pixels, from the top.
-
-    Args:
-      view: the view to draw.
-    """
-
-    pen: ImagePen | FigurePen
 
     def __init__(self, view: View):
+        if not len(view.columns["scope_parent"]):
+            why = view.no_memory or next((stage.error for stage in view.stages if stage.error), "")
+            raise ValueError(f"the {view.title} has no overview{f': {why}' * bool(why)}")
         self.view = view
-        self.measure: Measure = measure_of(view)
-        self.edges = edges(view, self.measure)
-        self.memory = memory_by_kind(view)
-        self.total = self.memory.sum(0)
-        self.columns = steps_by_column(self.edges, _RIGHT - _LEFT)
-        # Of several steps in a column, use the one with the most bytes in memory.
-        self.largest = [steps.start + int(self.total[steps].argmax()) for steps in self.columns]
-        self.turn = self.x(self.edges[n_forward(view)])
-        self.drawn = [b for b in boxes(view, self.measure) if b.depth < _DEPTHS and self.width(b) >= 2]
-        self.kept = kept_rows(view)
-        self.depths = 1 + max(b.depth for b in self.drawn)
-        self.said = headline(view)
-        self.below = 24 + len(self.kept) * (_BAND + 12) + 34 + _MEMORY
-        self.height = len(self.said) * _LINE + 50 + self.depths * _BOX + self.below + 8
+        self.headline = [said.replace("`", "") for said in headline(view)]
+        measure = measure_of(view)
+        self.axis = Axis("FLOPs", FLOPS, _flops) if measure == "flops" else Axis("equations", (("", 1),), _equations)
+        self.whole = float(view.columns[f"scope_{measure}"][view.columns["scope_parent"] < 0].sum())
+        self.edges = (edges(view, measure) * self.whole).tolist()
+        self.turn = n_forward(view)
+        self.boxes = [b for b in boxes(view, measure) if b.depth < _DEPTHS]
 
-    def draw(self, pen: ImagePen | FigurePen) -> None:
-        self.pen = pen
-        y = 8.0
-        for i, text in enumerate(self.said):
-            self.write(8, y, text.replace("`", ""), bold=i == 0, size=_TEXT + (i == 0))
-            y += _LINE
-        y = self.scopes(y + 14)
-        pen.dashed(self.turn, y - self.depths * _BOX - 22, y + self.below, ON_ANY_PAGE)
-        y = self.kept_bands(y + 24)
-        self.memory_areas(y + 34)
-
-    def x(self, share: float) -> float:
-        return float(_LEFT + share * (_RIGHT - _LEFT))
-
-    def width(self, box: Box) -> float:
-        return self.x(box.end) - self.x(box.start)
-
-    def write(
-        self, x: float, y: float, text: str, *, room: float = WIDTH - 16, size: float = _TEXT, bold: bool = False,
-        mono: bool = False, at: At = "left", colour: str = ON_ANY_PAGE,
-    ) -> None:  # fmt: skip
-        """A text whose top left or top right is at a position, cut to the available width."""
-        letter = size * (0.605 if mono else 0.6 if bold else 0.55)
-        self.pen.text(x, y, fitted(text, max(1, int(room / letter))), colour, size, mono=mono, bold=bold, at=at)
-
-    def scopes(self, y: float) -> float:
-        """Draws what runs; returns the lower end."""
-        unit = "FLOPs" if self.measure == "flops" else "equations"
-        self.write(8, y, f"what runs, as wide as its {unit}", size=_SMALL)
-        columns = self.view.columns
-        amounts = columns[f"scope_{self.measure}"]
-        backward = columns["scope_backward"] == 1
-        top = columns["scope_parent"] < 0
-        for (name, *_), of_pass, start, end in zip(
-            _PASSES, (~backward, backward), (_LEFT, self.turn), (self.turn, _RIGHT), strict=True
+    @cached_property
+    def runs(self) -> FlameGraph:
+        """The passes, and below them the scopes that they run."""
+        rows = []
+        for name, start, end in (
+            ("forward", 0.0, self.edges[self.turn]),
+            ("backward", self.edges[self.turn], self.whole),
         ):
-            amount = amounts[top & of_pass].sum()
-            cost = _flops(float(amount)) if self.measure == "flops" else counted(int(amount), "equation")
-            self.write(start + (5 if start > _LEFT else 1), y, f"{name}, {cost}", room=end - start - 8, size=_SMALL)
-        y += 18
-        for box in self.drawn:
-            left, above = self.x(box.start), y + box.depth * _BOX
-            right, lower = max(left + 1, self.x(box.end) - 1), above + _BOX - 1
-            is_line = columns["scope_kind"][box.scope] == SCOPES.index("line")
-            self.pen.box(left, above, right, lower, _PASSES[int(backward[box.scope])][2 if is_line else 1])
-            room = right - left - 8
-            if room > 14:
-                title = self.title(box.scope)
-                self.write(left + 4, above + 3, title, room=room, size=10.5, mono=bool(is_line), colour=INK)
-        return y + self.depths * _BOX
+            rows.append((f"{name}, {self.axis.written(end - start)}", name, start, end - start, 0))
+        for b in self.boxes:
+            start, long = b.start * self.whole, (b.end - b.start) * self.whole
+            rows.append((self.title(b.scope), self.kind(b.scope), start, long, b.depth + 1))
+        return FlameGraph(rows, _PASSES, {}, "", self.axis)
+
+    @cached_property
+    def memory(self) -> OverTime:
+        """The bytes of each kind."""
+        passes = (("forward", 0), ("backward", self.turn))
+        steps = memory_by_kind(self.view).T.tolist()
+        return OverTime(steps, STACKED, passes, "", "", edges=self.edges, x=self.axis)
+
+    @cached_property
+    def saved(self) -> list[Saved]:
+        """The largest saved expressions, and the others together."""
+        of, strings = self.view.columns, self.view.strings
+        sizes = of["kept_nbytes"].tolist()
+        n = _ROWS - 1 if len(sizes) > _ROWS else len(sizes)
+        rows = []
+        for i in range(n):
+            values = repeated(int(of["kept_times"][i]), counted(int(of["kept_values"][i]), "value"))
+            about = (format_bytes(int(sizes[i])), values, place(self.view, int(of["kept_location"][i])))
+            label = strings[of["kept_label"][i]]
+            rows.append(Saved(label, " · ".join(filter(None, about)), True, kept_alive(self.view, [i])))
+        if rest := sizes[n:]:
+            others = kept_alive(self.view, range(n, len(sizes)))
+            rows.append(Saved(counted(len(rest), "other expression"), format_bytes(int(sum(rest))), False, others))
+        return rows
+
+    def kind(self, scope: int) -> str:
+        """A key of the colours."""
+        of = self.view.columns
+        is_line = of["scope_kind"][scope] == SCOPES.index("line")
+        return f"{'line ' * bool(is_line)}{'backward' if of['scope_backward'][scope] else 'forward'}"
 
     def title(self, scope: int) -> str:
         """The title of a box: its name, or the text of its line."""
-        columns = self.view.columns
-        name = self.view.strings[int(columns["scope_name"][scope])]
-        if not name and columns["scope_kind"][scope] == SCOPES.index("repeated"):
+        of = self.view.columns
+        name = self.view.strings[int(of["scope_name"][scope])]
+        if not name and of["scope_kind"][scope] == SCOPES.index("repeated"):
             inner = [
                 int(i)
-                for i in np.flatnonzero(columns["scope_parent"] == scope)
-                if columns["scope_kind"][i] != SCOPES.index("rest")
+                for i in np.flatnonzero(of["scope_parent"] == scope)
+                if of["scope_kind"][i] != SCOPES.index("rest")
             ]
             name = ", ".join(map(self.title, inner[:3])) + ", …" * (len(inner) > 3)
-        name = name or line_of(self.view, int(columns["scope_location"][scope]))
-        times = int(columns["scope_count"][scope])
+        name = name or line_of(self.view, int(of["scope_location"][scope]))
+        times = int(of["scope_count"][scope])
         return f"{name} × {times:,}" if times > 1 else name
 
-    def kept_bands(self, y: float) -> float:
-        """Draws the saved expressions, each as thick as its bytes in memory; returns the lower end."""
-        self.write(8, y - 18, "saved for the backward pass", size=_SMALL)
-        bytes = [kept_alive(self.view, which) for which, *_ in self.kept]
-        alive = [np.array([b[steps].max() for steps in self.columns]) for b in bytes]
-        most = max((float(a.max()) for a in alive), default=0.0) or 1.0
-        for (_, label, about, is_code), nbytes in zip(self.kept, alive, strict=True):
-            self.write(8, y, label, room=_LEFT - 20, mono=is_code, size=_SMALL)
-            self.write(8, y + 16, about, room=_LEFT - 20, size=10.5)
-            half = np.where(nbytes > 0, np.maximum(1, nbytes * _BAND / 2 / most), 0)
-            seen = np.flatnonzero(half)
-            if 0 < len(seen) < _SEEN:  # very short lifetimes
-                half[max(0, seen[-1] + 1 - _SEEN) : seen[-1] + 1] = half.max()
-            middle = y + 15
-            self.pen.area(_LEFT, middle + half, middle - half, ON_PAGE["residual"])
-            y += _BAND + 12
-        return y
 
-    def memory_areas(self, y: float) -> None:
-        """Draws the memory by kind, with its peak labelled."""
-        bottom = y + _MEMORY
-        peak = int(self.total.argmax()) if self.total.size else 0
-        most = float(self.total[peak]) or 1.0
-        level = np.zeros(len(self.columns))
-        self.write(8, y, "memory at the peak", size=_SMALL)
-        self.write(_LEFT - 16, y, format_bytes(int(most)), size=_SMALL, bold=True, at="right")
-        present = [kind for kind, bytes in zip(STACKED, self.memory, strict=True) if bytes.any()]
-        for kind, bytes in zip(STACKED, self.memory, strict=True):
-            if kind not in present:
-                continue
-            name, colour = "saved" if kind == "residual" else PLURALS[kind], ON_PAGE[kind]
-            upper = level + bytes[self.largest]
-            below, above = (bottom - _MEMORY * line / most for line in (level, upper))
-            self.pen.area(_LEFT, below, above, colour)
-            level = upper
-            line = y + 18 * (len(present) - present.index(kind))
-            self.pen.box(9, line + 2, 18, line + 11, colour)
-            self.write(24, line, name, size=_SMALL)
-            self.write(_LEFT - 16, line, format_bytes(int(bytes[peak])), size=_SMALL, at="right")
-        at = self.x((self.edges[peak] + self.edges[peak + 1]) / 2)
-        self.pen.dot(at, y, ON_ANY_PAGE)
-        said = f"peak {format_bytes(int(most))}"
-        if at > (_LEFT + _RIGHT) / 2:
-            self.write(at - 7, y - 17, said, bold=True, size=_SMALL, at="right")
-        else:
-            self.write(at + 7, y - 17, said, bold=True, size=_SMALL)
+def overview_figure(view: View) -> Picture:
+    """The overview as a matplotlib figure, without a background.
+
+    Args:
+      view: a complete view with scopes.
+
+    Raises:
+      ValueError: there is no backward pass, so there is nothing to draw.
+    """
+    return drawn(Overview(view))
 
 
-def kept_rows(view: View) -> list[tuple[list[int], str, str, bool]]:
-    """The saved expressions of each band, its label, and whether that is code."""
-    columns = view.columns
-    sizes = columns["kept_nbytes"].tolist()
-    n = _ROWS - 1 if len(sizes) > _ROWS else len(sizes)
-    rows: list[tuple[list[int], str, str, bool]] = []
-    for i in range(n):
-        values = repeated(int(columns["kept_times"][i]), counted(int(columns["kept_values"][i]), "value"))
-        about = [format_bytes(int(sizes[i])), values, place(view, int(columns["kept_location"][i]))]
-        rows.append(([i], view.strings[columns["kept_label"][i]], " · ".join(filter(None, about)), True))
-    rest = sizes[n:]
-    if rest:
-        which = list(range(n, len(sizes)))
-        rows.append((which, counted(len(rest), "other expression"), format_bytes(int(sum(rest))), False))
-    return rows
+def overview_png(view: View) -> bytes:
+    """The same as a file, legible on white and on black."""
+    figure, out = overview_figure(view), BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # of a name in a script that the font does not have
+        with for_any_page(figure):
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+    # A palette of 256 colours takes a third of the bytes, and the picture has about a dozen.
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).quantize(256, Image.Quantize.FASTOCTREE).save(out, "PNG")
+    return out.getvalue()
+
+
+def drawn(overview: Overview) -> Picture:
+    """An overview as a figure, with three axes below its headline: what runs, what is saved, and the memory."""
+    runs, saved, memory = overview.runs, overview.saved, overview.memory
+    heights = {"runs": _LINE * runs.depth, "saved": _BAND * len(saved), "memory": _MEMORY}
+    y = 14 + _LINE * len(overview.headline)
+    figure = Picture(
+        figsize=(WIDTH / _DPI, (y + sum(heights.values()) + 122) / _DPI), dpi=_SHARP * _DPI, facecolor="none"
+    )
+    tall = figure.get_figheight() * _DPI
+
+    def write(x: float, y: float, text: str, size: float = 8.5, **how: Any) -> None:
+        figure.text(x / WIDTH, 1 - y / tall, text, fontsize=size, va="top", parse_math=False, **how)
+
+    for i, said in enumerate(overview.headline):
+        write(8, 8 + _LINE * i, fitted(said, 125), 9 + (i == 0), weight="bold" if i == 0 else "normal")
+    places = {}
+    for name, height in heights.items():
+        y += 18 if name == "runs" else 26
+        box = (LEFT / WIDTH, 1 - (y + height) / tall, (RIGHT - LEFT) / WIDTH, height / tall)
+        places[name] = figure.add_axes(box, facecolor="none"), y
+        y += height
+    axes, y = places["runs"]
+    write(8, y + 4, f"what runs, as wide as its {overview.axis.label}")
+    plot(runs, axes)
+    axes.set_axis_off()
+    axes, y = places["saved"]
+    write(8, y - 20, "saved for the backward pass")
+    bands(axes, saved, overview.edges)
+    for i, row in enumerate(saved):
+        write(8, y + _BAND * i, fitted(row.label, 38), 8, family="DejaVu Sans Mono" if row.is_code else "DejaVu Sans")
+        write(8, y + _BAND * i + 15, fitted(row.about, 48), 7.5)
+    axes, y = places["memory"]
+    write(8, y - 4, "memory at the peak")
+    plot(memory, axes)
+    axes.set_ylabel("")
+    axes.xaxis.label.set_fontsize(8.5)
+    axes.tick_params(labelsize=8)
+    legend = axes.get_legend()
+    if legend is not None:
+        legend.set_loc("upper left")
+        legend.set_bbox_to_anchor((8 / WIDTH, 1 - (y + 8) / tall), figure.transFigure)
+    for axes, _ in places.values():
+        axes.axvline(overview.edges[overview.turn], color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
+    return figure
+
+
+def bands(axes: Axes, saved: Sequence[Saved], positions: Sequence[float]) -> None:
+    """Draws the saved expressions below each other, each as thick as its bytes in memory."""
+    edges, steps = columns(positions, _COLUMNS)
+    thick = [np.array([row.nbytes[of].max() for of in steps]) for row in saved]
+    most = max((float(t.max()) for t in thick), default=0.0) or 1.0
+    for i, nbytes in enumerate(thick):
+        half = np.where(nbytes > 0, np.maximum(0.03, 0.36 * nbytes / most), 0)
+        seen = np.flatnonzero(half)
+        if 0 < len(seen) < _SEEN:  # very short lifetimes
+            half[max(0, seen[-1] + 1 - _SEEN) : seen[-1] + 1] = half.max()
+        half = np.append(half, half[-1:])
+        axes.fill_between(edges, i - half, i + half, step="post", color=COLOURS["residual"], linewidth=0)
+    axes.set_ylim(len(saved) - 0.5, -0.5)
+    axes.set_xlim(0, positions[-1] or 1)
+    axes.set_axis_off()
 
 
 def _flops(n: float) -> str:
     """`12 FLOP`, `3.4 MFLOP`."""
     text = format_count(n)
     return f"{text}{' ' * text[-1].isdigit()}FLOP"
+
+
+def _equations(n: float) -> str:
+    return counted(int(n), "equation")
 
 
 def line_of(view: View, location: int) -> str:

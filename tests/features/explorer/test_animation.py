@@ -1,8 +1,9 @@
 """The animation of a gradient as a file: each frame shows what is in memory at its step."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from PIL import Image
 from short_runs import short
@@ -10,7 +11,9 @@ from short_runs import short
 import jaxviz
 from jaxviz.features.explorer import animation
 from jaxviz.features.explorer.axis import memory_by_kind
-from jaxviz.report.kinds import STACKED
+from jaxviz.features.explorer.picture import Overview
+from jaxviz.page.schema import ROLES
+from jaxviz.report.tables import format_bytes
 
 
 @jax.checkpoint
@@ -44,40 +47,44 @@ def test_each_step_is_a_frame(explorer, tmp_path, suffix):
         assert image.info.get("loop", 0) == 0
 
 
-def test_bins_hold_what_is_in_memory(explorer):
-    view = explorer.view
-    scene = animation._Scene(view)
-    of = {b.label: b.bytes for b in scene.bins}
-    assert {"temporary", "recomputed", "cotangents"} < of.keys()
-    memory = dict(zip(STACKED, memory_by_kind(view), strict=True))
-    np.testing.assert_array_equal(of["temporary"] + of["recomputed"], memory["temporary"])
-    np.testing.assert_array_equal(of["cotangents"], memory["cotangent"])
-    # Recomputed values exist only in the backward pass.
-    assert of["recomputed"][: scene.turn].max() == 0 < of["recomputed"].max()
+@pytest.fixture(scope="module")
+def scene(explorer):
+    return animation.Scene(Overview(explorer.view))
 
 
-def test_what_is_to_come_is_paler(explorer):
-    scene = animation._Scene(explorer.view)
-    n = len(scene.total)
-    at = lambda frame, step: frame.getpixel(
-        (round(animation._SHARP * scene.x(step + 0.5)), round(animation._SHARP * (scene.y(0) - 2)))
-    )
-    whole, half = scene.frame(n - 1), scene.frame(n // 2)
-    assert at(half, 1) == at(whole, 1)
-    assert min(at(half, n - 2)) > min(at(whole, n - 2))
+def test_a_frame_says_what_runs_and_what_is_in_memory(explorer, scene):
+    view, totals = explorer.view, memory_by_kind(explorer.view).sum(0)
+    roles = [ROLES[view.columns["equation_role"][row]] if row >= 0 else "" for row in view.columns["step_row"]]
+    for step, role in enumerate(roles):
+        passing, code, about = scene.said(step)
+        assert passing.startswith("forward" if step < scene.overview.turn else "backward")
+        assert passing.endswith(", recomputed for a checkpoint") == (role == "recomputation")
+        assert about.endswith(f" · step {step + 1} of {len(totals)} · {format_bytes(int(totals[step]))} in memory")
+        assert code in inspect.getsource(inspect.getmodule(loss))
+    assert "recomputation" in roles
+
+
+def test_what_is_to_come_is_paler(scene):
+    n = len(scene.totals)
+    frames = {step: scene.frame(step) for step in (n // 2, n - 1)}
+    width, height = frames[n - 1].size
+    at = lambda step, place: frames[step].getpixel((round(width * place), round(height * (1 - scene.bottom)) - 3))
+    before, after = scene.x(n // 2) - 0.01, scene.x(n // 2) + 0.01
+    assert at(n // 2, before) == at(n - 1, before)
+    assert min(at(n // 2, after)) > min(at(n - 1, after))
 
 
 def test_large_programs_have_few_frames(explorer, monkeypatch):
     monkeypatch.setattr(animation, "_FRAMES", 8)
-    scene = animation._Scene(explorer.view)
+    scene = animation.Scene(Overview(explorer.view))
     assert len(scene.steps) <= 9
-    assert (scene.steps[0], scene.steps[-1]) == (0, len(scene.total) - 1)
+    assert (scene.steps[0], scene.steps[-1]) == (0, len(scene.totals) - 1)
 
 
 def test_errors(explorer, tmp_path):
     with pytest.raises(ValueError, match=r"an animation is written as \.gif, \.png or \.webp; got 'loss\.mp4'"):
         explorer.save_animation(tmp_path / "loss.mp4")
-    with pytest.raises(ValueError, match="seconds is a number above 0; got 0"):
+    with pytest.raises(ValueError, match="seconds must be positive; got 0"):
         explorer.save_animation(tmp_path / "loss.gif", seconds=0)
-    with pytest.raises(ValueError, match="has nothing to animate"):
+    with pytest.raises(ValueError, match="has no overview: ReverseModeError"):
         jaxviz.explore(until, 1.0).save_animation(tmp_path / "loss.gif")
