@@ -98,9 +98,9 @@ def test_the_figure_has_both_on_one_axis(f):
     axes = beside.plot().axes[0]
     line = next(line for line in axes.lines if line.get_label().startswith("compiled for cpu: peak "))
     xs = line.get_xdata()
-    assert xs[0] == -0.5
-    assert xs[-1] < len(beside.model.steps) - 0.5
-    assert sum(x < beside.model.turn - 0.5 for x in xs) == beside.compiled.turn
+    assert xs[0] == 0
+    assert xs[-1] < len(beside.model.steps)
+    assert sum(x < beside.model.turn for x in xs) == beside.compiled.turn
     top = max(beside.model.peak_nbytes, beside.compiled.peak_nbytes)
     assert axes.get_ylim()[1] == pytest.approx(1.12 * top)
 
