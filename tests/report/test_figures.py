@@ -43,6 +43,8 @@ DRAWN = {
     "plan": lambda x: jaxviz.plan_remat(lambda x: loss(jnp.sin(x)), x, budget=0.9).plot(),
     "policies": lambda x: jaxviz.compare_policies(loss, x).plot(),
     "profile": lambda x: jaxviz.profile(jax.jit(loss), x, repeat=1).plot(),
+    "cost": lambda x: jaxviz.cost(loss, x).plot(),
+    "find_nan": lambda x: jaxviz.find_nan(lambda x: jnp.sum(jnp.log(x - 1)), x).plot(),
 }  # fmt: skip
 
 
@@ -69,3 +71,8 @@ def test_another_style_of_matplotlib_stays():
         shown = pixels(figure._repr_png_())
     assert shown[..., 3].min() == 1
     assert ink(shown, 0.0) > ink(shown, 1.0) > 20
+
+
+def test_a_report_without_a_chart_has_no_figure():
+    with pytest.raises(ValueError, match="there is nothing to plot: "):
+        jaxviz.doctor().plot()
