@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -72,7 +73,7 @@ class Line:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OverTime:
     """Bytes alive over the steps of a program, stacked by kind, with the highest step marked.
 
@@ -113,12 +114,12 @@ class OverTime:
         totals = self.totals
         return edges, [max(range(of.start, of.stop), key=totals.__getitem__) for of in steps]
 
-    @property
+    @cached_property
     def totals(self) -> list[float]:
         """The bytes at each step."""
         return [sum(s) for s in self.steps]
 
-    @property
+    @cached_property
     def top(self) -> float:
         """The most bytes of both programs."""
         return max([*self.totals, *(self.other.totals if self.other else ()), 0])
@@ -127,7 +128,7 @@ class OverTime:
     def axis(self) -> Axis:
         return Axis("bytes alive", BYTES, format_bytes)
 
-    @property
+    @cached_property
     def highest(self) -> int:
         """The step with the most bytes."""
         return max(range(len(self.steps)), key=self.totals.__getitem__, default=0)

@@ -83,7 +83,8 @@ class Overview:
         self.whole = float(view.columns[f"scope_{measure}"][view.columns["scope_parent"] < 0].sum())
         self.edges = (edges(view, measure) * self.whole).tolist()
         self.turn = n_forward(view)
-        self.boxes = [b for b in boxes(view, measure) if b.depth < _DEPTHS]
+        seen = lambda b: b.depth < _DEPTHS and (b.end - b.start) * (RIGHT - LEFT) >= 2
+        self.boxes = list(filter(seen, boxes(view, measure)))
 
     @cached_property
     def runs(self) -> FlameGraph:

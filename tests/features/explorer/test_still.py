@@ -305,6 +305,12 @@ def test_the_steps_are_where_their_scopes_are(overview):
     assert memory.edges[memory.highest] <= peak <= memory.edges[memory.highest + 1]
 
 
+def test_scopes_too_narrow_to_see_are_left_out(overview):
+    widths = [b.end - b.start for b in axis.boxes(overview.view, "flops")]
+    narrowest = 2 / (picture.RIGHT - picture.LEFT)
+    assert min(widths) < narrowest <= min(b.end - b.start for b in overview.boxes)
+
+
 def test_what_is_saved_but_for_a_moment_has_a_band(overview):
     bands = picture.drawn(overview).axes[1].collections
     assert len(bands) == len(overview.saved)
