@@ -135,17 +135,17 @@ def held_against_all(name, offload, close):
         if low is not None:
             assert low.trade.work <= most
             assert low.trade.peak_nbytes <= (1 + close) * min(peaks)
-            assert found.bound is None or found.bound.least <= min(peaks)
+            assert found.bound is None or found.bound.least <= (1 + close) * min(peaks)
 
 
-@pytest.mark.parametrize("name", short(UP_TO_10_VALUES, 2))
+@pytest.mark.parametrize("name", short(UP_TO_10_VALUES, ["chain", "random 4 2"]))
 def test_no_choice_takes_much_less_work_or_has_a_much_lower_peak(name):
     held_against_all(name, None, 0.02)
 
 
 @pytest.mark.parametrize("name", short(UP_TO_6_VALUES, 2))
 def test_no_choice_with_offloading_takes_much_less_work_or_has_a_much_lower_peak(name):
-    held_against_all(name, "1GB/s, 0.005TFLOP/s", 0.06)
+    held_against_all(name, "1GB/s, 0.005TFLOP/s", 0.08)
 
 
 @pytest.mark.parametrize("work", short(["5%", "20%"], ["20%"]))
