@@ -13,7 +13,7 @@ from benchmarks.remat_programs import llama
 from jaxviz.analysis.budgets import read_size
 from jaxviz.derivation import derive
 from jaxviz.features.remat import solver
-from jaxviz.features.remat.bounds import least_works
+from jaxviz.features.remat.bounds import least_peak, least_works
 from jaxviz.features.remat.choose import fastest, with_lowest_peak
 from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.offload import read_offload
@@ -136,6 +136,7 @@ def held_against_all(name, offload, close):
             assert low.trade.work <= most
             assert low.trade.peak_nbytes <= (1 + close) * min(peaks)
             assert found.bound is None or found.bound.least <= (1 + close) * min(peaks)
+            assert least_peak(found, 2 * low.trade.peak_nbytes, most) <= (1 + close) * min(peaks)
 
 
 @pytest.mark.parametrize("name", short(UP_TO_10_VALUES, ["chain", "random 4 2"]))
