@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from jaxviz.features.remat.files import source_file
-from jaxviz.features.remat.source import SCOPES, globals_of, outside_of_functions, tree_of
+from jaxviz.features.remat.source import SCOPES, globals_of, names_bound, outside_of_functions, tree_of
 from jaxviz.ir.origin import file_label, is_cell
 from jaxviz.report.tables import printable
 
@@ -169,16 +169,8 @@ def _with(
 
 def bound_in(file: str, codes: Iterable[Any]) -> set[str]:
     """The names that all of a file can use: those it imports or assigns, and those of earlier cells."""
-    found = set()
-    for node in outside_of_functions(tree_of(file)):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {a.asname or a.name.split(".")[0] for a in node.names}
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
     others = vars(sys.modules["__main__"]) if is_cell(file) else {}
-    return found.union(others, *(globals_of(code) for code in codes if code is not None))
+    return names_bound(tree_of(file)).union(others, *(globals_of(code) for code in codes if code is not None))
 
 
 def after_imports(file: str, first_edit: int) -> int:
