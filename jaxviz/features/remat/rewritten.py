@@ -301,9 +301,14 @@ class _Edit:
             return
         if not all(map(checkpoint_decorator, gone)):
             raise self._on_import(place[1])
-        _call_instead(f, made, self.undo)
-        for wrapper in _wrappers_of(f):
+        wrappers, held = _wrappers_of(f), f.__globals__.get(f.__name__)
+        is_held = not wrappers and getattr(held, "__wrapped__", None) is f  # by an object that is no function
+        if wrappers or is_held:  # otherwise it is out of use
+            _call_instead(f, made, self.undo)
+        for wrapper in wrappers:
             _call_instead(wrapper, decorated(f), self.undo)
+        if is_held:
+            self._rename(f.__name__, held, decorated(f), f.__globals__)
 
     def _noted(self, f: types.FunctionType, place: Place) -> Callable[..., Any]:
         """A function that notes when this thread calls it."""

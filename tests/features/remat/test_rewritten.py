@@ -77,7 +77,7 @@ EDITS = {
         "        @jax.checkpoint\n        def block",
     ),
     "a class in a function": (
-        f"def make():\n    import flax.linen as nn\n    class Model(nn.Module):\n        @nn.compact{INSIDE.replace(chr(10), chr(10) + '    ').replace('block(w, x)', '__call__(self, w, x)')}\n"
+        f"def make():\n    from flax import linen as nn\n    class Model(nn.Module):\n        @nn.compact{INSIDE.replace(chr(10), chr(10) + '    ').replace('block(w, x)', '__call__(self, w, x)')}\n"
         "    return Model()\nMODEL = make()\n" + FOLD.replace("block(", "MODEL.apply({}, "),
         "        @nn.compact",
         "        @nn.remat\n        @nn.compact",
@@ -124,6 +124,9 @@ EDITS = {
         "f = lambda w, x: jnp.sin(jnp.tanh(x @ w))\ng = f\ndef loss(w, x):\n    return jnp.mean(g(w, x))\n", "lambda w, x: jnp.sin(jnp.tanh(x @ w))",
         "jax.checkpoint(lambda w, x: jnp.sin(jnp.tanh(x @ w)))",
     ),
+    "a checkpoint that is no function": (
+        f"import equinox as eqx\n@partial(eqx.filter_checkpoint, policy=None){BLOCK}{FOLD}", "policy=None", "policy=jax.checkpoint_policies.everything_saveable",
+    ),
     "a registered function": (f"{REGISTER}\n@register('block'){BLOCK}{FOLD}", "\ndef block", "\n@jax.checkpoint\ndef block"),
 }  # fmt: skip
 
@@ -155,8 +158,8 @@ def functions_of(module):
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_does_what_a_new_import_does_and_leaves_no_trace(name, imported):
     source, old, new = EDITS[name]
-    if "flax" in source:
-        pytest.importorskip("flax")  # the newest JAX is tested without libraries
+    for library in {"flax", "equinox"}.intersection(source.split()):
+        pytest.importorskip(library)  # the newest JAX is tested without libraries
     own = imported(source)
     derivation, names, functions = derive(own.loss, W, X), dict(vars(own)), functions_of(own)
     text = text_of(own).replace(old, new)
