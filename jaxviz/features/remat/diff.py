@@ -16,8 +16,8 @@ from jaxviz.features.remat.edits import Way
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.layers import layered
+from jaxviz.features.remat.libraries import option_of
 from jaxviz.features.remat.names import Names, names_there
-from jaxviz.features.remat.recipes import option_of
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.ways import ways_of

@@ -25,7 +25,7 @@ import sys
 import threading
 import types
 import warnings
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -175,21 +175,23 @@ class _Change:
     """A function that an edit changes.
 
     Args:
-      was, now: its code.
-      outer: the places of the functions around it.
-      defined: its definition before and after; None for a lambda.
-      around: the edited definitions around it.
-      is_own: whether more changes than the functions that are defined in it.
-      is_known: whether no other function is at its place.
+      was, now: its definition.
+      place: where it was.
+      before, after: its code; None where several functions are at one place.
+      outer: the functions and classes around it, before and after.
     """
 
-    was: Code
-    now: Code
-    outer: tuple[Place, ...]
-    defined: tuple[Function, Function] | None
-    around: tuple[Function, ...]
-    is_own: bool
-    is_known: bool
+    was: Any
+    now: Any
+    place: Place
+    before: Code | None
+    after: Code | None
+    outer: tuple[tuple[Any, Any], ...]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether more changes than the functions that are defined in it."""
+        return _own(self.was) != _own(self.now)
 
 
 class _Edit:
@@ -216,7 +218,6 @@ class _Edit:
         self.added = {key: self._added(statements, names) for key, names in namespaces.items()}
         """The names that the edit adds to each module that the file was imported as."""
         self.changes = list(self._changes())
-        self.known = {place_of_code(c.was): c for c in self.changes if c.is_known}
         self.ran: set[Place] = set()
         """The edited functions that were called."""
         self.copies: list[types.FunctionType] = []
@@ -225,16 +226,16 @@ class _Edit:
             for statement in statements:
                 if not _is_new(statement, names):
                     self._assign(statement, names, functions)
+        by_place = {c.place: c for c in self.changes if c.before is not None and c.after is not None}
         for f in functions:
-            change = self.known.get(place_of_code(f.__code__))
-            if change is not None and change.was.co_freevars == f.__code__.co_freevars:
+            if (change := by_place.get(_place_of_code(f.__code__))) is not None:
                 self._change(f, change)
 
     def check_it_was_run(self) -> None:
         """Raises an error if the function was traced with a part of the edit."""
         for change in self.changes:
-            name, line = place = place_of_code(change.was)
-            if change.is_own and self.ran.isdisjoint((place, *change.outer)):
+            name, line = change.place
+            if change.is_own and self.ran.isdisjoint((change.place, *(_place_of(was) for was, _ in change.outer))):
                 what = "the lambda" if name == "<lambda>" else f"`{name}`"
                 raise UnmeasuredError(
                     f"{what} on line {line} of {file_label(self.file)} is not called as edited while the function is traced"
@@ -244,30 +245,25 @@ class _Edit:
 
     def _changes(self) -> Iterator[_Change]:
         """The functions that the edit changes, as far as it is certain which is which."""
-        defined = {place_of(was): (was, now, around) for was, now, around in _matched(self.old, self.new)}
-        added = sorted(set().union(*self.added.values()))
-        pairs = list(_paired(self._codes(self.old, []), self._codes(self.new, added)))
-        n_at = Counter(place_of_code(was) for was, *_ in pairs)
-        for was, now, outer in pairs:
-            definition = defined.get(place_of_code(was))
-            if definition is not None:
-                before, after, around = definition
-                is_own = _own(before) != _own(after)
-            else:
-                is_own, around = was.co_name == "<lambda>" and _content(was) != _content(now), ()
-            if is_own or _differs(was, now):
-                is_known = n_at[place_of_code(was)] == 1
-                yield _Change(was, now, outer, definition and definition[:2], around, is_own, is_known)
+        before, after = self._codes(self.old, []), self._codes(self.new, sorted(set().union(*self.added.values())))
+        alone = lambda codes: codes[0] if len(codes) == 1 else None
+        for was, now, outer in _matched(self.old, self.new):
+            if not isinstance(was, ast.ClassDef) and ast.dump(was) != ast.dump(now):
+                place = _place_of(was)
+                yield _Change(was, now, place, alone(before[place]), alone(after[_place_of(now)]), outer)
 
-    def _codes(self, tree: ast.Module, added: Sequence[str]) -> Code:
-        """The code of a module's functions and classes, for which some names are variables of a function around them."""
-        scopes = list(_outermost(tree))
+    def _codes(self, tree: ast.Module, added: Sequence[str]) -> dict[Place, list[Code]]:
+        """The code of a module's functions, for which some names are variables of a function around them."""
+        scopes = list(_scopes_in(tree))
         held = sorted({s.name for s in scopes if not isinstance(s, ast.Lambda)} - set(added))
         around = ast.parse(f"def names({', '.join(added)}):\n    pass")
         definition: Any = around.body[0]
         definition.body += [ast.Global(held)] if held else []
         definition.body += [ast.Expr(s) if isinstance(s, ast.Lambda) else s for s in scopes]
-        found: Code = next(c for c in self._compiled(around).co_consts if isinstance(c, Code))
+        pending, found = [self._compiled(around)], defaultdict(list)
+        for code in pending:
+            found[_place_of_code(code)].append(code)
+            pending += [c for c in code.co_consts if isinstance(c, Code)]
         return found
 
     def _compiled(self, tree: ast.AST, kind: str = "exec") -> Any:
@@ -283,15 +279,14 @@ class _Edit:
 
     def _change(self, f: types.FunctionType, change: _Change) -> None:
         """Makes a function call its edited copy."""
-        imports = (
-            n for a in change.around for n in outside_of_functions(a) if isinstance(n, ast.Import | ast.ImportFrom)
-        )
+        inside = (n for _, now in change.outer if isinstance(now, Function) for n in outside_of_functions(now))
+        imports = (n for n in inside if isinstance(n, ast.Import | ast.ImportFrom))
         more = {**self.added[id(f.__globals__)]}
         exec(self._compiled(ast.Module([*imports], [])), more)
-        self.copies.append(_copy(f, change.now, more))
-        place = place_of_code(change.was)
-        made = self._noted(self.copies[-1], place)
-        gone, new = _differing(*(d.decorator_list for d in change.defined)) if change.defined else ((), ())
+        assert change.after is not None
+        self.copies.append(_copy(f, change.after, more))
+        made = self._noted(self.copies[-1], change.place)
+        gone, new = _differing(*(getattr(d, "decorator_list", []) for d in (change.was, change.now)))
         names = {**f.__globals__, **more, **closed_over(f)}
         decorated = lambda g: functools.reduce(
             lambda g, decorator: eval(self._compiled(ast.Expression(decorator), "eval"), names)(g), reversed(new), g
@@ -300,7 +295,7 @@ class _Edit:
             _call_instead(f, decorated(made), self.undo)
             return
         if not all(map(checkpoint_decorator, gone)):
-            raise self._on_import(place[1])
+            raise self._on_import(change.place[1])
         wrappers, held = _wrappers_of(f), f.__globals__.get(f.__name__)
         is_held = not wrappers and getattr(held, "__wrapped__", None) is f  # by an object that is no function
         if wrappers or is_held:  # otherwise it is out of use
@@ -324,7 +319,7 @@ class _Edit:
 
     def _restore_made(self) -> None:
         """Gives functions that edited code has made, and that something keeps, the code as it was."""
-        before = {id(change.now): change.was for change in self.changes}
+        before = {id(change.after): change.before for change in self.changes}
         for f in _functions():
             was = before.get(id(f.__code__)) if f not in self.copies else None
             if was is not None and set(was.co_freevars) <= set(f.__code__.co_freevars):
@@ -355,7 +350,7 @@ class _Edit:
         made: list[Any] = []
         """The functions that the statement has made."""
         if len(was) == 1 and isinstance(was[0], ast.Lambda):
-            made = [f for f in functions if place_of_code(f.__code__) == ("<lambda>", was[0].lineno)]
+            made = [f for f in functions if _place_of_code(f.__code__) == ("<lambda>", was[0].lineno)]
         elif len(was) == 1 and is_checkpoint(was[0]):
             made = [held]
         if len(made) == 1 and type(made[0]) is types.FunctionType:
@@ -401,34 +396,33 @@ def _outline(node: ast.AST) -> str:
     return ast.dump(_Outline().visit(ast.parse(ast.unparse(node))))
 
 
-def _own(function: Function) -> tuple[list[str], list[str]]:
-    """What a definition does, apart from the functions in it."""
-    return list(map(ast.dump, function.decorator_list)), list(map(_outline, function.body))
+def _own(function: Any) -> list[str]:
+    """What a function does, apart from the functions in it."""
+    if isinstance(function, ast.Lambda):
+        return [_outline(function.body)]
+    return [*map(ast.dump, function.decorator_list), *map(_outline, function.body)]
 
 
-def _outermost(node: ast.AST) -> Iterator[Any]:
+def _scopes_in(node: ast.AST) -> Iterator[Any]:
+    """The functions and classes in a node, but not those in them."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, SCOPES):
             yield child
         else:
-            yield from _outermost(child)
+            yield from _scopes_in(child)
 
 
-def _definitions(tree: ast.AST, around: tuple[Function, ...] = ()) -> Iterator[tuple[Function, tuple[Function, ...]]]:
-    """The functions of a tree that have a `def`, each with those around it."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, Function):
-            yield node, around
-        yield from _definitions(node, (*around, node) if isinstance(node, Function) else around)
-
-
-def _matched(old: ast.Module, new: ast.Module) -> Iterator[tuple[Function, Function, tuple[Function, ...]]]:
-    """The definitions of a module, each with the edited one and those around that; an edit may add some, with other names."""
-    before = [f for f, _ in _definitions(old)]
-    names = {f.name for f in before}
-    after = [found for found in _definitions(new) if found[0].name in names]
-    if len(before) == len(after):
-        yield from ((was, now, around) for was, (now, around) in zip(before, after, strict=True))
+def _matched(
+    old: ast.AST, new: ast.AST, outer: tuple[tuple[Any, Any], ...] = ()
+) -> Iterator[tuple[Any, Any, tuple[tuple[Any, Any], ...]]]:
+    """The functions and classes in a node, each with the edited one and those around both, as far as it is certain which is which."""
+    name_of = lambda scope: getattr(scope, "name", "")
+    before, after = list(_scopes_in(old)), list(_scopes_in(new))
+    for name in dict.fromkeys(map(name_of, before)):
+        pair = [[s for s in scopes if name_of(s) == name] for scopes in (before, after)]
+        for was, now in zip(*pair, strict=True) if len(pair[0]) == len(pair[1]) else ():
+            yield was, now, outer
+            yield from _matched(was, now, (*outer, (was, now)))
 
 
 def _differing(old: Sequence[ast.expr], new: Sequence[ast.expr]) -> tuple[Sequence[ast.expr], Sequence[ast.expr]]:
@@ -471,44 +465,12 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 # --- code -------------------------------------------------------------------------------------------------------------
 
 
-def place_of_code(code: Code) -> Place:
+def _place_of_code(code: Code) -> Place:
     return code.co_name, code.co_firstlineno
 
 
-def place_of(function: Function) -> Place:
-    return function.name, first_line(function)
-
-
-def _inner(code: Code) -> list[Code]:
-    return [c for c in code.co_consts if isinstance(c, Code)]
-
-
-def _alike(old: Code, new: Code) -> list[tuple[Code, Code]]:
-    """The functions defined in some code, each with the edited one, as far as it is certain which is which."""
-    by_name = lambda codes: {name: [c for c in codes if c.co_name == name] for name in {c.co_name for c in codes}}
-    before, after = by_name(_inner(old)), by_name(_inner(new))
-    same = [(before[name], after.get(name, [])) for name in before]
-    return [pair for a, b in same if len(a) == len(b) for pair in zip(a, b, strict=True)]
-
-
-def _paired(old: Code, new: Code, outer: tuple[Place, ...] = ()) -> Iterator[tuple[Code, Code, tuple[Place, ...]]]:
-    """The code of each function in some code, with the edited one and the places of those around it."""
-    for a, b in _alike(old, new):
-        yield a, b, outer
-        yield from _paired(a, b, (*outer, place_of_code(a)))
-
-
-def _differs(old: Code, new: Code) -> bool:
-    """Whether an edit changes some code, or a function in it."""
-    alike = _alike(old, new)
-    is_other = _content(old) != _content(new) or len(_inner(old)) != len(alike)
-    return is_other or any(_differs(a, b) for a, b in alike)
-
-
-def _content(code: Code) -> Any:
-    """What some code does, apart from its lines and from the functions in it."""
-    plain = [c for c in code.co_consts if not isinstance(c, Code)]
-    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, repr(plain)
+def _place_of(scope: Any) -> Place:
+    return ("<lambda>", scope.lineno) if isinstance(scope, ast.Lambda) else (scope.name, first_line(scope))
 
 
 def _functions_of(file: str) -> list[types.FunctionType]:

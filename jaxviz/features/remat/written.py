@@ -16,6 +16,7 @@ from jaxviz.features.remat.branches import IN_A_BRANCH, definition
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.code import Place, policy_text
 from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_in, edited
+from jaxviz.features.remat.existing import removed
 from jaxviz.features.remat.files import encoding_note, unified
 from jaxviz.features.remat.forms import Trade, Trial
 from jaxviz.features.remat.layers import Layers
@@ -27,7 +28,6 @@ from jaxviz.features.remat.rewritten import Measured, measured_with
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import source_line
 from jaxviz.features.remat.under_policies import NOTHING
-from jaxviz.features.remat.ways import removals_of
 from jaxviz.features.remat.written_chunks import DEFINITION, SCAN_IN_CHUNKS
 from jaxviz.ir.expressions import Span, span_at
 from jaxviz.ir.syntax import Var
@@ -98,7 +98,7 @@ def write(
     used: list[Way] = []
     is_by_hand = False
     for region in search.context.written:
-        away = removals_of(region)
+        away = removed(region)
         if away is None:
             is_by_hand = True
             instead = "this replaces it." if ways else "without it the peak is no higher."
