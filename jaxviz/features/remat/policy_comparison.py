@@ -23,10 +23,10 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import Tracer, defined_at, location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
-from jaxviz.features.cost.report import cost, format_flops
+from jaxviz.features.cost.report import format_flops
 from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, xla_memory
 from jaxviz.features.remat.charts import policies_by_bytes, policies_by_peak
-from jaxviz.features.remat.forms import Trade
+from jaxviz.features.remat.forms import Trade, all_flops
 from jaxviz.features.remat.graph import Point
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.planning import plan_remat
@@ -40,9 +40,9 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.expressions import shortened_expression
-from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Equation, Program
+from jaxviz.ir.syntax import Program
 from jaxviz.progress import each
 from jaxviz.report.charts import TradeOff
 from jaxviz.report.data import Data
@@ -400,11 +400,9 @@ class PolicyComparison(Report, schema="compare_policies"):
           plans: whether to draw that line, for which some plans are computed; it is left out if the function cannot be planned.
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        plan = self._planned(1.0) if plans else None
-        chart = policies_by_bytes(
-            self, [p.point for p in (plan, *self.plans) if p is not None] if plan is not None else []
-        )
-        return plotted(chart if plan is not None else replace(chart, line=()), ax)
+        points = [plan.point for plan in self.plans if plan is not None] if plans else []
+        chart = policies_by_bytes(self, points)
+        return plotted(chart if points else replace(chart, line=()), ax)
 
 
 MOST_TO_PLAN = 3_000
@@ -460,15 +458,15 @@ def compare_policies(
     settings = _told_apart([setting(p) for p in asked])
     own = subject_of(f, args, kwargs, argnums)
     plain = derive_under(own, Setting(NO_CHECKPOINTS))
-    all_flops = _flops(plain)
-    without = Outcome(NO_CHECKPOINTS, plain, all_flops, 0, memory(plain))
+    n_plain = all_flops(plain)
+    without = Outcome(NO_CHECKPOINTS, plain, n_plain, 0, memory(plain))
 
     def outcome(name: str, to: Setting) -> Outcome:
         d = derive_under(own, to)
         if d is plain or to.name == NO_CHECKPOINTS:
             return replace(without, name=name)
-        n = _flops(d)
-        return Outcome(name, d, n, n - all_flops, memory(d))
+        n = all_flops(d)
+        return Outcome(name, d, n, n - n_plain, memory(d))
 
     def plan(budget: int | float) -> RematPlan:
         if isinstance(f, Derivation) or not callable(f):
@@ -511,17 +509,6 @@ def checkpoints_of(primal: Program) -> str:
     parts = [f"{n} of {name} ({short_location(at)})" for (name, at), n in found.most_common(3)]
     more = [f"{len(found) - 3} other functions"] if len(found) > 3 else []
     return f"its checkpoints, {' and '.join([*parts, *more])}"
-
-
-def _flops(derivation: Derivation) -> int:
-    return sum(r.cost.flops for r in cost(derivation).rows if not _rounds(r.equation))
-
-
-def _rounds(equation: Equation) -> bool:
-    """Whether an equation only rounds a checkpoint's saved value to its own type."""
-    return equation.primitive is compat.reduce_precision_p and any(
-        e.origin is not None and e.origin.role == "residual" for e in (equation, *ancestors(equation))
-    )
 
 
 def width_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
