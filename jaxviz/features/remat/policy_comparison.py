@@ -308,60 +308,47 @@ class PolicyComparison(Report, schema="compare_policies"):
             for o in self.outcomes
         ]  # fmt: skip
 
-    def _values(self, shown: Sequence[Difference]) -> list[tuple[str, ...]]:
-        return [
-            (
-                d.key.label or d.key.expression, repeated(d.count, d.key.type), format_bytes(d.count * d.key.nbytes),
-                short_location(d.key.location), *d.texts(),
-            )
-            for d in shown
-        ]  # fmt: skip
-
-    def _more(self, rest: Sequence[Difference]) -> str:
-        """What a table leaves out."""
-        kept, again = [d for d in rest if d.at_stake], sum(d.count for d in rest if not d.at_stake)
-        parts = []
-        if kept:
-            parts.append(f"{sum(d.count for d in kept):,} more, {format_bytes(sum(d.at_stake for d in kept))}")
-        if again:
-            parts.append(
-                f"{counted(again, 'value')} {'are' if again > 1 else 'is'} saved by none or by all, but recomputed under one and not needed "
-                "under another"
-            )
-        return f"and {'; '.join(parts)}" if parts else ""
-
     def _chart(self) -> TradeOff:
         return policies_by_peak(self)
 
     def _parts(self) -> Iterator[str | Table]:
-        shown = [d for d in self.differences if d.at_stake][:SHOWN]
         names = [o.name for o in self.outcomes]
-        values = [(shortened_expression(r[0], _NAME), *r[1:]) for r in self._values(shown)]
-        is_wide = width_of((*_VALUES, *names), values) > 100
-        rows = [(f"{i + 1} " * is_wide + printable(r[0], 34 - 2 * is_wide), *r[1:]) for i, r in enumerate(self._rows())]
-        yield Table(_HEADS, rows, "<>>>>>")
-        if self._is_compiled:
-            yield self.compare()
-        if shown:
-            heads = (*_VALUES, *(["under"] if is_wide else names))
-            cells = [(*r[:4], _by_decision(r[4:])) for r in values] if is_wide else values
-            yield Table(heads, cells, "<<><" + "<" * len(names), "where they differ, by what is at stake:")
-        elif len(names) > 1:
-            yield "They save the same values."
-        yield self._more([d for d in self.differences if d not in shown])
-        yield from self.notes
+        rows = self._values(lambda d: shortened_expression(d.value, _NAME))
+        is_wide = width_of((*_VALUES, *names), rows[:SHOWN]) > 100
+        if is_wide:
+            rows = [(*r[:4], _by_decision(r[4:])) for r in rows]
+        named = lambda i, name: f"{i + 1} " * is_wide + printable(name, 34 - 2 * is_wide)
+        yield Table(_HEADS, [(named(i, r[0]), *r[1:]) for i, r in enumerate(self._rows())], "<>>>>>")
+        yield from self._differing(["under"] if is_wide else names, rows)
 
     def _html_parts(self) -> Iterator[str | Table]:
         yield Table(_HEADS, self._rows(), "<>>>>>")
+        yield from self._differing([o.name for o in self.outcomes], self._values(lambda d: f"`{d.value}`"))
+
+    @property
+    def _at_stake(self) -> list[Difference]:
+        """The differences in what is kept, and not only in what is recomputed."""
+        return [d for d in self.differences if d.at_stake]
+
+    def _values(self, label: Callable[[Difference], str]) -> list[tuple[str, ...]]:
+        return [
+            (
+                label(d), repeated(d.count, d.key.type), format_bytes(d.count * d.key.nbytes), short_location(d.key.location),
+                *d.texts(),
+            )
+            for d in self._at_stake
+        ]  # fmt: skip
+
+    def _differing(self, under: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Iterator[str | Table]:
         if self._is_compiled:
             yield self.compare()
-        if self.differences:
-            names = [o.name for o in self.outcomes]
-            align = "<<><" + "<" * len(names)
-            at_stake = lambda n: format_bytes(sum(d.at_stake for d in self.differences[n:]))
-            more = lambda n: f"and {counted(len(self.differences) - n, 'more row')}, {at_stake(n)} at stake"
-            rows = [(f"`{name}`", *rest) for name, *rest in self._values(self.differences)]
-            yield Table((*_VALUES, *names), rows, align, "where they differ, by what is at stake", more=more)
+        if rows:
+            rest = lambda n: format_bytes(sum(d.at_stake for d in self._at_stake[n:]))
+            more = lambda n: f"and {counted(len(rows) - n, 'more row')}, {rest(n)} at stake"
+            caption = "where they differ, by what is at stake:"
+            yield Table((*_VALUES, *under), rows, "<<><" + "<" * len(under), caption, more=more)
+        elif len(self.outcomes) > 1:
+            yield "They save the same values."
         yield from self.notes
 
     @property

@@ -285,7 +285,7 @@ class _Edit:
         exec(self._compiled(ast.Module([*imports], [])), more)
         assert change.after is not None
         self.copies.append(_copy(f, change.after, more))
-        made = self._noted(self.copies[-1], change.place)
+        made = self._noted(self.copies[-1], [change.place])
         gone, new = _differing(*(getattr(d, "decorator_list", []) for d in (change.was, change.now)))
         names = {**f.__globals__, **more, **closed_over(f)}
         decorated = lambda g: functools.reduce(
@@ -305,14 +305,14 @@ class _Edit:
         if is_held:
             self._rename(f.__name__, held, decorated(f), f.__globals__)
 
-    def _noted(self, f: types.FunctionType, place: Place) -> Callable[..., Any]:
+    def _noted(self, f: Callable[..., Any], places: Iterable[Place]) -> Callable[..., Any]:
         """A function that notes when this thread calls it."""
-        me = threading.get_ident()
+        me, places = threading.get_ident(), tuple(places)
 
         @functools.wraps(f)
         def call(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == me:
-                self.ran.add(place)
+                self.ran.update(places)
             return f(*args, **kwargs)
 
         return call
@@ -330,8 +330,8 @@ class _Edit:
     def _on_import(self, line: int) -> UnmeasuredError:
         return UnmeasuredError(f"line {line} of {file_label(self.file)} is only run when it is imported")
 
-    def _assign(self, statement: ast.stmt, names: dict[str, Any], functions: Iterable[types.FunctionType]) -> None:
-        """Assigns what a statement of the module does.
+    def _assign(self, statement: ast.stmt, names: dict[str, Any], functions: list[types.FunctionType]) -> None:
+        """Assigns what a statement of the module does, and takes the functions that it replaces from the list.
 
         Raises:
           UnmeasuredError: it may do more than name something.
@@ -354,7 +354,9 @@ class _Edit:
         elif len(was) == 1 and is_checkpoint(was[0]):
             made = [held]
         if len(made) == 1 and type(made[0]) is types.FunctionType:
-            _call_instead(made[0], value, self.undo)
+            inside = [s for s in ast.walk(was[0]) if isinstance(s, ast.Lambda)]
+            _call_instead(made[0], self._noted(value, map(_place_of, inside)), self.undo)
+            functions[:] = [f for f in functions if f is not made[0]]
         elif isinstance(target, ast.Name) and len(was) < 2:
             self._rename(target.id, held, value, names)
         else:

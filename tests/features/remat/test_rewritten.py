@@ -124,6 +124,15 @@ EDITS = {
         "f = lambda w, x: jnp.sin(jnp.tanh(x @ w))\ng = f\ndef loss(w, x):\n    return jnp.mean(g(w, x))\n", "lambda w, x: jnp.sin(jnp.tanh(x @ w))",
         "jax.checkpoint(lambda w, x: jnp.sin(jnp.tanh(x @ w)))",
     ),
+    "a lambda and its checkpoint": (
+        "loss = lambda w, x: jnp.mean(jnp.sin(jnp.tanh(x @ w)))\n", "loss = lambda w, x: jnp.mean(jnp.sin(jnp.tanh(x @ w)))",
+        "from jax.ad_checkpoint import checkpoint_name\nSAVED = jax.checkpoint_policies.save_only_these_names('a')\n"
+        "loss = jax.checkpoint(lambda w, x: jnp.mean(jnp.sin(checkpoint_name(jnp.tanh(x @ w), 'a'))), policy=SAVED)",
+    ),
+    "a lambda in a checkpoint that is there": (
+        "step = jax.checkpoint(lambda w, x: jnp.sin(jnp.tanh(x @ w)), policy=None)\ndef loss(w, x):\n    return jnp.mean(step(w, step(w, x)))\n",
+        "lambda w, x: jnp.sin(jnp.tanh(x @ w)), policy=None", "lambda w, x: jnp.sin(jnp.tanh(x @ w) * 2), policy=jax.checkpoint_policies.everything_saveable",
+    ),
     "a checkpoint that is no function": (
         f"import equinox as eqx\n@partial(eqx.filter_checkpoint, policy=None){BLOCK}{FOLD}", "policy=None", "policy=jax.checkpoint_policies.everything_saveable",
     ),
