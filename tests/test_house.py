@@ -151,7 +151,7 @@ BUDGETS = {
     "features/memory": 1_200,
     "features/nans": 2_800,
     "features/probes": 1_450,
-    "features/remat": 9_600,
+    "features/remat": 9_350,
     "features/residuals": 1_900,
     "functions": 2_300,
     "higher_order": 3_300,

@@ -699,15 +699,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the checkpoint of a body loses its policy",
         "jaxviz/features/remat/ways.py",
-        'edits = around(file, start_of(node), end_of(node), "jax.checkpoint(", ", prevent_cse=False{policy})")',
-        'edits = around(file, start_of(node), end_of(node), "jax.checkpoint(", ", prevent_cse=False)")',
+        'without_checkpoint(body), "jax.checkpoint(", ", prevent_cse=False{policy})", call=call)',
+        'without_checkpoint(body), "jax.checkpoint(", ", prevent_cse=False)", call=call)',
         "tests/features/remat/test_offload.py -k keeps",
     ),
     Fault(
         "the checkpoint of a library's loop loses its policy",
-        "jaxviz/features/remat/libraries.py",
-        'f"{alias}.remat(", ", prevent_cse=False{policy})")',
-        'f"{alias}.remat(", ", prevent_cse=False)")',
+        "jaxviz/features/remat/ways.py",
+        'scan.args[0], f"{alias}.remat(", ", prevent_cse=False{policy})", call=call)',
+        'scan.args[0], f"{alias}.remat(", ", prevent_cse=False)", call=call)',
         "tests/features/remat/test_diff.py -k modules",
     ),
     Fault(
@@ -1154,8 +1154,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "an edit that was measured stays in place",
         "jaxviz/features/remat/rewritten.py",
-        "    def __exit__(self, *_: Any) -> None:\n        self._undo.close()\n",
-        "    def __exit__(self, *_: Any) -> None:\n        pass\n",
+        '    undo.callback(setattr, f, "__code__", before)\n',
+        "",
         "tests/features/remat/test_recipes.py -k leaves_everything",
     ),
     Fault(

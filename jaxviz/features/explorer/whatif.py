@@ -308,11 +308,11 @@ class Switches:
 
     def _write(self, key: str) -> Written:
         if not key:
-            return Written(f"# {self.derivation.primal.name} as written: no changes", self.search.written)
+            return Written((f"{self.derivation.primal.name} as written: no changes",), self.search.written)
         setting = self.setting(key)
         found = self.trade(key)
         if isinstance(found, str):
-            return Written(f"# {found}", None)
+            return Written((str(found),), None)
         values = lambda some: {self.values[i] for i in some}
         regions = [self.regions[i] for i in setting.regions]
         return write_chosen(self.search, regions, values(setting.saved), values(setting.offloaded), found)

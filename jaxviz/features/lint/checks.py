@@ -23,8 +23,7 @@ from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.diff import Wrapped, wrapped_at
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.graph import derive_like
-from jaxviz.features.remat.libraries import CHECKPOINTS
-from jaxviz.features.remat.recipes import option_of
+from jaxviz.features.remat.libraries import CHECKPOINTS, option_of
 from jaxviz.features.remat.regions import Region, Spot, alike_spots
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.set_policy import has_checkpoints

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from jaxviz.features.remat.call import Call
-from jaxviz.features.remat.edits import Edit, Way, around
+from jaxviz.features.remat.edits import Way, decorated, wrapped
 from jaxviz.features.remat.regions import Frame
-from jaxviz.features.remat.source import Function, definition_of, end_of, globals_of, holders_of, last_name, start_of
+from jaxviz.features.remat.source import Function, definition_of, globals_of, holders_of, last_name
 from jaxviz.ir.own_code import owner
 
 _JITTED = jax.jit(lambda: 0)
@@ -33,22 +33,12 @@ def way_at_definition(call: Call) -> Way | None:
     numbers = tuple(i for i, x in enumerate(before) if not _is_arrays(x)) + tuple(len(before) + i for i in static)
     if not all(_is_hashable(x) for x in before if not _is_arrays(x)):
         return None
-    arguments = f", static_argnums={numbers}" if numbers else ""
-    file = code.co_filename
-    node = definition_of(file, code.co_firstlineno, code.co_name)
-    if isinstance(node, ast.Lambda):
-        is_given_here = any(
-            isinstance(n, ast.Call) and last_name(n.func) == "plan_remat" for n in holders_of(file, node)
-        )
-        return None if is_given_here else _around(code, node, arguments)
-    return _decorated(code, numbers)
-
-
-def _around(code: Any, node: ast.Lambda, arguments: str) -> Way:
-    file = code.co_filename
-    return Way(
-        file, code, tuple(around(file, start_of(node), end_of(node), "jax.checkpoint(", f"{arguments}{{policy}})"))
-    )
+    node = definition_of(code.co_filename, code.co_firstlineno, code.co_name)
+    if isinstance(node, ast.Lambda) and any(
+        isinstance(n, ast.Call) and last_name(n.func) == "plan_remat" for n in holders_of(code.co_filename, node)
+    ):
+        return None  # it is only given to the plan
+    return _around(code, node, numbers)
 
 
 def ways_in_step(name: str, stacks: Iterable[Sequence[Frame]]) -> Iterator[Way]:
@@ -60,10 +50,8 @@ def ways_in_step(name: str, stacks: Iterable[Sequence[Frame]]) -> Iterator[Way]:
     """
     of_each = [{c for c, _ in frames if c.co_name == name and owner(c.co_filename) == "user"} for frames in stacks]
     for code in set.intersection(*of_each) if of_each else ():
-        node = definition_of(code.co_filename, code.co_firstlineno, name)
-        if isinstance(node, ast.Lambda):
-            yield _around(code, node, "")
-        elif (way := _decorated(code, ())) is not None:
+        way = _around(code, definition_of(code.co_filename, code.co_firstlineno, name), ())
+        if way is not None:
             yield way
 
 
@@ -86,7 +74,9 @@ def way_at_callee(call: Call, stacks: Iterable[Sequence[Frame]]) -> Way | None:
     code = called.pop() if len(called) == 1 else None
     if code is None or owner(code.co_filename) != "user":
         return None
-    return _decorated(code, tuple(i for i, a in enumerate(given) if parameters.index(a.id) in static))  # type: ignore[attr-defined]
+    called_at = definition_of(code.co_filename, code.co_firstlineno, code.co_name)
+    numbers = tuple(i for i, a in enumerate(given) if parameters.index(a.id) in static)  # type: ignore[attr-defined]
+    return _around(code, called_at, numbers) if isinstance(called_at, Function) else None
 
 
 def _after(code: Any, frames: Sequence[Frame]) -> Any:
@@ -95,27 +85,22 @@ def _after(code: Any, frames: Sequence[Frame]) -> Any:
     return next((called for caller, called in pairwise(codes) if caller is code), None)
 
 
-def _decorated(code: Any, numbers: tuple[int, ...]) -> Way | None:
-    """A decorator to add to a function, below existing ones, if these keep the function as it is.
+def _around(code: Any, node: Function | ast.Lambda | None, numbers: tuple[int, ...]) -> Way | None:
+    """A checkpoint around a lambda, or a decorator below existing ones, if these keep the function as it is.
 
     Args:
       code: the function's code.
+      node: its definition.
       numbers: the indices of its arguments that are not arrays.
     """
-    file = code.co_filename
-    node = definition_of(file, code.co_firstlineno, code.co_name)
-    if not isinstance(node, Function) or isinstance(node, ast.AsyncFunctionDef):
+    options = f", static_argnums={numbers}" if numbers else ""
+    if isinstance(node, ast.Lambda):
+        return wrapped(code, node, "jax.checkpoint(", f"{options}{{policy}})")
+    if not isinstance(node, ast.FunctionDef):
         return None
     # Others are known to keep it if its name is still that of the function.
     is_kept = getattr(globals_of(code).get(code.co_name), "__code__", None) is code
-    if not is_kept and not all(is_jit(d) for d in node.decorator_list):
-        return None
-    line = node.lineno  # the line of `def`, below any decorators
-    indent = " " * node.col_offset
-    arguments = f", static_argnums={numbers}" if numbers else ""
-    put = lambda text: Edit(file, (line, 0), (line, 0), f"{indent}{text}\n")
-    with_policy = put(f"@partial(jax.checkpoint{arguments}{{policy}})")
-    return Way(file, code, (with_policy,), None if numbers else (put("@jax.checkpoint"),))
+    return decorated(code, node, options=options) if is_kept or all(map(_is_jit, node.decorator_list)) else None
 
 
 def _plain(f: Any) -> tuple[Any, tuple[Any, ...] | None]:
@@ -159,7 +144,7 @@ def _is_hashable(x: Any) -> bool:
     return True
 
 
-def is_jit(decorator: ast.expr) -> bool:
+def _is_jit(decorator: ast.expr) -> bool:
     """Whether a decorator is `jax.jit` or `partial(jax.jit, …)`, under which a checkpoint does the same."""
     if isinstance(decorator, ast.Call):
         inner = decorator.args[0] if last_name(decorator.func) == "partial" and decorator.args else decorator.func

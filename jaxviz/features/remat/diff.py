@@ -16,12 +16,12 @@ from jaxviz.features.remat.edits import Way
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.layers import layered
+from jaxviz.features.remat.libraries import option_of
 from jaxviz.features.remat.names import Names, names_there
-from jaxviz.features.remat.recipes import option_of
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.ways import ways_of
-from jaxviz.features.remat.written import BY_HAND, POLICY, Name, Written, comments, not_written, write
+from jaxviz.features.remat.written import BY_HAND, POLICY, Name, Written, not_written, write
 from jaxviz.features.remat.written_chunks import by_hand, in_chunks
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import owner, package
@@ -74,8 +74,8 @@ class Limits:
         over = made.trade.peak_nbytes - self.peak if made.trade is not None and self.peak is not None else 0
         if over <= 0:
             return made
-        said = f"The code exceeds the requested peak of {format_bytes(self.peak or 0)} by {format_bytes(over)}."
-        return replace(made, text=f"{comments([said])}\n{made.text}")
+        asked = format_bytes(self.peak or 0)
+        return made.with_note(f"The code exceeds the requested peak of {asked} by {format_bytes(over)}.", at=0)
 
 
 @counting("trying edits")
@@ -114,17 +114,11 @@ def write_plan(
     other = ways.lower_than(reached if is_shown else written.peak_nbytes) if is_free else None
     if other is not None:
         has = f"peak of {format_bytes(trial.trade.peak_nbytes)} and recomputes {format_flops(trial.trade.flops)}"
-        made, best = _with_note(other, f"plan.apply checkpoints something else: it has a {has}."), None
+        made, best = other.with_note(f"plan.apply checkpoints something else: it has a {has}."), None
     elif made.files and not is_shown:
         why = _RAISES if is_higher else _IN_VAIN if is_in_vain else _NOT_THERE
-        made, best = Written(comments([not_written(call.name, trial.trade, search), why]), None), None
+        made, best = Written((not_written(call.name, trial.trade, search), why), None), None
     return replace(ways.told_in(limits.told_in(made)), trial=best)
-
-
-def _with_note(made: Written, note: str) -> Written:
-    """Code with a note after its figures."""
-    first, end, rest = made.text.partition("\n")
-    return replace(made, text=f"{first}\n{comments([note])}{end}{rest}")
 
 
 def _lowers(trade: Trade, search: Search) -> bool:
@@ -199,7 +193,7 @@ class _Ways:
 
     def told_in(self, made: Written) -> Written:
         """Code that says that there are edits which were not tried, if there are."""
-        return _with_note(made, _UNTRIED) if self._is_cut else made
+        return made.with_note(_UNTRIED) if self._is_cut else made
 
     def alone(self, region: Region) -> Written:
         """The code for a checkpoint around a region that saves nothing by name."""
@@ -227,13 +221,13 @@ def _written_with(
         ways |= {r: found.of(r) for r in search.regions}
         sets = search.sets_of([r for r in search.regions if ways[r]])
     if not sets:
-        return Written(comments([not_written(call.name, trial.trade, search), *notes]), None), None
+        return Written((not_written(call.name, trial.trade, search), *notes), None), None
     places = places_of_values(search.flat)
     best = _writable(search, trial, sets, places, limits)
     layers = layered(search, best, trial, ways) if limits.is_peak_alone and best.trade.work > trial.trade.work else None
     best = layers.trial if layers is not None else best
     if best.trade.peak_nbytes > search.written.peak_nbytes:
-        return Written(comments([not_written(call.name, trial.trade, search), _RAISES, *notes]), None), None
+        return Written((not_written(call.name, trial.trade, search), _RAISES, *notes), None), None
     if not _is_as_good(best.trade, trial.trade, limits):
         notes.append(
             f"plan.apply can also save values that no name in your source refers to; it has a peak of "

@@ -13,7 +13,17 @@ from itertools import accumulate
 from typing import Any
 
 from jaxviz.features.remat.files import source_file
-from jaxviz.features.remat.source import SCOPES, globals_of, outside_of_functions, tree_of
+from jaxviz.features.remat.source import (
+    SCOPES,
+    Function,
+    end_of,
+    first_line,
+    globals_of,
+    names_bound,
+    outside_of_functions,
+    start_of,
+    tree_of,
+)
 from jaxviz.ir.origin import file_label, is_cell
 from jaxviz.report.tables import printable
 
@@ -110,6 +120,23 @@ def around(file: str, start: At, end: At, before: str, after: str) -> list[Edit]
     return [Edit(file, start, start, before, end, after), Edit(file, end, end, after, start, before)]
 
 
+def wrapped(code: Any, node: ast.expr, before: str, after: str, **more: Any) -> Way:
+    """A checkpoint around an expression in the file of some code."""
+    file = code.co_filename
+    return Way(file, code, tuple(around(file, start_of(node), end_of(node), before, after)), **more)
+
+
+def decorated(
+    code: Any, node: Function, checkpoint: str = "jax.checkpoint", options: str = "", is_above: bool = False,
+    imports: tuple[tuple[str, str], ...] = (),
+) -> Way:  # fmt: skip
+    """A decorator of a function, below or above the others."""
+    at = (first_line(node) if is_above else node.lineno, 0)  # the second is the line of `def`
+    put = lambda text: (Edit(code.co_filename, at, at, f"{' ' * node.col_offset}{text}\n"),)
+    plain = None if options else put(f"@{checkpoint}")
+    return Way(code.co_filename, code, put(f"@partial({checkpoint}{options}{{policy}})"), plain, imports=imports)
+
+
 def edited(
     edits: Iterable[Edit],
     policies: Mapping[str, str],
@@ -169,16 +196,8 @@ def _with(
 
 def bound_in(file: str, codes: Iterable[Any]) -> set[str]:
     """The names that all of a file can use: those it imports or assigns, and those of earlier cells."""
-    found = set()
-    for node in outside_of_functions(tree_of(file)):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {a.asname or a.name.split(".")[0] for a in node.names}
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
     others = vars(sys.modules["__main__"]) if is_cell(file) else {}
-    return found.union(others, *(globals_of(code) for code in codes if code is not None))
+    return names_bound(tree_of(file)).union(others, *(globals_of(code) for code in codes if code is not None))
 
 
 def after_imports(file: str, first_edit: int) -> int:

@@ -1,14 +1,15 @@
-"""Checkpoints of modules, in the style of their library."""
+"""Libraries whose modules have checkpoints of their own, and options for them."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxviz.features.remat.edits import Edit, Way, around
-from jaxviz.features.remat.regions import AROUND_CALLS, Frame
-from jaxviz.features.remat.source import alias_of, end_of, globals_of, last_name, start_of, tree_of
+from jaxviz.features.remat.regions import AROUND_CALLS, Frame, Region
+from jaxviz.features.remat.source import alias_of, globals_of
+from jaxviz.ir.own_code import owner
 
 _LIBRARIES = ("flax.linen", "flax.nnx", "equinox", "haiku", "penzai")
 """Libraries with their own checkpoints for modules."""
@@ -21,8 +22,6 @@ CHECKPOINTS = {
     "haiku": "haiku.remat",
 }
 """Their replacements for jax.checkpoint, for calls of modules."""
-_CHECKPOINTED = "gradient_checkpointing.Checkpointed"
-_PENZAIS = (("gradient_checkpointing", "from penzai.toolshed import gradient_checkpointing"),)
 
 
 def class_of(code: Any) -> Any:
@@ -62,88 +61,38 @@ def is_module(code: Any) -> bool:
     return code.co_name == "__call__" and code.co_qualname not in AROUND_CALLS and bool(library_of(code))
 
 
-def in_library(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | None:
-    """A call of a module in the user's own line."""
-    file = frame[0].co_filename
-    wrapped = lambda node, head: Way(
-        file, frame[0], tuple(around(file, start_of(node), end_of(node), head, "{policy})")), call=call
-    )
-    if code.co_name != "__call__":
-        return None
-    if library == "penzai":
-        return Way(
-            file, frame[0], tuple(around(file, start_of(call.func), end_of(call.func), f"{_CHECKPOINTED}(", "{policy})")),
-            imports=_PENZAIS, call=call,
-        )  # fmt: skip
-    alias = alias_of(file, library, call.lineno)
-    if alias is None or not library.startswith("flax"):
-        return None
-    if library == "flax.nnx":
-        first = call.args[0] if call.args else None
-        if first is None or call.keywords or isinstance(first, ast.Starred):
-            return None
-        names = "x" if len(call.args) == 1 else ", ".join(f"x{i}" for i in range(len(call.args)))
-        head = f"{alias}.remat(lambda module, {names}: module({names}){{policy}})("
-        start, end = start_of(call.func), end_of(call.func)
-        return Way(
-            file, frame[0], (Edit(file, start, start, head, end), Edit(file, end, start_of(first), ", ", start)), call=call
-        )  # fmt: skip
-    name = code.co_qualname.split(".")[-2]
-    made = call.func
-    if not (isinstance(made, ast.Call) and last_name(made.func) == name):
-        everywhere = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Call) and last_name(n.func) == name]
-        if len(everywhere) != 1:
-            return None
-        return wrapped(everywhere[0].func, f"{alias}.remat(")
-    return wrapped(made.func, f"{alias}.remat(")
+def kinds_of(code: Any, frames: Sequence[Frame]) -> tuple[str, ...]:
+    """The libraries whose checkpoint may fit a function: JAX's own, and if that refuses its arguments, one that takes any."""
+    own = library_of(code)
+    if own in CHECKPOINTS:
+        return (own,)
+    if any(globals_of(c).get("__name__", "").startswith("haiku.") for c, _ in frames if c.co_name == "apply_fn"):
+        return ("haiku",)  # which keeps parameters apart in what JAX traces
+    return ("", "equinox") if "equinox" in sys.modules else ("",)
 
 
-def in_librarys_call(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | None:
-    """A module that a library's code calls, in a model that the user's line calls: in penzai, modules are replaced in the model."""
-    found = class_of(code) if library == "penzai" and code.co_name == "__call__" else None
-    if found is None:
-        return None
-    file = frame[0].co_filename
-    pz = alias_of(file, "penzai.pz", 0) or "pz"
-    name = alias_of(file, f"{found.__module__}.{found.__name__}", 0) or found.__name__
-    imports = ((name, f"from {found.__module__} import {found.__name__}"), ("pz", "from penzai import pz"), *_PENZAIS)
-    head, tail = f"{pz}.select(", f").at_instances_of({name}).apply("
-    start, end = start_of(call.func), end_of(call.func)
-    with_policy = around(file, start, end, head, f"{tail}lambda layer: {_CHECKPOINTED}(layer{{policy}}))")
-    without = around(file, start, end, head, f"{tail}{_CHECKPOINTED})")
-    return Way(file, frame[0], tuple(with_policy), tuple(without), imports=imports, call=call)
+def checkpoint_of(library: str, file: str, line: int) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """How a line of a file writes the checkpoint of a library, or JAX's, and what the file has to import for that."""
+    made = CHECKPOINTS.get(library)
+    if made is None:
+        return "jax.checkpoint", ()
+    alias = alias_of(file, library, line)
+    package, _, name = library.rpartition(".")
+    statement = f"from {package} import {name}" if package else f"import {name}"
+    return f"{alias or name}.{made.removeprefix(f'{library}.')}", () if alias else ((name, statement),)
 
 
-def scanned_module(frame: Frame, call: ast.Call) -> Way | None:
-    """The module that Flax's scan iterates over."""
-    file = frame[0].co_filename
-    for library in ("flax.linen", "flax.nnx"):
-        alias = alias_of(file, library, call.lineno)
-        scan = _scan_made_by(file, call, alias) if alias else None
-        if scan is None:
-            continue
-        target = scan.args[0]
-        changes = around(file, start_of(target), end_of(target), f"{alias}.remat(", ", prevent_cse=False{policy})")
-        return Way(file, frame[0], tuple(changes), call=call)
-    return None
-
-
-def _scan_made_by(file: str, call: ast.Call, alias: str) -> ast.Call | None:
-    """The call of a library's scan that created the called object, in place or assigned to a name."""
-    node: ast.expr = call
-    while isinstance(node, ast.Call):
-        is_scan = (
-            isinstance(node.func, ast.Attribute) and node.func.attr == "scan" and last_name(node.func.value) == alias
-        )
-        if is_scan and node.args:
-            return node
-        node = node.func
-    if not isinstance(node, ast.Name):
-        return None
-    values = [
-        n.value
-        for n in ast.walk(tree_of(file))
-        if isinstance(n, ast.Assign) and any(last_name(t) == node.id for t in n.targets)
-    ]
-    made = values[0] if len(values) == 1 else None
-    return _scan_made_by(file, made, alias) if isinstance(made, ast.Call) else None
+def option_of(region: Region) -> str:
+    """``Stacked.init(gradient_checkpointing=…)``: what a library that runs a region has for this itself; '' if it is not known to have anything."""
+    for code, _ in reversed(next(iter(region.stacks.values()), ())):
+        cls = class_of(code) if owner(code.co_filename) == "library" else None
+        for name in ("init", "__init__"):
+            made = inspect.unwrap(getattr(cls, name)) if isinstance(cls, type) and hasattr(cls, name) else None
+            code_of = getattr(getattr(made, "__func__", made), "__code__", None)
+            names = (
+                code_of.co_varnames[: code_of.co_argcount + code_of.co_kwonlyargcount] if code_of is not None else ()
+            )
+            found = [n for n in names if "checkpoint" in n or "remat" in n]
+            if isinstance(cls, type) and found:
+                return f"{cls.__name__}{f'.{name}' * (name == 'init')}({found[0]}=…)"
+    return ""

@@ -23,10 +23,10 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import Tracer, defined_at, location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
-from jaxviz.features.cost.report import cost, format_flops
+from jaxviz.features.cost.report import format_flops
 from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, xla_memory
 from jaxviz.features.remat.charts import policies_by_bytes, policies_by_peak
-from jaxviz.features.remat.forms import Trade
+from jaxviz.features.remat.forms import Trade, all_flops
 from jaxviz.features.remat.graph import Point
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.planning import plan_remat
@@ -40,9 +40,9 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.expressions import shortened_expression
-from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Equation, Program
+from jaxviz.ir.syntax import Program
 from jaxviz.progress import each
 from jaxviz.report.charts import TradeOff
 from jaxviz.report.data import Data
@@ -308,60 +308,47 @@ class PolicyComparison(Report, schema="compare_policies"):
             for o in self.outcomes
         ]  # fmt: skip
 
-    def _values(self, shown: Sequence[Difference]) -> list[tuple[str, ...]]:
-        return [
-            (
-                d.key.label or d.key.expression, repeated(d.count, d.key.type), format_bytes(d.count * d.key.nbytes),
-                short_location(d.key.location), *d.texts(),
-            )
-            for d in shown
-        ]  # fmt: skip
-
-    def _more(self, rest: Sequence[Difference]) -> str:
-        """What a table leaves out."""
-        kept, again = [d for d in rest if d.at_stake], sum(d.count for d in rest if not d.at_stake)
-        parts = []
-        if kept:
-            parts.append(f"{sum(d.count for d in kept):,} more, {format_bytes(sum(d.at_stake for d in kept))}")
-        if again:
-            parts.append(
-                f"{counted(again, 'value')} {'are' if again > 1 else 'is'} saved by none or by all, but recomputed under one and not needed "
-                "under another"
-            )
-        return f"and {'; '.join(parts)}" if parts else ""
-
     def _chart(self) -> TradeOff:
         return policies_by_peak(self)
 
     def _parts(self) -> Iterator[str | Table]:
-        shown = [d for d in self.differences if d.at_stake][:SHOWN]
         names = [o.name for o in self.outcomes]
-        values = [(shortened_expression(r[0], _NAME), *r[1:]) for r in self._values(shown)]
-        is_wide = width_of((*_VALUES, *names), values) > 100
-        rows = [(f"{i + 1} " * is_wide + printable(r[0], 34 - 2 * is_wide), *r[1:]) for i, r in enumerate(self._rows())]
-        yield Table(_HEADS, rows, "<>>>>>")
-        if self._is_compiled:
-            yield self.compare()
-        if shown:
-            heads = (*_VALUES, *(["under"] if is_wide else names))
-            cells = [(*r[:4], _by_decision(r[4:])) for r in values] if is_wide else values
-            yield Table(heads, cells, "<<><" + "<" * len(names), "where they differ, by what is at stake:")
-        elif len(names) > 1:
-            yield "They save the same values."
-        yield self._more([d for d in self.differences if d not in shown])
-        yield from self.notes
+        rows = self._values(lambda d: shortened_expression(d.value, _NAME))
+        is_wide = width_of((*_VALUES, *names), rows[:SHOWN]) > 100
+        if is_wide:
+            rows = [(*r[:4], _by_decision(r[4:])) for r in rows]
+        named = lambda i, name: f"{i + 1} " * is_wide + printable(name, 34 - 2 * is_wide)
+        yield Table(_HEADS, [(named(i, r[0]), *r[1:]) for i, r in enumerate(self._rows())], "<>>>>>")
+        yield from self._differing(["under"] if is_wide else names, rows)
 
     def _html_parts(self) -> Iterator[str | Table]:
         yield Table(_HEADS, self._rows(), "<>>>>>")
+        yield from self._differing([o.name for o in self.outcomes], self._values(lambda d: f"`{d.value}`"))
+
+    @property
+    def _at_stake(self) -> list[Difference]:
+        """The differences in what is kept, and not only in what is recomputed."""
+        return [d for d in self.differences if d.at_stake]
+
+    def _values(self, label: Callable[[Difference], str]) -> list[tuple[str, ...]]:
+        return [
+            (
+                label(d), repeated(d.count, d.key.type), format_bytes(d.count * d.key.nbytes), short_location(d.key.location),
+                *d.texts(),
+            )
+            for d in self._at_stake
+        ]  # fmt: skip
+
+    def _differing(self, under: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Iterator[str | Table]:
         if self._is_compiled:
             yield self.compare()
-        if self.differences:
-            names = [o.name for o in self.outcomes]
-            align = "<<><" + "<" * len(names)
-            at_stake = lambda n: format_bytes(sum(d.at_stake for d in self.differences[n:]))
-            more = lambda n: f"and {counted(len(self.differences) - n, 'more row')}, {at_stake(n)} at stake"
-            rows = [(f"`{name}`", *rest) for name, *rest in self._values(self.differences)]
-            yield Table((*_VALUES, *names), rows, align, "where they differ, by what is at stake", more=more)
+        if rows:
+            rest = lambda n: format_bytes(sum(d.at_stake for d in self._at_stake[n:]))
+            more = lambda n: f"and {counted(len(rows) - n, 'more row')}, {rest(n)} at stake"
+            caption = "where they differ, by what is at stake:"
+            yield Table((*_VALUES, *under), rows, "<<><" + "<" * len(under), caption, more=more)
+        elif len(self.outcomes) > 1:
+            yield "They save the same values."
         yield from self.notes
 
     @property
@@ -400,11 +387,9 @@ class PolicyComparison(Report, schema="compare_policies"):
           plans: whether to draw that line, for which some plans are computed; it is left out if the function cannot be planned.
           ax: the matplotlib axes to draw in; by default those of a new figure.
         """
-        plan = self._planned(1.0) if plans else None
-        chart = policies_by_bytes(
-            self, [p.point for p in (plan, *self.plans) if p is not None] if plan is not None else []
-        )
-        return plotted(chart if plan is not None else replace(chart, line=()), ax)
+        points = [plan.point for plan in self.plans if plan is not None] if plans else []
+        chart = policies_by_bytes(self, points)
+        return plotted(chart if points else replace(chart, line=()), ax)
 
 
 MOST_TO_PLAN = 3_000
@@ -460,15 +445,15 @@ def compare_policies(
     settings = _told_apart([setting(p) for p in asked])
     own = subject_of(f, args, kwargs, argnums)
     plain = derive_under(own, Setting(NO_CHECKPOINTS))
-    all_flops = _flops(plain)
-    without = Outcome(NO_CHECKPOINTS, plain, all_flops, 0, memory(plain))
+    n_plain = all_flops(plain)
+    without = Outcome(NO_CHECKPOINTS, plain, n_plain, 0, memory(plain))
 
     def outcome(name: str, to: Setting) -> Outcome:
         d = derive_under(own, to)
         if d is plain or to.name == NO_CHECKPOINTS:
             return replace(without, name=name)
-        n = _flops(d)
-        return Outcome(name, d, n, n - all_flops, memory(d))
+        n = all_flops(d)
+        return Outcome(name, d, n, n - n_plain, memory(d))
 
     def plan(budget: int | float) -> RematPlan:
         if isinstance(f, Derivation) or not callable(f):
@@ -511,17 +496,6 @@ def checkpoints_of(primal: Program) -> str:
     parts = [f"{n} of {name} ({short_location(at)})" for (name, at), n in found.most_common(3)]
     more = [f"{len(found) - 3} other functions"] if len(found) > 3 else []
     return f"its checkpoints, {' and '.join([*parts, *more])}"
-
-
-def _flops(derivation: Derivation) -> int:
-    return sum(r.cost.flops for r in cost(derivation).rows if not _rounds(r.equation))
-
-
-def _rounds(equation: Equation) -> bool:
-    """Whether an equation only rounds a checkpoint's saved value to its own type."""
-    return equation.primitive is compat.reduce_precision_p and any(
-        e.origin is not None and e.origin.role == "residual" for e in (equation, *ancestors(equation))
-    )
 
 
 def width_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

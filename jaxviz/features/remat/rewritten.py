@@ -1,10 +1,11 @@
 """Derives a function again as it would be with edited files, to measure what an edit does before its figures are shown.
 
-The edit is in place only while the function is traced: the code of the user's functions is replaced for that time, and of what the module does
-when it is imported only the statements that the edit changes are run again. JAX's caches keep such a trace apart (`compat.traced_apart`), and
-calls of jaxviz in other threads wait (`jaxviz.ir.alone`). Other threads of the user's that call these functions in that moment run them with the
-edit, which changes no value. A function that edited code makes and that something keeps gets the code as it was; what a call in that code makes
-stays, such as a checkpoint. An edit that does not reach all that is run is not measured.
+The edit is in place only while the function is traced. Functions, and what checkpoints made of them, stay the objects that they are and
+call edited copies of themselves for that time, wherever they are held. Of what a module does when it is imported, only assignments of
+checkpoints, policies and other names are run again; the names that an edit adds are variables of the copies, and not of the module. JAX's
+caches keep such a trace apart (`compat.traced_apart`), and calls of jaxviz in other threads wait (`jaxviz.ir.alone`). Other threads of the
+user's that call these functions in that moment run them with the edit, which changes no value. An edit that does not reach all that is run
+is not measured.
 """
 
 from __future__ import annotations
@@ -17,44 +18,30 @@ import copy
 import functools
 import gc
 import inspect
+import itertools
 import linecache
 import operator
 import sys
 import threading
-import time
 import types
 import warnings
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from typing import Any
 
 from jaxviz.derivation import Derivation
-from jaxviz.features.remat.changes import (
-    Code,
-    Place,
-    added,
-    all_codes,
-    changed,
-    changed_functions,
-    differs,
-    left_out,
-    matched,
-    names_assigned,
-    only_names,
-    paired,
-    place_of,
-    place_of_code,
-    without_decorators,
-)
 from jaxviz.features.remat.forms import Trade
-from jaxviz.features.remat.libraries import class_of
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import (
+    SCOPES,
     Function,
+    checkpoint_decorator,
     closed_over,
+    first_line,
     is_checkpoint,
+    last_name,
+    names_bound,
     namespaces_of,
     outside_of_functions,
     without_checkpoint,
@@ -64,11 +51,11 @@ from jaxviz.ir.alone import BusyError, alone
 from jaxviz.ir.origin import file_label
 from jaxviz.ir.syntax import Program
 
-T = TypeVar("T")
+Code = types.CodeType
 Made = tuple[types.FunctionType, Callable[..., Any]]
+Place = tuple[str, int]
+"""The name of some code, and the line on which it begins."""
 
-_PATIENCE = 5.0
-"""How many seconds at most the names of an edit stay because another thread runs edited code."""
 _NEAR = 0.02
 """The share of the peak by which the residuals may differ from those expected,"""
 _HIGHER = 0.15
@@ -161,7 +148,7 @@ def _in_place(files: Mapping[str, str], made: Sequence[Made]) -> Iterator[dict[i
             # The user did nothing that a library should warn of. Filters belong to the process.
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
-            edits = [stack.enter_context(_Edit(file, text, instead)) for file, text in files.items()]
+            edits = [_Edit(file, text, instead, stack) for file, text in files.items()]
             for f, around in made:
                 _call_instead(f, around(_copy(f, f.__code__, {})), stack)
         except (UnmeasuredError, SyntaxError):  # an edit that is no Python fails
@@ -183,272 +170,309 @@ def _is_same(was: Program, now: Program) -> bool:
     return of(was) == of(now)
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A function that an edit changes.
+
+    Args:
+      was, now: its definition.
+      place: where it was.
+      before, after: its code; None where several functions are at one place.
+      outer: the functions and classes around it, before and after.
+    """
+
+    was: Any
+    now: Any
+    place: Place
+    before: Code | None
+    after: Code | None
+    outer: tuple[tuple[Any, Any], ...]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether more changes than the functions that are defined in it."""
+        return _own(self.was) != _own(self.now)
+
+
 class _Edit:
-    """An edited file in place of the one that was imported, until it is left.
+    """An edited file in place of the one that was imported.
 
     Args:
       file: its name.
       text: its new text.
       instead: is given what stands for an object of the module, by the object's `id`.
+      undo: takes the edit back.
     """
 
-    def __init__(self, file: str, text: str, instead: dict[int, Any]):
-        self.file, self.text = file, text
-        self.instead = instead
-        old_text = "".join(linecache.getlines(file))
-        self.old, self.new = ast.parse(old_text), ast.parse(text)
-        self.defined = {place_of(was): (was, now, around) for (was, _), (now, around) in matched(self.old, self.new)}
-        """The definitions that are in both, with the functions around the new one, by the place of the old one's code."""
-        self.functions = _functions_of(file)
-        if not self.functions:
+    def __init__(self, file: str, text: str, instead: dict[int, Any], undo: contextlib.ExitStack):
+        self.file, self.instead, self.undo = file, instead, undo
+        functions = _functions_of(file)
+        if not functions:
             raise UnmeasuredError(f"no function of {file_label(file)} was found")
         # A notebook compiles a cell with the future statements of the cells before it.
-        self.flags = self.functions[0].__code__.co_flags & _FUTURE
-        self.compiled: WeakValueDictionary[int, Code] = WeakValueDictionary()
-        """All code that there is because of the edit, by its `id`."""
-        self.codes = compile(self.old, file, "exec", self.flags, dont_inherit=True), self._compiled(self.new)
-        n_at = Counter(map(place_of_code, all_codes(self.codes[0])))
-        pairs = [(a, b) for a, b in paired(*self.codes) if n_at[place_of_code(a)] == 1]
-        self.pairs = {place_of_code(a): b for a, b in pairs if differs(a, b)}
-        """The edited code of the functions that the edit changes, by place."""
-        self.own = {place_of_code(c): c for f in self.functions for c in all_codes(f.__code__)}
-        self.before = {place_of_code(b): self.own.get(place_of_code(a), a) for a, b in pairs}
-        """The code as it was, by the place of the edited code."""
+        self.flags = functions[0].__code__.co_flags & _FUTURE
+        self.old, self.new = ast.parse("".join(linecache.getlines(file))), ast.parse(text)
+        known = set(map(_outline, self.old.body))
+        statements = [s for s in self.new.body if _outline(s) not in known]
+        namespaces = {id(f.__globals__): f.__globals__ for f in functions}
+        self.added = {key: self._added(statements, names) for key, names in namespaces.items()}
+        """The names that the edit adds to each module that the file was imported as."""
+        self.changes = list(self._changes())
         self.ran: set[Place] = set()
-        """The edited functions that were called, or defined anew."""
-        self.outdated: set[str] = set()
-        """The names of wrappers that were called although the edit replaces them."""
-        self.is_kept = False
-        """Whether something keeps functions that the edit has added, and that need its names."""
-        self.namespaces = list({id(f.__globals__): f.__globals__ for f in self.functions}.values())
-        """The names of each module that the file was imported as."""
-        self._undo = contextlib.ExitStack()
-
-    def __enter__(self) -> _Edit:
-        with contextlib.ExitStack() as failing:
-            failing.callback(self._undo.close)
-            self._replace()
-            failing.pop_all()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._undo.close()
-
-    def _replace(self) -> None:
-        # Decorators that are added to a function are put around the function that is there.
-        statements = list(changed(self.old, without_decorators(self.old, self.text)))
-        # Names come before the code that reads them, and go when nothing runs it any more.
-        for names in self.namespaces:
-            for statement in (s for s in statements if self._is_new(s, names)):
-                self._run(statement, names)
-        self._undo.callback(_wait_until_unused, self.compiled)
-        self._undo.callback(self._restore_made)
-        for names in self.namespaces:
+        """The edited functions that were called."""
+        self.copies: list[types.FunctionType] = []
+        undo.callback(self._restore_made)
+        for names in namespaces.values():
             for statement in statements:
-                if isinstance(statement, ast.ClassDef):
-                    for method in statement.body:
-                        self._replace_method(names.get(statement.name), method, names)
-                elif not self._is_new(statement, names):
-                    self._run(statement, names)
-        places = [place_of_code(f.__code__) for f in self.functions]
-        for f in self.functions:
-            self._swap(f)
-        for place in left_out(*self.codes, self.pairs.keys() & {*places}):
-            raise UnmeasuredError(f"no function in memory is known to be {self._described(place)}")
-        # A function around others makes them anew.
-        missing = {place for place, (was, now, around) in self.defined.items() if any(added(was, now)) and not around}
-        for f, place in zip(self.functions, places, strict=True):
-            if place in self.defined and self._decorate(f, *self.defined[place]):
-                missing.discard(place)
-        if missing:
-            raise UnmeasuredError(f"what the decorators of {self._described(missing.pop())} made was not found")
-
-    def _compiled(self, tree: ast.AST, kind: str = "exec") -> Any:
-        code = compile(tree, self.file, kind, self.flags, dont_inherit=True)  # type: ignore[call-overload]
-        self._knows(code)
-        return code
-
-    def _knows(self, code: Code) -> None:
-        self.compiled |= {id(c): c for c in all_codes(code)}
-
-    def _described(self, place: Place) -> str:
-        name = "the lambda" if place[0] == "<lambda>" else f"`{place[0]}`"
-        return f"{name} on line {place[1]} of {file_label(self.file)}"
+                if not _is_new(statement, names):
+                    self._assign(statement, names, functions)
+        by_place = {c.place: c for c in self.changes if c.before is not None and c.after is not None}
+        for f in functions:
+            if (change := by_place.get(_place_of_code(f.__code__))) is not None:
+                self._change(f, change)
 
     def check_it_was_run(self) -> None:
         """Raises an error if the function was traced with a part of the edit."""
-        for f, around in changed_functions(self.old, self.text):
-            if self.ran.isdisjoint(map(place_of, (f, *around))):
-                raise UnmeasuredError(f"{self._described(place_of(f))} is not called while the function is traced")
-        if self.outdated:
-            raise UnmeasuredError(f"something else holds `{self.outdated.pop()}` of {file_label(self.file)} as it was")
+        for change in self.changes:
+            name, line = change.place
+            if change.is_own and self.ran.isdisjoint((change.place, *(_place_of(was) for was, _ in change.outer))):
+                what = "the lambda" if name == "<lambda>" else f"`{name}`"
+                raise UnmeasuredError(
+                    f"{what} on line {line} of {file_label(self.file)} is not called as edited while the function is traced"
+                )
 
-    # --- what edited code leaves --------------------------------------------------------------------------------------
+    # --- what changes -------------------------------------------------------------------------------------------------
 
-    def _restore_made(self) -> None:
-        """Gives functions that edited code has made the code as it was."""
-        self.instead.clear()
-        for f in self._made():
-            before = self.before.get(place_of_code(f.__code__))
-            if before is None or not set(before.co_freevars) <= set(f.__code__.co_freevars):
-                continue
-            if before.co_freevars == f.__code__.co_freevars:
-                f.__code__ = before
-            else:
-                _call_instead(f, _copy(f, before, {}), contextlib.ExitStack())
-            was, now, _ = self.defined.get(place_of_code(before), (None, None, ()))
-            if was is not None and added(was, now)[1]:
-                for wrapper in _wrappers_of(f):
-                    _call_instead(wrapper, f, contextlib.ExitStack())
-        if self._made():
-            gc.collect()
-            self.is_kept = bool(self._made())
+    def _changes(self) -> Iterator[_Change]:
+        """The functions that the edit changes, as far as it is certain which is which."""
+        before, after = self._codes(self.old, []), self._codes(self.new, sorted(set().union(*self.added.values())))
+        alone = lambda codes: codes[0] if len(codes) == 1 else None
+        for was, now, outer in _matched(self.old, self.new):
+            if not isinstance(was, ast.ClassDef) and ast.dump(was) != ast.dump(now):
+                place = _place_of(was)
+                yield _Change(was, now, place, alone(before[place]), alone(after[_place_of(now)]), outer)
 
-    def _made(self) -> list[types.FunctionType]:
-        made = [f for f in _functions() if id(f.__code__) in self.compiled]
-        return [f for f in made if f.__globals__.get(f.__name__) is not f]
+    def _codes(self, tree: ast.Module, added: Sequence[str]) -> dict[Place, list[Code]]:
+        """The code of a module's functions, for which some names are variables of a function around them."""
+        scopes = list(_scopes_in(tree))
+        held = sorted({s.name for s in scopes if not isinstance(s, ast.Lambda)} - set(added))
+        around = ast.parse(f"def names({', '.join(added)}):\n    pass")
+        definition: Any = around.body[0]
+        definition.body += [ast.Global(held)] if held else []
+        definition.body += [ast.Expr(s) if isinstance(s, ast.Lambda) else s for s in scopes]
+        pending, found = [self._compiled(around)], defaultdict(list)
+        for code in pending:
+            found[_place_of_code(code)].append(code)
+            pending += [c for c in code.co_consts if isinstance(c, Code)]
+        return found
 
-    def _set(self, names: dict[str, Any], name: str, value: Any) -> None:
-        if value is not _MISSING:
-            names[name] = value
-        elif not self.is_kept:
-            names.pop(name, None)
+    def _compiled(self, tree: ast.AST, kind: str = "exec") -> Any:
+        return compile(ast.fix_missing_locations(tree), self.file, kind, self.flags, dont_inherit=True)  # type: ignore[call-overload]
 
-    # --- code -----------------------------------------------------------------------------------------------------
+    def _added(self, statements: Iterable[ast.stmt], names: Mapping[str, Any]) -> dict[str, Any]:
+        new = [s for s in statements if _is_new(s, names)]
+        scope = dict(names)
+        exec(self._compiled(ast.Module(new, [])), scope)
+        return {name: scope[name] for s in new for name in names_bound(s)}
 
-    def _swap(self, f: types.FunctionType) -> None:
-        """Gives a function its edited code, if there is some."""
-        place = place_of_code(f.__code__)
-        if place in self.pairs:
-            _, _, around = self.defined.get(place, (None, None, ()))
-            made = _copy(f, self.pairs[place], self._imported(around))
-            self._call(f, self._noted(made, place, self.ran))
+    # --- functions ----------------------------------------------------------------------------------------------------
 
-    def _call(self, f: types.FunctionType, made: Any) -> None:
-        """Makes a function call something else until the edit is left."""
-        self._knows(_call_instead(f, made, self._undo))
+    def _change(self, f: types.FunctionType, change: _Change) -> None:
+        """Makes a function call its edited copy."""
+        inside = (n for _, now in change.outer if isinstance(now, Function) for n in outside_of_functions(now))
+        imports = (n for n in inside if isinstance(n, ast.Import | ast.ImportFrom))
+        more = {**self.added[id(f.__globals__)]}
+        exec(self._compiled(ast.Module([*imports], [])), more)
+        assert change.after is not None
+        self.copies.append(_copy(f, change.after, more))
+        made = self._noted(self.copies[-1], [change.place])
+        gone, new = _differing(*(getattr(d, "decorator_list", []) for d in (change.was, change.now)))
+        names = {**f.__globals__, **more, **closed_over(f)}
+        decorated = lambda g: functools.reduce(
+            lambda g, decorator: eval(self._compiled(ast.Expression(decorator), "eval"), names)(g), reversed(new), g
+        )
+        if not gone:
+            _call_instead(f, decorated(made), self.undo)
+            return
+        if not all(map(checkpoint_decorator, gone)):
+            raise self._on_import(change.place[1])
+        wrappers, held = _wrappers_of(f), f.__globals__.get(f.__name__)
+        is_held = not wrappers and getattr(held, "__wrapped__", None) is f  # by an object that is no function
+        if wrappers or is_held:  # otherwise it is out of use
+            _call_instead(f, made, self.undo)
+        for wrapper in wrappers:
+            _call_instead(wrapper, decorated(f), self.undo)
+        if is_held:
+            self._rename(f.__name__, held, decorated(f), f.__globals__)
 
-    def _noted(self, f: types.FunctionType, what: T, where: set[T]) -> Callable[..., Any]:
-        """A function that adds something to a set when this thread calls it."""
-        me = threading.get_ident()
+    def _noted(self, f: Callable[..., Any], places: Iterable[Place]) -> Callable[..., Any]:
+        """A function that notes when this thread calls it."""
+        me, places = threading.get_ident(), tuple(places)
 
+        @functools.wraps(f)
         def call(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == me:
-                where.add(what)
+                self.ran.update(places)
             return f(*args, **kwargs)
 
         return call
 
-    def _outdates(self, before: Any, name: str) -> None:
-        """Notes if a checkpoint of a function that the edit replaces is called all the same."""
-        plain = getattr(inspect.unwrap(before), "__code__", None)
-        if type(before) is types.FunctionType and plain is not before.__code__ and plain in self.own.values():
-            self._call(before, self._noted(_copy(before, before.__code__, {}), name, self.outdated))
-
-    def _imported(self, around: Iterable[Function]) -> dict[str, Any]:
-        """The names that functions import."""
-        names: dict[str, Any] = {}
-        statements = [n for f in around for n in outside_of_functions(f) if isinstance(n, ast.Import | ast.ImportFrom)]
-        exec(self._compiled(ast.Module([*statements], [])), names)
-        return names
-
-    def _decorate(self, f: types.FunctionType, was: Function, now: Function, around: Sequence[Function]) -> bool:
-        """Gives a function its edited decorators, as far as they are not among the statements of the module; whether it has them."""
-        above, within = added(was, now)
-        is_same = list(map(ast.dump, was.decorator_list)) == list(map(ast.dump, now.decorator_list))
-        if is_same or not (above or within or around):
-            return True
-        owner = class_of(f.__code__)
-        held = getattr(owner, f.__name__, f)
-        if above and (owner is None or inspect.unwrap(held) is not f):
-            return False
-        made: Any = _copy(f, f.__code__, {}) if within else held if above else f
-        names = {**f.__globals__, **self._imported(around), **closed_over(f)}
-        for decorator in reversed(above or within or now.decorator_list):
-            made = eval(self._compiled(ast.Expression(decorator), "eval"), names)(made)
-        if within:
-            self._call(f, made)
-            return True
-        if above:
-            self._undo.callback(setattr, owner, f.__name__, vars(owner)[f.__name__])
-            setattr(owner, f.__name__, made)
-            return True
-        self.instead[id(f)] = made
-        for cell in (cell for other in self.functions for cell in other.__closure__ or ()):
-            with contextlib.suppress(ValueError):  # not assigned yet
-                held = cell.cell_contents
-                if callable(held) and inspect.unwrap(held) is f:
-                    self._undo.callback(setattr, cell, "cell_contents", held)
-                    cell.cell_contents = made
-        return True
+    def _restore_made(self) -> None:
+        """Gives functions that edited code has made, and that something keeps, the code as it was."""
+        before = {id(change.after): change.before for change in self.changes}
+        for f in _functions():
+            was = before.get(id(f.__code__)) if f not in self.copies else None
+            if was is not None and set(was.co_freevars) <= set(f.__code__.co_freevars):
+                _call_instead(f, _copy(f, was, {}), contextlib.ExitStack())
 
     # --- what the module does when it is imported -----------------------------------------------------------------------
 
-    def _is_new(self, statement: ast.stmt, names: Mapping[str, Any]) -> bool:
-        """Whether a statement adds names, and changes none."""
-        return isinstance(statement, ast.Import | ast.ImportFrom) or (
-            isinstance(statement, ast.Assign)
-            and all(isinstance(t, ast.Name) and t.id not in names for t in statement.targets)
-        )
+    def _on_import(self, line: int) -> UnmeasuredError:
+        return UnmeasuredError(f"line {line} of {file_label(self.file)} is only run when it is imported")
 
-    def _run(self, statement: ast.stmt, names: dict[str, Any]) -> None:
-        """Runs a statement of a module for its new names, and replaces those objects wherever modules have them.
+    def _assign(self, statement: ast.stmt, names: dict[str, Any], functions: list[types.FunctionType]) -> None:
+        """Assigns what a statement of the module does, and takes the functions that it replaces from the list.
 
         Raises:
           UnmeasuredError: it may do more than name something.
         """
-        attributes = [t for t in getattr(statement, "targets", ()) if isinstance(t, ast.Attribute)]
-        owners = [_value(t.value, names) for t in attributes]
-        # An attribute of another object may be a property, whose setter cannot be undone.
-        if not only_names(statement) or not all(isinstance(o, type | types.ModuleType) for o in owners):
-            raise UnmeasuredError(f"line {statement.lineno} of {file_label(self.file)} is only run when it is imported")
-        for target, owner in zip(attributes, owners, strict=True):
-            self._undo.callback(_set_attribute, owner, target.attr, vars(owner).get(target.attr, _MISSING))
-        made = self._names_before(statement, names)
-        exec(self._compiled(ast.Module([statement], [])), names, made)
-        self._defines(statement)
-        for name, value in made.items():
-            before = names.get(name, _MISSING)
-            holders = [names]
-            if callable(before):  # other objects, such as None, are not the module's own
-                self.instead |= {key: value for key, held in self.instead.items() if held is before}
-                self.instead[id(before)] = value
-                modules = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]
-                holders += [held for held in modules if held is not names and held.get(name, _MISSING) is before]
-                self._outdates(before, name)
-            for holder in holders:
-                self._undo.callback(self._set, holder, name, before)
-                holder[name] = value
+        if not isinstance(statement, ast.Assign) or len(statement.targets) > 1 or not _only_wraps(statement.value):
+            raise self._on_import(statement.lineno)
+        (target,) = statement.targets
+        was = [
+            s.value for s in self.old.body if isinstance(s, ast.Assign) and ast.dump(s.targets[0]) == ast.dump(target)
+        ]
+        held = names.get(target.id) if isinstance(target, ast.Name) else None
+        scope = {**names, **self.added[id(names)]}
+        if any(map(is_checkpoint, was)) and last_name(without_checkpoint(statement.value)) == last_name(target):
+            scope[last_name(target)] = getattr(held, "__wrapped__", held)  # before it was assigned
+        value = eval(self._compiled(ast.Expression(statement.value), "eval"), scope)
+        made: list[Any] = []
+        """The functions that the statement has made."""
+        if len(was) == 1 and isinstance(was[0], ast.Lambda):
+            made = [f for f in functions if _place_of_code(f.__code__) == ("<lambda>", was[0].lineno)]
+        elif len(was) == 1 and is_checkpoint(was[0]):
+            made = [held]
+        if len(made) == 1 and type(made[0]) is types.FunctionType:
+            inside = [s for s in ast.walk(was[0]) if isinstance(s, ast.Lambda)]
+            _call_instead(made[0], self._noted(value, map(_place_of, inside)), self.undo)
+            functions[:] = [f for f in functions if f is not made[0]]
+        elif isinstance(target, ast.Name) and len(was) < 2:
+            self._rename(target.id, held, value, names)
+        else:
+            owner = _value(target.value, scope) if isinstance(target, ast.Attribute) else None
+            # An attribute of another object may be a property, whose setter cannot be undone.
+            if not isinstance(target, ast.Attribute) or not isinstance(owner, type | types.ModuleType):
+                raise self._on_import(statement.lineno)
+            self.undo.callback(_set_attribute, owner, target.attr, vars(owner).get(target.attr, _MISSING))
+            setattr(owner, target.attr, value)
 
-    def _names_before(self, statement: ast.stmt, names: Mapping[str, Any]) -> dict[str, Any]:
-        """What a name stood for before a statement such as `block = jax.checkpoint(block)`, which has been run."""
-        value: Any = getattr(statement, "value", statement)
-        name = getattr(without_checkpoint(value), "id", "") if is_checkpoint(value) else ""
-        held = names.get(name) if name in names_assigned(statement) else None
-        is_new = any(held is made for made in self.instead.values())
-        return {name: getattr(held, "__wrapped__", held)} if held is not None and not is_new else {}
+    def _rename(self, name: str, held: Any, value: Any, names: dict[str, Any]) -> None:
+        """Gives a name another value in each module that has it for the same object."""
+        modules = [names]
+        if callable(held):  # other objects, such as None, are not the module's own
+            self.instead[id(held)] = value
+            others = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]
+            modules += [m for m in others if m is not names and m.get(name, _MISSING) is held]
+        for module in modules:
+            self.undo.callback(operator.setitem, module, name, held)
+            module[name] = value
 
-    def _defines(self, statement: ast.stmt) -> None:
-        self.ran |= {place for place, (_, now, _) in self.defined.items() if now.lineno == statement.lineno}
 
-    def _replace_method(self, owner: Any, method: ast.stmt, names: dict[str, Any]) -> None:
-        """Replaces a method of a class by one with other decorators."""
-        name = getattr(method, "name", "")
-        before = vars(owner).get(name) if isinstance(owner, type) else None
-        uses_class = any(isinstance(n, ast.Name) and n.id in ("super", "__class__") for n in ast.walk(method))
-        if before is None or uses_class or not only_names(method):
-            raise UnmeasuredError(
-                f"line {method.lineno} of {file_label(self.file)} is only run when its class is defined"
-            )
-        # In a class of that name, as private names are spelled by it.
-        within: ast.stmt = ast.ClassDef(owner.__name__, [], [], [method], [])
-        made: dict[str, Any] = {}
-        exec(self._compiled(ast.fix_missing_locations(ast.Module([within], []))), names, made)
-        after = vars(made[owner.__name__])[name]
-        self._defines(method)
-        self._outdates(before, name)
-        self._undo.callback(setattr, owner, name, before)
-        setattr(owner, name, after)
+# --- source -----------------------------------------------------------------------------------------------------------
+
+
+class _Outline(ast.NodeTransformer):
+    """Leaves out what is only run when a function is called, and the decorators of functions."""
+
+    def visit_FunctionDef(self, node: Function) -> ast.AST:
+        return type(node)(node.name, node.args, [ast.Pass()], [], node.returns)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return ast.Lambda(node.args, ast.Constant(None))
+
+
+def _outline(node: ast.AST) -> str:
+    return ast.dump(_Outline().visit(ast.parse(ast.unparse(node))))
+
+
+def _own(function: Any) -> list[str]:
+    """What a function does, apart from the functions in it."""
+    if isinstance(function, ast.Lambda):
+        return [_outline(function.body)]
+    return [*map(ast.dump, function.decorator_list), *map(_outline, function.body)]
+
+
+def _scopes_in(node: ast.AST) -> Iterator[Any]:
+    """The functions and classes in a node, but not those in them."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, SCOPES):
+            yield child
+        else:
+            yield from _scopes_in(child)
+
+
+def _matched(
+    old: ast.AST, new: ast.AST, outer: tuple[tuple[Any, Any], ...] = ()
+) -> Iterator[tuple[Any, Any, tuple[tuple[Any, Any], ...]]]:
+    """The functions and classes in a node, each with the edited one and those around both, as far as it is certain which is which."""
+    name_of = lambda scope: getattr(scope, "name", "")
+    before, after = list(_scopes_in(old)), list(_scopes_in(new))
+    for name in dict.fromkeys(map(name_of, before)):
+        pair = [[s for s in scopes if name_of(s) == name] for scopes in (before, after)]
+        for was, now in zip(*pair, strict=True) if len(pair[0]) == len(pair[1]) else ():
+            yield was, now, outer
+            yield from _matched(was, now, (*outer, (was, now)))
+
+
+def _differing(old: Sequence[ast.expr], new: Sequence[ast.expr]) -> tuple[Sequence[ast.expr], Sequence[ast.expr]]:
+    """The decorators that an edit takes away, and those that it adds in their place."""
+    is_same = lambda pair: ast.dump(pair[0]) == ast.dump(pair[1])
+    above = len(list(itertools.takewhile(is_same, zip(old, new, strict=False))))
+    old, new = old[above:], new[above:]
+    below = len(list(itertools.takewhile(is_same, zip(old[::-1], new[::-1], strict=False))))
+    return old[: len(old) - below], new[: len(new) - below]
+
+
+def _is_new(statement: ast.stmt, names: Mapping[str, Any]) -> bool:
+    """Whether a statement adds names, and does nothing else."""
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return True
+    is_assigned = isinstance(statement, ast.Assign) and _only_wraps(statement.value)
+    bound = names_bound(statement)
+    return (is_assigned or isinstance(statement, ast.FunctionDef)) and bool(bound) and bound.isdisjoint(names)
+
+
+def _only_wraps(node: ast.expr) -> bool:
+    """Whether an expression is a name, a function or a call, and calls nothing but what makes checkpoints, policies, partial and jitted functions,
+    which calls nothing itself."""
+    calls = (n for n in (node, *outside_of_functions(node)) if isinstance(n, ast.Call))
+    return isinstance(node, ast.Name | ast.Attribute | ast.Lambda | ast.Call) and all(
+        checkpoint_decorator(c)
+        or (checkpoint_decorator(c.func) and not is_checkpoint(c.func))
+        or last_name(c.func) in ("jit", "partial")
+        or "checkpoint_policies" in ast.unparse(c.func)
+        for c in calls
+    )
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """What a name such as `models.Block` stands for, without running a property; None for any other expression."""
+    first, *rest = ast.unparse(node).split(".")
+    return functools.reduce(lambda owner, name: inspect.getattr_static(owner, name, None), rest, names.get(first))
+
+
+# --- code -------------------------------------------------------------------------------------------------------------
+
+
+def _place_of_code(code: Code) -> Place:
+    return code.co_name, code.co_firstlineno
+
+
+def _place_of(scope: Any) -> Place:
+    return ("<lambda>", scope.lineno) if isinstance(scope, ast.Lambda) else (scope.name, first_line(scope))
 
 
 def _functions_of(file: str) -> list[types.FunctionType]:
@@ -520,29 +544,8 @@ def _call(free: Sequence[str]) -> Code:
     return found
 
 
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """What a name such as `models.Block` stands for, without running a property; None for any other expression."""
-    first, *rest = ast.unparse(node).split(".")
-    return functools.reduce(lambda owner, name: inspect.getattr_static(owner, name, None), rest, names.get(first))
-
-
 def _set_attribute(owner: Any, name: str, value: Any) -> None:
     if value is _MISSING:
         delattr(owner, name)
     else:
         setattr(owner, name, value)
-
-
-def _wait_until_unused(codes: Collection[int]) -> None:
-    """Waits until no other thread runs any of some code, whose names are about to go."""
-    me, until = threading.get_ident(), time.monotonic() + _PATIENCE
-    while time.monotonic() < until and any(t != me and _runs(f, codes) for t, f in sys._current_frames().items()):
-        time.sleep(0.005)
-
-
-def _runs(frame: types.FrameType | None, codes: Collection[int]) -> bool:
-    while frame is not None:
-        if id(frame.f_code) in codes:
-            return True
-        frame = frame.f_back
-    return False

@@ -141,6 +141,19 @@ def outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
             yield from outside_of_functions(child)
 
 
+def names_bound(node: ast.AST) -> set[str]:
+    """The names that a statement or a module defines, imports or assigns."""
+    found = set()
+    for n in (node, *(() if isinstance(node, SCOPES) else outside_of_functions(node))):
+        if isinstance(n, ast.Import | ast.ImportFrom):
+            found |= {a.asname or a.name.split(".")[0] for a in n.names}
+        elif isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
+            found.add(n.id)
+        elif isinstance(n, ast.FunctionDef | ast.ClassDef):
+            found.add(n.name)
+    return found
+
+
 def alias_of(file: str, module: str, line: int) -> str | None:
     """The name that a module has on a line of a file, by an import there or in a function around it; line 0 is before all functions."""
     return next((name for name, imported in _imports(file, line) if imported == module), None)

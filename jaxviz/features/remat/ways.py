@@ -1,93 +1,220 @@
-"""How a region becomes a checkpoint in the user's source: at the call, at the scan, at the definition, or at an existing checkpoint."""
+"""How a checkpoint around a region is written in the user's source: at its calls, at its scan, as a decorator, around what is given to a library or made
+by it, or in place of a class or a function of the library.
+
+Whether one of them does what it should is measured before it is shown; see `rewritten.py`.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
-from dataclasses import replace
+import gc
+import inspect
+import itertools
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jaxviz.features.remat.edits import Edit, Way, around
-from jaxviz.features.remat.libraries import in_library, in_librarys_call, is_module, library_of, scanned_module
-from jaxviz.features.remat.recipes import recipes_of
-from jaxviz.features.remat.regions import Frame, Region, Spot, place_of
+from jaxviz.features.remat.edits import Edit, Way, after_imports, around, decorated, wrapped
+from jaxviz.features.remat.existing import retuned
+from jaxviz.features.remat.libraries import (
+    CHECKPOINTS,
+    FRAMEWORKS,
+    checkpoint_of,
+    class_of,
+    is_module,
+    kinds_of,
+    library_of,
+)
+from jaxviz.features.remat.regions import AROUND_CALLS, Frame, Region, frames_of, place_of
 from jaxviz.features.remat.source import (
     Function,
-    assigned_to,
+    alias_of,
     call_at,
-    checkpoint_decorator,
+    closed_over,
     definition_of,
     end_of,
+    globals_of,
     is_checkpoint,
     last_name,
     start_of,
     tree_of,
+    value_of,
     without_checkpoint,
-)  # fmt: skip
-from jaxviz.ir.origin import Location
+)
 from jaxviz.ir.own_code import owner
 
 _SCANS = {"scan": 0, "map": 0, "fori_loop": 2, "associative_scan": 0}
 """Functions of jax.lax that are scans, and the index of the body argument."""
+_CHECKPOINTED = "gradient_checkpointing.Checkpointed"
+_PENZAIS = (("gradient_checkpointing", "from penzai.toolshed import gradient_checkpointing"),)
+
+Frames = Sequence[Frame]
 
 
 def ways_of(region: Region, written: Sequence[Region]) -> list[tuple[Way, ...]]:
-    """How to write a checkpoint at each place of a region, the simplest first; empty if one of them is not in the user's source.
+    """How to write a checkpoint at each place of a region, those that change less first; empty if one of them is not in the user's source.
 
     Args:
       region: the region.
       written: the existing checkpoints; one around the same equations gets another policy.
     """
     there = next((w for w in written if w.covers(region)), None)
-    if there is not None and (found := _checkpoints(there)) is not None:
-        return [tuple(replace(_retuned(*place), written=place[2]) for place in found)]
+    if there is not None and (found := retuned(there)) is not None:
+        return [found]
     if region.is_written:
         return []
-    made: list[tuple[Way, ...]] = []
-    for code in (None,) if region.is_body else (region.code, *region.others):
-        ways = [_way(region, spot, code) for spot in region.spots]
+    made = list(_at_each_place(region))
+    return made if there is not None else [*made, *_elsewhere(region)]
+
+
+def _at_each_place(region: Region) -> Iterator[tuple[Way, ...]]:
+    """At the scan, or where a module is called."""
+    every: list[Callable[[Frames], Way | None]] = [_at_scan]
+    if not region.is_body:
+        every = [lambda frames, code=code: _at_module(code, frames) for code in _codes(region)]  # type: ignore[misc]
+    yield from _of_all(region, every)
+
+
+def _of_all(region: Region, every: Sequence[Callable[[Frames], Way | None]]) -> Iterator[tuple[Way, ...]]:
+    for way_at in every:
+        ways = [way_at(region.stacks.get(spot, ())) for spot in region.spots]
         if None not in ways:
-            made.append(tuple({way.key: way for way in ways if way is not None}.values()))
-    return [*made, *(recipes_of(region) if there is None else ())]
+            yield tuple({way.key: way for way in ways if way is not None}.values())
 
 
-def removals_of(region: Region) -> tuple[Way, ...] | None:
-    """How to remove an existing checkpoint; None if it is not in the user's source."""
-    found = _checkpoints(region)
-    return tuple(_removed(*place) for place in found) if found is not None else None
+def _codes(region: Region) -> list[Any]:
+    return [code for code in (region.code, *region.others) if code is not None]
 
 
-# --- where there is no checkpoint yet ----------------------------------------------------------------------------------
+def _elsewhere(region: Region) -> Iterator[tuple[Way, ...]]:
+    """Where no line of the user's is known to call the region by itself."""
+    frames = next(iter(region.stacks.values()), ())
+    if not region.is_body:
+        kinds = kinds_of(region.code, frames)
+        yield from _of_all(region, [lambda frames, kind=kind: _at_callee(region, frames, kind) for kind in kinds])  # type: ignore[misc]
+    for given in _given_functions(region, frames):
+        around_it = [] if library_of(given) in CHECKPOINTS else list(_around_given(given, frames, region.is_body))
+        # What is only run on import cannot be measured.
+        is_run = [w for w in around_it if w.call is not None and w.call.lineno in {at for *_, at in w.code.co_lines()}]
+        others = [w for w in around_it if w not in is_run]
+        yield from ((way,) for way in (*is_run, *_decorated(given, frames, region.is_body), *others))
+    yield from ((way,) for way in _around_made(region, frames))
+    yield from ((way,) for code in _codes(region) if (way := _replaced(code, frames)) is not None)
 
 
-def _way(region: Region, spot: Spot, code: Any) -> Way | None:
-    frames = region.stacks.get(spot, ())
-    if region.is_body:
-        return _at_scan(frames)
-    if code is None:
-        return None
-    level = next((i for i, (c, _) in enumerate(frames) if c is code), 0)
+# --- at a call -------------------------------------------------------------------------------------------------------
+
+
+def _called(codes: Sequence[Any], frames: Frames) -> tuple[Frame, ast.Call, Frames] | None:
+    """The user's call that leads to one of some functions, and the frames between; None if none is found."""
+    level = next((i for i, (code, _) in enumerate(frames) if code in codes), 0)
     by = next((i for i in range(level - 1, -1, -1) if owner(frames[i][0].co_filename) == "user"), None)
     call = call_at(place_of(*frames[by])) if by is not None else None
     if by is None or call is None:
         return None
-    library = library_of(code)
-    if owner(code.co_filename) != "user" or (library and any(is_module(c) for c, _ in frames[by + 1 : level])):
-        return in_librarys_call(library, code, frames[by], call)
-    return in_library(library, code, frames[by], call) if library else None
+    return frames[by], call, [f for f in frames[by + 1 : level] if f[0].co_qualname not in AROUND_CALLS]
 
 
-def _at_scan(frames: Sequence[Frame]) -> Way | None:
-    """The body passed to a scan."""
+def _at_module(code: Any, frames: Frames) -> Way | None:
+    """The call of a module whose library has another form for it than a checkpoint around what is called."""
+    library, found = library_of(code), _called([code], frames)
+    if found is None or library not in ("penzai", "flax.linen", "flax.nnx") or code.co_name != "__call__":
+        return None
+    frame, call, between = found
+    is_inside = any(is_module(c) for c, _ in between)
+    if library == "penzai":
+        if is_inside or owner(code.co_filename) != "user":
+            return _in_penzais_model(class_of(code), frame, call)
+        return wrapped(frame[0], call.func, f"{_CHECKPOINTED}(", "{policy})", imports=_PENZAIS, call=call)
+    alias = alias_of(frame[0].co_filename, library, call.lineno)
+    if is_inside or alias is None or (between and owner(code.co_filename) != "user"):
+        return None
+    return _in_nnx(alias, frame, call) if library == "flax.nnx" else _in_linen(alias, code, frame, call)
+
+
+def _in_nnx(alias: str, frame: Frame, call: ast.Call) -> Way | None:
+    first = call.args[0] if call.args else None
+    if first is None or call.keywords or isinstance(first, ast.Starred):
+        return None
+    file = frame[0].co_filename
+    names = "x" if len(call.args) == 1 else ", ".join(f"x{i}" for i in range(len(call.args)))
+    head = f"{alias}.remat(lambda module, {names}: module({names}){{policy}})("
+    start, end = start_of(call.func), end_of(call.func)
+    edits = Edit(file, start, start, head, end), Edit(file, end, start_of(first), ", ", start)
+    return Way(file, frame[0], edits, call=call)
+
+
+def _in_linen(alias: str, code: Any, frame: Frame, call: ast.Call) -> Way | None:
+    """Around the module's class, where the module is made: in the call, or else at the one place in the file."""
+    name = code.co_qualname.split(".")[-2]
+    makes_it = lambda n: isinstance(n, ast.Call) and last_name(n.func) == name
+    made = [call.func] if makes_it(call.func) else [*filter(makes_it, ast.walk(tree_of(frame[0].co_filename)))]
+    return wrapped(frame[0], made[0].func, f"{alias}.remat(", "{policy})", call=call) if len(made) == 1 else None  # type: ignore[attr-defined]
+
+
+def _in_penzais_model(found: Any, frame: Frame, call: ast.Call) -> Way:
+    """A module that a library's code calls, in a model that the user's line calls: in penzai, modules are replaced in the model."""
+    file = frame[0].co_filename
+    pz = alias_of(file, "penzai.pz", 0) or "pz"
+    name = alias_of(file, f"{found.__module__}.{found.__name__}", 0) or found.__name__
+    imports = ((name, f"from {found.__module__} import {found.__name__}"), ("pz", "from penzai import pz"), *_PENZAIS)
+    head, tail = f"{pz}.select(", f").at_instances_of({name}).apply("
+    start, end = start_of(call.func), end_of(call.func)
+    without = around(file, start, end, head, f"{tail}{_CHECKPOINTED})")
+    each = f"{tail}lambda layer: {_CHECKPOINTED}(layer{{policy}}))"
+    return wrapped(frame[0], call.func, head, each, without_policy=tuple(without), imports=imports, call=call)
+
+
+def _at_callee(region: Region, frames: Frames, library: str) -> Way | None:
+    """A checkpoint around what the user's line calls, without the arguments that JAX would trace and that Python may branch on."""
+    found = _called(_codes(region), frames)
+    if found is None or found[2]:
+        return None
+    (code, _), call, _ = found
+    if library.startswith("flax"):
+        return _at_module(region.code, frames)
+    file = code.co_filename
+    maker = value_of(file, call.func.func, globals_of(code)) if isinstance(call.func, ast.Call) else None
+    if str(getattr(maker, "__module__", "")).partition(".")[0] == "jax":
+        library = ""  # what `jax.vmap` returns is a function, whatever it was given
+    checkpoint, imports = checkpoint_of(library, file, call.lineno)
+    is_fixed = lambda a, *more: (
+        library != "equinox" and isinstance(a, ast.Constant) and isinstance(a.value, (bool, str, *more))
+    )
+    fixed = [k for k in call.keywords if is_fixed(k.value, int, type(None))]
+    numbers = [str(i) for i, a in enumerate(call.args) if is_fixed(a)]
+    static = f", static_argnums=({', '.join(numbers)},)" if numbers else ""
+    first = min(map(start_of, fixed), default=end_of(call))
+    if any(start_of(n) > first for n in (*call.args, *(k for k in call.keywords if k not in fixed))):
+        return None
+    inside = [n for n in (*call.args, *(k.value for k in call.keywords)) if start_of(n) < first]
+    gone = [Edit(file, max(map(end_of, inside)), end_of(fixed[-1]), "")] if fixed and inside else []
+    given = "".join(f", {ast.unparse(k)}" for k in fixed)
+    callee = without_checkpoint(call.func)
+    head, tail = (f"{checkpoint}(partial(", f"{given})") if fixed else (f"{checkpoint}(", "")
+    edits = around(file, start_of(callee), end_of(callee), head, f"{tail}{static}{{policy}})")
+    return Way(file, code, (*edits, *gone), imports=imports, call=call)
+
+
+# --- at a scan -------------------------------------------------------------------------------------------------------
+
+
+def _at_scan(frames: Frames) -> Way | None:
+    """The body passed to a scan, or the module that Flax's scan iterates over."""
     own = [f for f in frames if owner(f[0].co_filename) == "user"]
     call = call_at(place_of(*own[-1])) if own else None
     if call is None:
         return None
+    code = own[-1][0]
     if frames[-1] == own[-1] and (body := _body_argument(call)) is not None:
-        file, node = own[-1][0].co_filename, without_checkpoint(body)
-        edits = around(file, start_of(node), end_of(node), "jax.checkpoint(", ", prevent_cse=False{policy})")
-        return Way(file, own[-1][0], tuple(edits), call=call)
-    return scanned_module(own[-1], call)
+        return wrapped(code, without_checkpoint(body), "jax.checkpoint(", ", prevent_cse=False{policy})", call=call)
+    for library in ("flax.linen", "flax.nnx"):
+        alias = alias_of(code.co_filename, library, call.lineno)
+        scan = _scan_made_by(code.co_filename, call, alias) if alias else None
+        if scan is not None:
+            return wrapped(code, scan.args[0], f"{alias}.remat(", ", prevent_cse=False{policy})", call=call)
+    return None
 
 
 def _body_argument(call: ast.Call) -> ast.expr | None:
@@ -98,92 +225,144 @@ def _body_argument(call: ast.Call) -> ast.expr | None:
     return call.args[k] if k < len(call.args) else named
 
 
-# --- where there is one ------------------------------------------------------------------------------------------------
+def _scan_made_by(file: str, call: ast.expr, alias: str) -> ast.Call | None:
+    """The call of a library's scan that created the called object, in place or assigned to a name."""
+    while isinstance(call, ast.Call):
+        is_scan = ast.unparse(call.func) == f"{alias}.scan"
+        if is_scan and call.args:
+            return call
+        call = call.func
+    everywhere = (n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Assign))
+    values = [n.value for n in everywhere if any(last_name(t) == last_name(call) != "" for t in n.targets)]
+    return _scan_made_by(file, values[0], alias) if len(values) == 1 and isinstance(values[0], ast.Call) else None
 
 
-_There = tuple[str, Any, ast.expr]
-"""A file, code of it that was run, and the expression or decorator in it that is a checkpoint."""
+# --- where a library calls what the user has written -------------------------------------------------------------------
 
 
-def _checkpoints(region: Region) -> list[_There] | None:
-    """Where the function's existing checkpoints are written; None if one of these places is not found."""
-    found: dict[int, _There] = {}
-    for frames in region.stacks.values():
-        there = _checkpoint(frames, region.defined, region.name)
-        if there is None or owner(there[0]) != "user":
-            return None
-        found[id(there[2])] = there
-    return list(found.values()) or None
+def _inside(region: Region, outer: Frames) -> Iterator[list[Any]]:
+    """The code that led to each equation in the body of a scan, outermost first."""
+    for e in next(region.spots).walk():
+        frames = frames_of(e.source)
+        yield [c for c, _ in (frames[len(outer) :] if frames[: len(outer)] == tuple(outer) else frames)]
 
 
-def _checkpoint(frames: Sequence[Frame], defined: Location | None, name: str) -> _There | None:
-    own = [f for f in frames if owner(f[0].co_filename) == "user"]
-    call = call_at(place_of(*own[-1])) if own else None
-    file, code = (own[-1][0].co_filename, own[-1][0]) if own else ("", None)
-    if call is not None:
-        here = [*_func_chain(call), *call.args, *(w.value for w in call.keywords)]
-        inline = [node for node in here if is_checkpoint(node)]
-        if len(inline) == 1:
-            return file, code, inline[0]
-    definition = definition_of(defined.file, defined.line, name) if defined is not None else None
-    if defined is not None and isinstance(definition, Function):
-        decorators = [d for d in definition.decorator_list if checkpoint_decorator(d)]
-        if len(decorators) == 1:
-            return defined.file, None, decorators[0]
-    callee = last_name(call.func) if call is not None else ""
-    for place in dict.fromkeys([file, *([defined.file] if defined is not None else [])]):
-        made = [
-            node
-            for node in ast.walk(tree_of(place))
-            if isinstance(node, ast.Call) and is_checkpoint(node)
-            if node.args[0] is definition or last_name(node.args[0]) == name
-        ]
-        assigned = [node for node in made if callee and assigned_to(place, node) == callee]
-        if len(assigned or made) == 1:
-            return place, code if place == file else None, (assigned or made)[0]
-    return None
+def _given_functions(region: Region, outer: Frames) -> list[Any]:
+    """The code of the user's functions that a library calls in a region."""
+    is_own = lambda code: owner(code.co_filename) == "user"
+    if not region.is_body:
+        return [*filter(is_own, _codes(region))]
+    first = (next(filter(is_own, codes), None) for codes in _inside(region, outer))
+    return [code for code in dict.fromkeys(first) if code is not None]
 
 
-def _func_chain(call: ast.Call) -> list[ast.expr]:
-    """The called function, and what was called to create it: for `remat(Block)(8)(x)` two."""
-    chain: list[ast.expr] = []
-    node: ast.expr = call
-    while isinstance(node, ast.Call):
-        node = node.func
-        chain.append(node)
-    return chain
+def _decorated(code: Any, frames: Frames, in_loop: bool) -> Iterator[Way]:
+    """A decorator of a function. With Flax it stands above the others, and leaves the names of modules, and with them the parameters, as they
+    are."""
+    file = code.co_filename
+    node = definition_of(file, code.co_firstlineno, code.co_name)
+    for library in kinds_of(code, frames) if isinstance(node, ast.FunctionDef) else ():
+        checkpoint, imports = checkpoint_of(library, file, node.lineno)  # type: ignore[union-attr]
+        options = f"{_static_flags(code, library)}{', prevent_cse=False' * in_loop}"
+        yield decorated(code, node, checkpoint, options, library.startswith("flax"), imports)  # type: ignore[arg-type]
 
 
-def _retuned(file: str, code: Any, node: ast.expr) -> Way:
-    """A checkpoint with the given policy instead of its own."""
-    if not isinstance(node, ast.Call):  # a decorator without a call
-        with_policy = around(file, start_of(node), end_of(node), "partial(", ", policy={name})")
-        return Way(file, code, tuple(with_policy), without_policy=())
-    policy = next((k for k in node.keywords if k.arg == "policy"), None)
-    end = max(end_of(n) for n in (*node.args, *(k.value for k in node.keywords)))
-    if policy is None:
-        return Way(file, code, (Edit(file, end, end, ", policy={name}"),), without_policy=())
-    before = max(end_of(n) for n in (*node.args, *(k.value for k in node.keywords)) if end_of(n) < start_of(policy))
-    gone = Edit(file, before, end_of(policy), "")
-    only = last_name(node.func) == "partial" and len(node.args) == 1 and len(node.keywords) == 1
-    without = _taken_away(file, node) if only else (gone,)
-    return Way(
-        file, code, (Edit(file, start_of(policy.value), end_of(policy.value), "{name}"),), without_policy=without
-    )  # fmt: skip
+def _around_given(code: Any, frames: Frames, in_loop: bool) -> Iterator[Way]:
+    """A checkpoint where the user's function is an argument of a call, innermost callers first."""
+    callers = {c.co_filename: c for c, _ in frames if owner(c.co_filename) == "user"}
+    innermost_first = dict.fromkeys(c.co_filename for c, _ in reversed(frames) if c.co_filename in callers)
+    for file in innermost_first:
+        calls = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Call) and not is_checkpoint(n)]
+        arguments = [(call, a) for call in calls for a in (*call.args, *(k.value for k in call.keywords))]
+        given = [(call, a) for call, a in arguments if _is_function(a, code, file)]
+        if len(given) == 1:
+            ((call, a),) = given
+            checkpoint, imports = checkpoint_of(kinds_of(code, frames)[0], file, call.lineno)
+            tail = f"{', prevent_cse=False' * in_loop}{{policy}})"
+            yield wrapped(callers[file], a, f"{checkpoint}(", tail, imports=imports, call=call)
 
 
-def _removed(file: str, code: Any, node: ast.expr) -> Way:
-    if not isinstance(node, ast.Call) or not is_checkpoint(node):
-        # Remove the decorator's lines.
-        return Way(file, code, (Edit(file, (node.lineno, 0), (end_of(node)[0] + 1, 0), ""),))
-    return Way(file, code, _taken_away(file, node))
+def _is_function(node: ast.expr, code: types.CodeType, file: str) -> bool:
+    if isinstance(node, ast.Lambda):
+        return file == code.co_filename and code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
+    return isinstance(node, ast.Name | ast.Attribute) and last_name(node) == code.co_name
 
 
-def _taken_away(file: str, node: ast.Call) -> tuple[Edit, ...]:
-    """Removes a call from around its first argument."""
-    inner = node.args[0]
-    bare = isinstance(inner, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    return (
-        Edit(file, start_of(node), start_of(inner), "" if bare else "("),
-        Edit(file, end_of(inner), end_of(node), "" if bare else ")"),
-    )
+def _around_made(region: Region, frames: Frames) -> Iterator[Way]:
+    """A checkpoint where the user calls a function of a library that makes what is run: around the call, or what is made from an argument, around
+    that."""
+    tail = f"{', prevent_cse=False' * region.is_body}{{policy}})"
+    codes = [*(c for c, _ in frames), *itertools.chain(*_inside(region, frames))] if region.is_body else _codes(region)
+    callers = {c.co_filename: c for c, _ in frames if owner(c.co_filename) == "user"}
+    nested = [
+        c for c in dict.fromkeys(codes) if owner(c.co_filename) == "library" and "<locals>" in c.co_qualname
+    ]  # fmt: skip
+    # One look at all objects, of which there may be millions.
+    objects = gc.get_referrers(*nested) if nested else []
+    for code in nested:
+        functions = [f for f in objects if isinstance(f, types.FunctionType) and f.__code__ is code]
+        path = code.co_qualname.split(".<locals>.")
+        maker = globals_of(code).get(path[0])
+        if not isinstance(maker, types.FunctionType) or len(functions) != 1:
+            continue
+        stored, returned = _names_in(maker)
+        held = closed_over(functions[0])
+        for file, caller in callers.items():
+            calls = [n for n in _calls_near(file, caller) if last_name(n.func) == path[0]]
+            calls = [n for n in calls if value_of(file, n.func, globals_of(caller)) is maker]
+            if len(calls) != 1:
+                continue
+            given = zip(inspect.signature(maker).parameters, calls[0].args, strict=False)
+            made = [(a, held[p]) for p, a in given if p in held and p not in stored]
+            made += [(calls[0], functions[0])] if len(path) == 2 and returned == {path[1]} else []
+            for node, f in made:
+                if isinstance(f, types.FunctionType):
+                    yield wrapped(caller, node, "jax.checkpoint(", tail, made=f)
+
+
+def _names_in(f: types.FunctionType) -> tuple[set[str], set[str]]:
+    """The names that a function assigns, and those that it returns."""
+    written = definition_of(f.__code__.co_filename, f.__code__.co_firstlineno, f.__name__)
+    nodes = list(ast.walk(written)) if written is not None else []
+    stored = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return stored, {last_name(n.value) for n in nodes if isinstance(n, ast.Return) and n.value is not None}
+
+
+def _calls_near(file: str, caller: Any) -> list[ast.Call]:
+    """The calls where what a function closes over is made: not those in other functions of the file."""
+    line, every = caller.co_firstlineno, list(ast.walk(tree_of(file)))
+    others = [f for f in every if isinstance(f, Function) and not f.lineno < line <= end_of(f)[0]]
+    away = {n for f in others for n in ast.walk(f)}
+    return [n for n in every if isinstance(n, ast.Call) and n not in away]
+
+
+def _replaced(code: Any, frames: Frames) -> Way | None:
+    """A statement after the user's imports that puts a checkpoint in place of a class or a function of a library."""
+    caller = next((c for c, _ in reversed(frames) if owner(c.co_filename) == "user"), None)
+    module = globals_of(code).get("__name__", "") if owner(code.co_filename) == "library" else ""
+    package, _, name = module.rpartition(".")
+    path = [name, *str(code.co_qualname).split(".")]
+    if caller is None or not module or not all(map(str.isidentifier, path)):
+        return None
+    if module.partition(".")[0] in FRAMEWORKS:  # their layers are everybody's
+        return None
+    there = sys.modules.get(module)
+    if globals_of(caller).get(name, there) is not there:  # the user's file has the name for something else
+        return None
+    file, library = caller.co_filename, library_of(code)
+    checkpoint, needed = checkpoint_of(library, file, 0)
+    at, target = (after_imports(file, caller.co_firstlineno), 0), ".".join(path)
+    text = f"{target} = {checkpoint}({target}{_static_flags(code, library)}{{policy}})\n"
+    imported = (name, f"from {package} import {name}" if package else f"import {name}")
+    return Way(file, caller, (Edit(file, at, at, text),), imports=(imported, *needed))
+
+
+def _static_flags(code: types.CodeType, library: str) -> str:
+    """`, static_argnums=(2,)` for parameters such as `train=True`, which Python branches on; '' if there are none, or the library sees to it."""
+    if library == "equinox":
+        return ""
+    function = next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)
+    defaults = function.__defaults__ if function is not None and function.__defaults__ else ()
+    first = code.co_argcount - len(defaults)
+    flags = [str(first + i) for i, value in enumerate(defaults) if isinstance(value, bool)]
+    return f", static_argnums=({', '.join(flags)},)" if flags else ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from jaxviz.features.remat.branches import IN_A_BRANCH, definition
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.code import Place, policy_text
 from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_in, edited
+from jaxviz.features.remat.existing import removed
 from jaxviz.features.remat.files import encoding_note, unified
 from jaxviz.features.remat.forms import Trade, Trial
 from jaxviz.features.remat.layers import Layers
@@ -27,7 +28,6 @@ from jaxviz.features.remat.rewritten import Measured, measured_with
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import source_line
 from jaxviz.features.remat.under_policies import NOTHING
-from jaxviz.features.remat.ways import removals_of
 from jaxviz.features.remat.written_chunks import DEFINITION, SCAN_IN_CHUNKS
 from jaxviz.ir.expressions import Span, span_at
 from jaxviz.ir.syntax import Var
@@ -43,21 +43,30 @@ class Written:
     """A plan as code.
 
     Args:
-      text: comments with its figures, and the diff.
+      notes: sentences: its figures, or why there is no code, and remarks.
       trade: the figures of the function with the code, measured on the edited function; those of the plan if a part is to be written by hand;
         None if there is no code, or it could not be measured.
+      diffs: the diff of each changed file.
       files: each changed file with its new text.
       is_as_planned: whether they are those that the edits were expected to have.
       trial: the plan that it comes to; None if there is no code, or a setting was given.
-      failed: why the figures could not be measured, a sentence.
     """
 
-    text: str
+    notes: tuple[str, ...]
     trade: Trade | None
+    diffs: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     is_as_planned: bool = True
     trial: Trial | None = None
-    failed: str = ""
+
+    @property
+    def text(self) -> str:
+        """Comments, and the diffs."""
+        return "\n".join([*(f"# {printable(note)}" for note in self.notes), *self.diffs])
+
+    def with_note(self, note: str, at: int = 1) -> Written:
+        """The same with another sentence, by default after the first."""
+        return replace(self, notes=(*self.notes[:at], note, *self.notes[at:]))
 
     @property
     def fails(self) -> bool:
@@ -98,7 +107,7 @@ def write(
     used: list[Way] = []
     is_by_hand = False
     for region in search.context.written:
-        away = removals_of(region)
+        away = removed(region)
         if away is None:
             is_by_hand = True
             instead = "this replaces it." if ways else "without it the peak is no higher."
@@ -127,7 +136,7 @@ def write(
     try:
         texts = edited(edits, policies, codes, [i for way in used for i in way.imports])
     except ChangedError as error:
-        return Written(f"# {error}", None)
+        return Written((str(error),), None)
     notes += dict.fromkeys(way.note for way in used if way.note)
     is_by_hand = is_by_hand or BY_HAND in used
     if is_by_hand:
@@ -140,13 +149,7 @@ def write(
     lines = [_comes_to(call.name, measured.trade, search) if measured.trade is not None else measured.failed, *notes]
     if is_plan and not diffs and not is_by_hand:
         lines.append("The function stays as written: no change that can be written comes closer to the plan.")
-    return Written(
-        "\n".join([comments(lines), *diffs.values()]),
-        measured.trade,
-        texts,
-        measured.is_near(trade),
-        failed=measured.failed,
-    )
+    return Written(tuple(lines), measured.trade, tuple(diffs.values()), texts, measured.is_near(trade))
 
 
 def _measured(
@@ -164,10 +167,6 @@ def _measured(
     placed = [e for e in edits if e not in instead]
     texts = edited(placed, policies, codes, [i for way in used for i in way.imports])
     return measured_with(search, texts, made)
-
-
-def comments(lines: Iterable[str]) -> str:
-    return "\n".join(f"# {printable(line)}" for line in lines)
 
 
 def _policy(taken: Names, names: Sequence[Name], policies: dict[str, str]) -> str:

@@ -571,8 +571,9 @@ def test_of_the_code_that_was_tried_the_lowest_is_taken(monkeypatch):
     search = Search(derive(lambda x: jnp.sum(jnp.sin(jnp.sin(x))), jnp.ones(3)), False)
     trial = best_of_all(search)
     written = lambda share, **more: Written(
-        f"# {share}\n---",
+        (str(share),),
         replace(search.written, peak_nbytes=int(share * search.written.peak_nbytes)),
+        ("---",),
         {"m.py": ""},
         **more,
     )
