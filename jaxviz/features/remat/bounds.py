@@ -92,11 +92,18 @@ def least_peak(search: Search, peak: int, most_work: int) -> int:
     return low
 
 
-def most_saved(search: Search, path: Sequence[Form], room: Callable[[Trade], int]) -> int:
-    """The most bytes that a plan may save, if everything else takes as little as in any measured one of a path."""
+def most_saved(search: Search, path: Sequence[Form], room: Callable[[Trade], int]) -> float:
+    """The most bytes that a plan may save: one that saves more takes less memory besides, but no less than a measured plan of the path that
+    saves as much."""
     measured = [t for form in path if (t := search.tried(form)) is not None]
-    nothing = room(search.reckoned(search.outside(path[0]), 0))
-    return max((room(t.trade) + t.form.nbytes for t in measured), default=nothing)
+    if not measured:
+        return room(search.reckoned(search.outside(path[0]), 0))
+    most, low, allowed = -inf, 0.0, -inf
+    for size, other in [*sorted((t.form.nbytes, room(t.trade) + t.form.nbytes) for t in measured), (inf, -inf)]:
+        allowed = max(allowed, other)
+        most = max(most, min(size, allowed)) if allowed >= low else most
+        low = size
+    return most
 
 
 def bound_within(search: Search, limit: int) -> Bound:
@@ -114,7 +121,7 @@ def bound_within(search: Search, limit: int) -> Bound:
     return Bound(int(min(least, default=0)), of_residuals=True)
 
 
-def _between(path: Sequence[Form], allowed: int) -> float | None:
+def _between(path: Sequence[Form], allowed: float) -> float | None:
     """The work at a number of bytes, interpolated between the choices that are optimal at some price; None if all take more bytes."""
     sizes, work = [form.nbytes for form in path], [form.work for form in path]
     if allowed < sizes[0]:

@@ -311,7 +311,7 @@ class Part:
         cost = scaled(sizes) + 1e-6 * scaled(work)
         return self._chosen(self._problem.within(cost, work, most_work / self.times))
 
-    def least_work(self, limit: int) -> float | None:
+    def least_work(self, limit: float) -> float | None:
         """A lower bound for the FLOPs of any choice within a limit of bytes; None if there is none."""
         work, sizes = self._costs
         return (

@@ -158,12 +158,12 @@ class Trial:
     trade: Trade
 
 
-def by_work(trial: Trial) -> tuple[int, int]:
-    return trial.trade.work, trial.trade.peak_nbytes
+def by_work(trial: Trial) -> tuple[int, int, int]:
+    return trial.trade.work, trial.trade.peak_nbytes, trial.trade.nbytes
 
 
-def by_peak(trial: Trial) -> tuple[int, int]:
-    return trial.trade.peak_nbytes, trial.trade.work
+def by_peak(trial: Trial) -> tuple[int, int, int]:
+    return trial.trade.peak_nbytes, trial.trade.work, trial.trade.nbytes
 
 
 def lowest_peaks(trades: Iterable[Trade]) -> tuple[Trade, ...]:

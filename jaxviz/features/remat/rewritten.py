@@ -70,6 +70,10 @@ class UnmeasuredError(Exception):
     """An edit that cannot be put in place in this process."""
 
 
+class DecoratorError(Exception):
+    """A decorator that an edit adds to a function of a module raises, as it would when the module is imported."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What an edit of the source comes to.
@@ -107,7 +111,8 @@ def measured_with(search: Search, files: Mapping[str, str], made: Sequence[Made]
     except UnmeasuredError as error:
         return Measured(None, f"The figures with these changes were not measured: {error}.")
     except Exception as error:
-        return Measured(None, f"With these changes the function fails: {type(error).__name__}: {error}", raises=True)
+        raised = error.__cause__ if isinstance(error, DecoratorError) else error
+        return Measured(None, f"With these changes the function fails: {type(raised).__name__}: {raised}", raises=True)
     return Measured(search.measured(derivation, is_final=True))
 
 
@@ -151,7 +156,7 @@ def _in_place(files: Mapping[str, str], made: Sequence[Made]) -> Iterator[dict[i
             edits = [_Edit(file, text, instead, stack) for file, text in files.items()]
             for f, around in made:
                 _call_instead(f, around(_copy(f, f.__code__, {})), stack)
-        except (UnmeasuredError, SyntaxError):  # an edit that is no Python fails
+        except (UnmeasuredError, DecoratorError, SyntaxError):  # an edit that is no Python fails
             raise
         except BusyError:
             raise UnmeasuredError("another thread is using jaxviz") from None
@@ -288,9 +293,17 @@ class _Edit:
         made = self._noted(self.copies[-1], [change.place])
         gone, new = _differing(*(getattr(d, "decorator_list", []) for d in (change.was, change.now)))
         names = {**f.__globals__, **more, **closed_over(f)}
-        decorated = lambda g: functools.reduce(
-            lambda g, decorator: eval(self._compiled(ast.Expression(decorator), "eval"), names)(g), reversed(new), g
-        )
+        is_of_module = not any(isinstance(now, Function) for _, now in change.outer)
+
+        def decorated(g: Callable[..., Any]) -> Callable[..., Any]:
+            around = [eval(self._compiled(ast.Expression(decorator), "eval"), names) for decorator in reversed(new)]
+            try:
+                return functools.reduce(lambda g, decorator: decorator(g), around, g)
+            except Exception as error:
+                if is_of_module:
+                    raise DecoratorError from error
+                raise
+
         if not gone:
             _call_instead(f, decorated(made), self.undo)
             return

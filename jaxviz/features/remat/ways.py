@@ -98,7 +98,10 @@ def _elsewhere(region: Region) -> Iterator[tuple[Way, ...]]:
         # What is only run on import cannot be measured.
         is_run = [w for w in around_it if w.call is not None and w.call.lineno in {at for *_, at in w.code.co_lines()}]
         others = [w for w in around_it if w not in is_run]
-        yield from ((way,) for way in (*is_run, *_decorated(given, frames, region.is_body), *others))
+        on_import = (*_decorated(given, frames, region.is_body), *others)
+        # Haiku's checkpoint only works where a transformed function runs.
+        is_free = "<locals>" in given.co_qualname or kinds_of(given, frames) != ("haiku",)
+        yield from ((way,) for way in (*is_run, *(on_import if is_free else ())))
     yield from ((way,) for way in _around_made(region, frames))
     yield from ((way,) for code in _codes(region) if (way := _replaced(code, frames)) is not None)
 

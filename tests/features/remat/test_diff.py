@@ -444,7 +444,7 @@ WAYS = {
     "linen": "nn.remat(Block{})(64,", "nnx": "nnx.remat(lambda module, x: module(x){})(layer, x)",
     "equinox": "eqx.filter_checkpoint(layer{})(x)", "haiku": "hk.remat(block{})(x)",
 }  # fmt: skip
-SHORT_LIBRARIES = {*((name, "2%") for name in ("linen_scan", "haiku")), ("equinox", "30%")}
+SHORT_LIBRARIES = {*((name, "2%") for name in ("linen_scan",)), ("equinox", "30%"), ("haiku", "30%")}
 
 
 @pytest.mark.values
