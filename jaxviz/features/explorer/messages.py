@@ -137,7 +137,7 @@ def is_switch_request(content: Any) -> TypeGuard[SwitchRequest]:
 
 
 class DrawnBuffer(NamedTuple):
-    """A value in memory during some steps; texts are given by number."""
+    """A value in memory during some steps; texts are given by number. `group` is that of the expression whose values it is one of."""
 
     nbytes: int
     kind: int
@@ -146,16 +146,19 @@ class DrawnBuffer(NamedTuple):
     row: int
     name: int
     type: int
+    group: int
 
 
 class DrawnMemory(TypedDict):
-    """The memory over time of a setting: what each step runs, and where; the first `turn` steps are forward."""
+    """The memory over time of a setting: what each step runs, and where; the first `turn` steps are forward. `groups` has a text for the
+    values of each group."""
 
     key: str
     turn: int
     what: list[int]
     row: list[int]
     buffers: list[DrawnBuffer]
+    groups: list[int]
     texts: list[str]
 
 

@@ -88,16 +88,17 @@ export interface SwitchRequest {
   plan?: boolean;
 }
 
-/** A value in memory during some steps; texts are given by number. */
-export type DrawnBuffer = [nbytes: number, kind: number, born: number, last: number, row: number, name: number, type: number];
+/** A value in memory during some steps; texts are given by number. `group` is that of the expression whose values it is one of. */
+export type DrawnBuffer = [nbytes: number, kind: number, born: number, last: number, row: number, name: number, type: number, group: number];
 
-/** The memory over time of a setting: what each step runs, and where; the first `turn` steps are forward. */
+/** The memory over time of a setting: what each step runs, and where; the first `turn` steps are forward. `groups` has a text for the values of each group. */
 export interface DrawnMemory {
   key: string;
   turn: number;
   what: number[];
   row: number[];
   buffers: DrawnBuffer[];
+  groups: number[];
   texts: string[];
 }
 
