@@ -53,6 +53,12 @@ def format_count(n: float) -> str:
     return f"{n:,.1f} P"
 
 
+def format_flops(n: int) -> str:
+    """`1.2 MFLOP`, `12 FLOP`."""
+    number, _, unit = format_count(n).partition(" ")
+    return f"{number} {unit}FLOP"
+
+
 _UNFIT = re.compile(
     r"[\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
     r"\ufeff\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e007f]"

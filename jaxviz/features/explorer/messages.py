@@ -17,24 +17,26 @@ class Progress(TypedDict):
     stopped: NotRequired[bool]
 
 
-class Figure(NamedTuple):
-    """A figure of two versions, in bytes, FLOPs or equations."""
+class ChangedFigure(NamedTuple):
+    """A figure of two versions in words, `change` with the share; `unit` is 'bytes', 'FLOPs' or what is counted."""
 
     name: str
-    before: int
-    after: int
+    before: str
+    after: str
+    change: str
+    share: str
     unit: str
 
 
-class ResidualChange(NamedTuple):
-    """The number of residuals of a kind that each of two versions saves."""
+class DifferenceRow(NamedTuple):
+    """Something that the second version has more or less of: the cells of a table of differences."""
 
-    what: str
+    is_more: bool
+    change: str
+    kind: str
     type: str
-    before: int
-    after: int
-    nbytes: int
     line: str
+    what: str
 
 
 class StageChanges(TypedDict):
@@ -52,8 +54,8 @@ class Changes(TypedDict):
     functions: tuple[str, str]
     summary: str
     stages: dict[str, StageChanges]
-    figures: list[Figure]
-    residuals: list[ResidualChange]
+    figures: list[ChangedFigure]
+    residuals: list[DifferenceRow]
 
 
 class SwitchRegion(TypedDict):
