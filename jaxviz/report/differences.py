@@ -33,8 +33,7 @@ class Figure(Data):
     @property
     def share(self) -> str:
         """`-53%`; '' if there is nothing to compare with, or less than half a percent."""
-        percent = round(100 * self.change / self.before) if self.before else 0
-        return f"{percent:+,}%" if percent else ""
+        return share(self.before, self.after)
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
@@ -96,6 +95,12 @@ def difference_table(differences: Sequence[Difference], caption: str) -> Table:
         return f"and {counted(len(rest), 'more row')}, {signed(sum(d.change for d in rest), rest[0].unit)}"
 
     return Table(only(HEADS), [only(d.cells) for d in differences], "".join(only("><<<<")), caption, more=more)
+
+
+def share(before: int, after: int) -> str:
+    """`-53%`; '' if there is nothing to compare with, or less than half a percent."""
+    percent = round(100 * (after - before) / before) if before else 0
+    return f"{percent:+,}%" if percent else ""
 
 
 def amount(n: int, unit: str) -> str:

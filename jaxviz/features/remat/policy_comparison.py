@@ -45,6 +45,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.progress import each
 from jaxviz.report.charts import TradeOff
 from jaxviz.report.data import Data
+from jaxviz.report.differences import share
 from jaxviz.report.report import SHOWN, Report, Table, plotted
 from jaxviz.report.tables import counted, format_bytes, format_flops, nbytes, printable, repeated, short_location
 from jaxviz.transforms.unopened import unopened_note
@@ -300,9 +301,9 @@ class PolicyComparison(Report, schema="compare_policies"):
         w = self.without
         return [
             (
-                o.name, f"{o.saved.size} {_change(o.saved.nbytes, w.saved.nbytes)}".strip(), f"{o.saved.count:,}",
+                o.name, f"{o.saved.size} {share(w.saved.nbytes, o.saved.nbytes)}".strip(), f"{o.saved.count:,}",
                 format_bytes(o.saved.arguments),
-                f"{number(o.flops)} {_change(o.all_flops, w.all_flops)}".strip(), format_bytes(o.peak_nbytes),
+                f"{number(o.flops)} {share(w.all_flops, o.all_flops)}".strip(), format_bytes(o.peak_nbytes),
             )
             for o in self.outcomes
         ]  # fmt: skip
@@ -512,8 +513,3 @@ def _by_decision(texts: Sequence[str]) -> str:
 def number(flops: int) -> str:
     """`1.2 M`."""
     return format_flops(flops).removesuffix("FLOP").strip()
-
-
-def _change(n: int, of: int) -> str:
-    """`-53%`, or `+2%`; '' if there is nothing to compare with or no change."""
-    return f"{100 * (n - of) / of:+.0f}%" if of and n != of else ""

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from jaxviz.analysis.grouping import alike, grouped, without_repeats
+from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.naming import written_at
 from jaxviz.features.residuals.residual import Residual, ResidualGroup, without_readers
+from jaxviz.features.residuals.totals import merged_paths
 from jaxviz.ir.origin import Location
 from jaxviz.report.tables import format_bytes, listed
 
@@ -94,9 +95,8 @@ _ASIDE = re.compile(r" \(and \d+ other uses?\)")
 def saved_expressions(residuals: ResidualSet) -> tuple[SavedExpression, ...]:
     """The saved values by expression, largest first."""
     groups = [g for g in residuals.groups if g.residuals[0].is_saved]
-    module = lambda r: r.words.leading_module
-    key = without_repeats([list(map(module, g.residuals)) for g in groups])
+    modules = merged_paths([g.residuals for g in groups], lambda r: r.words.leading_module)
     place = lambda g: (
-        g.location, g.location.column, g.location.end_line, g.location.end_column, key(module(g.residuals[0]))
+        g.location, g.location.column, g.location.end_line, g.location.end_column, modules[g.residuals[0]]
     )  # fmt: skip
     return tuple(sorted(map(SavedExpression, grouped(groups, place)), key=lambda e: -e.nbytes))

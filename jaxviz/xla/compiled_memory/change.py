@@ -11,9 +11,9 @@ from jaxviz.analysis.grouping import pattern
 from jaxviz.ir.origin import Location
 from jaxviz.report.charts import Bars
 from jaxviz.report.data import Data
-from jaxviz.report.differences import Difference, Figure, difference_table
+from jaxviz.report.differences import Difference, Figure, difference_table, signed
 from jaxviz.report.report import Report, Table
-from jaxviz.report.tables import counted, format_bytes, format_change, listed, repeated, short_location
+from jaxviz.report.tables import counted, format_bytes, listed, repeated, short_location
 from jaxviz.xla.compiled_memory.report import CompiledMemory, Held, as_code
 
 
@@ -130,7 +130,7 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
         most = sum(c.nbytes for c in self.largest)
         whole = sum(c.nbytes for c in self.changes)
         share = "most of it" if 2 * abs(most) > abs(whole) else "the largest part"
-        return f"{said}; {share} {format_change(most)} for {as_code(first.row)}{where}{more}{because}"
+        return f"{said}; {share} {signed(most, 'bytes')} for {as_code(first.row)}{where}{more}{because}"
 
     def _chart(self) -> Bars:
         rows = [
