@@ -23,6 +23,20 @@ def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[tuple[T, .
     return [tuple(group) for group in groups.values()]
 
 
+def rows_of(
+    values: Sequence[T], repeats: Callable[[T], Hashable], described: Callable[[Sequence[T]], Hashable]
+) -> list[tuple[T, ...]]:
+    """The values of each row of a report, and of the page: those of one expression in repeated layers, calls and iterations, and of all
+    expressions that are described in the same words, such as several values of a library's function.
+
+    Args:
+      repeats: a key that the values of one expression share.
+      described: the words for them.
+    """
+    words = {repeats(same[0]): described(same) for same in grouped(values, repeats)}
+    return grouped(values, lambda value: words[repeats(value)])
+
+
 def repetition(equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> Hashable:
     """A key for the values of one expression, the same each time that it is evaluated.
 
@@ -180,10 +194,16 @@ def without_repeats(groups: Iterable[Sequence[str]]) -> Callable[[str], Hashable
     return key
 
 
+def outliers(sentences: Sequence[str]) -> list[bool]:
+    """Which sentences differ from the most common one, and in more than numbers."""
+    patterns = list(map(pattern, sentences))
+    ((most, _),) = Counter(patterns).most_common(1)
+    return [p != most for p in patterns]
+
+
 def most_alike(sentences: Sequence[str]) -> str:
     """One sentence for several: the most common one, up to numbers; and how many differ."""
-    counts = Counter(map(pattern, sentences))
-    most, n = counts.most_common(1)[0]
-    said = alike([s for s in sentences if pattern(s) == most])
-    others = len(sentences) - n
+    differ = outliers(sentences)
+    said = alike([s for s, differs in zip(sentences, differ, strict=True) if not differs])
+    n, others = differ.count(False), sum(differ)
     return said if not others else f"{said} ({n} of {len(sentences)}; the other{'s' * (others > 1)} for another reason)"

@@ -13,7 +13,6 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.features.comparison.report import Comparison, compare
-from jaxviz.features.cost.report import format_flops
 from jaxviz.features.debugger.start import step
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.lint.report import LintReport, lint
@@ -30,7 +29,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
 from jaxviz.notebook.calls import Call, CallError, split
 from jaxviz.report.files import write_file
-from jaxviz.report.tables import wrapped
+from jaxviz.report.tables import format_flops, wrapped
 from jaxviz.xla.collectives.reading import collectives
 from jaxviz.xla.collectives.report import Collectives
 from jaxviz.xla.compile_cost.report import CompileCost

@@ -32,7 +32,7 @@ from typing import Any, Literal
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 20
+VERSION = 21
 _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
@@ -104,6 +104,7 @@ COLUMNS: Mapping[str, str] = {
     "variable_name": "string",
     "variable_type": "type",
     "variable_label": "string: the name of an argument, 'residual', 'tangent of' or 'cotangent of' something, or empty",
+    "variable_labels": "string: one label for all inputs of its stage whose labels differ only in numbers, or empty",
     "variable_value": "first variable with the same value, in any stage",
     "variable_kin": "index into KINS",
     "variable_of": "variable that it belongs to: whose tangent or cotangent it is or leads to, or for a variable "
@@ -134,7 +135,7 @@ COLUMNS: Mapping[str, str] = {
     # A residual: a value that the forward program saves for the backward program.
     "residual_name": "string: its name in the listing of the forward program",
     "residual_label": "string: the user's expression for it if known, or another name",
-    "residual_group": "a number shared by one expression's values in repeated layers, calls and iterations",
+    "residual_group": "row of the report of residuals that it is in, largest first",
     "residual_type": "string: its type, such as '1,000 × f32[3]' if a scan stacks one per iteration",
     "residual_nbytes": "bytes",
     "residual_per_device": "bytes on one device, or -1 if it is not sharded or this is unknown",
@@ -147,7 +148,10 @@ COLUMNS: Mapping[str, str] = {
     "residual_reason": "string: why it is saved, in a sentence with `` in place of each name",
     "residual_names": "offsets into reason_names, one more than there are residuals",
     "reason_names": "string: a name in the sentence, such as that of a value, primitive or argument",
+    "residual_outlier": "1 if this reason is another one than those of most in its row",
     "residual_decision": "string: 'saved' or 'offloaded'",
+    "group_label": "string: one name for the residuals of a row of the report",
+    "group_why": "string: why they are saved",
     "residual_producer": "equation of the forward program that computes it, or -1",
     "residual_buffer": "buffer that contains it, or -1; several residuals share one if some are reshaped views of "
     "others",
@@ -163,6 +167,8 @@ COLUMNS: Mapping[str, str] = {
     "buffer_row": "equation that computes it, or -1",
     "buffer_name": "string: the path of an argument, or what computes it",
     "buffer_type": "string, or empty",
+    "buffer_group": "a number shared by one expression's values in repeated layers, calls and iterations",
+    "buffer_group_label": "string: one name for the values with that number",
     # The overview: the values saved per expression, largest first; arguments belong to none.
     "residual_kept": "saved expression that it is a value of, or -1",
     "kept_label": "string: the user's expression, with the name that it is assigned to",
@@ -260,11 +266,13 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Headline:
-    """A summary of a gradient in words: what it saves, the largest part of that, and its peak; '' if unknown or not known yet."""
+    """A summary of a gradient in words: what it saves, the largest part of that, its peak, and what it saves in how many values; '' if unknown
+    or not known yet."""
 
     keeps: str = ""
     largest: str = ""
     peak: str = ""
+    saves: str = ""
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,6 @@ def format_bytes(n: int) -> str:
     return f"{size:,.1f} TiB"
 
 
-def format_change(n: int) -> str:
-    """`+1.5 KiB`, `-12 B`, `0 B`."""
-    return f"{'-' if n < 0 else '+' * (n > 0)}{format_bytes(abs(n))}"
-
-
 def format_seconds(seconds: float) -> str:
     """`1.24 s`, `3.1 ms`, `85 µs`."""
     if seconds >= 1:
@@ -51,6 +46,12 @@ def format_count(n: float) -> str:
             return f"{n:.0f}" if not unit else f"{n:.1f}{unit}"
         n /= 1000
     return f"{n:,.1f} P"
+
+
+def format_flops(n: int) -> str:
+    """`1.2 MFLOP`, `12 FLOP`."""
+    number, _, unit = format_count(n).partition(" ")
+    return f"{number} {unit}FLOP"
 
 
 _UNFIT = re.compile(

@@ -7,9 +7,8 @@ from test_front_ends import run_in_lab
 
 import jaxviz
 from benchmarks.models import transformer
-from jaxviz.features.cost.report import format_flops
 from jaxviz.features.explorer.whatif import Switches
-from jaxviz.report.tables import format_bytes
+from jaxviz.report.tables import format_bytes, format_flops
 
 pytestmark = pytest.mark.browser
 light = pytest.mark.parametrize("theme", ["light"], indirect=True)

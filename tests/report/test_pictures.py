@@ -13,13 +13,12 @@ import jax.numpy as jnp
 import pytest
 
 import jaxviz
-from jaxviz.features.cost.report import format_flops
 from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
 from jaxviz.report import kinds, pictures
 from jaxviz.report.charts import BYTES, FLOPS, Axis, Bars, Chain, FlameGraph, Lanes, OverTime, Stop, TradeOff
 from jaxviz.report.kinds import COLOURS
 from jaxviz.report.pictures import columns, fitted, svg
-from jaxviz.report.tables import format_bytes, format_seconds
+from jaxviz.report.tables import format_bytes, format_flops, format_seconds
 
 
 def loss(params, x):

@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
 import { Matches } from "../src/model/changes";
-import { changeText } from "../src/panes/changes";
 import type { Changes } from "../src/wire/explorer.generated";
 import { model } from "./fixture";
 
@@ -21,10 +20,4 @@ test("rows map to the other version by their numbers within stages", () => {
   // A stage that is not compared has no new rows.
   expect(back.isOnlyHere(0)).toBe(false);
   expect([there.counts.get(key), back.counts.get(key)]).toEqual([1, 1]);
-});
-
-test("changes have a sign and a percentage", () => {
-  expect(changeText(1024, 512, "bytes")).toBe("−512 B (−50%)");
-  expect(changeText(0, 3, "equations")).toBe("+3");
-  expect(changeText(7, 7, "FLOPs")).toBe("same");
 });

@@ -467,10 +467,10 @@ const versions = () => {
       summary: "two versions of loss",
       stages: { ...whole, primal },
       figures: [
-        ["f", n, n, "equations"],
-        ["residual bytes", 1024, 2048, "bytes"],
+        ["f", `${n}`, `${n}`, "same", "", "equations"],
+        ["residual bytes", "1.0 KiB", "2.0 KiB", "+1.0 KiB (+100%)", "+100%", "bytes"],
       ],
-      residuals: [["cos", "f32[3]", 0, 1, 12, "model.py:3"]],
+      residuals: [[true, "+12 B", "", "f32[3]", "model.py:3", "`cos`"]],
     }),
   };
 };
@@ -505,7 +505,7 @@ test("the changes are shown in figures", async () => {
   const texts = (id: string) => find(id).map((row) => row.textContent);
   expect(texts("figure")).toEqual(["residual bytes, was 1.0 KiB2.0 KiB+100%"]);
   expect(texts("equations-changed")).toEqual(["f3 → 3−2+2"]);
-  expect(find("residual-change")[0]!.textContent).toBe("cosf32[3]0 → 1+12 Bmodel.py:3");
+  expect(find("residual-change")[0]!.textContent).toBe("+12 Bf32[3]model.py:3cos");
   const box = find("compared")[0] as HTMLInputElement;
   box.click();
   expect(find("code-right").length).toBe(1);

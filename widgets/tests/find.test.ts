@@ -35,11 +35,12 @@ test("values are residuals, and variables by name or label", () => {
 });
 
 test("inputs that differ in numbers are one result, and saved values are not found twice", () => {
-  const strings = [...json.strings, "p['w'][0]", "p['w'][1]", "residual p['w'] @ x"];
+  const strings = [...json.strings, "p['w'][0]", "p['w'][1]", "residual p['w'] @ x", "p['w'][0…1]"];
   const n = json.strings.length;
   const labels = json.columns["variable_label"]!.map((_, v) => (v === 0 || v === 3 ? n + v / 3 : 0));
   labels[4] = n + 2;
-  const columns = { ...json.columns, variable_label: labels };
+  const together = labels.map((label) => (label === n || label === n + 1 ? n + 3 : 0));
+  const columns = { ...json.columns, variable_label: labels, variable_labels: together };
   const m = new Model(fromJson({ ...json, strings, columns }));
   expect(find(m, "p['w']").values.map(({ title }) => title)).toEqual(["p['w'][0…1]"]);
 });

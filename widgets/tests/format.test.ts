@@ -1,8 +1,7 @@
 import { expect, test } from "vitest";
 import { shortened } from "../src/graph/layout/stubs";
-import { alike, mostAlike } from "../src/model/groups";
 import type { Residual } from "../src/model/records";
-import { folded, sorted, summary } from "../src/panes/residualrows";
+import { folded, sorted, summary, unfolded } from "../src/panes/residualrows";
 import { formatBytes, formatCount, plural } from "../src/ui/format";
 
 test.each([
@@ -34,6 +33,7 @@ function residual(index: number, changes: Partial<Residual>): Residual {
     module: "",
     rule: "",
     reason: "",
+    isOutlier: false,
     decision: "",
   };
   return {
@@ -73,46 +73,43 @@ test("sorting by size is stable, sorting by line compares files first, and the l
   expect(three.map((r) => r.index)).toEqual([0, 1, 2]);
 });
 
-test("the total is what is saved, without arguments and what nothing reads", () => {
-  expect(summary(three)).toBe("saves 8 B in 2 values; reads 400 B of its arguments");
-  expect(summary([])).toBe("saves nothing");
+test("the total of some is what is saved, without arguments and what nothing reads", () => {
+  expect(summary(three, three)).toBe("3 of 3 values: saves 8 B in 2 values; reads 400 B of its arguments");
+  expect(summary([], three)).toBe("0 of 3 values: saves nothing");
   expect(summary([three[1]!], three)).toBe("1 of 3 values: saves nothing; reads 400 B of its arguments");
   const unread = [three[0]!, residual(3, { nbytes: 40, kind: "unread" })];
-  expect(summary(unread)).toBe("saves 4 B in 1 value; 40 B that nothing reads");
+  expect(summary(unread, unread)).toBe("2 of 2 values: saves 4 B in 1 value; 40 B that nothing reads");
   const spread = [residual(0, { nbytes: 800, perDevice: 100 }), residual(1, { nbytes: 4, kind: "argument" })];
-  expect(summary(spread)).toBe("saves 100 B on each device in 1 value; reads 4 B of its arguments");
+  expect(summary(spread, spread)).toMatch(
+    "saves 100 B on each device in 1 value; reads 4 B of its arguments",
+  );
 });
 
-test("values of one expression are one row, with their total bytes", () => {
+test("values of a row have its name and its reason, with their total bytes", () => {
   const layers = [0, 1, 2].map((i) =>
     residual(i, {
       label: `params[${i}]['w']`,
-      group: i === 2 ? 1 : 0,
+      group: 0,
       nbytes: 100 * (i + 1),
+      perDevice: i === 0 ? 50 : -1,
       type: "f32[4]",
+      reason: `reason ${i}`,
+      isOutlier: i === 2,
     }),
   );
-  const rows = folded(layers);
-  expect(rows.map((row) => row.members.map((r) => r.index))).toEqual([[0, 1], [2]]);
-  expect(rows[0]!.residual).toMatchObject({
-    label: "params[0…1]['w']",
-    type: "2 × f32[4]",
-    nbytes: 300,
-    perDevice: -1,
+  const groups = [{ label: "params[0…2]['w']", why: "most of them", members: layers }];
+  const [whole] = folded(layers, groups);
+  expect(whole!.residual).toMatchObject({
+    label: "params[0…2]['w']",
+    reason: "most of them",
+    type: "3 × f32[4]",
+    nbytes: 600,
+    perDevice: 550,
   });
-  expect(rows[1]!.residual).toBe(layers[2]);
-});
-
-test("one name for several is their common pattern", () => {
-  expect(alike(["p['Dense_0']['w']", "p['Dense_2']['w']"])).toBe("p['Dense_0,2']['w']");
-  expect(alike(["p['block/linear_1']", "p['block_2/linear_1']"])).toBe("p['block,block_2/linear_1']");
-  expect(alike(["p['block_1/w']", "p['block_3/w']"])).toBe("p['block_1,3/w']");
-  expect(alike(["Dense", "Dense_0", "Dense_1"])).toBe("Dense,Dense_0…Dense_1");
-  expect(alike(["p['w1']", "p['w2']"])).toBe("p['w1'] and others");
-  expect(alike(["x", "x"])).toBe("x");
-  expect(mostAlike(["read by h[1]", "kept", "read by h[2]"])).toBe(
-    "read by h[1…2] (2 of 3; the other for another reason)",
-  );
+  expect(unfolded(whole!).map((row) => row.residual.reason)).toEqual(["most of them", "", "", "reason 2"]);
+  const [some] = folded(layers.slice(1), groups);
+  expect(some!.residual).toMatchObject({ type: "2 of 3 × f32[4]", nbytes: 500, perDevice: -1 });
+  expect(folded([layers[2]!], groups)[0]!.residual).toBe(layers[2]);
 });
 
 test("names of boxes are cut at the end of a word", () => {

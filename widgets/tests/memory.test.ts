@@ -149,6 +149,7 @@ test("another timeline replaces the view's, which becomes a line", () => {
   const { made, all, text, state } = pane();
   const given = state.model.timeline;
   const lighter: Timeline = {
+    ...given,
     steps: [...given.steps, { row: 4, isBackward: true }],
     buffers: given.buffers.map((b) => ({ ...b, nbytes: b.nbytes / 2 })),
   };
@@ -179,8 +180,9 @@ test("the compiled memory is a line over the areas, with its peak in the legend"
 
 test("a step without an equation says what runs, and selects nothing", () => {
   const { made, point, text, state } = pane();
-  const { steps, buffers } = state.model.timeline;
-  made.show({ steps: steps.map((step) => ({ ...step, row: -1, what: "tanh again" })), buffers });
+  const { timeline } = state.model;
+  const steps = timeline.steps.map((step) => ({ ...step, row: -1, what: "tanh again" }));
+  made.show({ ...timeline, steps });
   expect(text("memory-head")).toBe("modelled peak 48 B in the backward pass, at tanh again");
   point("pointermove", 70);
   point("click", 70);
@@ -215,12 +217,12 @@ test("without a model, the reason is shown", () => {
 test("many steps are drawn in columns of one pixel, low and high parts separately", () => {
   const steps = Array.from({ length: 100_000 }, (_, row) => ({ row, isBackward: row >= 60_000 }));
   const blinking = steps.filter((_, i) => i % 2 === 0).map((_, i) => ({ born: 2 * i, last: 2 * i }));
-  const common = { row: -1, name: "v", type: "", residuals: [] };
+  const common = { row: -1, name: "v", type: "", group: 0, residuals: [] };
   const buffers = [
     { ...common, kind: "argument" as const, nbytes: 10, born: 0, last: 100_000 },
     ...blinking.map((b) => ({ ...common, ...b, kind: "temporary" as const, nbytes: 5 })),
   ];
-  const totals = totalsOf({ steps, buffers });
+  const totals = totalsOf({ steps, buffers, labels: ["v"] });
   for (const pixels of [1, 2]) {
     const chart = new Chart(totals, 670, 200, pixels);
     const drawn = chart.draw();

@@ -15,7 +15,8 @@ const OFFSETS = {
 const OTHERS = [
   "axis_rows axis_exchanges layout_rows layout_texts donation_rows donation_operands donation_results",
   "donation_reasons literal_text literal_type residual_name residual_label residual_group residual_type residual_nbytes residual_per_device",
-  "residual_dummy residual_kind residual_location residual_scope residual_module residual_rule residual_reason",
+  "residual_dummy residual_kind residual_location residual_scope residual_module residual_rule residual_reason residual_outlier",
+  "group_label group_why",
   "others_value others_of others_kin residual_decision residual_producer residual_buffer location_file location_line location_function",
   "location_start_line location_start location_end_line location_end",
 ].flatMap((names) => names.split(" "));
@@ -48,6 +49,7 @@ export function modelOf(stages: [key: string, text: string][]): Model {
       if (!column("type_text").includes(string(type))) column("type_text").push(string(type));
       column("variable_type").push(column("type_text").indexOf(string(type)));
       column("variable_label").push(0);
+      column("variable_labels").push(0);
       return scope.get(name)!;
     };
     const atom = (name: string) => {
@@ -138,7 +140,7 @@ export function modelOf(stages: [key: string, text: string][]): Model {
     placement: "",
     no_memory: "",
     n_devices: 1,
-    headline: { keeps: "", largest: "", peak: "" },
+    headline: { keeps: "", largest: "", peak: "", saves: "" },
     has_groups: true,
     has_memory: true,
     is_whole: true,

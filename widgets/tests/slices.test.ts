@@ -5,9 +5,7 @@ import { keptTree, treeOf } from "../src/graph/layout/hierarchy";
 import { setting } from "../src/graph/layout/scene";
 import { atOnce, inSlices, type Sliced, turn } from "../src/model/slices";
 import { guarded } from "../src/panes/pane";
-import { folded, preparing as preparingRows } from "../src/panes/residualrows";
 import type { Change } from "../src/state/state";
-import { model as fixture } from "./fixture";
 import { layers, modelOf } from "./graphs";
 
 /** Counts, spending some milliseconds each time. */
@@ -121,15 +119,4 @@ test("work on a large program yields every few hundred equations", () => {
     ["the scene, open", () => setting(tree, () => true)],
   ];
   for (const [name, made] of work) expect(yields(made()), name).toBeGreaterThan(n / 1000);
-});
-
-test("prepared rows are those of whole groups; a partial group has its own sum", () => {
-  const { residuals } = fixture({ residual_group: [0, 0] });
-  const prepared = fixture({ residual_group: [0, 0] });
-  atOnce(preparingRows(prepared));
-  const said = (of: readonly (typeof residuals)[number][]) =>
-    folded(of).map(({ residual: r, members }) => [r.label, r.reason, r.type, r.nbytes, members.length]);
-  expect(said(prepared.residuals)).toEqual(said(residuals));
-  expect(said(prepared.residuals)[0]!.at(-1)).toBe(2);
-  for (const i of [0, 1]) expect(said([prepared.residuals[i]!])).toEqual(said([residuals[i]!]));
 });

@@ -14,12 +14,12 @@ import { STACKED } from "../src/wire/schema";
 import { model } from "./fixture";
 
 function buffer(nbytes: number, kind: MemoryKind, born: number, last: number, name = "v"): Buffer {
-  return { nbytes, kind, born, last, row: -1, name, type: "f32[3]", residuals: [] };
+  return { nbytes, kind, born, last, row: -1, name, type: "f32[3]", group: 0, residuals: [] };
 }
 
 function timeline(forward: number, backward: number, ...buffers: Buffer[]): Timeline {
   const steps = Array.from({ length: forward + backward }, (_, i) => ({ row: i, isBackward: i >= forward }));
-  return { steps, buffers };
+  return { steps, buffers, labels: ["v"] };
 }
 
 /** sin, cos (saved), sum; then the broadcast cotangent, and one product: as `jaxviz.memory` counts it. */
@@ -65,7 +65,7 @@ test("totals are sums of what is alive, for any buffers", () => {
     );
     expect(kinds.map((bytes) => bytes[i])).toEqual(sums);
     expect(total[i]).toBe(sums.reduce((a, b) => a + b));
-    expect(sumOf(aliveAt(some, i, Number), (a) => a.members.length)).toBe(alive.length);
+    expect(sumOf(aliveAt(some, i), (a) => a.members.length)).toBe(alive.length);
   }
 });
 
@@ -74,26 +74,27 @@ test("without equations", () => {
   expect([total.length, peak, turn]).toEqual([0, -1, 0]);
 });
 
-test("what is alive at a step, with one expression's values and paths that differ in an index combined", () => {
-  const layers = timeline(
-    2,
-    0,
-    buffer(5, "argument", 0, 2, "p[0]['w']"),
-    buffer(5, "argument", 0, 2, "p[1]['w']"),
-    buffer(7, "residual", 1, 2, "p[0]['w']"),
-    buffer(20, "temporary", 1, 1, "sin"),
-    buffer(90, "temporary", 0, 0, "cos"),
-    ...[4, 6].map((row) => ({ ...buffer(3, "temporary", 0, 1, "tanh(x)"), row })),
-    { ...buffer(2, "temporary", 0, 1, "tanh(x)"), row: 5 },
-  );
-  const alive = aliveAt(layers, 1, (row) => row % 2);
-  expect(alive.map(({ members, nbytes }) => [members.map((b) => b.name), nbytes])).toEqual([
-    [["sin"], 20],
-    [["p[0]['w']", "p[1]['w']"], 10],
-    [["p[0]['w']"], 7],
-    [["tanh(x)", "tanh(x)"], 6],
-    [["tanh(x)"], 2],
+test("what is alive at a step, as many of each group as there are", () => {
+  const of = (group: number, b: Buffer) => ({ ...b, group });
+  const layers: Timeline = {
+    ...timeline(
+      2,
+      0,
+      of(0, buffer(5, "argument", 0, 2, "p[0]['w']")),
+      of(0, buffer(5, "argument", 0, 2, "p[1]['w']")),
+      of(1, buffer(20, "temporary", 1, 1, "sin")),
+      of(2, buffer(90, "temporary", 0, 0, "cos")),
+      ...[0, 1, 1].map((born, i) => of(3, buffer(3, "temporary", born, born, `tanh(h[${i}])`))),
+    ),
+    labels: ["p[0…1]['w']", "sin", "cos", "tanh(h[0…2])"],
+  };
+  const said = (step: number) => aliveAt(layers, step).map(({ name, type, nbytes }) => [name, type, nbytes]);
+  expect(said(1)).toEqual([
+    ["sin", "f32[3]", 20],
+    ["p[0…1]['w']", "2 × f32[3]", 10],
+    ["tanh(h[0…2])", "2 of 3 × f32[3]", 6],
   ]);
+  expect(said(0).at(-1)).toEqual(["tanh(h[0])", "f32[3]", 3]);
 });
 
 test("few steps have a column each", () => {
@@ -152,6 +153,7 @@ test("the view's timeline: steps know their pass, and buffers their residuals", 
     row: 0,
     name: "b",
     type: "f32[3]",
+    group: 1,
     residuals: [0],
   });
   expect([...totalsOf(model().timeline).total]).toEqual([24, 44, 48, 36]);

@@ -22,42 +22,20 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
 from jaxviz.report.charts import Bars
 from jaxviz.report.data import Data
+from jaxviz.report.differences import Difference, Figure, difference_table, figure_table
 from jaxviz.report.places import source_line
 from jaxviz.report.report import Report, Table
 from jaxviz.report.tables import (
     counted,
-    format_bytes,
-    format_change,
     line_label,
     repeated,
-    short_location,
     type_text,
 )
 from jaxviz.transforms.unopened import unopened_note
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure for both versions.
-
-    Args:
-      name: what it is, such as 'residuals'.
-      before, after: its values for the first and the second version.
-      unit: 'equations', 'values', 'bytes' or 'FLOPs'.
-    """
-
-    name: str
-    before: int
-    after: int
-    unit: str
-
-    @property
-    def change(self) -> int:
-        return self.after - self.before
-
-
-@dataclass(frozen=True, slots=True)
-class Difference(Data):
+class EquationDifference(Data):
     """Equations of one kind and line that only one version has.
 
     Args:
@@ -77,6 +55,14 @@ class Difference(Data):
     is_added: bool
     count: int
     numbers: tuple[int, ...] = field(repr=False, default=())
+
+    @property
+    def difference(self) -> Difference:
+        """The same as a row of a table of differences."""
+        what = f"`{self.what}` in `{self.expression}`" if self.expression else f"`{self.what}`"
+        return Difference(
+            self.count if self.is_added else -self.count, what, self.type, self.location, unit="equations"
+        )
 
     _data = ("what", "expression", "type", "count", "location", "added=is_added")
 
@@ -104,6 +90,13 @@ class ResidualDifference:
     def change(self) -> int:
         """The additional bytes that the second version saves."""
         return (self.after - self.before) * self.nbytes
+
+    @property
+    def difference(self) -> Difference:
+        """The same as a row of a table of differences."""
+        types = repeated(self.after or self.before, self.type)
+        why = f"{self.after:,} now, {self.before:,} before" if self.before and self.after else ""
+        return Difference(self.change, f"`{self.what}`", types, self.location, why=why)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -156,7 +149,7 @@ class Comparison(Report, schema="compare"):
         of_residuals = {j - second: i - first for j, i in forward.results.items() if j >= second and i >= first}
         return of_residuals | {kept[1] + i: kept[0] + i for i in range(n)}
 
-    def differences(self, stage: str = "primal") -> tuple[Difference, ...]:
+    def differences(self, stage: str = "primal") -> tuple[EquationDifference, ...]:
         """The equations of a stage that only one version has: those of the first version, then those of the second, by line.
 
         Args:
@@ -237,7 +230,7 @@ class Comparison(Report, schema="compare"):
         said = f"{counted(len(a.removed), 'equation')} only in the first, {len(a.added):,} only in the second"
         if not a.removed and not a.added:
             said = "the same equations" + ("; their gradients differ" if a.is_equal else ", with different results")
-        changes = [f"{f.name} {_change(f)}" for f in self.figures if f.unit != "equations" and f.change]
+        changes = [f"{f.name} {f.cells[-1]}" for f in self.figures if f.unit != "equations" and f.change]
         return f"{names}: {'; '.join([said, *changes])}"
 
     def _chart(self) -> Bars | None:
@@ -264,39 +257,19 @@ class Comparison(Report, schema="compare"):
 
     def _tables(self) -> Iterator[Table]:
         first, second = self.functions
-        heads = ("", first, second if second != first else f"{second}, new", "change")
-        figures = [(f.name, _amount(f.before, f.unit), _amount(f.after, f.unit), _change(f)) for f in self.figures]
-        yield Table(heads, figures, "<>>>")
+        yield figure_table(self.figures, first, second if second != first else f"{second}, new")
         # Where other equations differ, derived ones differ too, and only their totals matter.
         for stage in ["primal"] if self.differences() else self.alignments:
-            equations = [
-                (
-                    "+" if d.is_added else "-", repeated(d.count, d.what), d.type, short_location(d.location),
-                    f"`{d.expression}`" if d.expression else "",
-                )
-                for d in self.differences(stage)
-            ]  # fmt: skip
+            equations = [d.difference for d in self.differences(stage)]
             if equations:
-                caption = f"equations of {_LABELS[stage]} that differ"
-                yield Table(("", "equation", "type", "line", "of"), equations, "<<<<<", caption)
-        residuals = self.residuals if "backward" in self.alignments else ()
-        rows = [
-            (
-                f"{r.before:,} → {r.after:,}", r.type, format_change(r.change), short_location(r.location),
-                f"`{r.what}`",
-            )
-            for r in residuals
-        ]  # fmt: skip
-        if rows:
-            change = lambda n: format_change(sum(r.change for r in residuals[n:]))
-            more = lambda n: f"and {counted(len(rows) - n, 'more row')}, {change(n)}"
-            of_rows = ("count", "type", "bytes", "line", "value")
-            yield Table(of_rows, rows, "<<><<", "residuals that differ", more=more)
+                yield difference_table(equations, f"equations of {_LABELS[stage]} that differ")
+        if self._residuals:
+            yield difference_table([r.difference for r in self._residuals], "residuals that differ")
 
     _data = ("functions", "figures", "notes", "same=is_same", "equations=_equations", "residuals=_residuals")
 
     @property
-    def _equations(self) -> dict[str, tuple[Difference, ...]]:
+    def _equations(self) -> dict[str, tuple[EquationDifference, ...]]:
         return {stage: self.differences(stage) for stage in self.alignments}
 
     @property
@@ -333,7 +306,7 @@ def compare(f: Any, g: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
     return Comparison(*sides)
 
 
-def _grouped(derivation: Derivation, stage: str, numbers: Sequence[int], is_added: bool) -> list[Difference]:
+def _grouped(derivation: Derivation, stage: str, numbers: Sequence[int], is_added: bool) -> list[EquationDifference]:
     wanted, naming = set(numbers), Naming(derivation.primal)
     groups: dict[tuple[str, str, str, Location | None], list[int]] = {}
     for i, (e, within) in enumerate(with_holders(getattr(derivation, stage))):
@@ -342,19 +315,6 @@ def _grouped(derivation: Derivation, stage: str, numbers: Sequence[int], is_adde
             written = shortened_expression(expression_at(naming.location(e, within)), ROOM)
             groups.setdefault((e.primitive.name, written, types, location_of(e, within)), []).append(i)
     return [
-        Difference(what, written, kind, location, is_added, len(group), tuple(group))
+        EquationDifference(what, written, kind, location, is_added, len(group), tuple(group))
         for (what, written, kind, location), group in groups.items()
     ]
-
-
-def _amount(n: int, unit: str) -> str:
-    from jaxviz.features.cost.report import format_flops
-
-    return format_bytes(n) if unit == "bytes" else format_flops(n) if unit == "FLOPs" else f"{n:,}"
-
-
-def _change(f: Figure) -> str:
-    if not f.change:
-        return "same"
-    amount = f"{'+' if f.change > 0 else '-'}{_amount(abs(f.change), f.unit)}"
-    return f"{amount} ({100 * f.change / f.before:+.0f}%)" if f.before else amount

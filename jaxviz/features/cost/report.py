@@ -39,6 +39,7 @@ from jaxviz.report.report import SHOWN, Report, Table
 from jaxviz.report.tables import (
     format_bytes,
     format_count,
+    format_flops,
     in_library,
     line_label,
     more_rows,
@@ -315,12 +316,6 @@ def _called(group: CostGroup) -> str:
 
 def _share(cost: Cost, total: Cost) -> str:
     return f"{100 * cost.flops / total.flops:.0f}%" if total.flops else ""
-
-
-def format_flops(n: int) -> str:
-    """`1.2 MFLOP`, `12 FLOP`."""
-    number, _, unit = format_count(n).partition(" ")
-    return f"{number} {unit}FLOP"
 
 
 @api_boundary

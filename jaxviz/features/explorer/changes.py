@@ -7,10 +7,9 @@ from typing import Any
 
 from jaxviz.features.comparison.alignment import Alignment
 from jaxviz.features.comparison.report import Comparison
-from jaxviz.features.explorer.messages import Changes, Figure, ResidualChange, StageChanges
+from jaxviz.features.explorer.messages import ChangedFigure, Changes, DifferenceRow, StageChanges
 from jaxviz.ir.stack import deep_stack
 from jaxviz.page.texts import fit
-from jaxviz.report.tables import short_location
 
 
 @deep_stack
@@ -21,10 +20,8 @@ def changes_of(comparison: Comparison) -> Changes:
         "functions": comparison.functions,
         "summary": comparison.summary,
         "stages": {key: _stage(a) for key, a in comparison.alignments.items()},
-        "figures": [Figure(f.name, f.before, f.after, f.unit) for f in comparison.figures],
-        "residuals": [
-            ResidualChange(r.what, r.type, r.before, r.after, r.nbytes, short_location(r.location)) for r in residuals
-        ],
+        "figures": [ChangedFigure(*f.cells, f.share, f.unit) for f in comparison.figures],
+        "residuals": [DifferenceRow(r.change > 0, *r.difference.cells) for r in residuals],
     }
     shown: Changes = fit(changes)
     return shown

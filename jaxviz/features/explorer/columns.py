@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxviz.analysis.checkpoints import report_checkpoints
 from jaxviz.analysis.devices import placement_of
+from jaxviz.analysis.grouping import alike, outliers
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.features.explorer.lines import add_lines
 from jaxviz.features.explorer.numbers import Numbers
@@ -128,6 +129,7 @@ class ViewMaker:
             self.rows.add_relations()
             self.add_words(self._residuals)
             self.add_residual_labels()
+            self.add_group_words()
             return replace(
                 before,
                 strings=tuple(self.string.number),
@@ -225,14 +227,17 @@ class ViewMaker:
             found: ResidualSet | None = self.derivation.residuals
         except Exception:  # `notes` has the reason
             found = None
-        residuals = () if found is None else found.items
+        residuals, groups = ((), ()) if found is None else (found.items, found.groups)
         number, row_of = self.string.all, self.rows.first
         consumers = [[row_of[e] for e in r.consumers if e in row_of] for r in residuals]
-        groups: dict[Hashable, int] = {}
-        alike: dict[Hashable, Residual] = {}
+        group = {id(r): i for i, g in enumerate(groups) for r in g.residuals}
+        first: dict[Hashable, Residual] = {}
         self.columns.update(
             residual_name=number(r.name for r in residuals),
-            residual_group=[groups.setdefault(r.repeats, len(groups)) for r in residuals],
+            residual_group=[group[id(r)] for r in residuals],
+            group_label=number(g.residuals[0].label for g in groups),
+            group_why=number(g.residuals[0].why for g in groups),
+            residual_outlier=[0] * len(residuals),
             residual_type=number(r.type for r in residuals),
             residual_nbytes=[r.nbytes for r in residuals],
             residual_per_device=[-1 if r.nbytes_per_device is None else r.nbytes_per_device for r in residuals],
@@ -246,8 +251,8 @@ class ViewMaker:
             residual_consumers=[0, *accumulate(map(len, consumers))],
             consumer_rows=[row for rows in consumers for row in rows],
         )
-        self._residuals = residuals
-        self.add_words([alike.setdefault(r.repeats, r) for r in residuals])
+        self._residuals, self._groups = residuals, groups
+        self.add_words([first.setdefault(r.repeats, r) for r in residuals])
         add_lines(self.columns, self.numbers, self.rows, stages, self.derivation, residuals)
         return Headline() if found is None else add_kept(self.columns, self.numbers, found)
 
@@ -262,6 +267,19 @@ class ViewMaker:
             residual_reason=number(pattern for pattern, _ in reasons),
             residual_names=[0, *accumulate(len(names) for _, names in reasons)],
             reason_names=number(name for _, names in reasons for name in names),
+        )
+
+    def add_group_words(self) -> None:
+        """The texts of each row of the report of residuals, which are those of all its values, and which of these differ."""
+        differ = {
+            id(r): other
+            for g in self._groups
+            for r, other in zip(g.residuals, outliers([r.reason for r in g.residuals]), strict=True)
+        }
+        self.columns.update(
+            group_label=self.string.all(g.label for g in self._groups),
+            group_why=self.string.all(g.why for g in self._groups),
+            residual_outlier=[int(differ[id(r)]) for r in self._residuals],
         )
 
     def add_residual_labels(self) -> None:
@@ -284,6 +302,7 @@ class ViewMaker:
         except Exception as error:
             return first_line(error), 1, ""
         steps, values, number = self.step_rows(timeline), timeline.values, self.string.all
+        group = {id(v): i for i, same in enumerate(timeline.rows) for v in same}
         buffers = [-1] * len(self.columns["residual_name"])
         for i, value in enumerate(values):
             for residual in value.residuals:
@@ -298,6 +317,8 @@ class ViewMaker:
             buffer_row=[-1 if v.equation is None else steps[v.born] for v in values],
             buffer_name=number(v.what for v in values),
             buffer_type=number(v.type for v in values),
+            buffer_group=[group[id(v)] for v in values],
+            buffer_group_label=number(alike([v.what for v in same]) for same in timeline.rows),
         )
         add_scopes(self.columns, self.numbers, timeline, steps, self.rows, self.places)
         return "", timeline.n_devices, said_of_peak(timeline)

@@ -17,24 +17,26 @@ class Progress(TypedDict):
     stopped: NotRequired[bool]
 
 
-class Figure(NamedTuple):
-    """A figure of two versions, in bytes, FLOPs or equations."""
+class ChangedFigure(NamedTuple):
+    """A figure of two versions in words, `change` with the share; `unit` is 'bytes', 'FLOPs' or what is counted."""
 
     name: str
-    before: int
-    after: int
+    before: str
+    after: str
+    change: str
+    share: str
     unit: str
 
 
-class ResidualChange(NamedTuple):
-    """The number of residuals of a kind that each of two versions saves."""
+class DifferenceRow(NamedTuple):
+    """Something that the second version has more or less of: the cells of a table of differences."""
 
-    what: str
+    is_more: bool
+    change: str
+    kind: str
     type: str
-    before: int
-    after: int
-    nbytes: int
     line: str
+    what: str
 
 
 class StageChanges(TypedDict):
@@ -52,8 +54,8 @@ class Changes(TypedDict):
     functions: tuple[str, str]
     summary: str
     stages: dict[str, StageChanges]
-    figures: list[Figure]
-    residuals: list[ResidualChange]
+    figures: list[ChangedFigure]
+    residuals: list[DifferenceRow]
 
 
 class SwitchRegion(TypedDict):
@@ -137,7 +139,7 @@ def is_switch_request(content: Any) -> TypeGuard[SwitchRequest]:
 
 
 class DrawnBuffer(NamedTuple):
-    """A value in memory during some steps; texts are given by number."""
+    """A value in memory during some steps; texts are given by number. `group` is that of the expression whose values it is one of."""
 
     nbytes: int
     kind: int
@@ -146,16 +148,19 @@ class DrawnBuffer(NamedTuple):
     row: int
     name: int
     type: int
+    group: int
 
 
 class DrawnMemory(TypedDict):
-    """The memory over time of a setting: what each step runs, and where; the first `turn` steps are forward."""
+    """The memory over time of a setting: what each step runs, and where; the first `turn` steps are forward. `groups` has a text for the
+    values of each group."""
 
     key: str
     turn: int
     what: list[int]
     row: list[int]
     buffers: list[DrawnBuffer]
+    groups: list[int]
     texts: list[str]
 
 

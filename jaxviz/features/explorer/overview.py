@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -12,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxviz.analysis.checkpoints import in_short, names_without_effect
-from jaxviz.analysis.grouping import alike, grouped, without_repeats
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
 from jaxviz.analysis.walk import location_of
 from jaxviz.features.explorer.boxes import Boxes
 from jaxviz.features.explorer.numbers import Numbers
 from jaxviz.features.explorer.scopes import Item, Items, Scope, scopes_of
-from jaxviz.features.residuals.residual import ResidualGroup
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.syntax import Equation
 from jaxviz.page.schema import COLUMNS, SCOPES, Headline
-from jaxviz.report.tables import format_bytes, listed, short_location
+from jaxviz.report.tables import format_bytes, short_location
 
 if TYPE_CHECKING:
     from jaxviz.features.explorer.rows import Rows
@@ -36,72 +31,20 @@ def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) 
       columns, numbers: where to add them.
       residuals: the residuals of the gradient.
     """
-    found = kept_expressions(residuals)
-    number = {id(r): i for i, e in enumerate(found) for g in e for r in g.residuals}
-    times = [_times(e) for e in found]
+    found = residuals.expressions
+    number = {id(r): i for i, e in enumerate(found) for r in e.residuals}
     string = numbers.string
     columns.update(
         residual_kept=[number.get(id(r), -1) for r in residuals],
-        kept_label=string.all(_label(e) for e in found),
-        kept_location=[numbers.location(e[0].location) for e in found],
-        kept_nbytes=[_nbytes(e) for e in found],
-        kept_times=times,
-        kept_values=[
-            max(1, round(sum(_count(g) for g in e) / n)) for e, n in zip(found, times, strict=True)
-        ],
-        kept_reason=string.all(map(_reason, found)),
-    )  # fmt: skip
-    return Headline(_keeps(residuals), _largest(found, residuals))
-
-
-def kept_expressions(residuals: ResidualSet) -> list[tuple[ResidualGroup, ...]]:
-    """The groups of saved values of each of the user's expressions, and of each library's module in it, largest first."""
-    groups = [g for g in residuals.groups if g.residuals[0].is_saved]
-    module = lambda r: r.words.leading_module
-    key = without_repeats([list(map(module, g.residuals)) for g in groups])
-    place = lambda g: (
-        g.location, g.location.column, g.location.end_line, g.location.end_column, key(module(g.residuals[0]))
-    )  # fmt: skip
-    return sorted(grouped(groups, place), key=lambda e: -sum(g.nbytes for g in e))
-
-
-def _nbytes(groups: Sequence[ResidualGroup]) -> int:
-    return sum(g.nbytes for g in groups)
-
-
-def _count(group: ResidualGroup) -> int:
-    """The number of values of a group, one per iteration."""
-    return sum(math.prod(r.lengths) for r in group.residuals)
-
-
-def _times(groups: Sequence[ResidualGroup]) -> int:
-    """How often an expression is evaluated: the count of most of its values."""
-    ((n, _),) = Counter(map(_count, groups)).most_common(1)
-    return max(1, n)
-
-
-def _label(groups: Sequence[ResidualGroup]) -> str:
-    first = groups[0]
-    if modules := [m for g in groups for r in g.residuals if (m := r.words.leading_module)]:
-        return alike(modules)
-    is_carried = first.residuals[0].words.sources[0].carry is not None
-    return first.label if is_carried else written_at(first.location) or first.label
-
-
-def _reason(groups: Sequence[ResidualGroup]) -> str:
-    """`tanh's derivative multiplies the tangent by it (12.0 MiB); the rest is kept for the derivatives of mul and exp.`"""
-    why = {g: _ASIDE.sub("", g.residuals[0].why.partition("; read by the ")[0]) for g in groups}
-    first, *rest = sorted(grouped(groups, why.__getitem__), key=lambda same: -_nbytes(same))
-    said = why[first[0]]
-    if not rest:
-        return f"{said}."
-    rules = dict.fromkeys(g.rule for same in rest for g in same)
-    asked = listed(rule.rpartition(" of ")[2] for rule in rules if rule and rule != first[0].rule)
-    by = f"for the derivative{'s' * (len(rules) > 1)} of {asked}" if asked else "for the same derivative"
-    return f"{said} ({format_bytes(_nbytes(first))}); the rest is saved {by}."
-
-
-_ASIDE = re.compile(r" \(and \d+ other uses?\)")
+        kept_label=string.all(e.label for e in found),
+        kept_location=[numbers.location(e.location) for e in found],
+        kept_nbytes=[e.nbytes for e in found],
+        kept_times=[e.times for e in found],
+        kept_values=[e.values for e in found],
+        kept_reason=string.all(e.reason for e in found),
+    )
+    saves = "; ".join([f"saves {residuals.saved}", *residuals.saved.remarks])
+    return Headline(_keeps(residuals), _largest(residuals), saves=saves)
 
 
 def _keeps(residuals: ResidualSet) -> str:
@@ -112,14 +55,14 @@ def _keeps(residuals: ResidualSet) -> str:
     return "; ".join(filter(None, [f"saves {what} for the backward pass", idle, *saved.remarks[:1]]))
 
 
-def _largest(found: Sequence[Sequence[ResidualGroup]], residuals: ResidualSet) -> str:
+def _largest(residuals: ResidualSet) -> str:
     """``45 % of it for `jax.nn.gelu(x @ w)` at model.py:12``."""
     total = residuals.saved.on_all or residuals.saved.nbytes
-    if not found or not total or len(found) == 1:
+    if len(residuals.expressions) < 2 or not total:
         return ""
-    first = found[0]
-    share = round(100 * _nbytes(first) / total)
-    return f"{share} % of it for `{_label(first)}` ({short_location(first[0].location)})"
+    first = residuals.expressions[0]
+    share = round(100 * first.nbytes / total)
+    return f"{share} % of it for `{first.label}` ({short_location(first.location)})"
 
 
 def said_of_peak(timeline: MemoryTimeline) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxviz.analysis.donation import Donation, donations_of
-from jaxviz.analysis.grouping import repetitions
+from jaxviz.analysis.grouping import alike, grouped, pattern, repetitions
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.explorer.numbers import Numbers, Shared, shared
@@ -118,9 +118,14 @@ class Rows:
         add["variable_name"] += string.all([names.get(v, "_") for v in variables])
         add["variable_type"] += self.numbers.types([v.aval for v in variables])
         number: dict[Atom, int] = {v: i for i, v in enumerate(variables, start)}
-        add["variable_label"] += [0] * len(variables)
+        for name in ("variable_label", "variable_labels"):
+            add[name] += [0] * len(variables)
         for v, label in labels.items():
             add["variable_label"][number[v]] = string(label)
+        for same in grouped(filter(labels.get, labels), lambda v: pattern(labels[v])):
+            together = string(alike([labels[v] for v in same]))
+            for v in same:
+                add["variable_labels"][number[v]] = together
         return number
 
     # --- cells --------------------------------------------------------------------------------------------------------

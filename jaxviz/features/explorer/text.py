@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from jaxviz.features.residuals.saved_bytes import SavedBytes
-from jaxviz.page.schema import KINDS, Stage, View
+from jaxviz.page.schema import Stage, View
 
 
 def summary(view: View) -> str:
@@ -24,23 +21,11 @@ def summary(view: View) -> str:
         n = stage.equations[1] - stage.equations[0]
         what = stage.error or f"{n:,} equation{'s' if n != 1 else ''}"
         lines.append(f"  {stage.label:<{width}}  {what}")
-    if not any(stage.error for stage in view.stages if stage.key == "forward"):
-        lines.append(f"  {residual_summary(view)}")
+    if view.headline.saves:
+        lines.append(f"  {view.headline.saves}")
     if view.check is not None:
         lines.append(f"  {view.check.summary}")
     return "\n".join([*lines, *(f"  {note}" for note in view.notes)])
-
-
-def residual_summary(view: View) -> str:
-    """`saves 0.4 MiB in 3 values; it reads 0.8 MiB of its arguments, which are in memory anyway`."""
-    kind, sizes, parts = (view.columns[f"residual_{name}"] for name in ("kind", "nbytes", "per_device"))
-    here = np.where(parts >= 0, parts, sizes)
-    of = [(kind == KINDS.index(name)) for name in ("argument", "unread")]
-    rest = ~(of[0] | of[1])
-    (saved, n), (read, n_read), (unread, n_unread) = ((int(here[w].sum()), int(w.sum())) for w in (rest, *of))
-    on_all = int(sizes[rest].sum()) if (parts >= 0).any() else None
-    figures = SavedBytes(saved, n, read, n_read, unread, n_unread, on_all)
-    return "; ".join([f"saves {figures}", *figures.remarks])
 
 
 def stage_text(view: View, key: str) -> str:

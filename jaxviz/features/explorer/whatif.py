@@ -407,6 +407,7 @@ class Switches:
             timeline = memory(self.derived(key))
             texts: dict[str, int] = {}
             number = lambda text: texts.setdefault(text, len(texts))
+            group = {id(b): i for i, same in enumerate(timeline.rows) for b in same}
             made: DrawnMemory = {
                 "key": key,
                 "turn": sum(not s.is_backward for s in timeline.steps),
@@ -415,10 +416,11 @@ class Switches:
                 "buffers": [
                     DrawnBuffer(
                         b.nbytes, KINDS.index(b.kind), b.born, b.last, -1 if b.equation is None else self.row(b.equation),
-                        number(b.what), number(b.type),
+                        number(b.what), number(b.type), group[id(b)],
                     )
                     for b in timeline.values
                 ],
+                "groups": [number(alike([b.what for b in same])) for same in timeline.rows],
                 "texts": [],
             }  # fmt: skip
             made["texts"] = list(texts)

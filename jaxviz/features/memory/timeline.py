@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxviz.analysis.devices import input_types
-from jaxviz.analysis.grouping import alike, grouped
+from jaxviz.analysis.grouping import alike, pattern, rows_of
 from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
 from jaxviz.analysis.passes import Passes
 from jaxviz.analysis.training_step import TrainingStep, step_function, subject_of
@@ -150,6 +150,13 @@ class MemoryTimeline(Report, schema="memory"):
         return tuple(self.model.values())
 
     @cached_property
+    def rows(self) -> list[tuple[Live, ...]]:
+        """The values by expression in repeated layers and calls, as reports and the page show them."""
+        where = lambda v: (v.type, v.kind, v.location)
+        words = lambda same: (alike([v.what for v in same]), *where(same[0]), same[0].library)
+        return rows_of(self.values, lambda v: (v.repeats, pattern(v.what), *where(v)), words)
+
+    @cached_property
     def peak(self) -> int:
         """The index of the step at which most bytes are alive."""
         return int(np.argmax([s.total for s in self.steps])) if self.steps else 0
@@ -164,20 +171,16 @@ class MemoryTimeline(Report, schema="memory"):
         return self.alive_at(self.peak)
 
     def alive_at(self, step: int) -> tuple[Alive, ...]:
-        """The values alive at a step, largest first; those of one expression in repeated layers and calls are counted together.
-
-        Values with the same name and line are counted together too, as several values of a library's function have.
-        """
-        groups = grouped(self.model.values(step), lambda v: (v.repeats, v.type, v.kind, v.location))
+        """The values alive at a step, largest first, with those of each of `rows` counted together."""
+        at = ([v for v in row if v.born <= step <= v.last] for row in self.rows)
         alive = [
             Alive(
                 alike([v.what for v in g]), g[0].type, sum(v.nbytes for v in g), g[0].kind, g[0].location, len(g), g[0].library
             )
-            for g in groups
+            for g in at
+            if g
         ]  # fmt: skip
-        same = grouped(alive, lambda a: (a.what, a.type, a.kind, a.location, a.library))
-        whole = [replace(g[0], nbytes=sum(a.nbytes for a in g), count=sum(a.count for a in g)) for g in same]
-        return tuple(sorted(whole, key=lambda a: -a.nbytes))
+        return tuple(sorted(alive, key=lambda a: -a.nbytes))
 
     @cached_property
     def xla(self) -> XlaMemory:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from jaxviz.features.cost.report import format_flops
 from jaxviz.features.remat.graph import Point, best_trades
 from jaxviz.report.charts import BYTES, FLOPS, Axis, TradeOff
-from jaxviz.report.tables import format_bytes
+from jaxviz.report.tables import format_bytes, format_flops
 
 if TYPE_CHECKING:
     from jaxviz.features.remat.plan import RematPlan

@@ -6,7 +6,6 @@ import linecache
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxviz.features.cost.report import format_flops
 from jaxviz.features.remat.branches import ways_in_branches
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
@@ -27,7 +26,7 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import owner, package
 from jaxviz.ir.syntax import Var
 from jaxviz.progress import counting
-from jaxviz.report.tables import format_bytes, short_location
+from jaxviz.report.tables import format_bytes, format_flops, short_location
 
 _CHANGED = 1.02
 """How much higher the peak of the written code may be before the search continues."""

@@ -12,7 +12,6 @@ import jax
 from jaxviz.analysis.budgets import evenly
 from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.training_step import taking_gradient_of
-from jaxviz.features.cost.report import format_flops
 from jaxviz.features.remat.branches import in_branches as put_in_branches
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.charts import plan_among_best
@@ -30,7 +29,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.report.charts import TradeOff
 from jaxviz.report.code import Diff
 from jaxviz.report.report import SHOWN, Report, Table
-from jaxviz.report.tables import counted, format_bytes, in_library, listed, repeated, short_location
+from jaxviz.report.tables import counted, format_bytes, format_flops, in_library, listed, repeated, short_location
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,7 +23,6 @@ from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import Tracer, defined_at, location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
-from jaxviz.features.cost.report import format_flops
 from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, xla_memory
 from jaxviz.features.remat.charts import policies_by_bytes, policies_by_peak
 from jaxviz.features.remat.forms import Trade, all_flops
@@ -46,8 +45,9 @@ from jaxviz.ir.syntax import Program
 from jaxviz.progress import each
 from jaxviz.report.charts import TradeOff
 from jaxviz.report.data import Data
+from jaxviz.report.differences import share
 from jaxviz.report.report import SHOWN, Report, Table, plotted
-from jaxviz.report.tables import counted, format_bytes, nbytes, printable, repeated, short_location
+from jaxviz.report.tables import counted, format_bytes, format_flops, nbytes, printable, repeated, short_location
 from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _kept(derivation: Derivation) -> Iterable[Key]:
 
 
 @dataclass(frozen=True, eq=False)
-class Difference(Data):
+class PolicyDifference(Data):
     """Values for which the policies decide differently.
 
     Args:
@@ -231,12 +231,12 @@ class PolicyComparison(Report, schema="compare_policies"):
         return next(o for o in self.outcomes if o.name == policy)
 
     @cached_property
-    def differences(self) -> tuple[Difference, ...]:
+    def differences(self) -> tuple[PolicyDifference, ...]:
         """The values that differ, those for which most bytes are at stake first."""
         decided = [o.decided for o in self.outcomes]
         none: Counter[str] = Counter()
         keys = dict.fromkeys(key for found in decided for key in found)
-        made = (Difference(key, tuple(found.get(key, none) for found in decided)) for key in keys)
+        made = (PolicyDifference(key, tuple(found.get(key, none) for found in decided)) for key in keys)
         differ = [d for d in made if any(x != d.decisions[0] for x in d.decisions)]
         return tuple(sorted(differ, key=lambda d: (-d.at_stake, -d.key.nbytes * d.count)))
 
@@ -301,9 +301,9 @@ class PolicyComparison(Report, schema="compare_policies"):
         w = self.without
         return [
             (
-                o.name, f"{o.saved.size} {_change(o.saved.nbytes, w.saved.nbytes)}".strip(), f"{o.saved.count:,}",
+                o.name, f"{o.saved.size} {share(w.saved.nbytes, o.saved.nbytes)}".strip(), f"{o.saved.count:,}",
                 format_bytes(o.saved.arguments),
-                f"{number(o.flops)} {_change(o.all_flops, w.all_flops)}".strip(), format_bytes(o.peak_nbytes),
+                f"{number(o.flops)} {share(w.all_flops, o.all_flops)}".strip(), format_bytes(o.peak_nbytes),
             )
             for o in self.outcomes
         ]  # fmt: skip
@@ -326,11 +326,11 @@ class PolicyComparison(Report, schema="compare_policies"):
         yield from self._differing([o.name for o in self.outcomes], self._values(lambda d: f"`{d.value}`"))
 
     @property
-    def _at_stake(self) -> list[Difference]:
+    def _at_stake(self) -> list[PolicyDifference]:
         """The differences in what is kept, and not only in what is recomputed."""
         return [d for d in self.differences if d.at_stake]
 
-    def _values(self, label: Callable[[Difference], str]) -> list[tuple[str, ...]]:
+    def _values(self, label: Callable[[PolicyDifference], str]) -> list[tuple[str, ...]]:
         return [
             (
                 label(d), repeated(d.count, d.key.type), format_bytes(d.count * d.key.nbytes), short_location(d.key.location),
@@ -513,8 +513,3 @@ def _by_decision(texts: Sequence[str]) -> str:
 def number(flops: int) -> str:
     """`1.2 M`."""
     return format_flops(flops).removesuffix("FLOP").strip()
-
-
-def _change(n: int, of: int) -> str:
-    """`-53%`, or `+2%`; '' if there is nothing to compare with or no change."""
-    return f"{100 * (n - of) / of:+.0f}%" if of and n != of else ""

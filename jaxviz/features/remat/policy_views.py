@@ -11,8 +11,9 @@ from jaxviz.features.remat.charts import policies_by_bytes
 from jaxviz.features.remat.graph import Point, best_trades
 from jaxviz.features.remat.policy_comparison import PolicyComparison, number, width_of
 from jaxviz.report.charts import Bars, TradeOff
+from jaxviz.report.differences import Figure
 from jaxviz.report.report import Drawn, Part, Report, Table
-from jaxviz.report.tables import format_bytes, format_change, printable
+from jaxviz.report.tables import format_bytes, printable
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,7 +46,7 @@ class MemoryComparison(Report, schema="compare_policies.memory"):
         rows = []
         for kind, sizes in zip((*KINDS, "all"), (*zip(*alive, strict=True), tuple(map(sum, alive))), strict=True):
             if any(sizes):
-                less = [format_change(sizes[1] - sizes[0])] if len(alive) == 2 else []
+                less = [Figure(kind, sizes[0], sizes[1], "bytes").cells[-1]] if len(alive) == 2 else []
                 rows.append((kind, *map(format_bytes, sizes), *less))
         return heads, rows
 

@@ -14,7 +14,6 @@ import numpy as np
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.training_step import TrainingStep, step_function
 from jaxviz.derivation import Derivation
-from jaxviz.features.cost.report import format_flops
 from jaxviz.features.memory.timeline import SPARED, differs_much, donated_by, is_as_modelled
 from jaxviz.features.remat.branches import in_branches as put_in_branches
 from jaxviz.features.remat.forms import Trade
@@ -24,7 +23,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.report.charts import Bars
 from jaxviz.report.data import Data
 from jaxviz.report.report import Report, Table
-from jaxviz.report.tables import counted, format_bytes, repeated, short_location
+from jaxviz.report.tables import counted, format_bytes, format_flops, repeated, short_location
 from jaxviz.runtime.stoppable import compiled_by_jax
 
 if TYPE_CHECKING:

@@ -10,14 +10,13 @@ from jaxviz.analysis.grouping import grouped
 from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.parts import cost_of
-from jaxviz.features.cost.report import format_flops
 from jaxviz.features.memory.timeline import peak_of
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.higher_order import is_loop, of
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Equation, Program
-from jaxviz.report.tables import counted, format_bytes, nbytes
+from jaxviz.report.tables import counted, format_bytes, format_flops, nbytes
 from jaxviz.transforms.inline import inlined_where
 
 LOWERS = 0.02

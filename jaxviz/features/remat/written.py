@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 
-from jaxviz.features.cost.report import format_flops
 from jaxviz.features.remat.branches import IN_A_BRANCH, definition
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.code import Place, policy_text
@@ -31,7 +30,7 @@ from jaxviz.features.remat.under_policies import NOTHING
 from jaxviz.features.remat.written_chunks import DEFINITION, SCAN_IN_CHUNKS
 from jaxviz.ir.expressions import Span, span_at
 from jaxviz.ir.syntax import Var
-from jaxviz.report.tables import format_bytes, printable, short_location
+from jaxviz.report.tables import format_bytes, format_flops, printable, short_location
 
 POLICY = "SAVED"
 BY_HAND = Way("", None, ())

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from jaxviz.analysis.grouping import alike, grouped, without_repeats
+from jaxviz.analysis.grouping import grouped
+from jaxviz.features.residuals.totals import merged_paths
 from jaxviz.report.figures import Picture
 from jaxviz.report.inks import INK
 from jaxviz.report.kinds import COLOURS
@@ -103,12 +104,12 @@ def _draw_map(axes: Axes, found: ResidualSet, width: float, height: float) -> No
     axes.axis("off")
     groups = [g for g in found.groups if g.nbytes and g.residuals[0].is_saved]
     # Repeated layers are one module, and their repeated parts one box.
-    key = without_repeats([[r.module for r in g.residuals] for g in groups])
-    modules = grouped(groups, lambda g: key(g.residuals[0].module))
+    names = merged_paths([g.residuals for g in groups], lambda r: r.module)
+    modules = grouped(groups, lambda g: names[g.residuals[0]])
     size = lambda module: sum(g.nbytes for g in module)
     modules.sort(key=size, reverse=True)
     for module, box in zip(modules, squarify([size(m) for m in modules], (0, 0, width, height)), strict=True):
-        _draw_module(axes, alike([r.module for g in module for r in g.residuals]), size(module), module, box)
+        _draw_module(axes, names[module[0].residuals[0]], size(module), module, box)
 
 
 def _draw_module(axes: Axes, name: str, size: int, groups: Sequence[ResidualGroup], box: Box) -> None:

@@ -215,6 +215,11 @@ class ResidualGroup(Data):
         if self.count == 1:
             return reasons[0]
         # The cotangents that they are read for differ, so each member states its own.
-        return most_alike([reason.partition("; read by the ")[0] for reason in reasons])
+        return most_alike(list(map(without_readers, reasons)))
 
     _data = ("label", "type", "count", "nbytes", "nbytes_per_device", "kind", "rule", "location", "library", "why")
+
+
+def without_readers(reason: str) -> str:
+    """A reason without the equations of the backward program that read the residual."""
+    return reason.partition("; read by the ")[0]

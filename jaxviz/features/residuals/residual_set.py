@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 from jaxviz.analysis.checkpoints import CheckpointReport, is_offload, report_checkpoints
 from jaxviz.analysis.devices import compiled_parts, spans_devices
-from jaxviz.analysis.grouping import grouped, pattern, repetition
+from jaxviz.analysis.grouping import grouped, pattern, repetition, rows_of
 from jaxviz.analysis.layouts import find_layouts
 from jaxviz.analysis.site import Site
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.analysis.walk import Reader, Source, find_readers, location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
+from jaxviz.features.residuals.expressions import SavedExpression, saved_expressions
 from jaxviz.features.residuals.findings import (
     Finding,
     find_duplicates,
@@ -26,7 +27,7 @@ from jaxviz.features.residuals.findings import (
     largest_first,
 )
 from jaxviz.features.residuals.notes import gradient_note, notes_of, why_nothing_is_kept
-from jaxviz.features.residuals.residual import Dummy, Kind, Residual, ResidualGroup
+from jaxviz.features.residuals.residual import Dummy, Kind, Residual, ResidualGroup, without_readers
 from jaxviz.features.residuals.saved_bytes import SavedBytes, saved_bytes
 from jaxviz.features.residuals.totals import NO_SCOPE, Total, path_totals, per_device, totals
 from jaxviz.features.residuals.words import Words
@@ -126,9 +127,17 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
 
     @cached_property
     def groups(self) -> tuple[ResidualGroup, ...]:
-        """The residuals grouped by expression, largest first; groups of equal size in order of appearance."""
-        found = [ResidualGroup(group) for group in grouped(self.items, lambda r: r.repeats)]
-        return tuple(sorted(found, key=lambda g: -g.nbytes))
+        """The residuals grouped by expression, largest first; groups of equal size in order of appearance. They are the rows of the table,
+        and of the explorer's."""
+        # Those of the first value, since the words for thousands of values take long.
+        words = lambda r: (r.label, r.library, r.type, r.kind, r.location, without_readers(r.why))
+        rows = rows_of(self.items, lambda r: r.repeats, lambda same: words(same[0]))
+        return tuple(sorted(map(ResidualGroup, rows), key=lambda g: -g.nbytes))
+
+    @cached_property
+    def expressions(self) -> tuple[SavedExpression, ...]:
+        """What is saved for each of the user's expressions, largest first: the rows of the explorer's overview."""
+        return saved_expressions(self)
 
     def of(self, path: str) -> ResidualSet:
         """Only the residuals of one module or named scope, which may be a layer, with what it contains.
@@ -187,7 +196,7 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
 
     @property
     def _saved_groups(self) -> list[tuple[Residual, ...]]:
-        return [g.residuals for g in self.groups if g.residuals[0].is_saved]
+        return grouped(self._saved, lambda r: r.repeats)
 
     @cached_property
     def unopened(self) -> tuple[Unopened, ...]:
@@ -261,21 +270,12 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
 
     def _table(self, heads: Sequence[str]) -> Table:
         """The groups of residuals, largest first."""
-        rows = [[_CELLS[head](g) for head in heads] for g in self._rows]
+        rows = [[_CELLS[head](g) for head in heads] for g in self.groups]
         align = "".join(">" if head == "bytes" else "<" for head in heads)
         return Table(heads, rows, align, shown=SHOWN, more=self._more)
 
-    @cached_property
-    def _rows(self) -> list[ResidualGroup]:
-        """The groups, combined if all their descriptions are equal: a library function may have several values with one name."""
-        same = grouped(self.groups, lambda g: (_called(g), g.residuals[0].type, g.kind, g.location, g.why))
-        rows = [
-            groups[0] if len(groups) == 1 else ResidualGroup(sum((g.residuals for g in groups), ())) for groups in same
-        ]
-        return sorted(rows, key=lambda g: -g.nbytes)
-
     def _more(self, shown: int) -> str:
-        rest = self._rows[shown:]
+        rest = self.groups[shown:]
         size = sum(g.nbytes for g in rest)
         return more_rows(len(rest), sum(g.count for g in rest), "residual", format_bytes(size))
 

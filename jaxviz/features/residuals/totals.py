@@ -56,11 +56,16 @@ def path_totals(groups: Iterable[Sequence[Residual]], path: Callable[[Residual],
       groups: groups of residuals of one expression.
       path: the path of a residual.
     """
+    names = merged_paths(groups, path)
+    return totals([*names], names.__getitem__, names.__getitem__)
+
+
+def merged_paths(groups: Iterable[Sequence[Residual]], path: Callable[[Residual], str]) -> dict[Residual, str]:
+    """The path of each residual, with repeated layers merged. See `path_totals`."""
     groups = list(groups)
     key = without_repeats([[path(r) for r in group] for group in groups])
     together = grouped((r for group in groups for r in group), lambda r: key(path(r)))
-    names = {r: name for part in together for name in [alike([path(r) for r in part])] for r in part}
-    return totals([*names], names.__getitem__, names.__getitem__)
+    return {r: name for part in together for name in [alike([path(r) for r in part])] for r in part}
 
 
 def per_device(residuals: Sequence[Residual]) -> int | None:

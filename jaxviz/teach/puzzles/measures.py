@@ -13,11 +13,11 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from jaxviz.analysis.walk import location_of
 from jaxviz.arguments import Argnums
 from jaxviz.features.cost.parts import Part, parts
-from jaxviz.features.cost.report import cost, format_flops
+from jaxviz.features.cost.report import cost
 from jaxviz.features.memory.timeline import memory, peak_text
 from jaxviz.features.residuals.residual_set import residuals
 from jaxviz.ir.trace import trace
-from jaxviz.report.tables import counted, format_bytes, short_location
+from jaxviz.report.tables import counted, format_bytes, format_flops, short_location
 from jaxviz.teach.rule import Check
 
 Function = Callable[..., Any]

@@ -11,11 +11,12 @@ from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, peak_text
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.report.charts import Line, OverTime
-from jaxviz.report.report import Drawn, Part, Report, Table
-from jaxviz.report.tables import counted, format_bytes, format_change, repeated, short_location, together
+from jaxviz.report.differences import difference_table
+from jaxviz.report.report import Drawn, Part, Report
+from jaxviz.report.tables import format_bytes, together
 from jaxviz.xla.compiled_memory.change import Change, paired, same_in
 from jaxviz.xla.compiled_memory.reading import compiled_like
-from jaxviz.xla.compiled_memory.report import CompiledMemory, Held, as_code
+from jaxviz.xla.compiled_memory.report import CompiledMemory, Held
 
 if TYPE_CHECKING:
     pass
@@ -129,21 +130,8 @@ class MemoryBeside(Report, schema="memory.beside"):
     def _parts(self) -> Iterator[Part]:
         if self.model.steps and self.compiled.timeline:
             yield Drawn(self._chart().text(60))
-        rows = [
-            (
-                format_change(c.nbytes), c.why, repeated(c.row.count, c.row.type) if c.row.type else "",
-                short_location(c.row.location), f"{c.kind}: {as_code(c.row)}",
-            )
-            for c in self.differences
-        ]  # fmt: skip
-        heads = ("compiled", "why", "type", "line", "what")
-        yield Table(
-            heads,
-            rows,
-            "><<<<",
-            "what the compiled program has at its peak, compared with the model:",
-            more=self._more,
-        )
+        caption = "what the compiled program has at its peak, compared with the model:"
+        yield difference_table([c.difference for c in self.differences], caption)
         told = [f"{reason}: {_WORDS[reason]}" for reason in self.by_reason if reason in _WORDS]
         if told:
             yield f"{'; '.join(told)}."
@@ -155,10 +143,6 @@ class MemoryBeside(Report, schema="memory.beside"):
     @property
     def _peak_of_model(self) -> str:
         return peak_text(self.model).removeprefix("peak ") if self.model.steps else format_bytes(0)
-
-    def _more(self, shown: int) -> str:
-        rest = self.differences[shown:]
-        return f"and {counted(len(rest), 'more row')}, {format_change(sum(c.nbytes for c in rest))}"
 
     # --- both curves on one axis --------------------------------------------------------------------------------------
 

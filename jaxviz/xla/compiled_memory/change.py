@@ -11,8 +11,9 @@ from jaxviz.analysis.grouping import pattern
 from jaxviz.ir.origin import Location
 from jaxviz.report.charts import Bars
 from jaxviz.report.data import Data
+from jaxviz.report.differences import Difference, Figure, difference_table, signed
 from jaxviz.report.report import Report, Table
-from jaxviz.report.tables import counted, format_bytes, format_change, listed, repeated, short_location
+from jaxviz.report.tables import counted, format_bytes, listed, repeated, short_location
 from jaxviz.xla.compiled_memory.report import CompiledMemory, Held, as_code
 
 
@@ -47,6 +48,13 @@ class Change(Data):
         if self.before and self.after and self.before.kind != self.after.kind:
             return f"{self.before.kind} → {self.after.kind}"
         return self.row.kind
+
+    @property
+    def difference(self) -> Difference:
+        """The same as a row of a table of differences."""
+        row = self.row
+        types = repeated(row.count, row.type) if row.type else ""
+        return Difference(self.nbytes, as_code(row), types, row.location, self.kind, self.why)
 
     _data = ("nbytes", "kind", "why", "before", "after")
 
@@ -105,14 +113,13 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
 
     @property
     def summary(self) -> str:
-        """compiled gradient of `loss` in `params` on cpu: peak 1.7 MiB → 2.7 MiB, +1.0 MiB; most of it +768.0 KiB for `x * gate`
+        """compiled gradient of `loss` in `params` on cpu: peak 1.7 MiB → 2.7 MiB, +1.0 MiB (+59%); most of it +768.0 KiB for `x * gate`
         (model.py:12): …."""
         a, b = self.before, self.after
         of = f"compiled {b.about} on {b.compiler.backend}"
         if not self.changes:
             return f"{of}: the same bytes at the peak, {format_bytes(b.peak_nbytes)}"
-        peak = f"peak {format_bytes(a.peak_nbytes)} → {format_bytes(b.peak_nbytes)}"
-        said = f"{of}: {peak}, {format_change(self.nbytes)}" if self.nbytes else f"{of}: {peak}"
+        said = f"{of}: {Figure('peak', a.peak_nbytes, b.peak_nbytes, 'bytes')}"
         if not self.largest:
             return said
         first = self.largest[0]
@@ -123,7 +130,7 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
         most = sum(c.nbytes for c in self.largest)
         whole = sum(c.nbytes for c in self.changes)
         share = "most of it" if 2 * abs(most) > abs(whole) else "the largest part"
-        return f"{said}; {share} {format_change(most)} for {as_code(first.row)}{where}{more}{because}"
+        return f"{said}; {share} {signed(most, 'bytes')} for {as_code(first.row)}{where}{more}{because}"
 
     def _chart(self) -> Bars:
         rows = [
@@ -136,25 +143,15 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
     def _parts(self) -> Iterator[str | Table]:
         if self.compiled_otherwise:
             yield f"Compiled differently: {'; '.join(self.compiled_otherwise)}."
-        rows = [
-            (
-                format_change(c.nbytes), c.kind, repeated(c.row.count, c.row.type) if c.row.type else "",
-                short_location(c.row.location), f"{as_code(c.row)}: {c.why}" if c.why else as_code(c.row),
-            )
-            for c in self.changes
-        ]  # fmt: skip
-        heads = ("change", "kind", "type", "line", "what, and why it changed")
-        yield Table(heads, rows, "><<<<", "what changed at the peak:" if rows else "", more=self._more)
+        yield difference_table(
+            [c.difference for c in self.changes], "what changed at the peak:" if self.changes else ""
+        )
         for name, memory in (("before", self.before), ("now", self.after)):
             at = f" ({short_location(memory.location)})" if memory.location is not None else ""
             yield (
                 f"{name[0].upper()}{name[1:]} the peak is at {memory.peak_at}{at}, and XLA allocates {format_bytes(memory.temp_nbytes)} "
                 f"for temporaries, besides {format_bytes(memory.argument_nbytes)} of arguments and {format_bytes(memory.result_nbytes)} of results."
             )
-
-    def _more(self, shown: int) -> str:
-        rest = self.changes[shown:]
-        return f"and {counted(len(rest), 'more row')}, {format_change(sum(c.nbytes for c in rest))}"
 
     _ENDS = ("function", "about", "compiler", "temp_nbytes", "peak_nbytes", "reserved_nbytes", "n_devices")
     _data = ("nbytes", "compiled_otherwise", "changes", ("before", _ENDS), ("after", _ENDS))

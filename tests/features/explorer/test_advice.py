@@ -12,7 +12,6 @@ from benchmarks.models import mlp, scan_transformer, transformer
 from jaxviz.derivation import derive
 from jaxviz.features.explorer.advice import advice_of
 from jaxviz.features.explorer.columns import view_of
-from jaxviz.features.explorer.overview import kept_expressions
 from jaxviz.features.explorer.whatif import Switches
 from jaxviz.report.tables import format_bytes
 
@@ -50,10 +49,9 @@ def test_a_card_for_each_of_the_largest(switches, advice):
 def test_a_card_recomputes_what_it_is_of(switches, advice):
     """With a checkpoint that saves everything else it could, the expression's values are no longer kept."""
     residuals = switches.derivation.residuals
-    groups = kept_expressions(residuals)[0]
     named = re.search(r"around `(\w+)`", advice["cards"][0]).group(1)
     assert named in {"layer", "transformer_loss"}
-    line = groups[0].location.line
+    line = residuals.expressions[0].location.line
     tried = [
         k
         for k, t in switches.tried.items()
@@ -95,7 +93,7 @@ def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():
     advice = advice_of(switches.derivation.residuals, switches)
     assert advice["setting"]
     planned = switches.derived(advice["setting"]).residuals
-    line = kept_expressions(switches.derivation.residuals)[0][0].location.line
+    line = switches.derivation.residuals.expressions[0].location.line
     before, after = (
         format_bytes(sum(r.nbytes for r in found if r.kind == "intermediate" and r.location.line == line))
         for found in (switches.derivation.residuals, planned)

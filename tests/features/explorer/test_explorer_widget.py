@@ -323,7 +323,7 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
     # Until then each equation and each variable is by itself, and values that are alike have the texts of the first.
     later = ["variable_value", "variable_kin", "variable_of", "others_value", "others_of", "others_kin"]
     later += [f"residual_{name}" for name in ("label", "scope", "module", "reason", "names")] + ["reason_names"]
-    later += ["variable_label"]
+    later += ["variable_label", "group_label", "group_why", "residual_outlier"]
     for name in with_memory:
         np.testing.assert_array_equal(whole.columns[name], memory.columns[name], err_msg=name)
     np.testing.assert_array_equal(whole.columns["equation_group"], groups.columns["equation_group"])

@@ -9,7 +9,7 @@ import jaxviz
 from benchmarks.models import lstm, mlp, remat_transformer, scan_transformer, transformer
 from jaxviz.derivation import derive
 from jaxviz.features.explorer.columns import view_of
-from jaxviz.page.schema import SCOPES
+from jaxviz.page.schema import MEMORY_KINDS, SCOPES
 from jaxviz.report.tables import format_bytes
 
 W = jnp.ones((4, 4))
@@ -37,9 +37,15 @@ def choosing(w, x):
     return jax.lax.scan(step, x, jnp.arange(5))[0].sum()
 
 
+def products(w, x):
+    """Many values of one expression, at several places of a library's function."""
+    return jnp.sum(jax.lax.associative_scan(jnp.multiply, x @ w))
+
+
 PROGRAMS = {
     "mlp": mlp(3), "transformer": transformer(3), "scanned": scan_transformer(3), "checkpointed": remat_transformer(2), "lstm": lstm(2),
     "alternating": (alternating, ([W] * 4, jnp.ones((2, 4)))), "choosing": (choosing, (W, jnp.ones((2, 4)))),
+    "products": (products, (W, jnp.ones((8, 4)))),
 }  # fmt: skip
 
 
@@ -63,6 +69,38 @@ def named(view, is_backward=0):
             path = "/".join(paths[i])
             found[path] = found.get(path, 0) + int(c["scope_count"][i])
     return found
+
+
+def test_the_rows_of_residuals_are_those_of_the_report(shown):
+    derivation, view = shown
+    c, found = view.columns, derivation.residuals
+    rows = [c["residual_group"] == i for i in range(len(found.groups))]
+    sums = [(int(c["residual_nbytes"][row].sum()), int(row.sum())) for row in rows]
+    words = zip(texts(view, "group_label"), texts(view, "group_why"), strict=True)
+    assert list(words) == [(g.label, g.why) for g in found.groups]
+    assert sums == [(g.nbytes, g.count) for g in found.groups]
+    described = [(g.label, g.library, g.type, g.location, g.why) for g in found.groups]
+    assert len(set(described)) == len(described)
+    assert view.headline.saves in found.summary
+
+
+def test_what_is_alive_at_the_peak_is_what_the_report_says(shown):
+    derivation, view = shown
+    c, timeline = view.columns, jaxviz.memory(derivation)
+    kinds, types, labels = c["buffer_kind"], texts(view, "buffer_type"), texts(view, "buffer_group_label")
+    is_alive = (c["buffer_born"] <= timeline.peak) & (timeline.peak <= c["buffer_last"])
+    found = []
+    for row in ((c["buffer_group"] == i) for i in range(len(labels))):
+        there = np.flatnonzero(row & is_alive)
+        if there.size:
+            label = labels[c["buffer_group"][there[0]]] if there.size == row.sum() else None
+            nbytes = int(c["buffer_nbytes"][there].sum())
+            found.append((MEMORY_KINDS[kinds[there[0]]], types[there[0]], nbytes, len(there), label))
+    told = [(a.kind, a.type, a.nbytes, a.count, a.what) for a in timeline.alive]
+    assert len(found) == len(told)
+    for shown_row, row in zip(sorted(found, key=str), sorted(told, key=str), strict=True):
+        assert shown_row[:4] == row[:4]
+    assert {row[4] for row in found} - {None} <= {row[4] for row in told}
 
 
 def test_the_kept_expressions_are_what_is_saved(shown):

@@ -1,15 +1,12 @@
 """A view as text."""
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import jaxviz
 from jaxviz.features.explorer.columns import view_of
-from jaxviz.features.explorer.text import residual_summary, stage_text, summary
+from jaxviz.features.explorer.text import stage_text, summary
 
 
 @jax.jit
@@ -55,8 +52,3 @@ def test_the_summary_counts(view):
 def test_an_unknown_stage_is_an_error_that_names_the_others(view):
     with pytest.raises(KeyError, match="no stage 'sideways'; there are primal, jvp, forward, linear, backward"):
         stage_text(view, "sideways")
-
-
-def test_the_totals_are_those_of_one_device(view):
-    spread = replace(view, columns={**view.columns, "residual_per_device": np.asarray([3.0])})
-    assert residual_summary(spread) == "saves 3 B on each device in 1 value"

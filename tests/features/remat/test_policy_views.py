@@ -37,11 +37,12 @@ def test_the_curves_are_on_one_scale_and_the_difference_is_told(compared):
     tops = {o.name: max(curves[compared.outcomes.index(o)]) for o in compared.outcomes}
     assert tops[higher.name] == "█"
     assert tops[lower.name] == "▁▂▃▄▅▆▇█"[int(8 * lower.peak_nbytes / (higher.peak_nbytes + 1))]
-    table = {line.split("  ")[0]: line.split()[-2:] for line in lines[-7:]}
+    table = {line.split("  ")[0]: line.split()[-3:] for line in lines[-7:]}
     less = nothing.peak_nbytes - everything.peak_nbytes
-    number, unit = table["all"]
+    number, unit, share = table["all"]
     assert number[0] == ("-" if less < 0 else "+")
     assert (float(number[1:]), unit) == (round(abs(less) / 1024, 1), "KiB")
+    assert share == f"({round(100 * less / everything.peak_nbytes):+}%)"
 
 
 def test_many_policies_are_numbered():

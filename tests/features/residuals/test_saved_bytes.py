@@ -10,7 +10,6 @@ from short_runs import short
 import jaxviz
 from benchmarks.models import lstm, mlp, remat_transformer, scan_transformer, transformer
 from jaxviz.features.explorer.columns import view_of
-from jaxviz.features.explorer.text import residual_summary
 from jaxviz.features.explorer.whatif import Switches
 from jaxviz.features.residuals.saved_bytes import saved_values
 from jaxviz.report.tables import nbytes
@@ -54,7 +53,7 @@ def test_every_report_says_the_same(derived, name):
     assert f"it saves {saved}" in jaxviz.lint(derivation).summary
     if is_reversible(derivation):
         view = view_of(derivation)
-        assert residual_summary(view) == "; ".join([f"saves {saved}", *saved.remarks])
+        assert view.headline.saves == "; ".join([f"saves {saved}", *saved.remarks])
         assert view.columns["kept_nbytes"].sum() == view.columns["line_kept"].sum() == saved.nbytes
         assert f"saves {saved.size if saved.count else 'nothing'} for the backward pass" in view.headline.keeps
 

@@ -38,7 +38,6 @@ import { MemoryPane } from "../panes/memory";
 import { OverviewPane } from "../panes/overview";
 import { guarded, type Listing, later, type Pane, reasonOf } from "../panes/pane";
 import { KEYS, Rail } from "../panes/rail";
-import { preparing as preparingRows } from "../panes/residualrows";
 import { ResidualsPane } from "../panes/residuals";
 import { type Other, type Side, State, type Tabled, WHOLE } from "../state/state";
 import sheet from "../styles/style.css";
@@ -68,7 +67,9 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const isBelow = () => !["overview", "motion"].includes(state.view);
   const isTabled = (table: Tabled) => isBelow() && state.tabled === table;
   const inBottom = { isSeen: isBelow, isLarge: isLarge(state.model) };
-  const residuals = residualsPane(state, () => isTabled("residuals"));
+  const residuals = guarded("residuals", () => new ResidualsPane(state), {
+    isSeen: () => isTabled("residuals"),
+  });
   const memory = guarded("memory", () => new MemoryPane(state, root), inBottom);
   const whatIf = parts.whatIf(() => isTabled("what-if"));
   const changes = state.other && changesOf(widget);
@@ -296,17 +297,6 @@ function codePane(state: State, stages: readonly number[], side: Side, root: HTM
     await inSlices(preparing(model, stages, fullParams), isWanted);
     return make;
   });
-}
-
-/** The residuals pane, which is slow to prepare for many thousands of residuals. */
-function residualsPane(state: State, isSeen: () => boolean): Pane {
-  const make = () => new ResidualsPane(state);
-  if (!isLarge(state.model)) return guarded("residuals", make, { isSeen });
-  const load = async (isWanted: () => boolean) => {
-    await inSlices(preparingRows(state.model), isWanted);
-    return make;
-  };
-  return later("residuals", load, isSeen);
 }
 
 const translated = new WeakMap<Listing, Listing>();

@@ -2,7 +2,7 @@
 
 import { search } from "../graph/layout/query";
 import { formatBytes, plural } from "../ui/format";
-import { alike, grouped, patternOf, push, sumOf } from "./groups";
+import { grouped, push, sumOf } from "./groups";
 import type { Model } from "./model";
 
 export const KINDS_FOUND = ["source", "equations", "values", "scopes"] as const;
@@ -75,7 +75,7 @@ function kept(model: Model, words: string): Found[] {
   return grouped(called, (r) => r.group).map((same) => {
     const size = formatBytes(sumOf(same, (r) => r.nbytes));
     return {
-      title: alike(same.map((r) => r.label || r.name)),
+      title: same.length > 1 ? model.groups[same[0]!.group]!.label : same[0]!.label || same[0]!.name,
       about: ["saved", size, model.placeText(same[0]!.place)].filter(Boolean).join(" · "),
       residuals: same.map((r) => r.index),
     };
@@ -90,6 +90,7 @@ function variables(model: Model, words: string): Found[] {
     (text) => !text.startsWith("residual ") && text.toLowerCase().includes(words.toLowerCase()),
   );
   const [names, labels] = [model.column("variable_name"), model.column("variable_label")];
+  const together = model.column("variable_labels");
   const stageOf = (v: number) => {
     const row = model.definition(v);
     const program = row < 0 ? model.boundBy(v) : model.program(row);
@@ -102,7 +103,7 @@ function variables(model: Model, words: string): Found[] {
     const stage = stageOf(v);
     if (stage >= 0) found.push({ v, stage, label: strings[labels[v]!]! });
   }
-  const same = grouped(found, ({ v, stage, label }) => `${stage} ${label === "" ? v : patternOf(label)}`);
+  const same = grouped(found, ({ v, stage }) => `${stage} ${together[v]! > 0 ? strings[together[v]!] : v}`);
   return same.map((each) => {
     const { v, stage, label } = each[0]!;
     const { name, type } = model.variable(v);
@@ -110,7 +111,7 @@ function variables(model: Model, words: string): Found[] {
     const of = row < 0 ? "" : model.placeText(model.place(row));
     const typed = label === "" ? "" : `${name}:${type}`;
     return {
-      title: label === "" ? `${name}:${type}` : alike(each.map((one) => one.label)),
+      title: (each.length > 1 ? strings[together[v]!]! : label) || `${name}:${type}`,
       about: [stages[stage]!.label, typed, of].filter(Boolean).join(" · "),
       variable: v,
     };

@@ -10,7 +10,9 @@ import {
   type Layout,
   type Place,
   type Residual,
+  type ResidualGroup,
   readDonations,
+  readGroups,
   readLayouts,
   readResiduals,
   readTimeline,
@@ -54,6 +56,7 @@ export class Model {
   private readonly places: ReadonlyMap<number, string>;
   private readonly donationsOfVariable = new Map<number, Donation[]>();
   private kept: readonly Residual[] | null = null;
+  private keptGroups: readonly ResidualGroup[] | null = null;
   private keptOfRow: Map<number, number[]> | null = null;
   private kinship: Kinship | null = null;
   private definitions: Int32Array | null = null;
@@ -92,6 +95,12 @@ export class Model {
     return this.kept;
   }
 
+  /** The rows of the report of residuals. */
+  get groups(): readonly ResidualGroup[] {
+    this.keptGroups ??= readGroups(this);
+    return this.keptGroups;
+  }
+
   /** The residuals of each producer row and each consumer row. */
   get residualsOfRow(): ReadonlyMap<number, readonly number[]> {
     if (this.keptOfRow === null) {
@@ -121,6 +130,7 @@ export class Model {
     this.shown = view;
     // The buffers and texts of the residuals and the relations between variables may be new.
     this.kept = null;
+    this.keptGroups = null;
     this.coloured = null;
   }
 

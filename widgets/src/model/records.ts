@@ -46,7 +46,7 @@ export interface Residual {
   name: string;
   /** The user's expression, if it is known, or another name. */
   label: string;
-  /** A number shared by one expression's values in repeated layers, calls and iterations. */
+  /** The row of the report that it is in, among `groups` of the model. */
   group: number;
   type: string;
   nbytes: number;
@@ -61,9 +61,28 @@ export interface Residual {
   module: string;
   rule: string;
   reason: string;
+  /** Whether its reason is another one than those of most in its row. */
+  isOutlier: boolean;
   decision: string;
   producer: number;
   consumers: number[];
+}
+
+/** A row of the report: the residuals of one expression in repeated layers, calls and iterations. */
+export interface ResidualGroup {
+  label: string;
+  why: string;
+  members: Residual[];
+}
+
+export function readGroups(model: Model): ResidualGroup[] {
+  const groups = Array.from(model.column("group_label"), (_, i) => ({
+    label: model.text("group_label", i),
+    why: model.text("group_why", i),
+    members: [] as Residual[],
+  }));
+  for (const residual of model.residuals) groups[residual.group]!.members.push(residual);
+  return groups;
 }
 
 export function readResiduals(model: Model): Residual[] {
@@ -86,6 +105,7 @@ export function readResiduals(model: Model): Residual[] {
     get reason() {
       return reasonOf(model, i);
     },
+    isOutlier: model.column("residual_outlier")[i] === 1,
     decision: model.text("residual_decision", i),
     producer: model.column("residual_producer")[i]!,
     consumers: model.slice("residual_consumers", "consumer_rows", i),
@@ -140,7 +160,7 @@ export function* readTimeline(model: Model): Sliced<Timeline> {
   model.column("residual_buffer").forEach((buffer, residual) => {
     push(held, buffer, residual);
   });
-  const [kind, born, last, row] = (["kind", "born", "last", "row"] as const).map((n) =>
+  const [kind, born, last, row, group] = (["kind", "born", "last", "row", "group"] as const).map((n) =>
     model.column(`buffer_${n}`),
   );
   const buffers: Buffer[] = [];
@@ -154,8 +174,12 @@ export function* readTimeline(model: Model): Sliced<Timeline> {
       row: row![i]!,
       name: model.text("buffer_name", i),
       type: model.text("buffer_type", i),
+      group: group![i]!,
       residuals: held.get(i) ?? NONE,
     });
   }
-  return { steps, buffers };
+  const labels = Array.from(model.column("buffer_group_label"), (_, i) =>
+    model.text("buffer_group_label", i),
+  );
+  return { steps, buffers, labels };
 }

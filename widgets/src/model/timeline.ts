@@ -1,7 +1,7 @@
 /** Memory over time: the values alive at a step, totals by kind, and their reduction to columns of pixels. */
 
 import { type MemoryKind, STACKED } from "../wire/schema";
-import { patternOf, push, sumOf } from "./groups";
+import { push, sumOf, typeOfSome } from "./groups";
 
 export type { MemoryKind };
 
@@ -25,6 +25,8 @@ export interface Buffer {
   row: number;
   name: string;
   type: string;
+  /** A number shared by one expression's values in repeated layers, calls and iterations. */
+  group: number;
   /** The residuals stored in it: several if some are reshaped views of others. */
   residuals: readonly number[];
 }
@@ -33,6 +35,8 @@ export interface Buffer {
 export interface Timeline {
   steps: readonly Step[];
   buffers: readonly Buffer[];
+  /** One name for the values of each group. */
+  labels: readonly string[];
 }
 
 export interface Totals {
@@ -76,42 +80,44 @@ function sumUp({ steps, buffers }: Timeline): Totals {
   return { kinds, total, peak: most(total, 0, n), turn: turn < 0 ? n : turn };
 }
 
-/** A group of values that are alive at a step. */
+/** Values of a group that are alive at a step. */
 export interface Alive {
+  name: string;
+  /** Their type, and how many of the group they are. */
+  type: string;
+  kind: MemoryKind;
   members: readonly Buffer[];
   nbytes: number;
 }
 
-const numbered = new WeakMap<readonly Buffer[], Int32Array>();
+const counted = new WeakMap<Timeline, Int32Array>();
 
-/** For each buffer, a number shared by one expression's values and by arguments whose paths differ only in indices. */
-function groupsOf(buffers: readonly Buffer[], groupOf: (row: number) => number): Int32Array {
-  const known = numbered.get(buffers);
+/** How many values each group has. */
+function sizesOf(timeline: Timeline): Int32Array {
+  const known = counted.get(timeline);
   if (known !== undefined) return known;
-  const numbers = new Map<string, number>();
-  const made = Int32Array.from(buffers, ({ name, type, kind, row }) => {
-    const key = `${kind}\n${type}\n${row < 0 ? patternOf(name) : groupOf(row)}`;
-    const number = numbers.get(key) ?? numbers.size;
-    numbers.set(key, number);
-    return number;
-  });
-  numbered.set(buffers, made);
-  return made;
+  const sizes = new Int32Array(timeline.labels.length);
+  for (const { group } of timeline.buffers) sizes[group]! += 1;
+  counted.set(timeline, sizes);
+  return sizes;
 }
 
-/**
- * What is alive at a step, largest first.
- * @param groupOf a number for each equation, shared by those of one expression.
- */
-export function aliveAt({ buffers }: Timeline, step: number, groupOf: (row: number) => number): Alive[] {
-  const numbers = groupsOf(buffers, groupOf);
+/** What is alive at a step, largest first. */
+export function aliveAt(timeline: Timeline, step: number): Alive[] {
   const alive = new Map<number, Buffer[]>();
-  for (let i = 0; i < buffers.length; i++) {
-    const { born, last } = buffers[i]!;
-    if (born <= step && step <= last) push(alive, numbers[i]!, buffers[i]!);
-  }
-  return [...alive.values()]
-    .map((members) => ({ members, nbytes: sumOf(members, (b) => b.nbytes) }))
+  for (const buffer of timeline.buffers)
+    if (buffer.born <= step && step <= buffer.last) push(alive, buffer.group, buffer);
+  return [...alive]
+    .map(([group, members]) => {
+      const { name, type, kind } = members[0]!;
+      return {
+        name: members.length > 1 ? timeline.labels[group]! : name,
+        type: typeOfSome(members.length, sizesOf(timeline)[group]!, type),
+        kind,
+        members,
+        nbytes: sumOf(members, (b) => b.nbytes),
+      };
+    })
     .sort((x, y) => y.nbytes - x.nbytes);
 }
 

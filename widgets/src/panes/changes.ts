@@ -2,7 +2,7 @@
 
 import type { Change, State } from "../state/state";
 import { button, h, section } from "../ui/dom";
-import { formatBytes, formatCount, formatFlops, plural } from "../ui/format";
+import { formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import type { Changes } from "../wire/explorer.generated";
 import { tabs } from "./lower";
@@ -79,52 +79,19 @@ export class ChangesPane {
   }
 }
 
-const AMOUNTS: Record<string, (n: number) => string> = { bytes: formatBytes, FLOPs: formatFlops };
-
-const amount = (n: number, unit: string) => (AMOUNTS[unit] ?? formatCount)(n);
-
-const signed = (n: number, unit: string) =>
-  n === 0 ? "same" : `${n < 0 ? "−" : "+"}${amount(Math.abs(n), unit)}`;
-
-/** `−51%`, or empty if there is nothing to compare with. */
-function shareText(before: number, after: number): string {
-  const percent = before > 0 ? Math.round((100 * Math.abs(after - before)) / before) : 0;
-  return percent > 0 ? `${after < before ? "−" : "+"}${formatCount(percent)}%` : "";
-}
-
-/** `+12.0 KiB (+20%)`. */
-export function changeText(before: number, after: number, unit: string): string {
-  const share = shareText(before, after);
-  return signed(after - before, unit) + (share && ` (${share})`);
-}
-
 /** The figures: the current ones large, with the change. */
 function figures({ figures }: Changes): HTMLElement {
   return h(
     "div",
     { class: "jv-figures" },
     ...figures
-      .filter(([, , , unit]) => unit !== "equations")
-      .map(([name, before, after, unit]) =>
+      .filter((figure) => figure.at(-1) !== "equations")
+      .map(([name, before, after, change, share]) =>
         h(
           "div",
-          {
-            class: "jv-figure",
-            "data-testid": "figure",
-            title: `${name}: ${changeText(before, after, unit)}`,
-          },
-          h(
-            "span",
-            { class: "jv-dim" },
-            `${name}, ${before === after ? "in both" : `was ${amount(before, unit)}`}`,
-          ),
-          h(
-            "strong",
-            {},
-            amount(after, unit),
-            before !== after &&
-              h("span", { class: "jv-change" }, shareText(before, after) || signed(after - before, unit)),
-          ),
+          { class: "jv-figure", "data-testid": "figure", title: `${name}: ${change}` },
+          h("span", { class: "jv-dim" }, `${name}, ${change === "same" ? "in both" : `was ${before}`}`),
+          h("strong", {}, after, change !== "same" && h("span", { class: "jv-change" }, share || change)),
         ),
       ),
   );
@@ -171,7 +138,7 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
       "tbody",
       {},
       ...figures
-        .filter(([name, , , unit]) => unit === "equations" && stages[keyOf(name)])
+        .filter((figure) => figure.at(-1) === "equations" && stages[keyOf(figure[0])])
         .map(([name, before, after]) => {
           const key = keyOf(name);
           const open = {
@@ -184,7 +151,7 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
             "tr",
             { "data-testid": "equations-changed" },
             h("th", { scope: "row", class: "jv-plain" }, h("button", open, name)),
-            h("td", { class: "jv-col-nbytes" }, `${formatCount(before)} → ${formatCount(after)}`),
+            h("td", { class: "jv-col-nbytes" }, `${before} → ${after}`),
             only(key, false),
             only(key, true),
           );
@@ -208,23 +175,18 @@ function residuals({ residuals }: Changes): HTMLElement {
       { class: "jv-dim" },
       plural(residuals.length, "kind of residual differs", "kinds of residual differ"),
     ),
-    tableHead(["made by", "type", "count", "bytes", "line"]),
+    tableHead(["change", "type", "line", "what, and why"]),
     h(
       "tbody",
       {},
-      ...residuals.map(([what, type, before, after, nbytes, line]) =>
+      ...residuals.map(([isMore, change, , type, line, what]) =>
         h(
           "tr",
           { "data-testid": "residual-change" },
-          h("td", {}, h("code", {}, what)),
+          h("td", { class: `jv-col-nbytes ${isMore ? "jv-added" : "jv-removed"}` }, change),
           h("td", {}, h("code", {}, type)),
-          h("td", { class: "jv-col-nbytes" }, `${formatCount(before)} → ${formatCount(after)}`),
-          h(
-            "td",
-            { class: `jv-col-nbytes ${after > before ? "jv-added" : "jv-removed"}` },
-            signed((after - before) * nbytes, "bytes"),
-          ),
           h("td", {}, line),
+          h("td", {}, ...marked(what)),
         ),
       ),
     ),

@@ -1,7 +1,7 @@
 /** The memory pane: modelled bytes alive at each equation, forward then backward, stacked by kind. */
 
 import { Waiting } from "../main/waiting";
-import { alike, sumOf } from "../model/groups";
+import { sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import {
   aliveAt,
@@ -14,7 +14,7 @@ import {
 } from "../model/timeline";
 import { type Change, litAs, type State } from "../state/state";
 import { h, onResize, section, svg } from "../ui/dom";
-import { formatBytes, formatCount, formatRepeated, plural } from "../ui/format";
+import { formatBytes, formatCount, plural } from "../ui/format";
 import { marked } from "../ui/marked";
 import type { CompiledLine } from "../wire/explorer.generated";
 import { PLURALS, STACKED } from "../wire/schema";
@@ -365,7 +365,7 @@ export class MemoryPane {
   }
 
   private alive(step: number): HTMLElement {
-    const alive = aliveAt(this.shown!.timeline, step, (row) => this.state.model.group(row));
+    const alive = aliveAt(this.shown!.timeline, step);
     const rest = alive.slice(NAMED);
     const row = (what: string, name: string, type: string, nbytes: number) =>
       h(
@@ -378,15 +378,9 @@ export class MemoryPane {
     return h(
       "table",
       {},
-      ...alive.slice(0, NAMED).map(({ members, nbytes }) => {
-        const { kind, type } = members[0]!;
-        return row(
-          `jv-of-${kind}`,
-          alike(members.map((b) => b.name)),
-          formatRepeated(members.length, type),
-          nbytes,
-        );
-      }),
+      ...alive
+        .slice(0, NAMED)
+        .map(({ name, type, kind, nbytes }) => row(`jv-of-${kind}`, name, type, nbytes)),
       rest.length > 0 &&
         row(
           "jv-dim",

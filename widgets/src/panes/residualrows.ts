@@ -1,10 +1,8 @@
 /** The rows of the residuals table: repeated values are one row. */
 
-import { alike, grouped, most, mostAlike, sumOf } from "../model/groups";
-import type { Model } from "../model/model";
-import type { Residual } from "../model/records";
-import type { Sliced } from "../model/slices";
-import { formatBytes, formatCount, formatRepeated, plural } from "../ui/format";
+import { grouped, sumOf, typeOfSome } from "../model/groups";
+import type { Residual, ResidualGroup } from "../model/records";
+import { formatBytes, formatCount, plural } from "../ui/format";
 import { sortedBy } from "../ui/sorting";
 
 export type Key = "label" | "type" | "nbytes" | "kind" | "line" | "rule" | "reason";
@@ -18,50 +16,32 @@ export interface Row {
   isInside: boolean;
 }
 
-/** Groups residuals into rows, ordered by first member. */
-export function folded(residuals: readonly Residual[]): Row[] {
-  const groups = grouped(residuals, (r) => r.group);
-  return groups.map((members) => ({ residual: together(members), members, isInside: false }));
+/** The rows of some residuals, ordered by first member. */
+export function folded(residuals: readonly Residual[], groups: readonly ResidualGroup[]): Row[] {
+  return grouped(residuals, (r) => r.group).map((members) => {
+    const residual = members.length > 1 ? together(members, groups[members[0]!.group]!) : members[0]!;
+    return { residual, members, isInside: false };
+  });
 }
 
-/** The row of each group, by its first member. */
-const rows = new WeakMap<Residual, { n: number; row: Residual }>();
-
-/** Computes the rows of all groups, in slices. */
-export function* preparing(model: Model): Sliced<void> {
-  for (const members of grouped(model.residuals, (r) => r.group)) {
-    yield;
-    const row = together(members);
-    void [row.label, row.reason];
-    rows.set(members[0]!, { n: members.length, row });
-  }
-}
-
-function together(members: Residual[]): Residual {
+function together(members: readonly Residual[], { label, why, members: all }: ResidualGroup): Residual {
   const first = members[0]!;
-  const made = rows.get(first);
-  if (made?.n === members.length) return made.row;
-  if (members.length === 1) return first;
-  const isSpread = members.every((r) => r.perDevice >= 0);
-  let [label, reason] = ["", ""];
   return {
     ...first,
-    // Lazy: only visible rows need it.
-    get label() {
-      label ||= alike(members.map((r) => r.label));
-      return label;
-    },
-    get reason() {
-      // The cotangents that they are read for differ, so each member states its own.
-      reason ||= mostAlike(members.map((r) => r.reason.split("; read by the ", 1)[0]!));
-      return reason;
-    },
-    type: formatRepeated(members.length, first.type),
+    label,
+    reason: why,
+    type: typeOfSome(members.length, all.length, first.type),
     nbytes: sumOf(members, (r) => r.nbytes),
-    perDevice: isSpread ? sumOf(members, (r) => r.perDevice) : -1,
+    perDevice: members.some(isOnDevices) ? onDevice(members) : -1,
     dummy: sumOf(members, (r) => r.dummy),
   };
 }
+
+const isOnDevices = (r: Residual) => r.perDevice >= 0;
+
+/** Bytes on one device: values whose layout is not known count in full. */
+const onDevice = (residuals: readonly Residual[]) =>
+  sumOf(residuals, (r) => (isOnDevices(r) ? r.perDevice : r.nbytes));
 
 export function sorted(residuals: readonly Residual[], key: Key, descending: boolean): Residual[] {
   const value = (r: Residual) =>
@@ -69,34 +49,25 @@ export function sorted(residuals: readonly Residual[], key: Key, descending: boo
   return sortedBy(residuals, value, (r) => r.index, descending);
 }
 
-/**
- * `saves 135.6 KiB in 71 values; reads 64.0 KiB of its arguments`, on each device if sharded; for a subset `12 of 83 values: saves …`. Arguments
- * are in memory anyway, and what nothing reads is not kept.
- */
-export function summary(residuals: readonly Residual[], all: readonly Residual[] = residuals): string {
+/** `12 of 83 values: saves 135.6 KiB in 71 values; reads 64.0 KiB of its arguments`, on each device if they are divided among several. */
+export function summary(residuals: readonly Residual[], all: readonly Residual[]): string {
   const of = (kind: string) => residuals.filter((r) => r.kind === kind);
   const [read, dropped] = [of("argument"), of("unread")];
   const saved = residuals.filter((r) => r.kind !== "argument" && r.kind !== "unread");
-  // Values without a known sharding are replicated.
-  const bytes = (rs: readonly Residual[]) =>
-    formatBytes(sumOf(rs, (r) => (r.perDevice < 0 ? r.nbytes : r.perDevice)));
-  const on = all.some((r) => r.perDevice >= 0) ? " on each device" : "";
+  const bytes = (rs: readonly Residual[]) => formatBytes(onDevice(rs));
+  const on = all.some(isOnDevices) ? " on each device" : "";
   const parts = [
     saved.length ? `saves ${bytes(saved)}${on} in ${plural(saved.length, "value")}` : "saves nothing",
     read.length > 0 && `reads ${bytes(read)} of its arguments`,
     dropped.length > 0 && `${bytes(dropped)} that nothing reads`,
   ];
-  const said = parts.filter(Boolean).join("; ");
-  return residuals === all
-    ? said
-    : `${formatCount(residuals.length)} of ${plural(all.length, "value")}: ${said}`;
+  return `${formatCount(residuals.length)} of ${plural(all.length, "value")}: ${parts.filter(Boolean).join("; ")}`;
 }
 
 /** A group's row, followed by its members, which state their reason if it differs. */
 export function unfolded(row: Row): Row[] {
-  const said = new Set(most(row.members.map((r) => r.reason)));
   const inside = row.members.map((r) => ({
-    residual: said.has(r.reason) ? { ...r, reason: "" } : r,
+    residual: r.isOutlier ? r : { ...r, reason: "" },
     members: [r],
     isInside: true,
   }));

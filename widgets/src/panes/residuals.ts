@@ -231,7 +231,7 @@ export class ResidualsPane {
 
   /** The matching rows, grouped, with members after expanded groups. */
   private fold(): void {
-    const rows = folded(this.found);
+    const rows = folded(this.found, this.state.model.groups);
     const { key, descending } = this.heads;
     const byResidual = new Map(rows.map((row) => [row.residual, row]));
     const ordered = sorted([...byResidual.keys()], key, descending).map((r) => byResidual.get(r)!);
@@ -284,7 +284,7 @@ export class ResidualsPane {
     this.element.classList.toggle("is-set", isSet);
     this.reset.hidden = !isSet;
     const all = model.residuals;
-    const said = () => summary(this.found === this.order ? all : this.found, all);
+    const said = () => (this.found === this.order ? model.view.headline.saves : summary(this.found, all));
     const error = this.hasAsked && switches.error;
     const [text, title] = isSet ? whatIfSummary(switches) : Array(2).fill(error || said());
     const moved = switches.settings !== null && this.moved.key === switches.key ? this.moved.rows : [];
@@ -447,7 +447,9 @@ export class ResidualsPane {
     switches.ask(() => {
       const values = this.inPlaceOf(row) ?? [];
       if (values.length === 0) return;
-      const was = new Map(folded(this.order).map((other) => [other, this.isKept(other)]));
+      const was = new Map(
+        folded(this.order, this.state.model.groups).map((other) => [other, this.isKept(other)]),
+      );
       switches.set(values, values.every((value) => switches.keeps(value)) ? "recomputed" : "saved");
       this.moved = { key: switches.key, rows: this.movedWith(row, was) };
       this.sumUp();

@@ -10,11 +10,11 @@ export interface Progress {
   stopped?: boolean;
 }
 
-/** A figure of two versions, in bytes, FLOPs or equations. */
-export type Figure = [name: string, before: number, after: number, unit: string];
+/** A figure of two versions in words, `change` with the share; `unit` is 'bytes', 'FLOPs' or what is counted. */
+export type ChangedFigure = [name: string, before: string, after: string, change: string, share: string, unit: string];
 
-/** The number of residuals of a kind that each of two versions saves. */
-export type ResidualChange = [what: string, type: string, before: number, after: number, nbytes: number, line: string];
+/** Something that the second version has more or less of: the cells of a table of differences. */
+export type DifferenceRow = [is_more: boolean, change: string, kind: string, type: string, line: string, what: string];
 
 /** Runs of equations: `[i, j, n]` means that `i` to `i + n - 1` of the first version are `j` to `j + n - 1` of the second, and `[i, n]` that `n` equations from `i` on are in only one of them. */
 export interface StageChanges {
@@ -28,8 +28,8 @@ export interface Changes {
   functions: [string, string];
   summary: string;
   stages: Record<string, StageChanges>;
-  figures: Figure[];
-  residuals: ResidualChange[];
+  figures: ChangedFigure[];
+  residuals: DifferenceRow[];
 }
 
 /** A region that can get a checkpoint: its row, or -1; whether it has one in the function as written; the regions that contain it, and those that overlap with it; and its values, as runs of a first number and a length. */
@@ -88,16 +88,17 @@ export interface SwitchRequest {
   plan?: boolean;
 }
 
-/** A value in memory during some steps; texts are given by number. */
-export type DrawnBuffer = [nbytes: number, kind: number, born: number, last: number, row: number, name: number, type: number];
+/** A value in memory during some steps; texts are given by number. `group` is that of the expression whose values it is one of. */
+export type DrawnBuffer = [nbytes: number, kind: number, born: number, last: number, row: number, name: number, type: number, group: number];
 
-/** The memory over time of a setting: what each step runs, and where; the first `turn` steps are forward. */
+/** The memory over time of a setting: what each step runs, and where; the first `turn` steps are forward. `groups` has a text for the values of each group. */
 export interface DrawnMemory {
   key: string;
   turn: number;
   what: number[];
   row: number[];
   buffers: DrawnBuffer[];
+  groups: number[];
   texts: string[];
 }
 

@@ -1,7 +1,7 @@
 /** Written by `python tests/page/wire_types.py` from `jaxviz/page/schema.py`, which says more: not to be edited. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 20;
+export const VERSION = 21;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
 
@@ -161,6 +161,8 @@ export type ColumnName =
   | "variable_type"
   /** string: the name of an argument, 'residual', 'tangent of' or 'cotangent of' something, or empty */
   | "variable_label"
+  /** string: one label for all inputs of its stage whose labels differ only in numbers, or empty */
+  | "variable_labels"
   /** first variable with the same value, in any stage */
   | "variable_value"
   /** index into KINS */
@@ -213,7 +215,7 @@ export type ColumnName =
   | "residual_name"
   /** string: the user's expression for it if known, or another name */
   | "residual_label"
-  /** a number shared by one expression's values in repeated layers, calls and iterations */
+  /** row of the report of residuals that it is in, largest first */
   | "residual_group"
   /** string: its type, such as '1,000 × f32[3]' if a scan stacks one per iteration */
   | "residual_type"
@@ -239,8 +241,14 @@ export type ColumnName =
   | "residual_names"
   /** string: a name in the sentence, such as that of a value, primitive or argument */
   | "reason_names"
+  /** 1 if this reason is another one than those of most in its row */
+  | "residual_outlier"
   /** string: 'saved' or 'offloaded' */
   | "residual_decision"
+  /** string: one name for the residuals of a row of the report */
+  | "group_label"
+  /** string: why they are saved */
+  | "group_why"
   /** equation of the forward program that computes it, or -1 */
   | "residual_producer"
   /** buffer that contains it, or -1; several residuals share one if some are reshaped views of others */
@@ -265,6 +273,10 @@ export type ColumnName =
   | "buffer_name"
   /** string, or empty */
   | "buffer_type"
+  /** a number shared by one expression's values in repeated layers, calls and iterations */
+  | "buffer_group"
+  /** string: one name for the values with that number */
+  | "buffer_group_label"
   /** saved expression that it is a value of, or -1 */
   | "residual_kept"
   /** string: the user's expression, with the name that it is assigned to */
@@ -342,11 +354,12 @@ export interface CheckResult {
   differences: string[];
 }
 
-/** A summary of a gradient in words: what it saves, the largest part of that, and its peak; '' if unknown or not known yet. */
+/** A summary of a gradient in words: what it saves, the largest part of that, its peak, and what it saves in how many values; '' if unknown or not known yet. */
 export interface Headline {
   keeps: string;
   largest: string;
   peak: string;
+  saves: string;
 }
 
 /** Everything that the explorer shows, as plain data. */
