@@ -13,7 +13,7 @@ import pytest
 from device_programs import CASES, EXPLICIT, GRID, LINE
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from test_parity import assert_same
+from laws import assert_same
 
 import jaxviz
 from jaxviz.analysis.devices import placement_of
