@@ -89,7 +89,7 @@ def is_nested(case: Case) -> bool:
 def inside(case: Case, nest: Callable[..., Any]) -> Case:
     """A program in a nesting, on arrays; of forward mode, random nestings are enough."""
     args = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(np.asarray(x)), case.args)
-    return Case(f"{case}-{nest.__name__}", partial(nest, case), args, case.vmaps, False, case.where)
+    return Case(f"{case}-{nest.__name__}", partial(nest, case), args, forward=False, where=case.where)
 
 
 NESTABLE = [case for case in CASES if inexact(case.args)]

@@ -17,7 +17,6 @@ import pytest
 from every_report import CALLS
 from programs import CASES
 
-
 import jaxviz
 from jaxviz import higher_order
 from jaxviz.ir import compat
