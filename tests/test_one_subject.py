@@ -281,53 +281,6 @@ def test_a_step_may_say_what_its_gradient_is_taken_in():
     assert jaxviz.residuals(step, PARAMS, X).gradient.endswith("in `params`")
 
 
-def in_a_branch(params, x, is_taken):
-    value, pull = jax.vjp(loss, params, x)
-    zeros = lambda: (jax.tree.map(jnp.zeros_like, params), jnp.zeros_like(x))
-    return jax.lax.cond(is_taken, lambda: pull(jnp.ones(())), zeros), value
-
-
-def in_every_branch(params, x, is_taken):
-    value, pull = jax.vjp(loss, params, x)
-    scaled = [lambda scale, k=k: pull(k * scale) for k in (1.0, 2.0, 3.0)]
-    return jax.lax.switch(is_taken.astype(int), scaled, value), value
-
-
-def in_a_branch_of_a_loop(params, x, is_taken):
-    value, pull = jax.vjp(loss, params, x)
-
-    def body(total, scale):
-        given = jax.lax.cond(is_taken, lambda pull, y: pull(y), lambda pull, y: (params, y * x), pull, scale)
-        return jax.tree.map(jnp.add, total, given), None
-
-    return jax.lax.scan(body, (params, x), jnp.arange(3.0))[0], value
-
-
-@pytest.mark.parametrize("step", [in_a_branch, in_every_branch, in_a_branch_of_a_loop])
-def test_the_backward_pass_of_a_step_may_be_in_a_branch_or_a_loop(step):
-    is_about_its_loss(step, (PARAMS, X, jnp.array(True)), jaxviz.residuals(*LOSS, argnums=(0, 1)))
-
-
-def jacobian(params, x):
-    return jax.jacrev(loss, argnums=(0, 1))(params, x), x
-
-
-def pulled_in_a_checkpoint(params, x):
-    value, pull = jax.vjp(loss, params, x)
-    return jax.checkpoint(pull)(jnp.ones(())), value
-
-
-def pulled_in_a_while_loop(params, x):
-    value, pull = jax.vjp(loss, params, x)
-    again = lambda c: (0.5 * c[0], *pull(c[0]))
-    return jax.lax.while_loop(lambda c: c[0] > value, again, (jnp.ones(()), params, x)), value
-
-
-@pytest.mark.parametrize("step", [jacobian, pulled_in_a_checkpoint, pulled_in_a_while_loop])
-def test_the_function_that_vjp_returns_may_be_transformed(step):
-    is_about_its_loss(step, (PARAMS, X), jaxviz.residuals(*LOSS, argnums=(0, 1)))
-
-
 def test_the_loss_of_a_step_may_use_a_reference():
     def counted(params, x, count):
         count[...] += 1.0
