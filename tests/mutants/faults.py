@@ -1107,21 +1107,21 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/analysis/training_step.py",
         'names.get(id(x), "a value that it closes over")',
         '"a value that it closes over"',
-        "tests/test_one_subject.py -k names",
+        "tests/test_subjects.py",
     ),
     Fault(
         "a loop whose bound is fixed outside is taken for one that the loop around it bounds",
         "jaxviz/higher_order/unbounded.py",
         "if a in body.invars[n_fixed:]:",
         "if a in body.invars:",
-        "tests/test_no_reverse_mode.py -k loop_and",
+        "tests/test_subjects.py",
     ),
     Fault(
         "a report does not say what to write instead of a loop without reverse mode",
         "jaxviz/higher_order/unbounded.py",
         "        if loop in origins:\n",
         "        if loop is failed:\n",
-        "tests/test_no_reverse_mode.py -k loop_and",
+        "tests/test_subjects.py",
     ),
     Fault(
         "XLA is said to undo a plan wherever it takes as little without",
@@ -1240,7 +1240,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/transforms/driver.py",
         "if isinstance(error, Exception) and self.current is not None:",
         "if isinstance(error, KeyError) and self.current is not None:",
-        "tests/test_errors.py tests/test_no_reverse_mode.py",
+        "tests/test_errors.py tests/test_subjects.py",
     ),
     Fault(
         "a complex value is saved by a checkpoint",
