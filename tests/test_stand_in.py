@@ -339,6 +339,8 @@ reverse = ruled("vjp", lambda x: (jnp.sin(x), x), lambda x, ct: (ct * 10.0,))
 half_none = ruled("vjp", lambda x, y: (x * y, None), lambda _, ct: (ct * 4.0, None), fun=lambda x, y: x * y)
 in_dict = ruled("vjp", lambda p: (p["a"], p), lambda p, ct: ({"a": ct, "b": 2.0 * ct},), fun=lambda p: p["a"] * p["b"])
 twice = jax.custom_gradient(lambda x: (x**2, lambda ct: ct * 9.0))
+optimized = jax.custom_vjp(lambda x: jnp.sin(x))
+optimized.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (ct * 6.0,), optimize_remat=True)
 
 ANSWERED |= {
     "jvp rule": lambda: jax.jvp(pushed, (1.0,), (2.0,)),
@@ -352,6 +354,7 @@ ANSWERED |= {
     "tree in a vjp rule": lambda: jax.grad(in_dict)({"a": 2.0, "b": 3.0}),
     "custom_gradient, value": lambda: jax.value_and_grad(twice)(2.0),
     "checkpoint, second": lambda: jax.grad(jax.grad(jax.checkpoint(jnp.sin)))(1.0),
+    "checkpoint of an optimized rule": lambda: jax.grad(jax.checkpoint(optimized))(2.0),
     "checkpoint, keyword": lambda: jax.grad(lambda x: jax.checkpoint(lambda x, k: x * k)(x, k=3.0))(2.0),
     "checkpoint, integer beside": lambda: jax.grad(jax.checkpoint(lambda x, n: x * n))(2.0, 3),
     "checkpoint, no tangent reaches it": lambda: jax.grad(lambda x: x * jax.checkpoint(jnp.sin)(1.0))(1.0),
