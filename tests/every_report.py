@@ -40,13 +40,3 @@ CALLS = {
     "to_dot": jaxviz.to_dot,
 }
 """With the function's arguments."""
-
-
-def about(name):
-    """A report whose text is about a function's gradient, or about the function."""
-    return lambda *args, **options: CALLS[name](*args, **options)
-
-
-def words(report):
-    """Its text, in one line."""
-    return " ".join(str(report).split())
