@@ -29,24 +29,18 @@ CASES: list[Case] = []
 BODIES = []
 """What `both` registers: (name, body, in_specs, mesh, check_vma, args), to be used inside a shard_map."""
 
-MESH_OF = {
-    "explicit_axes": EXPLICIT,
-    "explicit_axes_in_shard_map": EXPLICIT,
-    "reduced": EXPLICIT,
-    "unreduced": EXPLICIT,
-    "moved_to_the_host": EXPLICIT,
-}
-"""The mesh to set with `jax.set_mesh` to run some of them inside others."""
 
-
-def case(*args, vmaps=True, forward=True):
+def case(*args, **options):
     """Adds a function to the table, to be called with these arguments."""
 
     def enter(fun):
-        CASES.append(Case(fun.__name__, fun, args, vmaps, forward))
+        CASES.append(Case(fun.__name__, fun, args, **options))
         return fun
 
     return enter
+
+
+explicit = partial(case, where=partial(jax.set_mesh, EXPLICIT))
 
 
 def mapped(in_specs, out_specs, mesh=LINE, **options):
@@ -261,28 +255,28 @@ def constrained(x, w):
     return jnp.sum(jnp.tanh(y @ w))
 
 
-@case(jax.device_put(M, NamedSharding(EXPLICIT, P("i", "j"))), jax.device_put(W, NamedSharding(EXPLICIT, P())))
+@explicit(jax.device_put(M, NamedSharding(EXPLICIT, P("i", "j"))), jax.device_put(W, NamedSharding(EXPLICIT, P())))
 def explicit_axes(x, w):
     return jnp.sin(x) * x, jnp.sum(w * w, 0)
 
 
-@case(jax.device_put(M, NamedSharding(EXPLICIT, P("i", None))), jax.device_put(W, NamedSharding(EXPLICIT, P())))
+@explicit(jax.device_put(M, NamedSharding(EXPLICIT, P("i", None))), jax.device_put(W, NamedSharding(EXPLICIT, P())))
 def explicit_axes_in_shard_map(x, w):
     return jax.shard_map(lambda x, w: jnp.tanh(x @ w), mesh=EXPLICIT, in_specs=(P("i"), P()), out_specs=P("i"))(x, w)
 
 
-@case(jax.device_put(M, NamedSharding(EXPLICIT, P("i", None))), jax.device_put(W, NamedSharding(EXPLICIT, P())))
+@explicit(jax.device_put(M, NamedSharding(EXPLICIT, P("i", None))), jax.device_put(W, NamedSharding(EXPLICIT, P())))
 def reduced(x, w):
     return jnp.tanh(x @ jax.reshard(w, NamedSharding(EXPLICIT, P(None, None, reduced={"i"}))))
 
 
-@case(jax.device_put(M, NamedSharding(EXPLICIT, P(None, "i"))), jax.device_put(W, NamedSharding(EXPLICIT, P("i"))))
+@explicit(jax.device_put(M, NamedSharding(EXPLICIT, P(None, "i"))), jax.device_put(W, NamedSharding(EXPLICIT, P("i"))))
 def unreduced(x, w):
     terms = jnp.einsum("ij,jk->ik", x, w, out_sharding=NamedSharding(EXPLICIT, P(None, None, unreduced={"i"})))
     return jnp.sin(jax.reshard(terms + terms, NamedSharding(EXPLICIT, P(None, None))))
 
 
-@case(
+@explicit(
     jax.device_put(M, NamedSharding(EXPLICIT, P("i", None))),
     jax.device_put(W, NamedSharding(EXPLICIT, P())),
     vmaps=False,

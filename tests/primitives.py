@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.interpreters import ad
+from programs import Case
 
 FLOATS = ("float32", "bfloat16", "float64")
 COMPLEX = (*FLOATS, "complex64")
@@ -274,116 +276,40 @@ _INTERNAL = "bound by JAX alone, inside its own transforms"
 
 LEFT_OUT = {
     **dict.fromkeys(
-        [
-            "cond",
-            "scan",
-            "while",
-            "remat2",
-            "run_state",
-            "custom_linear_solve",
-            "linear_call",
-            "custom_vmap_call",
-            "call_hi_primitive",
-            "composite",
-            "eval_jaxpr",
-            "program_order",
-            "remat_opt",
-        ],
+        """
+        cond scan while remat2 run_state custom_linear_solve linear_call custom_vmap_call call_hi_primitive composite
+        eval_jaxpr program_order remat_opt
+        """.split(),
         _CONTROL,
     ),
     **dict.fromkeys(
-        [
-            "all_gather",
-            "all_gather_invariant",
-            "all_gather_reduced",
-            "all_to_all",
-            "pbroadcast",
-            "pbroadcast_dynamic",
-            "ppermute",
-            "preduced",
-            "psum",
-            "psum_invariant",
-            "pvary",
-            "ragged_all_to_all",
-            "reduce_scatter",
-            "reduced_vary_cast",
-            "reduced_vary_cast_p",
-            "relayout",
-            "vary_unreduced_cast",
-            "unreduced_psum",
-            "unreduced_reduce_scatter",
-            "vary_unreduced_cast_p",
-            "reshard",
-            "sharding_constraint",
-            "layout_constraint",
-            "inspect_sharding",
-        ],
+        """
+        all_gather all_gather_invariant all_gather_reduced all_to_all pbroadcast pbroadcast_dynamic ppermute preduced
+        psum psum_invariant pvary ragged_all_to_all reduce_scatter reduced_vary_cast reduced_vary_cast_p relayout
+        vary_unreduced_cast unreduced_psum unreduced_reduce_scatter vary_unreduced_cast_p reshard sharding_constraint
+        layout_constraint inspect_sharding
+        """.split(),
         _AXES,
     ),
     **dict.fromkeys(
-        [
-            "accum_grad_in_ref",
-            "addupdate",
-            "box_get",
-            "with_memory_space_constraint",
-            "box_set",
-            "empty_ref",
-            "free_ref",
-            "freeze",
-            "get",
-            "new_box",
-            "new_ref",
-            "swap",
-            "log_extend",
-            "log_read",
-            "new_log",
-            "stack",
-            "unstack",
-        ],
+        """
+        accum_grad_in_ref addupdate box_get with_memory_space_constraint box_set empty_ref free_ref freeze get new_box
+        new_ref swap log_extend log_read new_log stack unstack
+        """.split(),
         _STATE,
     ),
     **dict.fromkeys(
-        [
-            "bcoo_dot_general",
-            "bcoo_dot_general_sampled",
-            "bcoo_extract",
-            "bcoo_fromdense",
-            "bcoo_sort_indices",
-            "bcoo_spdot_general",
-            "bcoo_sum_duplicates",
-            "bcoo_todense",
-            "bcoo_transpose",
-            "bcsr_dot_general",
-            "bcsr_extract",
-            "bcsr_fromdense",
-            "bcsr_todense",
-            "coo_fromdense",
-            "coo_matmat",
-            "coo_matvec",
-            "coo_todense",
-            "csr_fromdense",
-            "csr_matmat",
-            "csr_matvec",
-            "csr_todense",
-            "spsolve",
-        ],
+        """
+        bcoo_dot_general bcoo_dot_general_sampled bcoo_extract bcoo_fromdense bcoo_sort_indices bcoo_spdot_general
+        bcoo_sum_duplicates bcoo_todense bcoo_transpose bcsr_dot_general bcsr_extract bcsr_fromdense bcsr_todense
+        coo_fromdense coo_matmat coo_matvec coo_todense csr_fromdense csr_matmat csr_matvec csr_todense spsolve
+        """.split(),
         _SPARSE,
     ),
     **dict.fromkeys(
-        [
-            "add_any",
-            "dce_sink",
-            "debug_print",
-            "eq_to",
-            "le_to",
-            "lt_to",
-            "one_minus_square",
-            "tie",
-            "stage",
-            "from_edtype",
-            "to_edtype",
-            "todense",
-        ],
+        """
+        add_any dce_sink debug_print eq_to le_to lt_to one_minus_square tie stage from_edtype to_edtype todense
+        """.split(),
         _INTERNAL,
     ),
     "check": "of jax.experimental.checkify, and there only once that is imported; it has no result",
@@ -397,6 +323,19 @@ LEFT_OUT = {
 
 SAMPLES = samples()
 COVERED = {s.primitive for s in SAMPLES}
+
+
+def cases_of_primitives() -> list[tuple[Case, bool]]:
+    """A program for each sample and dtype, and whether the short tests try it: one dtype for each sample, a different one for the next."""
+    found = []
+    for i, sample in enumerate(SAMPLES):
+        for k, dtype in enumerate(sample.dtypes):
+            where = partial(jax.enable_x64, dtype == "float64")
+            args = [a.astype(dtype) if np.issubdtype(a.dtype, np.floating) else a for a in map(np.asarray, sample.args)]
+            with where():
+                case = Case(f"{sample}-{dtype}", sample.fun, tuple(map(jax.device_put, args)), where=where)
+            found.append((case, k == i % len(sample.dtypes)))
+    return found
 
 
 def differentiable() -> set[str]:

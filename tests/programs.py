@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-
-import jaxviz
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +20,9 @@ class Case:
     Args:
       vmaps: whether jax can vmap it.
       forward: whether it has forward mode, which a custom VJP rule removes.
+      reverse: whether it has reverse mode, which a loop without a fixed length removes.
+      where: what it is run in, such as a mesh or 64 bits.
+      rtol: how far its numbers may be from JAX's.
     """
 
     name: str
@@ -28,6 +30,9 @@ class Case:
     args: tuple[Any, ...]
     vmaps: bool = True
     forward: bool = True
+    reverse: bool = True
+    where: Callable[[], AbstractContextManager[Any]] = nullcontext
+    rtol: float = 2e-5
 
     def __str__(self) -> str:
         return self.name
@@ -44,18 +49,6 @@ def case(*args: Any, vmaps: bool = True, forward: bool = True) -> Callable[[Call
         return fun
 
     return enter
-
-
-def one_of_each(cases: list[Case]) -> set[Case]:
-    """For each operation, the first program that has it."""
-    seen: set[str] = set()
-    found = set()
-    for c in cases:
-        names = {equation.primitive.name for _, equation in jaxviz.trace(c.fun)(*c.args).walk()}
-        if names - seen:
-            found.add(c)
-            seen |= names
-    return found
 
 
 def on_device(tree: Any) -> Any:

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import nested_programs  # noqa: F401  enters its programs into the table
 import pytest
+from every_report import CALLS
 from programs import CASES
-from test_errors import CALLS
 
 import jaxviz
 from jaxviz import higher_order

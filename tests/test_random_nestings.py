@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from laws import assert_same, seeds
 from nested_programs import halved, log1pexp
-from test_parity import assert_same, seeds
 
 import jaxviz
 from jaxviz.derivation import STAGES, type_name

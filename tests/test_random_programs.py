@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_parity import assert_same, seeds
+from laws import assert_same, seeds
 
 import jaxviz
 from jaxviz.derivation import STAGES, type_name

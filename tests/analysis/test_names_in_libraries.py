@@ -8,7 +8,6 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 
 import jaxviz
-from jaxviz.analysis.grouping import alike
 from jaxviz.analysis.modules import _of_modules
 from jaxviz.ir.origin import own_line
 
@@ -88,15 +87,6 @@ def test_one_layer_alone(model):
     assert " of `mlp` that are also of `layer_1`" in found.of("mlp").of("layer_1").summary
     with pytest.raises(ValueError, match="no residual is of the module or scope 'layer'; the modules are Net/mlp/"):
         found.of("layer")
-
-
-def test_layers_that_are_not_consecutive():
-    layers = lambda *numbers: alike([f"net/layer_{i}/mlp" for i in numbers])
-    assert layers(0, 1, 2, 3) == "net/layer_0…3/mlp"
-    assert layers(5, 11, 17) == "net/layer_5,11,17/mlp"
-    assert layers(0, 1, 2, 4, 6, 7) == "net/layer_0…2,4,6…7/mlp"
-    assert layers(*range(0, 34, 2)) == "net/layer_0,2,…,32/mlp"
-    assert alike(["block/w", "block_1/w", "block_3/w"]) == "block…block_1,block_3/w"
 
 
 def test_a_method_that_a_module_calls_of_itself_is_no_module():

@@ -294,6 +294,25 @@ def test_another_function_may_take_the_place_of_the_one_that_is_differentiated(s
     assert derive_like(checkpointed, found.gradient).n_results == found.gradient.n_results
 
 
+OF_THE_LOSS = (
+    plain, closed_over, jitted, by_vjp, forward_and_backward, through_jit, taken_apart, in_a_branch, in_a_branch_of_a_loop,
+    in_two_branches, in_checkpoints, by_jaxviz,
+)  # fmt: skip
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("step", OF_THE_LOSS, ids=lambda f: f.__name__)
+def test_every_report_of_a_step_is_about_its_loss(step):
+    args, alone = (W, W, BATCH), jaxviz.residuals(loss, W, BATCH)
+    found, lint = jaxviz.residuals(step, *args), jaxviz.lint(step, *args)
+    assert sorted((r.type, r.nbytes) for r in found) == sorted((r.type, r.nbytes) for r in alone)
+    assert lint.saved == found.saved == alone.saved
+    reports = (found, lint, jaxviz.memory(step, *args), jaxviz.policies(step, *args))
+    assert all(f"training step `{step.__name__}`, which takes the gradient of" in report.summary for report in reports)
+    assert jaxviz.cost(step, *args).summary.startswith(f"cost of the training step `{step.__name__}`:")
+    assert "picture of" in str(jaxviz.draw(step, *args))
+
+
 def test_what_a_step_says_that_conds_save_is_what_they_save():
     """An option of jaxviz: JAX saves dummies for what only another branch saves."""
     found = trace_training_step(recomputing, (W, W, BATCH), {})

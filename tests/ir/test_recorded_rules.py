@@ -5,19 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import primitives
-from primitives import SAMPLES
+from primitives import cases_of_primitives
 
 import jaxviz
 from jaxviz.ir import compat, convert
 from jaxviz.ir.syntax import Literal
-
-parametrized = pytest.mark.parametrize(
-    ("sample", "dtype"), [pytest.param(s, d, id=f"{s}-{d}") for s in SAMPLES for d in s.dtypes]
-)
-
-
-def cast(x, dtype):
-    return jnp.asarray(x, dtype) if np.issubdtype(x.dtype, np.floating) else jnp.asarray(x)
 
 
 def rules_of(operation):
@@ -47,10 +39,10 @@ def shown(program):
 
 
 @pytest.mark.values
-@parametrized
-def test_recorded_as_traced(sample, dtype):
-    with jax.enable_x64(dtype == "float64"):
-        program = jaxviz.trace(sample.fun)(*(cast(x, dtype) for x in sample.args))
+@pytest.mark.parametrize("case", [case for case, _ in cases_of_primitives()], ids=str)
+def test_recorded_as_traced(case):
+    with case.where():
+        program = jaxviz.trace(case.fun)(*case.args)
         for _, equation in program.walk():
             operation = equation.operation
             if operation.programs or operation.effects:

@@ -2,10 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-import nested_programs  # noqa: F401  enters its programs into the table
 import pytest
+from laws import assert_same
 from programs import CASES
-from test_parity import assert_same
 
 import jaxviz
 from jaxviz.higher_order.typecheck import check_program

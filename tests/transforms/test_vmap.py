@@ -1,68 +1,18 @@
-"""Mapped programs compared with jax.vmap."""
-
-import re
+"""`vmap`: axes, collectives, what is recorded, and what is refused; the programs of the table are in the matrix."""
 
 import jax
 import jax.numpy as jnp
-import nested_programs  # noqa: F401  enters its programs into the table
 import numpy as np
 import pytest
 from jax import lax
+from laws import assert_same, operations, seeds, stacked
 from programs import CASES
-from test_parity import assert_same, both_ways, marked, seeds, side_by_side
 
 import jaxviz
 from jaxviz.functions import transformations as api
 from jaxviz.transforms.vmap import vmap_program
 
 X = jnp.linspace(0.1, 1.0, 12).reshape(4, 3)
-
-
-def stacked(args):
-    """Two examples of the arguments, the second different from the first."""
-
-    def pair(x):
-        x = jnp.asarray(x)
-        return jnp.stack([x, x[..., ::-1] if x.ndim and jnp.issubdtype(x.dtype, jnp.floating) else x])
-
-    return jax.tree.map(pair, args)
-
-
-def operations(fun, *args):
-    """How often each primitive occurs in a function's jaxpr, including nested ones."""
-    return sorted(re.findall(r"= ([a-z_]+)[\[ ]", str(jax.make_jaxpr(fun)(*args))))
-
-
-@pytest.mark.slow
-@both_ways
-@pytest.mark.parametrize("case", marked([c for c in CASES if c.vmaps], third=0), ids=str)
-def test_vmap(case, run):
-    args = stacked(case.args)
-    side_by_side(lambda m, *args: m.vmap(case.fun)(*args), *args, run=run)
-    assert operations(jaxviz.vmap(case.fun), *args) == operations(jax.vmap(case.fun), *args)
-
-
-@pytest.mark.slow
-@both_ways
-@pytest.mark.parametrize("case", marked([c for c in CASES if c.vmaps], third=1, each=2), ids=str)
-def test_composed_with_grad(case, run):
-    total = lambda f: (
-        lambda *args: sum(
-            jnp.sum(y) for y in jax.tree.leaves(f(*args)) if jnp.issubdtype(jnp.result_type(y), jnp.floating)
-        )
-    )
-    floats = tuple(
-        i
-        for i, a in enumerate(case.args)
-        if all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in jax.tree.leaves(a))
-    )
-    if not floats:
-        return  # it has complex numbers or integers
-
-    def of(m, *args):
-        return m.vmap(m.grad(total(case.fun), floats))(*args), m.grad(total(m.vmap(case.fun)), floats)(*args)
-
-    side_by_side(of, *stacked(case.args), run=run)
 
 
 @pytest.mark.parametrize(

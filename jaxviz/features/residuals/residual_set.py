@@ -445,7 +445,7 @@ def _residual(
     asked = linear[0].equation.origin if linear else None
     rule = "" if asked is None else "checkpoint" if asked.role == "recomputation" else asked.rule
     size = nbytes(atom.aval)
-    dummies = tuple(_dummy(s, location, size // math.prod(source.lengths)) for s in sources if s.is_dummy)
+    dummies = tuple(_dummy(s, location, size // max(1, math.prod(source.lengths))) for s in sources if s.is_dummy)
     decision = "offloaded" if is_offload(producer) else "saved"
     path = arguments.get(atom, "") if isinstance(atom, Var) else ""
     words = Words(site, atom, path, real, held, kind, location, linear, backward, [d.branch for d in dummies])

@@ -1,14 +1,11 @@
 """The cost of gradients: each operation counted by hand and by XLA, loops and devices, totals, the report, measured time."""
 
-import inspect
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sessions
 from jax import lax
-from jax.extend.core import Primitive
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -182,26 +179,6 @@ def test_a_scan_costs_its_body_times_its_length():
     assert jaxviz.cost(lambda x: nested(x).sum(), X).by_primitive["mul"].flops >= 15 * 1000
 
 
-def test_a_cond_costs_its_most_expensive_branch():
-    branches = [lambda x: x + x, lambda x: jnp.sin(x) * x * x, lambda x: x]
-    equations = jaxviz.trace(lambda i, x: lax.switch(i, branches, x))(1, X).equations
-    assert cost_of(equations[-1]) == total(branches[1], X)
-    report = jaxviz.cost(lambda i, x: lax.switch(i, branches, x), 1, X, argnums=1)
-    assert any("most expensive branch" in note for note in report.notes)
-
-
-def test_a_while_loop_counts_for_one_iteration():
-    loop = lambda x: lax.while_loop(lambda s: s[0] < 9.0, lambda s: (s[0] + 1.0, jnp.sin(s[1])), (0.0, x))[1]
-    report = jaxviz.cost(loop, X)
-    assert not report.has_backward
-    assert report.total == report.forward
-    assert report.by_primitive["sin"] == total(jnp.sin, X)
-    assert not any(r.trip_count_known for r in report.rows if r.primitive == "sin")
-    assert any("one iteration" in note for note in report.notes)
-    assert any("no backward program" in note for note in report.notes)
-    assert report.xla().transcendentals == 1000
-
-
 def test_calls_cost_what_they_hold():
     inside = lambda x: jnp.sin(x) * x
     cost = total(inside, X)
@@ -286,14 +263,6 @@ def _flat(program):
     return fun, *args
 
 
-def test_the_sentence_that_compares():
-    report = jaxviz.cost(*_flat(models.lstm(1)))
-    text = report.compare()
-    assert f"jaxviz counts {report.as_compiled.flops:,} FLOPs" in text
-    assert f"{report.xla().flops:,} in the compiled program" in text
-    assert f"the total is {report.total.flops:,}" in text
-
-
 # --- the report -------------------------------------------------------------------------------------------------------
 
 
@@ -307,11 +276,6 @@ def report():
     return jaxviz.cost(loss, {"w": shaped(4, 3)}, shaped(5, 4))
 
 
-def line_of(fun, text):
-    lines, start = inspect.getsourcelines(fun)
-    return start + next(i for i, line in enumerate(lines) if text in line)
-
-
 def test_totals_are_sums_of_rows(report):
     costs = [r.cost for r in report.rows]
     assert sum(costs, Cost()) == report.total == report.forward + report.backward
@@ -319,28 +283,6 @@ def test_totals_are_sums_of_rows(report):
     assert report.by_primitive["dot_general"].flops == 2 * (2 * 5 * 3 * 4)
     whole = [cost_of(e) for p in (report.derivation.forward, report.derivation.backward) for e in p.equations]
     assert sum(whole, Cost()) == report.total
-
-
-def test_every_row_has_a_line_of_the_users(report):
-    assert {r.location.file for r in report.rows} == {__file__}
-    assert {at.line for at in report.by_line} == {line_of(loss, "x @ params"), line_of(loss, "jnp.sum")}
-    dots = [r for r in report.rows if r.primitive == "dot_general"]
-    assert [(r.stage, r.location.line) for r in dots] == [(p, line_of(loss, "x @")) for p in ("forward", "backward")]
-    inside = jaxviz.cost(*_flat(models.lstm(1)))
-    assert all(r.location.file == models.__file__ for r in inside.rows)
-    assert any(r.place == "scan ×20" and r.part.times == 20 for r in inside.rows)
-
-
-@pytest.mark.parametrize("name", ["transformer", "lstm"])
-def test_reports_fit_the_page(name):
-    report = jaxviz.cost(*_flat(PROGRAMS[name]))
-    assert max(map(len, str(report).split("\n"))) <= 100
-    assert "dot_general" in str(report)
-    assert "models.py:" in str(report)
-    page = report._repr_html_()
-    shown = page.count("<table>") - page.count("<details>")  # "show all" contains a second table
-    assert shown == 2
-    assert "dot_general" in page
 
 
 def test_long_names_of_files_are_cut(tmp_path):
@@ -353,69 +295,11 @@ def test_long_names_of_files_are_cut(tmp_path):
     assert max(map(len, text.split("\n"))) <= 100
 
 
-def test_as_plain_data(report):
-    data = json.loads(json.dumps(report.to_dict()))
-    assert data["total"]["flops"] == report.total.flops
-    assert len(data["rows"]) == len(report.rows)
-    assert data["primitives"]["tanh"]["transcendentals"] == 15
-
-
-def test_what_a_cost_can_be_asked_of():
-    d = jaxviz.derive(loss, {"w": shaped(4, 3)}, shaped(5, 4))
-    program = jaxviz.trace(loss)({"w": shaped(4, 3)}, shaped(5, 4))
-    types = {"w": jax.ShapeDtypeStruct((4, 3), "float32")}, jax.ShapeDtypeStruct((5, 4), "float32")
-    found = [jaxviz.cost(d), jaxviz.cost(program), jaxviz.cost(program.jaxpr), jaxviz.cost(loss, *types)]
-    assert len({r.total for r in found}) == 1
-
-
-def test_unknown_primitives_are_estimated_and_listed():
-    unheard_of = Primitive("unheard_of")
-    unheard_of.def_abstract_eval(lambda x: x)
-    fun = lambda x: (unheard_of.bind(x), unheard_of.bind(jnp.arange(3)), jnp.sin(x))
-    report = jaxviz.cost(jaxviz.trace(fun)(X), argnums=())
-    assert report.estimated == ("unheard_of",)
-    assert report.by_primitive["unheard_of"].flops == 1000
-    assert "unheard_of" in report.notes[-1]
-    assert "unheard_of" not in COUNTS
-
-
 def test_special_functions_are_counted_as_jax_lowers_them():
     for fun in (lax.lgamma, lax.erf_inv, lax.asinh, lax.bessel_i0e):
         found, theirs = total(fun, X), xla(fun, X)
         assert (found.flops, found.transcendentals) == (theirs["flops"], theirs.get("transcendentals", 0))
         assert COUNTS[fun.__name__] is counts._as_lowered
-
-
-def test_a_training_step_is_counted_as_it_is():
-    def loss(w, x):
-        return jnp.sum(jnp.tanh(x @ w))
-
-    def train(w, x):
-        value, gradient = jax.value_and_grad(loss)(w, x)
-        return w - 0.1 * gradient, value
-
-    args = jnp.eye(4), jnp.ones((8, 4))
-    step, gradient = jaxviz.cost(train, *args), jaxviz.cost(loss, *args)
-    assert step.summary.startswith("cost of the training step `train`: ")
-    assert jaxviz.cost(jax.jit(train), *args).total == step.total
-    assert step.total.flops == pytest.approx(gradient.total.flops + 2 * args[0].size, rel=0.02)
-    assert step.backward.flops > 0
-    # XLA removes the multiplication by the cotangent of a sum, which is ones.
-    assert step.total.flops - step.xla(optimized=False).flops == args[1].size
-
-
-def test_a_training_step_may_take_its_gradient_by_jaxviz():
-    """Also in a jitted function, whose equations are JAX's."""
-    loss = lambda w, x: jnp.sum(jnp.tanh(x @ w))
-    step = lambda take, jit: lambda w, x: w - 0.1 * jit(take(loss))(w, x)
-    args = jnp.eye(4), jnp.ones((8, 4))
-    of_jax = jaxviz.cost(step(jax.grad, jax.jit), *args)
-    own = jaxviz.cost(step(jaxviz.grad, jaxviz.jit), *args)
-    assert own.summary.startswith("cost of the training step `<lambda>`: ")
-    assert own.total.flops == of_jax.total.flops
-    assert own.backward.flops == of_jax.backward.flops > 0
-    # a loss that itself takes a gradient is differentiated
-    assert "gradient of" in jaxviz.cost(lambda w, x: jnp.sum(jax.grad(loss)(w, x)), *args).summary
 
 
 # --- measured ---------------------------------------------------------------------------------------------------------
@@ -456,15 +340,6 @@ def test_measuring_runs_loops_constants_and_integers():
     assert any(t.equation.primitive.name == "scan" for t in report.measure(repeat=1).rows)
 
 
-def test_measuring_takes_values():
-    with pytest.raises(TypeError, match="argument x is ShapeDtypeStruct"):
-        jaxviz.cost(lambda x: jnp.sin(x), jax.ShapeDtypeStruct((), "float32")).measure()
-    with pytest.raises(TypeError, match=r"call jaxviz\.cost with a function"):
-        jaxviz.cost(jaxviz.trace(jnp.sin)(1.0)).measure()
-    with pytest.raises(ValueError, match="at least 1"):
-        jaxviz.cost(jnp.sin, 1.0).measure(repeat=0)
-
-
 @pytest.mark.parametrize("model", [models.scan_transformer, models.remat_transformer, models.lstm])
 def test_flops_of_many_are_those_of_each(model):
     f, args = model(2)
@@ -478,3 +353,8 @@ def test_flops_of_a_cond_are_those_of_its_dearest_branch():
     f = lambda x: lax.cond(x.sum() > 0, jnp.sin, lambda x: x * x + x, x)
     (cond,) = [e for e in jaxviz.trace(f)(X).equations if e.primitive.name == "cond"]
     assert flops_of(cond, {}) == cost_of(cond).flops == 2000
+
+
+@sessions.of("cost")
+def test_session(session, tmp_path):
+    sessions.replay(session, tmp_path)

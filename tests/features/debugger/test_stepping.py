@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 from programs import CASES, M, X, arange
 from short_runs import short
-from test_parity import marked
+from test_matrix import marked
 
 import jaxviz
 from jaxviz.features.debugger.positions import Level, Position, Stage, SteppingError

@@ -15,7 +15,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.image import imread
 from programs import CASES
-from test_parity import marked
+from test_matrix import marked
 
 import jaxviz
 from benchmarks.models import lstm, transformer

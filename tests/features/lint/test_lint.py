@@ -1,7 +1,5 @@
 """Advice: for each rule a program with the advice, what JAX saves after following it, and programs without the advice."""
 
-import inspect
-import json
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sessions
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
@@ -19,7 +18,6 @@ import jaxviz
 from benchmarks import models
 from benchmarks.remat import held
 from jaxviz.features.lint import checks as lint_checks
-from jaxviz.report.tables import format_bytes
 
 POLICIES = jax.checkpoint_policies
 KEY = jax.random.key(0)
@@ -452,35 +450,9 @@ def test_every_rule_is_found_by_something_documented_and_tested():
 # --- the report -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def report():
-    return jaxviz.lint(models.transformer_loss, models.transformer_params(3), jnp.arange(16))
-
-
-def line_of(fun, text):
-    lines, start = inspect.getsourcelines(fun)
-    return start + next(i for i, line in enumerate(lines) if text in line)
-
-
-def test_a_transformer(report):
-    """What the three layers do on one line is one piece of advice."""
-    found = [(a.rule, a.location.line, a.count) for a in report]
-    assert found == [
-        ("cheap-recompute", line_of(models.layer, "gelu"), 3),
-        ("cheap-recompute", line_of(models.layer_norm, "mean ="), 6),
-        ("cheap-recompute", line_of(models.attention, "where"), 3),
-    ]
-    assert [a.nbytes for a in report] == sorted((a.nbytes for a in report), reverse=True)
-    assert {r.location.line for r in report[0].residuals} == {report[0].location.line}
-    assert sum(r.nbytes for r in report[0].residuals) == report[0].nbytes  # nothing is saved in their place
-    assert (
-        report.saved
-        == jaxviz.residuals(models.transformer_loss, models.transformer_params(3), jnp.arange(16), argnums=0).saved
-    )
-
-
-def test_following_all_of_it(report, monkeypatch):
+def test_following_all_of_it(monkeypatch):
     """If the pieces are about different lines, their savings add up."""
+    report = jaxviz.lint(models.transformer_loss, models.transformer_params(3), jnp.arange(16))
     params, tokens = args = models.transformer_params(3), jnp.arange(16)
     before = saved(models.transformer_loss, args)
     monkeypatch.setattr(models, "layer_norm", jax.checkpoint(models.layer_norm))
@@ -489,92 +461,6 @@ def test_following_all_of_it(report, monkeypatch):
     assert before - after == report[0].nbytes + report[1].nbytes
     left = jaxviz.lint(models.transformer_loss, params, tokens)
     assert [a.location.line for a in left] == [report[2].location.line]
-
-
-def test_the_text(report):
-    text = str(report)
-    assert " ".join(text.split()).startswith(
-        "lint of the gradient of `transformer_loss` in `params`: 3 suggestions (1 omitted, below "
-    )
-    assert all(len(line) <= 100 for line in text.splitlines())
-    assert "1. cheap-recompute at models.py:" in text
-    assert ", 3 ×: " in text
-    assert "Instead: wrap layer_norm in jax.checkpoint" in text
-    assert str(report[0]).splitlines()[0] == report[0].head
-    page = report._repr_html_()
-    assert page.count("<tr>") == 4
-    assert "wrap layer_norm" in page
-    assert json.loads(json.dumps(report.to_dict()))["advice"][0]["rule"] == "cheap-recompute"
-
-
-def test_nothing_to_advise():
-    found = jaxviz.lint(lambda x, y: jnp.sum(x * y), X, X)
-    assert str(found) == "lint of the gradient of `<lambda>` in `x`: no suggestions; it saves nothing"
-    assert (len(found), list(found), bool(found)) == (0, [], False)
-    assert (
-        found._repr_html_()
-        == "<p>lint of the gradient of <code>&lt;lambda&gt;</code> in <code>x</code>: no suggestions; it saves nothing</p>"
-    )
-
-
-def test_what_is_left_out():
-    small = jnp.ones((4, 4))
-    f = partial(feed_forward, jax.nn.gelu)
-    found = jaxviz.lint(f, small, small)
-    assert not found
-    assert "no suggestions (1 omitted, below 1.0 KiB)" in found.summary
-    assert len(jaxviz.lint(f, small, small, min_nbytes=1)) == 1
-    assert [a.rule for a in jaxviz.lint(lambda x: x * np.ones(3), jnp.ones(3), min_nbytes=12)] == ["captured-constant"]
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (lambda w, x: jnp.sum(jax.nn.gelu(x @ w)), lambda w, x: jnp.sum(jax.checkpoint(jax.nn.gelu)(x @ w))),
-        (partial(feed_forward, jax.nn.gelu), partial(feed_forward, jax.checkpoint(jax.nn.gelu))),
-    ],
-)
-def test_what_becomes_of_the_peak_is_measured(before, after):
-    args = jnp.ones((64, 64)), X
-    (a,) = advice(before, *args, rule="cheap-recompute")
-    peaks = [format_bytes(jaxviz.memory(f, *args).peak_nbytes) for f in (before, after)]
-    stays = f"the peak stays at {peaks[0]} (modelled)"
-    assert (stays if peaks[0] == peaks[1] else f"The peak falls from {peaks[0]} to {peaks[1]} (modelled)") in a.fix
-
-
-def test_what_the_backward_pass_does_not_read_is_told_apart():
-    """The zeros of a `where` are among JAX's residuals, but in no compiled gradient."""
-    (a,) = advice(partial(clipped_by, clip), W, X, rule="cheap-recompute")
-    unread = [r for r in a.residuals if not r.is_read]
-    assert a.unread_nbytes == sum(r.nbytes for r in unread) == X.nbytes
-    assert "The backward pass does not read 16.0 KiB of it" in a.text
-    assert not advice(masked, W, X, X > 0, rule="cheap-recompute")
-
-
-def test_explain(report):
-    assert report.explain() == str(jaxviz.LINT_RULES["cheap-recompute"])
-    assert report.explain("kept-twice").startswith("kept-twice: one value is saved in several types or layouts\n\n")
-    with pytest.raises(KeyError, match="no rule 'cheap'; there are layer-checkpoint, "):
-        report.explain("cheap")
-
-
-def test_of_a_program_and_of_a_derivation():
-    f = partial(feed_forward, jax.nn.gelu)
-    (a,) = jaxviz.lint(jaxviz.trace(f)(W, X))
-    (b,) = jaxviz.lint(jaxviz.derive(f, W, X))
-    assert a.nbytes == b.nbytes > 0
-
-
-def test_what_cannot_be_derived_raises_what_residuals_raises():
-    f = lambda x: jax.pure_callback(np.sin, x, x)
-    for report in (jaxviz.residuals, jaxviz.lint):
-        with pytest.raises(ValueError, match="Pure callbacks do not support JVP"):
-            report(f, X)
-
-
-def test_a_loop_without_reverse_mode():
-    found = jaxviz.lint(lambda x: lax.while_loop(lambda c: c.sum() < 9.0, lambda c: jnp.sin(c) * 2.0, x), X)
-    assert not found
 
 
 def test_a_rule_that_fails_is_heard_of(monkeypatch):
@@ -588,6 +474,6 @@ def test_a_rule_that_fails_is_heard_of(monkeypatch):
     assert "in the rule 'kept-twice' of jaxviz.lint" in caught.value.__notes__
 
 
-@pytest.mark.parametrize("f", [lambda x: x, jax.jit(lambda x: x)], ids=["plain", "jitted"])
-def test_there_is_nothing_to_say_of_a_function_without_equations(f):
-    assert not list(jaxviz.lint(f, X))
+@sessions.of("lint")
+def test_session(session, tmp_path):
+    sessions.replay(session, tmp_path)

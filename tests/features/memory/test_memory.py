@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sessions
 from device_programs import GRID, LINE
 from jax import lax
 from jax.sharding import NamedSharding
@@ -27,38 +28,6 @@ PERCEPTRON = (
 
 def of_kind(step, kind):
     return step.nbytes[KINDS.index(kind)]
-
-
-def totals(timeline, kind):
-    return [of_kind(step, kind) for step in timeline.steps]
-
-
-def test_a_chain_counted_by_hand():
-    """sin, cos (saved), sum; then the broadcast cotangent where it is read, and one product."""
-    timeline = jaxviz.memory(lambda x: jnp.sum(jnp.sin(x)), X)
-    names = [(s.equation.primitive.name, s.is_backward) for s in timeline.steps]
-    assert names == [("sin", False), ("cos", False), ("reduce_sum", False), ("broadcast_in_dim", True), ("mul", True)]
-    assert totals(timeline, "argument") == [4000] * 5
-    # The cosine is in memory until it is read, when the gradient overwrites it.
-    assert totals(timeline, "residual") == [0, 4000, 4000, 4000, 0]
-    assert totals(timeline, "temporary") == [4000, 4000, 4000, 0, 0]
-    assert totals(timeline, "result") == [0, 0, 4, 4, 4004]
-    assert timeline.peak == 2
-    assert timeline.peak_nbytes == 12004
-
-
-def test_what_is_alive_at_the_peak_is_what_it_adds_up_to():
-    def loss(params, x):
-        for w in params:
-            x = jnp.tanh(x @ w)
-        return jnp.sum(x**2)
-
-    timeline = jaxviz.memory(loss, [W, W, W], jnp.ones((8, 50)))
-    assert sum(a.nbytes for a in timeline.alive) == timeline.peak_nbytes == max(s.total for s in timeline.steps)
-    arguments = [a for a in timeline.alive if a.kind == "argument"]
-    assert [(a.what, a.count, a.nbytes) for a in arguments] == [("params[0…2]", 3, 30_000), ("x", 1, 1600)]
-    residuals = [a for a in timeline.alive if a.kind == "residual"]
-    assert all(a.location.file == __file__ for a in residuals)
 
 
 def looped(w):
@@ -84,31 +53,6 @@ def test_steps_and_what_is_alive_follow_from_the_values(f, donated):
         alive = timeline.alive_at(i)
         assert [sum(a.nbytes for a in alive if a.kind == kind) for kind in KINDS] == list(step.nbytes)
         assert sum(a.count for a in alive) == sum(v.born <= i <= v.last for v in timeline.values)
-
-
-def test_values_of_a_chain_counted_by_hand():
-    timeline = jaxviz.memory(lambda x: jnp.sum(jnp.sin(x)), X)
-    found = [(v.what, v.kind, v.nbytes, v.born, v.last) for v in timeline.values]
-    assert found == [
-        ("x", "argument", 4000, 0, 5),
-        ("jnp.sin(x)", "temporary", 4000, 0, 2),
-        ("cos in the derivative of jnp.sin(x)", "residual", 4000, 1, 3),
-        ("jnp.sum(jnp.sin(x))", "result", 4, 2, 5),
-        ("the incoming cotangent", "cotangent", 4, 3, 4),
-        ("the gradient in x", "result", 4000, 4, 5),
-    ]
-
-
-def test_cotangents_are_named_by_what_they_are_the_cotangents_of():
-    def f(w, x):
-        h = x @ w
-        return jnp.sum(jnp.tanh(h) * h)
-
-    w = jnp.ones((30, 30))
-    found = {v.what for v in jaxviz.memory(f, w, w, argnums=(0, 1)).values if v.kind == "cotangent"}
-    assert {"the cotangent of jnp.tanh(h)", "the cotangent of x @ w", "a part of the cotangent of x @ w"} <= found
-    # The cotangent of a product's other operand is transposed.
-    assert "dot_general for the cotangent of w" in found
 
 
 @pytest.mark.parametrize(
@@ -156,13 +100,6 @@ def test_between_the_passes_there_are_the_residuals(f):
     assert of_kind(timeline.steps[last], "residual") == kept
 
 
-def test_an_elementwise_operation_writes_into_what_dies_there():
-    chain = lambda x: ((((x + 1.0) * 2.0) - 3.0) * 4.0).sum()
-    assert max(totals(jaxviz.memory(chain, X), "temporary")) == 4000
-    twice = lambda x: ((y := x + 1.0) * 2.0 + y).sum()  # y is read again later
-    assert max(totals(jaxviz.memory(twice, X), "temporary")) == 8000
-
-
 def test_what_is_computed_again_is_put_off_until_it_is_read():
     def chain(x):
         for _ in range(8):
@@ -188,156 +125,10 @@ def test_what_is_computed_again_is_put_off_until_it_is_read():
     assert timeline.peak_nbytes < jaxviz.memory(chain, X).peak_nbytes
 
 
-def test_an_update_is_written_in_place():
-    def f(x):
-        y = x + 1.0
-        return y.at[3].set(0.0).sum()
-
-    forward = [s for s in jaxviz.memory(f, X).steps if not s.is_backward]
-    assert max(of_kind(s, "temporary") for s in forward) < 4100
-
-
-def test_views_and_broadcasts_have_no_memory():
-    f = lambda x: jnp.sum((x + 1.0).reshape(10, 100)[None].reshape(1000) * jnp.broadcast_to(jnp.float32(2.0), (1000,)))
-    assert max(totals(jaxviz.memory(f, X), "temporary")) == 4000
-
-
-def test_a_copy_has_no_memory_and_a_window_does_not_overwrite_what_it_reads():
-    """JAX lowers `jnp.copy` to nothing. Each result of a window has several operands, unlike an elementwise one of the same shape."""
-    f = lambda x: (lambda y: jnp.sum(jnp.sin(y) * jnp.cumsum(jnp.copy(y)) * y))(x + 1.0)
-    made = [v.equation.primitive.name for v in jaxviz.memory(f, X).values if v.equation is not None]
-    assert "cumsum" in made
-    assert "copy" not in made
-    assert "copy" not in jax.jit(f).lower(X).as_text()
-    pooled = lambda x: jnp.sum(lax.reduce_window(x * 2.0, 0.0, lax.add, (3,), (1,), "SAME"))
-    step = next(s for s in jaxviz.memory(pooled, X).steps if s.equation.primitive.name == "reduce_window_sum")
-    assert of_kind(step, "temporary") == 8000
-
-
-def test_a_transposed_value_has_no_memory_of_its_own():
-    """JAX transposes the gradient of a matrix after its product, which XLA writes in that layout, as it reads `w.T`."""
-    for f in (lambda w, x: jnp.sum((x @ w) ** 2), lambda w, x: jnp.sum((x @ w.T) ** 2)):
-        timeline = jaxviz.memory(f, W, jnp.ones((8, 50)))
-        assert "transpose" in {s.equation.primitive.name for s in timeline.steps}
-        assert timeline.steps[timeline.peak].equation.primitive.name != "transpose"
-        assert all(of_kind(s, "cotangent") + of_kind(s, "result") <= 12_000 for s in timeline.steps)
-    # What is transposed stays until the transposed value has been read.
-    timeline = jaxviz.memory(lambda w: jnp.sum(jnp.sin(w).T + w), W)
-    sine = next(v for v in timeline.values if v.what == "jnp.sin(w)")
-    assert timeline.steps[sine.last].equation.primitive.name == "add"
-
-
 def test_the_peak_of_a_perceptron_is_that_of_xla():
     timeline = jaxviz.memory(models.mlp_loss, *PERCEPTRON)
     xla = timeline.xla
     assert abs(timeline.peak_nbytes / (xla.arguments + xla.results + xla.temporaries) - 1) < 0.1
-
-
-def test_donated_arguments_are_freed_after_their_last_use():
-    f = lambda w, x: jnp.sum(jnp.sin(x * 2.0) * w)
-    held, given = jaxviz.memory(f, X, X), jaxviz.memory(f, X, X, donate_argnums=1)
-    assert set(totals(held, "argument")) == {8000}
-    assert totals(given, "argument")[-1] == 4000
-    assert given.peak_nbytes < held.peak_nbytes
-    assert given.donated == (False, True)
-
-
-@pytest.mark.parametrize("donated", [2, -3, (0, 5)])
-def test_an_argument_to_donate_that_there_is_not(donated):
-    f = lambda w, x: jnp.sum(w * x)
-    with pytest.raises(ValueError, match=r"donate_argnums=(2|-3|5) is no argument of `<lambda>`, which has 2"):
-        jaxviz.memory(f, X, X, donate_argnums=donated)
-    with pytest.raises(ValueError, match="which has 2"):
-        jaxviz.memory(jaxviz.trace(f)(X, X), donate_argnums=donated)
-
-
-def test_arguments_to_donate_may_be_counted_from_the_last():
-    f = lambda w, x: jnp.sum(w * x)
-    for given in (jaxviz.memory(f, X, X, donate_argnums=-1), jaxviz.memory(jaxviz.trace(f)(X, X), donate_argnums=-1)):
-        assert given.donated == (False, True)
-
-
-def test_what_a_jit_donates_is_donated_unless_said_otherwise():
-    step = lambda w, x: jnp.sum(jnp.sin(x * 2.0) * w)
-    f = jax.jit(step, donate_argnums=1)
-    given = jaxviz.memory(f, X, X)
-    assert given.donated == (False, True)
-    assert given.peak_nbytes == jaxviz.memory(step, X, X, donate_argnums=1).peak_nbytes
-    assert jaxviz.memory(f, X, X, donate_argnums=()).peak_nbytes == jaxviz.memory(step, X, X).peak_nbytes
-    # A jit inside another one has nothing to donate.
-    assert jaxviz.memory(jax.jit(lambda w, x: f(w, x)), X, X).donated == (False, False)
-
-
-def test_a_result_is_written_into_a_donated_argument():
-    f = jax.jit(lambda x: x * 2.0, donate_argnums=0)
-    (step,) = (s for s in jaxviz.memory(f, X).steps if not s.is_backward)
-    assert step.total == 4000
-    held = jaxviz.memory(f, X, donate_argnums=()).steps[0]
-    assert held.total == 8000
-
-
-def test_a_loop_counts_its_residuals_and_one_iteration():
-    timeline = jaxviz.memory(lambda x: lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=7)[0].sum(), X)
-    assert max(totals(timeline, "residual")) == 7 * 4000
-    (loop,) = (s for s in timeline.steps if s.equation.primitive.name == "scan" and not s.is_backward)
-    assert of_kind(loop, "temporary") >= 4000  # the sine of one iteration, in addition to the stacked ones
-
-
-def over_layers(body):
-    return lambda ws, x: jnp.sum(lax.scan(lambda x, w: (body(x, w), None), x, ws)[0])
-
-
-def row_by_row(x, w):
-    return lax.scan(lambda x, row: (x * row, None), x, w)[0]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        lambda x, w: x @ w,
-        lambda x, w: x @ w.T,
-        row_by_row,
-        lambda x, w: x + lax.linalg.cholesky(w, symmetrize_input=False),
-    ],
-)
-def test_a_scan_holds_the_slice_that_a_product_or_another_loop_reads(body):
-    timeline = jaxviz.memory(over_layers(body), jnp.ones((3, 50, 50)), W)
-    (piece,) = [v for v in timeline.values if v.what == "a slice of ws" and not timeline.steps[v.born].is_backward]
-    assert (piece.nbytes, piece.kind, piece.type) == (10_000, "temporary", "f32[50,50]")
-
-
-@pytest.mark.parametrize("body", [jnp.multiply, lambda x, w: x * jnp.sum(w)])
-def test_a_slice_that_is_read_element_by_element_is_taken_there(body):
-    timeline = jaxviz.memory(over_layers(body), jnp.ones((3, 50, 50)), W)
-    assert not [v for v in timeline.values if v.what == "a slice of ws"]
-
-
-def test_an_iteration_keeps_its_carry_until_it_ends():
-    both = lambda c, _: ((jnp.sin(c[0]), c[1] @ W @ W), None)
-    timeline = jaxviz.memory(lambda c: sum(map(jnp.sum, lax.scan(both, c, None, 3)[0])), (X, W))
-    inside = [v for v in timeline.values if v.born == v.last == 0]
-    assert sorted(v.what for v in inside) == ["c[1] @ W", "c[1] @ W @ W", "jnp.sin(c[0])"]
-
-
-def test_a_product_of_square_matrices_is_not_written_into_one_of_them():
-    timeline = jaxviz.memory(lambda x: jnp.sum(jnp.sin(x @ W @ W)), W)
-    assert totals(timeline, "temporary")[:2] == [10_000, 20_000]
-
-
-def test_a_cond_counts_its_largest_branch():
-    def f(x, large):
-        return lax.cond(x[0] > 0, lambda x: jnp.sum(jnp.outer(x, x)) if large else jnp.sum(x), jnp.sum, x)
-
-    small, big = (jaxviz.memory(lambda x: f(x, large), X[:100]) for large in (False, True))
-    assert big.peak_nbytes - small.peak_nbytes >= 100 * 100 * 4
-
-
-def test_what_is_computed_again_is_a_temporary_of_the_backward_pass():
-    block = lambda w: jnp.tanh(jnp.tanh(w @ w) @ w)
-    plain = jaxviz.memory(lambda w: block(w).sum(), W)
-    saved = jaxviz.memory(lambda w: jax.checkpoint(block)(w).sum(), W)
-    assert max(totals(saved, "residual")) == 0 < max(totals(plain, "residual"))
-    assert any(s.is_backward and of_kind(s, "temporary") for s in saved.steps)
 
 
 def test_on_devices_the_sizes_are_those_of_one():
@@ -413,17 +204,6 @@ def test_layouts_that_are_not_known_count_whole():
         assert any("compile=True" in note for note in residuals.notes)
     finally:
         jax.config.update("jax_use_shardy_partitioner", True)
-
-
-def test_nothing_is_computed():
-    timeline = jaxviz.memory(lambda x: x, 1.0)
-    assert timeline.peak_nbytes == 0
-    assert str(timeline) == "memory of the gradient of `<lambda>` in `x`: there are no equations"
-
-
-def test_no_reverse_mode_is_an_error():
-    with pytest.raises(jaxviz.ReverseModeError):
-        jaxviz.memory(lambda x: lax.while_loop(lambda x: x < 3.0, lambda x: x * 2.0, x), 1.0)
 
 
 # --- compared with XLA ------------------------------------------------------------------------------------------------
@@ -518,3 +298,8 @@ def test_reports():
         "cotangent",
         "result",
     }
+
+
+@sessions.of("memory")
+def test_session(session, tmp_path):
+    sessions.replay(session, tmp_path)

@@ -419,8 +419,3 @@ def test_a_watch_that_is_over_holds_nothing():
     with jaxviz.watch("h") as again:
         fun(X)
     assert again["h"].count == 1
-
-
-def test_what_a_name_must_be():
-    with jaxviz.watch("h"), pytest.raises(TypeError, match=r"Write probe\(x, 'name'\)"):
-        jaxviz.probe(X, 3)

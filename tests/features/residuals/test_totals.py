@@ -1,8 +1,6 @@
 """Totals by line, function, scope and module; findings; and their table, picture and plain data."""
 
-import inspect
 import io
-import json
 from dataclasses import replace
 
 import jax
@@ -12,7 +10,7 @@ import pytest
 from jax import lax
 
 import jaxviz
-from benchmarks.models import layer_norm, transformer
+from benchmarks.models import transformer
 from jaxviz.analysis.modules import call_path
 from jaxviz.features.residuals.plot import _end_of, squarify
 from jaxviz.features.residuals.totals import path_totals, per_device
@@ -20,7 +18,6 @@ from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.expressions import source_shown
 from jaxviz.ir.trace import trace
-from jaxviz.report.tables import format_bytes
 from jaxviz.transforms.inline import inlined
 
 X = jnp.linspace(0.1, 1.0, 16).reshape(4, 4)
@@ -61,21 +58,6 @@ def test_on_one_device_all_bytes_of_a_value_count_whose_layout_is_unknown(large)
     assert per_device([replace(first, nbytes_per_device=3), *others]) == 3 + large.nbytes - first.nbytes
 
 
-def test_by_line_and_by_function(large):
-    for total in large.by_line():
-        of_line = [r for r in large if r.location == total.location and r.is_saved]
-        assert (total.nbytes, total.count) == (sum(r.nbytes for r in of_line), len(of_line))
-        assert total.name == f"models.py:{total.location.line}"
-    functions = {"transformer_loss", "layer", "layer_norm", "attention", "prediction_loss"}
-    assert functions <= set(names(large.by_function()))
-
-
-def test_without_arguments(large):
-    arguments = sum(r.nbytes for r in large if r.kind == "argument")
-    assert arguments > 0
-    assert large.nbytes_without_arguments == large.nbytes - arguments
-
-
 def test_call_paths_are_functions_then_scopes():
     f, args = transformer(2)
     paths = {call_path(e) for _, e in jaxviz.derive(f, *args).backward.walk()}
@@ -109,18 +91,6 @@ def test_call_paths_of_libraries():
     assert paths(Block(eqx.nn.Linear(4, 4, key=KEY)), X[0]) == {"Block", "Block/eqx.nn.Linear"}
 
 
-@jax.custom_jvp
-def squared(x):
-    return x * x
-
-
-@squared.defjvp
-def squared_jvp(primals, tangents):
-    (x,), (t,) = primals, tangents
-    with jax.named_scope("rule"):
-        return squared(x), t * jnp.exp(x)
-
-
 def scoped(x):
     with jax.named_scope("a"):
         x = jnp.sin(x)
@@ -132,36 +102,6 @@ def scoped(x):
 def in_scan(x):
     with jax.named_scope("loop"):
         return lax.scan(lambda x, _: (scoped(x), None), x, None, length=3)[0]
-
-
-def in_checkpoint(x):
-    with jax.named_scope("kept"):
-        return jax.checkpoint(scoped, policy=jax.checkpoint_policies.everything_saveable)(x)
-
-
-def in_rule(x):
-    with jax.named_scope("own"):
-        return squared(x)
-
-
-@pytest.mark.parametrize(
-    ("f", "scopes"),
-    [
-        (scoped, {"a", "a/b"}),
-        (jax.vmap(scoped), {"a", "a/b"}),
-        (jax.jit(scoped), {"a", "a/b"}),
-        (in_scan, {"loop/a", "loop/a/b"}),
-        (in_checkpoint, {"kept/a", "kept/a/b"}),
-        (in_rule, {"own/rule"}),
-        (jax.grad(lambda x: scoped(x).sum()), {"a", "a/b", "no scope"}),
-        (jaxviz.grad(lambda x: scoped(x).sum()), {"a", "a/b", "no scope"}),
-        (jax.grad(lambda x: in_checkpoint(x).sum()), {"kept/a", "kept/a/b", "no scope"}),
-        (jnp.sin, {"no scope"}),
-    ],
-    ids=["plain", "vmap", "jit", "scan", "checkpoint", "rule", "jax grad", "grad", "grad of checkpoint", "none"],
-)
-def test_scopes(f, scopes):
-    assert set(names(jaxviz.derive(f, jnp.ones(3)).residuals.by_scope())) == scopes
 
 
 # --- modules ----------------------------------------------------------------------------------------------------------
@@ -304,91 +244,7 @@ def test_without_a_module_it_is_the_method_or_the_function():
 # --- values saved twice -----------------------------------------------------------------------------------------------
 
 
-def rounded(x):
-    h = jnp.tanh(x)
-    full = h.astype(jnp.float32)
-    return jnp.sum(full * full.sum()) + jnp.sum(h * h.sum()).astype(jnp.float32)
-
-
-@pytest.mark.parametrize(
-    ("f", "x", "at_stake", "words"),
-    [
-        (rounded, X.astype(jnp.bfloat16), 64, ["`jnp.tanh(x)`", "as bf16[4,4]", "as f32[4,4]", "from test_totals.py:"]),
-        (lambda x: x @ x.T, X, 64, ["`x`", "2 times as f32[4,4]"]),
-        (lambda x: x @ jax.jit(jnp.transpose)(x), X, 64, ["`x`"]),
-        (lambda x: jnp.sin(x).reshape(16) @ (jnp.sin(x).reshape(16)), X, 0, []),
-        (lambda x: (lambda y: y.reshape(16) @ jnp.ravel(y.T))(x * x), X, 64, ["`x * x`"]),
-        (lambda x: (lambda y: y * y.astype(jnp.int32))(x * 3.5), X, 0, []),
-        (lambda x: jax.nn.relu(jax.nn.relu(x)), X, 0, []),  # two broadcasts of the number 0
-        (lambda x: x * jnp.ones((4, 4)) @ x[:, :3], X, 0, []),  # a slice is not a copy of the whole
-        (lambda x: jnp.sin(x).T * 2.0, X, 0, []),
-        (lambda x: x * (x + 1), X, 0, []),
-    ],
-    ids="rounded transposed transposed_in_jit made_twice reshaped fraction_lost number slice once sum".split(),
-)
-def test_duplicates(f, x, at_stake, words):
-    found = jaxviz.residuals(f, x)
-    assert sum(d.nbytes for d in found.duplicates) == at_stake
-    for word in words:
-        assert word in found.duplicates[0].text
-    assert any("copies of values that are saved too" in note for note in found.notes) == bool(at_stake)
-
-
-def test_a_value_stacked_in_two_types_is_kept_twice_for_each_iteration():
-    def body(x, _):
-        h = jnp.tanh(x)
-        return (h.astype(jnp.float32) * h.astype(jnp.float32).sum()).astype(x.dtype) * h, None
-
-    found = jaxviz.residuals(lambda x: lax.scan(body, x, None, length=5)[0], X.astype(jnp.bfloat16))
-    (copies,) = found.duplicates
-    assert {r.lengths for r in copies.residuals} == {(5,)}
-    assert copies.nbytes == sum(r.nbytes for r in copies.residuals) - 5 * 16 * 2
-
-
 # --- values that are the same in each iteration -----------------------------------------------------------------------
-
-
-def carried(x, w, change):
-    @jax.checkpoint
-    def body(carry, _):
-        x, w = carry
-        return (jnp.tanh(x * jnp.exp(w)), change(w)), None
-
-    return lax.scan(body, (x, w), None, length=5)[0][0]
-
-
-def test_what_a_scan_stacks_though_it_is_the_same_in_each_iteration():
-    found = jaxviz.residuals(lambda x, w: carried(x, w, lambda w: w), X, X)
-    (same,) = found.invariant
-    assert same.nbytes == 4 * 64
-    assert same.residuals[0].type == "5 × f32[4,4]"
-    (note,) = [n for n in found.notes if "same in each iteration" in n]
-    assert note.startswith("256 B in 1 residual are copies, stacked by a scan, of values")
-
-
-@pytest.mark.parametrize("change", [lambda w: w * 1.5, jnp.sin, lambda w: w + 0.0])
-def test_what_differs_between_iterations_is_not(change):
-    assert not jaxviz.residuals(lambda x, w: carried(x, w, change), X, X).invariant
-
-
-def test_what_differs_with_an_outer_scan_alone_is_the_same_in_the_inner_one():
-    def outer(x, s):
-        return carried(x, s * jnp.ones((4, 4)), lambda w: w), None
-
-    (same,) = jaxviz.residuals(lambda x: lax.scan(outer, x, jnp.arange(3.0))[0], X).invariant
-    assert same.residuals[0].lengths == (3, 5)
-    assert same.nbytes == 3 * 4 * 64
-
-
-def test_random_numbers_with_a_key_that_is_split_differ():
-    def body(_, carry):
-        x, key = carry
-        key, one = jax.random.split(key)
-        return x * jax.random.normal(one, (4, 4)), key
-
-    found = jaxviz.residuals(lambda x: lax.fori_loop(0, 5, body, (x, KEY))[0], X)
-    assert found.stacked
-    assert not found.invariant
 
 
 # --- what a jit forces to be saved ------------------------------------------------------------------------------------
@@ -398,39 +254,6 @@ def test_random_numbers_with_a_key_that_is_split_differ():
 def twice(x):
     y = jnp.sin(x)
     return y, y
-
-
-@jax.jit
-def passes_on(x):
-    return x
-
-
-placed = jax.jit(lambda x: x, out_shardings=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
-
-
-@pytest.mark.parametrize(
-    ("f", "forced"),
-    [
-        (lambda x: (lambda y, z: y * y + z * z)(*twice(x)), [64]),
-        (lambda x: placed(x) * x, [64]),
-        (lambda x: x * 2.0, [4]),
-        (lambda x: passes_on(x) * x, []),
-        (jax.jit(lambda x: jnp.sin(x) * x), []),
-        (lambda x: jnp.sin(x) * x, []),
-        (lambda x: lax.scan(lambda x, _: (jax.jit(jnp.sin)(x), None), x, None, length=3)[0], []),
-    ],
-    ids="result_twice operand_placed number operand_passed_on jit no_jit jit_in_scan".split(),
-)
-def test_what_a_jit_forces_to_be_kept(f, forced):
-    found = jaxviz.residuals(f, X)
-    assert [d.nbytes for d in found.forced] == forced
-    assert any("boundary of a jitted function" in note for note in found.notes) == bool(forced)
-
-
-def test_a_number_among_much_else_is_not_worth_a_sentence():
-    found = jaxviz.residuals(lambda x: jnp.sin(x) * 2.0, jnp.ones((50, 50)))
-    assert found.forced
-    assert not found.notes
 
 
 @pytest.mark.parametrize(
@@ -443,39 +266,6 @@ def test_jits_written_out_compute_the_same(f):
 
 
 # --- table, picture, data ---------------------------------------------------------------------------------------------
-
-
-def test_the_largest_come_first_and_the_rest_are_counted(large):
-    text = str(large)
-    assert max(map(len, text.splitlines())) <= 100
-    left = large.groups[20:]
-    n, size = sum(g.count for g in left), sum(g.nbytes for g in left)
-    assert f"and {len(left)} more rows of {n} residuals, {format_bytes(size)}" in text
-    lines, start = inspect.getsourcelines(layer_norm)
-    line = start + next(i for i, code in enumerate(lines) if "rsqrt" in code)
-    assert f"models.py:{line}" in text.split("values  function")[1]
-    rows = [line for line in large.table(limit=None).splitlines() if line[:1] not in (" ", "-")]
-    assert len(rows) == 1 + len(large.groups)
-    assert sum(g.count for g in large.groups) == len(large)
-    assert sum(g.nbytes for g in large.groups) == large.nbytes
-    assert large.table(3).splitlines()[-1].startswith(f"and {len(large.groups) - 3} more rows of ")
-    sizes = [r.nbytes for r in large]
-    assert sizes != sorted(sizes, reverse=True)  # residuals are in the order of the linear program
-
-
-def test_a_small_table_says_all():
-    found = jaxviz.residuals(lambda x: jnp.sin(x), 1.0)
-    assert "more" not in str(found)
-    assert "function" not in str(found)  # nor is there a table of lines
-
-
-def test_plain_data_and_the_page_carry_the_totals(large):
-    data = json.loads(json.dumps(large.to_dict()))
-    for by in ("by_line", "by_function", "by_scope", "by_module"):
-        assert sum(t["nbytes"] for t in data[by]) == data["saved"]["nbytes"]
-    assert data["nbytes_without_arguments"] == large.nbytes_without_arguments
-    assert data["findings"]["unread"][0]["nbytes"] == large.unread[0].nbytes
-    assert "by line" in large._repr_html_()
 
 
 def test_boxes_fill_their_room():
