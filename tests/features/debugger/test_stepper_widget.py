@@ -379,7 +379,7 @@ def test_names_from_a_program_are_made_fit_to_be_shown():
     assert "\u202e" not in w.stop.encode().decode("unicode_escape")
 
 
-@pytest.mark.sweep
+@pytest.mark.usefixtures("little_to_collect")
 def test_a_stepper_that_nobody_names_goes_when_others_are_shown():
     s, w = started(f=lambda x: jnp.sum(x * x))
     held = weakref.ref(s)
