@@ -1,6 +1,7 @@
 # make lab    JupyterLab on the first notebook
 # make test   what CI runs: lint, types, and all tests except the long sweeps; installs what it needs
 # make test-quick   derivations, texts, errors and drawings, and numbers for one program per operation; make test-all: also the long sweeps, and random seeds
+# make goldens   writes the golden texts again, with what is shown now, and says what has changed
 # make mutants   plants faults one by one, each of which the tests that cover it have to find; MUTANTS=… selects some
 # make demo   the first notebook's program, without a display
 # make screenshots   pictures of each pane, in both themes and at two widths
@@ -39,7 +40,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # An editable install would run npm again, which rewrites package-lock.json, and so make Make start over.
 INSTALL := SKIP_JUPYTER_BUILDER=1 $(BIN)/python -m pip install --quiet --editable
 
-.PHONY: lock docs docs-links lab test test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-lowest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench device screenshots notebooks browser clean
+.PHONY: goldens lock docs docs-links lab test test-quick test-all pytest-quick pytest-short pytest-all mutants test-latest test-lowest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench device screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 # npm and pip install in parallel, and lint and the widgets' tests run in parallel with pytest, which often waits for browsers.
 MAKEFLAGS += --jobs=2
@@ -141,6 +142,10 @@ pytest-all: $(STAMPS)/install-test jaxviz/static/explorer.js browser
 test-quick: pytest-quick lint check-widgets
 test: pytest-short lint check-widgets
 test-all: pytest-all lint check-widgets
+
+goldens: $(STAMPS)/install-test jaxviz/static/explorer.js
+	JAXVIZ_GOLDENS=write $(PYTEST) -k test_sessions
+	git diff --stat tests/goldens
 
 mutants: $(STAMPS)/install-test jaxviz/static/explorer.js
 	$(BIN)/python tests/mutants $(MUTANTS)

@@ -67,7 +67,7 @@ def in_the_shell(code, names):
 
 
 @sessions.of("magics")
-def test_what_is_displayed_and_how_mistakes_are_answered(shell, session, tmp_path):
+def test_sessions(shell, session, tmp_path):
     sessions.replay(session, tmp_path, in_the_shell)
 
 
@@ -101,10 +101,14 @@ def test_the_explorer_of_a_policy_and_of_a_plan(run, monkeypatch):
     assert planned == plan.nbytes
 
 
-def test_memory_as_compiled(run):
+def test_memory_as_compiled(run, shell, capsys):
     found, _ = run("%memory --compiled --argnums 0 blocks(w, xs)")
     assert found.summary.startswith("compiled gradient of `blocks` in `w`")
     assert str(run("%compiled_memory blocks(w, xs)")[0]) == str(found)
+    compared, _ = run("%memory -x --compare everything,nothing_saveable blocks(w, xs)")
+    assert "compiled by XLA for cpu" in " ".join(str(compared).split())
+    shell.run_cell("%memory --xla --argnums 0 blocks(w, xs)").raise_error()
+    assert "XLA on cpu takes" in capsys.readouterr().out
 
 
 def test_memory_is_kept_and_compared(run, shell, capsys, tmp_path):

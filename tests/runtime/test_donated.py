@@ -61,7 +61,7 @@ def test_the_call_is_named_whether_it_was_compiled_or_not(watched, read, calls_b
 
 
 @sessions.of("donated")
-def test_what_the_errors_say(session, tmp_path):
+def test_sessions(session, tmp_path):
     sessions.replay(session, tmp_path)
 
 

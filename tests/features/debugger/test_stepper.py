@@ -283,5 +283,5 @@ def test_programs_and_derivations_are_stepped_too():
 
 
 @sessions.of("debugger")
-def test_what_is_shown_at_its_stops_and_of_mistakes(session, tmp_path):
+def test_sessions(session, tmp_path):
     sessions.replay(session, tmp_path)

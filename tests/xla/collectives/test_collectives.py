@@ -92,7 +92,7 @@ def test_every_collective_has_its_line_its_axes_and_almost_always_a_cause(progra
 
 
 @sessions.of("collectives")
-def test_reports(session, tmp_path):
+def test_sessions(session, tmp_path):
     sessions.replay(session, tmp_path)
 
 

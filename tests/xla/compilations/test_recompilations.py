@@ -37,7 +37,7 @@ def nothing_missed():
 
 
 @sessions.of("compilations")
-def test_why_a_function_is_compiled_again(session, tmp_path):
+def test_sessions(session, tmp_path):
     sessions.replay(session, tmp_path)
 
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Some donated buffers were not us
 
 
 @sessions.of("donation")
-def test_what_each_donation_does(session, tmp_path):
+def test_sessions(session, tmp_path):
     sessions.replay(session, tmp_path)
 
 
