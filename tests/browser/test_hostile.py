@@ -162,7 +162,7 @@ def test_nothing_runs_and_nothing_breaks_in_any_pane(watched, tab, tmp_path):
     visit_overview(watched)
     visit_switches_and_memory(watched)
     visit_graph_and_texts(watched)
-    for where in tour(watched, explorer.view):
+    for where in tour(watched, explorer.view, 4):
         holds(watched, where)
 
 

@@ -5,15 +5,20 @@ from playwright.sync_api import expect
 from jaxviz.derivation import STAGES
 
 
-def tour(page, view):
-    """Shows each pane, and requires that it comes up; yields where it is, after each step."""
+def tour(page, view, n_equations=1):
+    """Shows each pane, and requires that it comes up; yields where it is, after each step.
+
+    Args:
+      n_equations: how many equations of each stage are inspected.
+    """
     yield "as opened"
-    for part in (code, graph, tables, player, compiled):
+    yield from code(page, view, n_equations)
+    for part in (graph, tables, player, compiled):
         yield from part(page, view)
 
 
-def code(page, view):
-    """Each stage: one equation is inspected, or the error is shown instead."""
+def code(page, view, n_equations):
+    """Each stage: equations are inspected, or the error is shown instead."""
     pane = page.get_by_test_id("code-left")
     for key in STAGES:
         page.get_by_test_id(f"stage-{key}").click()
@@ -22,7 +27,7 @@ def code(page, view):
         if stage.error:
             expect(pane).to_contain_text(stage.error.split(":")[0])
         elif stage.equations[1] > stage.equations[0]:
-            for line in pane.locator(".cm-line[data-row] .jv-primitive").all()[:4]:
+            for line in pane.locator(".cm-line[data-row] .jv-primitive").all()[:n_equations]:
                 line.click()
                 expect(page.get_by_test_id("inspected")).not_to_be_empty()
                 yield f"an equation of {key}"
