@@ -1,8 +1,8 @@
 # make lab    JupyterLab on the first notebook
 # make test   what CI runs: lint, types, and all tests except the long sweeps; installs what it needs
 # make test-quick   derivations, texts, errors and drawings, and numbers for one program per operation; make test-all: also the long sweeps, and random seeds
+# make goldens   writes the golden texts again, with what is shown now, and says what has changed
 # make mutants   plants faults one by one, each of which the tests that cover it have to find; MUTANTS=… selects some
-# make goldens   the sessions in tests/goldens with what they show now, and how that differs from what was committed
 # make demo   the first notebook's program, without a display
 # make screenshots   pictures of each pane, in both themes and at two widths
 # make docs   the site in docs/_build/html; runs its code, and keeps the output until the code or jaxviz changes; make docs-links: checks external links

@@ -11,8 +11,6 @@ from short_runs import short
 import jaxviz
 
 pytestmark = pytest.mark.browser
-both_themes = pytest.mark.parametrize("theme", short(["light", "dark"], ["light"]), indirect=True)
-"""Only the sweep uses both. In the short tests, `test_axe_finds_nothing` checks the colours of the dark theme."""
 AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -69,21 +67,74 @@ def violations(page, root="[data-testid=explorer]", rules=EVERYTHING):
     return "\n".join(found)
 
 
+def keys(*names):
+    def press(tab, explorer):
+        explorer.focus()
+        for name in names:
+            tab.page.keyboard.press(name)
+
+    return press
+
+
+def lower_pane(name):
+    def show(tab, explorer):
+        tab.page.set_viewport_size({"width": 1280, "height": 800})
+        explorer.get_by_test_id("residuals").get_by_test_id(f"show-{name}").click()
+
+    return show
+
+
+def line_by_line(tab, explorer):
+    tab.page.set_viewport_size({"width": 1280, "height": 800})
+    explorer.get_by_test_id("view-lines").click()
+    line = explorer.get_by_test_id("source-line").filter(has_text="jnp.tanh")
+    line.click()
+    expect(explorer.get_by_test_id("under-row").filter(has_text="dot_general").first).to_be_visible()
+    expect(line).to_contain_text("KiB")
+
+
+def search(tab, explorer):
+    line_by_line(tab, explorer)
+    tab.page.keyboard.press("/")
+    tab.page.keyboard.type("x")
+    tab.page.keyboard.press("ArrowDown")
+    expect(explorer.locator("[data-testid=found][aria-selected=true]")).to_have_count(1)
+
+
+def side_by_side(compared, width):
+    def show(tab, explorer):
+        explorer.get_by_test_id("view-diff").click()
+        explorer.get_by_test_id(f"diff-{compared}").click()
+        tab.page.keyboard.press("Tab")
+        explorer.locator("[data-testid=diff-line][role]").first.focus()
+        for key in ("ArrowDown", "ArrowRight", "Enter"):
+            tab.page.keyboard.press(key)
+        expect(explorer.locator("[data-testid=diff-line].is-selected")).not_to_have_count(0)
+        tab.page.set_viewport_size({"width": width, "height": 800})
+
+    return show
+
+
 VIEWS = {
-    "as it opens": [],
-    "an equation selected": ["ArrowDown", "ArrowDown", "ArrowDown"],
-    "two stages": ["Digit3", "Shift+Digit5"],
-    "jvp beside linearize": ["l"],
-    "two versions": ["c"],
-    "compiled": ["Digit6"],
-    "a graph": ["Digit3", "g", "Home", "ArrowDown", "Enter"],
-    "two graphs": ["Digit3", "g", "Shift+Digit5"],
-    "keys": ["?"],
+    "as it opens": keys(),
+    "an equation selected": keys("ArrowDown", "ArrowDown", "ArrowDown"),
+    "two stages": keys("Digit3", "Shift+Digit5"),
+    "jvp beside linearize": keys("l"),
+    "two versions": keys("c"),
+    "compiled": keys("Digit6"),
+    "a graph": keys("Digit3", "g", "Home", "ArrowDown", "Enter"),
+    "two graphs": keys("Digit3", "g", "Shift+Digit5"),
+    "keys": keys("?"),
+    **{name: lower_pane(name) for name in ("what-if", "memory", "changes")},
+    "line by line": line_by_line,
+    "what a search finds": search,
+    "a diff of the source": side_by_side("source", 1280),
+    "a diff of equations in a narrow page": side_by_side("forward", 416),
 }
 
 
-IN_LIGHT = ("an equation selected", "two versions", "compiled", "two graphs", "keys")
 IN_DARK = ("as it opens", "two stages", "compiled")
+IN_LIGHT = VIEWS.keys() - {*IN_DARK[:2], "jvp beside linearize", "a graph"}
 """What the short tests look at; of views with the same panes, the one that has most."""
 
 
@@ -97,51 +148,7 @@ IN_DARK = ("as it opens", "two stages", "compiled")
     indirect=["theme"],
 )
 def test_axe_finds_nothing(tab, explorer, name):
-    explorer.focus()
-    for key in VIEWS[name]:
-        tab.page.keyboard.press(key)
-    assert violations(tab.page, rules=RULES[tab.theme]) == ""
-
-
-@both_themes
-@pytest.mark.parametrize("shown", ["what-if", "memory", "changes"])
-def test_axe_finds_nothing_in_the_lower_panes(tab, explorer, shown):
-    tab.page.set_viewport_size({"width": 1280, "height": 800})
-    explorer.get_by_test_id("residuals").get_by_test_id(f"show-{shown}").click()
-    assert violations(tab.page, rules=RULES[tab.theme]) == ""
-
-
-@both_themes
-def test_axe_finds_nothing_line_by_line_and_in_what_a_search_finds(tab, explorer):
-    tab.page.set_viewport_size({"width": 1280, "height": 800})
-    explorer.get_by_test_id("view-lines").click()
-    line = explorer.get_by_test_id("source-line").filter(has_text="jnp.tanh")
-    line.click()
-    expect(explorer.get_by_test_id("under-row").filter(has_text="dot_general").first).to_be_visible()
-    expect(line).to_contain_text("KiB")
-    assert violations(tab.page, rules=RULES[tab.theme]) == ""
-    tab.page.keyboard.press("/")
-    tab.page.keyboard.type("x")
-    tab.page.keyboard.press("ArrowDown")
-    expect(explorer.locator("[data-testid=found][aria-selected=true]")).to_have_count(1)
-    assert violations(tab.page, rules=RULES[tab.theme]) == ""
-
-
-@both_themes
-@pytest.mark.parametrize("compared", short(["source", "forward"], ["source"]))
-def test_axe_finds_nothing_in_two_versions_side_by_side(tab, explorer, compared):
-    tab.page.set_viewport_size({"width": 1280, "height": 800})
-    explorer.get_by_test_id("view-diff").click()
-    explorer.get_by_test_id(f"diff-{compared}").click()
-    tab.page.keyboard.press("Tab")
-    lines = explorer.locator("[data-testid=diff-line][role]")
-    lines.first.focus()
-    tab.page.keyboard.press("ArrowDown")
-    tab.page.keyboard.press("ArrowRight")
-    tab.page.keyboard.press("Enter")
-    expect(explorer.locator("[data-testid=diff-line].is-selected")).not_to_have_count(0)
-    assert violations(tab.page, rules=RULES[tab.theme]) == ""
-    tab.page.set_viewport_size({"width": 416, "height": 800})
+    VIEWS[name](tab, explorer)
     assert violations(tab.page, rules=RULES[tab.theme]) == ""
 
 

@@ -72,15 +72,16 @@ def works(explorer):
     expect(explorer.get_by_test_id("residual-row").first).to_be_visible()
 
 
-def test_it_sits_in_boxes_tabs_and_interact(in_lab):
+def test_it_sits_in_boxes_tabs_and_interact_and_python_hears_of_it(in_lab):
     page = run_in_lab(
         in_lab,
         """
 import ipywidgets as w
 first, second = jaxviz.explore(loss, *args), jaxviz.explore(loss, *args)
-heights = w.IntSlider(620, 400, 900)
+heights, out = w.IntSlider(620, 400, 900), w.Label("nothing yet")
 w.link((heights, "value"), (first, "height"))
-tab = w.Tab([w.VBox([heights, first]), second], titles=["first", "second"])
+first.observe(lambda change: setattr(out, "value", f"{change.name} is {change.new}"), ["selected", "stage", "filter"])
+tab = w.Tab([w.VBox([heights, first, out]), second], titles=["first", "second"])
 tab
 """,
         """
@@ -91,33 +92,18 @@ def shown(n=2):
     )
     page.wait_for_function("() => document.querySelectorAll('[data-testid=explorer]').length >= 3", timeout=60_000)
     explorers = page.get_by_test_id("explorer")
-    works(explorers.nth(0))
+    first, label = explorers.nth(0), page.locator(".widget-label", has_text=" is ")
+    works(first)
+    expect(label).to_have_text(re.compile("selected is primal:"))
+    first.get_by_test_id("stage-backward").click()
+    expect(label).to_have_text("stage is backward")
+    first.get_by_test_id("filter").fill("tanh")
+    expect(label).to_have_text("filter is tanh")
     page.get_by_role("tab", name="second").click()
     works(explorers.nth(1))
     assert explorers.nth(1).bounding_box()["width"] > 600
     works(explorers.last)
     in_lab.screenshot("containers")
-
-
-def test_python_hears_of_the_page_and_the_page_of_python(in_lab):
-    page = run_in_lab(
-        in_lab,
-        """
-import ipywidgets as w
-e = jaxviz.explore(loss, *args)
-out = w.Label("nothing yet")
-e.observe(lambda change: setattr(out, "value", f"{change.name} is {change.new}"), ["selected", "stage", "filter"])
-w.VBox([e, out])
-""",
-    )
-    explorer = page.get_by_test_id("explorer")
-    label = page.locator(".widget-label", has_text=" is ")
-    works(explorer)
-    expect(label).to_have_text(re.compile("selected is primal:"))
-    explorer.get_by_test_id("stage-backward").click()
-    expect(label).to_have_text("stage is backward")
-    explorer.get_by_test_id("filter").fill("tanh")
-    expect(label).to_have_text("filter is tanh")
 
 
 @pytest.mark.sweep

@@ -29,11 +29,6 @@ CLICK = """(row) => {
 }"""
 
 
-@pytest.fixture
-def tab(same_tab):
-    return same_tab
-
-
 def region(page, name):
     return page.get_by_test_id("what-if-region").filter(has_text=name)
 
@@ -108,41 +103,3 @@ def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
     in_lab.screenshot("what-if-residual")
     page.get_by_test_id("residual-reset").click()
     expect(page.get_by_test_id("residual-said")).to_have_text("")
-
-
-@light
-@pytest.mark.sweep
-def test_a_page_has_what_was_worked_out_and_says_that_there_is_no_kernel(tab, tmp_path):
-    f, args = transformer(2)
-    explorer = jaxviz.explore(f, *args)
-    switches = explorer._switches
-    around = next(i for i, r in enumerate(switches.regions) if r.name == "layer")
-    explorer.switches = f"{around}||"
-    page = tab.page
-    page.goto(explorer.save_html(tmp_path / "page.html").as_uri())
-    page.set_viewport_size({"width": 1600, "height": 1100})
-    alone, written = switches.trade(f"{around}||"), switches.trade("")
-    expect(page.get_by_test_id("timeline")).to_contain_text(f"peak {format_bytes(alone.peak_nbytes)}")
-    page.get_by_test_id("residuals").get_by_test_id("show-what-if").click()
-    expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(alone.peak_nbytes))
-    expect(page.get_by_test_id("what-if-said")).to_contain_text("No kernel: only results computed earlier are shown")
-    page.get_by_test_id("what-if-code").click()
-    expect(page.get_by_test_id("what-if-sheet")).to_contain_text("jax.checkpoint(layer)")
-    page.keyboard.press("Escape")
-    row = region(page, "2 calls of layer")
-    row.get_by_role("switch").click()
-    expect(is_on(row)).to_have_count(0)
-    expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(written.peak_nbytes))
-    expect(page.get_by_test_id("memory-head")).to_contain_text(
-        "as written, because it is unknown for the switches as set"
-    )
-    row.get_by_role("switch").click()
-    # Switches with unknown effects are disabled.
-    rows = page.get_by_test_id("what-if-row")
-    rows.first.get_by_role("switch").click()
-    dead = rows.locator("[aria-disabled=true]")
-    expect(dead.first).to_be_visible()
-    before = page.get_by_test_id("what-if-peak").text_content()
-    dead.first.click(force=True)
-    assert page.get_by_test_id("what-if-peak").text_content() == before
-    tab.screenshot("what-if-saved")

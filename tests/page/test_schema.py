@@ -22,48 +22,57 @@ from jaxviz.xla.explorer_stage.compiled import compiled, lower
 
 FIXTURE = json.loads((Path(__file__).parents[1] / "fixtures" / "explorer_view.json").read_text(encoding="utf-8"))
 BYTES = base64.b64decode(FIXTURE["bytes"])
+VIEW = from_json(FIXTURE["view"])
 
 
-def test_the_fixture_is_what_encode_writes():
-    assert encode(from_json(FIXTURE["view"])) == BYTES
+def header_of(block):
+    return json.loads(block[16 : 16 + int.from_bytes(block[8:12], "little")])
 
 
-def test_the_fixture_is_what_decode_reads():
+def sent(name, values):
+    """A view with another column: what is written, and the column as it is read."""
+    block = encode(dataclasses.replace(VIEW, columns={**VIEW.columns, name: np.asarray(values)}))
+    return block, decode(block).columns[name]
+
+
+def test_the_fixture_is_what_encode_writes_and_decode_reads():
+    assert encode(VIEW) == BYTES
     assert to_json(decode(BYTES)) == FIXTURE["view"]
+    packed = pack(BYTES)
+    assert len(packed) < len(BYTES) / 2
+    assert packed == pack(BYTES)
+    assert to_json(decode(packed)) == FIXTURE["view"]
 
 
 def test_columns_start_at_multiples_of_eight():
-    length = int.from_bytes(BYTES[8:12], "little")
-    header = json.loads(BYTES[16 : 16 + length])
-    assert (16 + length) % 8 == 0
+    header = header_of(BYTES)
+    assert (16 + int.from_bytes(BYTES[8:12], "little")) % 8 == 0
     assert list(header["columns"]) == list(COLUMNS)
     assert all(offset % 8 == 0 for _, _, offset, *_ in header["columns"].values())
 
 
 @pytest.mark.parametrize(
-    ("values", "code"), [([0, 255], "u1"), ([-1, 127], "i1"), ([0, 256], "u2"), ([-1, 300], "i2"), ([70_000], "i4")]
+    ("name", "values", "code"),
+    [
+        ("consumer_rows", [0, 255], "<u1"),
+        ("consumer_rows", [-1, 127], "<i1"),
+        ("consumer_rows", [0, 256], "<u2"),
+        ("consumer_rows", [-1, 300], "<i2"),
+        ("consumer_rows", [70_000], "<i4"),
+        ("buffer_nbytes", [3.0, 2**40], "<f8"),
+    ],
 )
-def test_a_column_takes_the_narrowest_type(values, code):
-    view = from_json(FIXTURE["view"])
-    wider = dataclasses.replace(view, columns={**view.columns, "consumer_rows": np.asarray(values)})
-    read = decode(encode(wider)).columns["consumer_rows"]
-    assert read.dtype == np.dtype("<" + code)
-    assert read.tolist() == values
-
-
-def test_bytes_beyond_32_bits_are_floats():
-    view = from_json(FIXTURE["view"])
-    read = decode(
-        encode(dataclasses.replace(view, columns={**view.columns, "buffer_nbytes": np.asarray([3.0, 2**40])}))
-    )
-    assert read.columns["buffer_nbytes"].dtype == np.dtype("<f8")
-    assert read.columns["buffer_nbytes"].tolist() == [3, 2**40]
+def test_a_column_takes_the_narrowest_type(name, values, code):
+    _, read = sent(name, values)
+    assert (read.dtype, read.tolist()) == (np.dtype(code), values)
 
 
 def test_a_number_beyond_32_bits_is_an_error():
-    view = from_json(FIXTURE["view"])
     with pytest.raises(OverflowError, match="consumer_rows holds 4294967296"):
-        encode(dataclasses.replace(view, columns={**view.columns, "consumer_rows": np.asarray([2**32])}))
+        sent("consumer_rows", [2**32])
+
+
+FORMAT = VERSION + 1
 
 
 @pytest.mark.parametrize(
@@ -71,10 +80,7 @@ def test_a_number_beyond_32_bits_is_an_error():
     [
         (b"", "not a jaxviz view"),
         (b"something else entirely", "not a jaxviz view"),
-        (
-            MAGIC + (VERSION + 1).to_bytes(2, "little") + bytes(8),
-            f"has format {VERSION + 1}; .* reads format {VERSION}",
-        ),
+        (MAGIC + FORMAT.to_bytes(2, "little") + bytes(8), f"has format {FORMAT}; .* reads format {VERSION}"),
         (BYTES[:100], "cut short"),
     ],
 )
@@ -83,43 +89,29 @@ def test_other_bytes_are_refused(block, message):
         decode(block)
 
 
-def test_a_packed_block_is_read_as_it_is():
-    packed = pack(BYTES)
-    assert len(packed) < len(BYTES) / 2
-    assert packed == pack(BYTES)
-    assert to_json(decode(packed)) == FIXTURE["view"]
-
-
 def test_text_that_is_not_unicode_does_not_stop_the_rest():
-    view = from_json(FIXTURE["view"])
-    assert decode(encode(dataclasses.replace(view, title="a\ud800b"))).title == "a?b"
+    assert decode(encode(dataclasses.replace(VIEW, title="a\ud800b"))).title == "a?b"
+
+
+RANDOM = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize(
-    ("values", "coding"),
+    ("name", "values", "coding"),
     [
-        (np.arange(1000) * 7, "delta"),
-        (np.random.default_rng(0).integers(0, 5, 1000) * 100_003, "dictionary"),
-        (np.random.default_rng(0).choice([-300, 7, 1000], 1000), "dictionary"),
-        (np.random.default_rng(0).integers(-(2**31), 2**31 - 1, 1000), ""),
-        (np.array([0, 2**31 - 1, -(2**31)] * 100), "dictionary"),
-        (np.zeros(1000), ""),
+        ("consumer_rows", np.arange(1000) * 7, "delta"),
+        ("consumer_rows", RANDOM.integers(0, 5, 1000) * 100_003, "dictionary"),
+        ("consumer_rows", RANDOM.choice([-300, 7, 1000], 1000), "dictionary"),
+        ("consumer_rows", RANDOM.integers(-(2**31), 2**31 - 1, 1000), ""),
+        ("consumer_rows", np.array([0, 2**31 - 1, -(2**31)] * 100), "dictionary"),
+        ("consumer_rows", np.zeros(1000), ""),
+        ("buffer_nbytes", RANDOM.integers(0, 3, 1000) * 2.0**40, "dictionary"),
     ],
 )
-def test_a_long_column_is_coded_as_it_packs_best(values, coding):
-    view = from_json(FIXTURE["view"])
-    block = encode(dataclasses.replace(view, columns={**view.columns, "consumer_rows": values}))
-    header = json.loads(block[16 : 16 + int.from_bytes(block[8:12], "little")])
-    assert "".join(map(str, header["columns"]["consumer_rows"][3:4])) in {coding, "delta"}
-    read = decode(block).columns["consumer_rows"]
-    assert read.tolist() == values.astype(int).tolist()
-
-
-def test_large_sizes_are_coded_too():
-    view = from_json(FIXTURE["view"])
-    sizes = np.random.default_rng(0).integers(0, 3, 1000) * 2.0**40
-    read = decode(encode(dataclasses.replace(view, columns={**view.columns, "buffer_nbytes": sizes})))
-    assert read.columns["buffer_nbytes"].tolist() == sizes.tolist()
+def test_a_long_column_is_coded_as_it_packs_best(name, values, coding):
+    block, read = sent(name, values)
+    assert "".join(map(str, header_of(block)["columns"][name][3:4])) in {coding, "delta"}
+    assert read.tolist() == values.tolist()
 
 
 def test_what_is_known_is_not_written_again():

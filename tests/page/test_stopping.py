@@ -6,35 +6,12 @@ import time
 from jaxviz.page.stopping import _at_work, stoppable
 
 
-def test_work_in_another_thread_is_stopped_by_its_code():
-    began, ended = threading.Event(), []
-
-    def work():
-        try:
-            with stoppable() as code:
-                ended.append(code)
-                began.set()
-                while True:
-                    time.sleep(0.001)
-        except KeyboardInterrupt:
-            ended.append("stopped")
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert began.wait(10)
-    exec(ended[0], {})
-    thread.join(10)
-    assert ended[1:] == ["stopped"]
-    assert _at_work == {}
-    exec(ended[0], {})  # too late
-
-
 def test_an_interrupt_reaches_the_main_thread():
     with stoppable() as code:
         assert code == ""
 
 
-def test_of_two_works_one_is_stopped():
+def test_of_two_works_in_other_threads_one_is_stopped_by_its_code():
     ended, codes = [], {}
     began = threading.Barrier(3)
     over = threading.Event()
@@ -58,3 +35,5 @@ def test_of_two_works_one_is_stopped():
     over.set()
     threads["two"].join(10)
     assert ended == ["one is stopped", "two is done"]
+    assert _at_work == {}
+    exec(codes["one"], {})  # too late

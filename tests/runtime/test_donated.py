@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sessions
 from jax._src import api
 from jax._src.array import ArrayImpl
 
@@ -59,61 +60,9 @@ def test_the_call_is_named_whether_it_was_compiled_or_not(watched, read, calls_b
     assert jaxviz.donated_to(jnp.ones(3)) is None
 
 
-def test_where_xla_raises_its_own_error_it_can_be_asked_for(watched):
-    double, x = jax.jit(lambda x: x * 2), jnp.ones(3)
-    double(jnp.ones(3))
-    jax.jit(step, donate_argnums=0)(x, 2.0)
-    with pytest.raises((RuntimeError, ValueError), match="deleted"):
-        double(x)
-    assert jaxviz.donated_to(x).startswith("to step as params at ")
-
-
-@pytest.mark.values
-def test_arguments_by_name_and_random_keys(watched):
-    f = jax.jit(lambda x, y: x + y, donate_argnames="y")
-    x = jnp.ones(3)
-    f(jnp.ones(3), y=x)
-    assert "as y at" in said(lambda: np.asarray(x))
-    key = jax.random.key(0)
-    jax.jit(lambda k: jax.random.split(k, 1)[0], donate_argnums=0)(key)
-    assert "as k at" in said(lambda: jax.random.normal(key, (7, 5, 3)))
-
-
-def test_an_array_that_was_only_offered_is_said_to_go_where_it_went(watched):
-    unused = jax.jit(lambda x: x.sum(), donate_argnums=0)
-    x = jnp.ones(3)
-    with pytest.warns(UserWarning, match="donated buffers were not usable"):
-        unused(x)
-    assert float(x.sum()) == 3.0
-    used = jax.jit(lambda x: x + 1, donate_argnums=0)
-    used(jnp.ones(3))
-    used(x)
-    line = inspect.currentframe().f_lineno - 1
-    assert f"{__file__}:{line}" in said(lambda: np.asarray(x))
-
-
-def test_an_array_that_was_deleted_has_the_error_of_jax():
-    x = jnp.ones(3)
-    x.delete()
-    assert said(lambda: np.asarray(x)) == "Array has been deleted with shape=float32[3]."
-
-
-def test_functions_of_jaxviz_are_named_too(watched):
-    f = jaxviz.jit(step, donate_argnums=0)
-    for _ in range(2):
-        x = {"w": jnp.ones(3)}
-        f(x, 2.0)
-        line = inspect.currentframe().f_lineno - 1
-        assert f"to step as params['w'] at {__file__}:{line}" in said(lambda: np.asarray(x["w"]))
-
-
-def test_without_a_watch_nothing_is_noted_and_that_is_said():
-    x = jnp.ones(3)
-    jaxviz.jit(lambda a: a + 1, donate_argnums=0)(x)
-    assert said(lambda: np.asarray(x)) == "Array has been deleted with shape=float32[3]."
-    with pytest.raises(RuntimeError, match=r"call jaxviz\.watch_donations\(\) first"):
-        jaxviz.donated_to(x)
-    assert jaxviz.donated_to(jnp.ones(3)) is None
+@sessions.of("donated")
+def test_sessions(session, tmp_path):
+    sessions.replay(session, tmp_path)
 
 
 def test_what_was_patched_is_put_back():
@@ -147,13 +96,6 @@ def test_of_calls_in_quick_succession_the_first_are_noted_and_the_rest_are_proba
     assert jaxviz.donated_to(other) is None
 
 
-def test_inside_of_another_function_nothing_is_donated(watched):
-    inner = jax.jit(lambda x: x + 1, donate_argnums=0)
-    x = jnp.ones(3)
-    jax.jit(lambda x: inner(x) * 2)(x)
-    assert float(x.sum()) == 3.0
-
-
 def test_the_check_for_nans_goes_on_beside_it(own_state):
     jax.config.update("jax_debug_nans", True)
     try:
@@ -167,17 +109,6 @@ def test_the_check_for_nans_goes_on_beside_it(own_state):
             divide(jnp.zeros(2))
     finally:
         jax.config.update("jax_debug_nans", False)
-
-
-def test_it_can_be_called_again_after_the_check_for_nans(watched):
-    with jax.debug_nans(True):
-        pass
-    jaxviz.watch_donations()
-    f = jax.jit(lambda x: x + 1, donate_argnums=0)
-    f(jnp.ones(3))
-    x = jnp.ones(3)
-    f(x)
-    assert "as x at" in said(lambda: np.asarray(x))
 
 
 @pytest.mark.large

@@ -47,14 +47,15 @@ def go_there(stepper: Stepper, event: Event) -> None:
 def mark_of(stepper: Stepper, event: Event) -> Mark:
     """The position of an event on the timeline of a run: the stage, and the equation of its program."""
     stage = event.phase if event.phase in stepper.stages else stepper.stages[0]
-    found = 0
-    for i, e in enumerate(stepper._texts[stage].program.equations):
-        if any(
-            inner.primitive.name == event.primitive and location_of(inner, holders) == event.location
-            for inner, holders in _walk(e, ())
-        ):
-            found = i
-            break
+    candidates = [
+        (i, inner)
+        for i, e in enumerate(stepper._texts[stage].program.equations)
+        for inner, holders in _walk(e, ())
+        if inner.primitive.name == event.primitive and location_of(inner, holders) == event.location
+    ]
+    # Where both are computed by one primitive, a value and its slope are on one line.
+    exact = [i for i, e in candidates if (e.origin is not None and e.origin.role == "residual") == event.is_derivative]
+    found = next(iter([*exact, *(i for i, _ in candidates)]), 0)
     at = f" at {short_location(event.location)}" if event.location is not None else ""
     return Mark(stage=stage, index=found, text=f"{event.made} born{at}, in the {event.phase} pass")
 

@@ -8,7 +8,7 @@ import nested_programs  # noqa: F401  enters its programs into the table
 import numpy as np
 import pytest
 from jax import lax
-from programs import CASES, M, X, arange
+from programs import CASES, Case, M, X, arange
 from short_runs import short
 from test_matrix import marked
 
@@ -64,13 +64,6 @@ def check_walk(case, seed, budget):
     assert not m.notes
 
 
-@pytest.mark.values
-@pytest.mark.parametrize("budget", [1 << 30, 0], ids=["kept", "nothing kept"])
-@pytest.mark.parametrize("case", [c for c in CASES if c.name in QUICK], ids=str)
-def test_any_walk_comes_to_the_same_results(case, budget):
-    check_walk(case, len(case.name), budget)
-
-
 def mapped_while(x):
     """Its predicate differs between examples: those that have finished keep their values."""
 
@@ -81,29 +74,14 @@ def mapped_while(x):
     return jax.vmap(until)(x)
 
 
+MAPPED = Case("mapped_while", mapped_while, (jnp.array([1.0, 4.5, -1.0]),))
+
+
+@pytest.mark.values
 @pytest.mark.parametrize("budget", [1 << 30, 0], ids=["kept", "nothing kept"])
-def test_a_mapped_while_loop_is_stepped_into(budget):
-    x = jnp.array([1.0, 4.5, -1.0])
-    for seed in range(4):
-        m = machine(mapped_while, x, budget=budget)
-        walk(m, seed)
-        assert_close(m.results("primal"), mapped_while(x))
-    m = machine(mapped_while, x)
-    while m.next_equation().primitive.name != "while":
-        m.next()
-    m.into()
-    for _ in range(5):  # through each iteration, equation by equation
-        assert m.position.path
-        while m.position.index < len(m.program_at(m.position).equations):
-            m.next()
-        m.next()
-    assert not m.position.path
-    assert_close(m.results("primal"), mapped_while(x))
-
-
-def test_what_is_no_position_is_refused():
-    with pytest.raises(SteppingError, match="3 is not a Position"):
-        machine(jnp.sin, X).goto(3)
+@pytest.mark.parametrize("case", [*(c for c in CASES if c.name in QUICK), *[MAPPED] * 4], ids=str)
+def test_any_walk_comes_to_the_same_results(case, budget, request):
+    check_walk(case, len(request.node.name), budget)
 
 
 @pytest.mark.slow
@@ -139,12 +117,23 @@ LONG = arange(50, 3)
 W = arange(3, 3) * 0.3
 
 
-def at_scan(reverse=False):
-    f = rnn if not reverse else lambda w, h, xs: lax.scan(lambda h, x: (jnp.tanh(w @ h + x), h), h, xs, reverse=True)
-    m = machine(f, W, X, LONG)
-    while m.next_equation().primitive.name != "scan":
+def at(primitive, f, *args):
+    """A machine whose next equation is of this primitive."""
+    m = machine(f, *args)
+    while m.next_equation().primitive.name != primitive:
         m.next()
     return m
+
+
+def at_scan(reverse=False):
+    f = rnn if not reverse else lambda w, h, xs: lax.scan(lambda h, x: (jnp.tanh(w @ h + x), h), h, xs, reverse=True)
+    return at("scan", f, W, X, LONG)
+
+
+def into(m, body, iteration=None):
+    """Goes to the beginning of a body of the next equation."""
+    m.goto(Position("primal", (*m.position.path, Level(m.position.index, body, iteration)), 0))
+    return m.program_at(m.position)
 
 
 def carries(reverse=False):
@@ -157,37 +146,27 @@ def carries(reverse=False):
 
 
 @pytest.mark.parametrize("k", [0, 1, 6, 7, 8, 33, 49])
-def test_an_iteration_of_a_scan_reads_what_the_ones_before_made(k):
-    m = at_scan()
-    i = m.position.index
-    m.goto(Position("primal", (Level(i, "jaxpr", k),), 0))
-    body = m.program_at(m.position)
-    _, h, x = body.invars
-    np.testing.assert_allclose(m.value(m.position, h), carries()[k], rtol=1e-5)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_iteration_of_a_scan_reads_what_the_ones_before_made(k, reverse):
+    m = at_scan(reverse)
+    _, h, x = into(m, "jaxpr", k).invars
+    np.testing.assert_allclose(m.value(m.position, h), carries(reverse)[49 - k if reverse else k], rtol=1e-5)
     np.testing.assert_array_equal(m.value(m.position, x), LONG[k])
 
 
-def test_a_scan_in_reverse_begins_with_the_last_iteration():
-    m = at_scan(reverse=True)
-    m.into()
-    assert m.position.path[-1].iteration == 49
-    while m.position.path[-1].iteration == 49:
-        m.next()
-    assert m.position.path[-1].iteration == 48
-    np.testing.assert_allclose(m.value(m.position, m.program_at(m.position).invars[1]), carries(True)[1], rtol=1e-5)
-
-
-def test_from_the_end_of_an_iteration_to_the_next_and_back():
-    m = at_scan()
+@pytest.mark.parametrize("reverse", [False, True])
+def test_from_the_end_of_an_iteration_to_the_next_and_back(reverse):
+    first, second = (49, 48) if reverse else (0, 1)
+    m = at_scan(reverse)
     m.into()
     n = len(m.program_at(m.position).equations)
     for _ in range(n):
         m.next()
-    assert (m.position.path[-1].iteration, m.position.index) == (0, n)
-    m.next()
-    assert (m.position.path[-1].iteration, m.position.index) == (1, 0)
-    m.back()
-    assert (m.position.path[-1].iteration, m.position.index) == (0, n)
+    places = [(m.position.path[-1].iteration, m.position.index)]
+    for move in (m.next, m.back):
+        move()
+        places.append((m.position.path[-1].iteration, m.position.index))
+    assert places == [(first, n), (second, 0), (first, n)]
 
 
 def test_iterations_are_run_in_one_compiled_loop_whatever_their_number():
@@ -201,29 +180,19 @@ def test_iterations_are_run_in_one_compiled_loop_whatever_their_number():
     assert run._cache_size() == 1
 
 
-def test_an_iteration_that_is_not_there_says_how_many_there_are():
-    m = at_scan()
-    with pytest.raises(SteppingError, match=r"`scan` \(.*\) has 50 iterations, so there is no 50"):
-        m.goto(Position("primal", (Level(m.position.index, "jaxpr", 50),), 0))
-
-
 def collatz(x):
     return lax.while_loop(lambda c: c[0] < 100.0, lambda c: (c[0] * c[1] + 1, c[1]), (x, 1.5))[0]
 
 
 def test_a_while_loop_is_stepped_by_count():
-    m = machine(collatz, 2.0)
-    while m.next_equation().primitive.name != "while":
-        m.next()
+    m = at("while", collatz, 2.0)
     place = m.position
     wanted = 2.0
     for k in range(8):
-        m.goto(Position("primal", (Level(place.index, "body_jaxpr", k),), 0))
-        np.testing.assert_allclose(m.value(m.position, m.program_at(m.position).invars[-1]), wanted, rtol=1e-6)
+        m.goto(place)
+        body = into(m, "body_jaxpr", k)
+        np.testing.assert_allclose(m.value(m.position, body.invars[-1]), wanted, rtol=1e-6)
         wanted = wanted * 1.5 + 1
-    assert wanted >= 100.0
-    with pytest.raises(SteppingError, match=r"has 8 iterations, so there is no 8"):
-        m.goto(Position("primal", (Level(place.index, "body_jaxpr", 8),), 0))
     m.out()
     np.testing.assert_allclose(m.results("primal")[0], wanted, rtol=1e-6)
 
@@ -235,17 +204,30 @@ def test_a_while_loop_that_does_not_begin_has_nothing_to_step_into():
         assert not m.position.path
 
 
+def switched(index):
+    return at("cond", lambda i, x: lax.switch(i, [jnp.sin, jnp.cos, jnp.exp], x), index, X)
+
+
 @pytest.mark.parametrize(("index", "branch"), [(-3, 0), (0, 0), (1, 1), (2, 2), (9, 2)])
 def test_a_cond_is_stepped_into_the_branch_that_is_taken(index, branch):
-    m = machine(lambda i, x: lax.switch(i, [jnp.sin, jnp.cos, jnp.exp], x), index, X)
-    while m.next_equation().primitive.name != "cond":
-        m.next()
-    place = m.position.index
+    m = switched(index)
     m.into()
     assert m.position.path[-1].body == f"branches[{branch}]"
-    other = (branch + 1) % 3
-    with pytest.raises(SteppingError, match=f"takes branch {branch}"):
-        m.goto(Position("primal", (Level(place, f"branches[{other}]"),), 0))
+
+
+@pytest.mark.parametrize(
+    ("make", "place", "message"),
+    [
+        (at_scan, 3, "3 is not a Position"),
+        (at_scan, ("jaxpr", 50), r"`scan` \(.*\) has 50 iterations, so there is no 50"),
+        (lambda: at("while", collatz, 2.0), ("body_jaxpr", 8), "has 8 iterations, so there is no 8"),
+        (lambda: switched(0), ("branches[1]",), "takes branch 0"),
+    ],
+)
+def test_where_the_run_does_not_come_says_why(make, place, message):
+    m = make()
+    with pytest.raises(SteppingError, match=message):
+        into(m, *place) if isinstance(place, tuple) else m.goto(place)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -341,7 +323,6 @@ def test_a_value_that_differs_when_it_is_computed_again_is_named():
     m.value(m.position, m.program_at(m.position).equations[1].outvars[0])
     (note,) = m.notes
     assert note.startswith("`pure_callback` (")
-    assert "test_stepping.py" in note
     assert "gave a different value when it was run again" in note
 
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from collective_programs import PROGRAMS, data_parallel, fsdp, on_data, shape, within
+import sessions
+from collective_programs import PROGRAMS, data_parallel, shape, within
 from jax import lax
-from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
@@ -65,40 +65,35 @@ def printed(program):
 
 
 @each
-def test_every_collective_that_xla_prints_is_in_the_report(program):
-    report = report_of(program)
-    expected = sorted((name, kind) for name, kind, _ in printed(program))
-    found = sorted({(name, c.kind) for c in report.compiled for name in c.instructions})
-    assert found == expected
-    assert expected
-
-
-@each
-def test_bytes_are_those_of_the_shapes_that_xla_prints(program):
-    of_instruction = {}
+def test_every_collective_that_xla_prints_is_in_the_report_with_its_bytes(program):
+    found, kinds = {}, {}
     for c in report_of(program).compiled:
         for name in c.instructions:
-            of_instruction[name] = of_instruction.get(name, 0) + c.nbytes
-    assert of_instruction == {name: nbytes for name, kind, nbytes in printed(program)}
+            found[name] = found.get(name, 0) + c.nbytes
+            kinds[name] = c.kind
+    expected = list(printed(program))
+    assert expected
+    assert found == {name: nbytes for name, _, nbytes in expected}
+    assert kinds == {name: kind for name, kind, _ in expected}
 
 
 @each
-def test_every_collective_has_its_line_and_almost_all_bytes_a_cause(program):
+def test_every_collective_has_its_line_its_axes_and_almost_always_a_cause(program):
     report = report_of(program)
-    assert all(c.location is not None and c.location.file.endswith("collective_programs.py") for c in report.compiled)
     assert report.explained >= 0.95
     assert report.explained == pytest.approx(
         sum(c.total_nbytes for c in report.compiled if c.cause) / sum(c.total_nbytes for c in report.compiled)
     )
-
-
-@each
-def test_every_collective_is_along_axes_of_the_mesh(program):
-    report = report_of(program)
     for c in report.compiled:
+        assert c.location.file.endswith("collective_programs.py")
         assert c.axes
         assert c.group_size == math.prod(report.mesh[a] for a in c.axes)
         assert c.stage in ("forward", "backward") or program.__name__ == "training_step"
+
+
+@sessions.of("collectives")
+def test_sessions(session, tmp_path):
+    sessions.replay(session, tmp_path)
 
 
 @each
@@ -113,44 +108,6 @@ def test_the_groups_of_the_message_are_those_of_the_text(program):
                 groups = groups_of(i, 8)
                 assert sorted(d for group in groups for d in group) == list(range(8))
                 assert len({len(group) for group in groups}) == 1
-
-
-def test_the_trips_are_those_of_the_scan():
-    report = report_of(fsdp)
-    assert {(c.kind, c.stage): c.trips for c in report.compiled} == {
-        ("all-gather", "forward"): 6, ("all-gather", "backward"): 6, ("all-reduce", "backward"): 6, ("all-reduce", "forward"): 1,
-    }  # fmt: skip
-
-
-def test_the_cause_says_who_is_replicated_and_who_is_split():
-    causes = {c.cause: c for c in report_of(data_parallel).compiled}
-    first = "`params['w1']` is replicated over `data`, `x` is split over it: `params['w1']`'s cotangent is summed"
-    assert causes[first].kind == "all-reduce"
-    assert causes[first].nbytes == 64 * 128 * 4
-    assert causes[first].sent_nbytes == 2 * 64 * 128 * 4 * 7 // 8
-    assert any("`params['b1']`'s cotangent" in cause for cause in causes)
-
-
-def test_the_summary_and_the_table_say_it():
-    report = report_of(data_parallel)
-    assert report.summary.startswith("gradient of `data_parallel` in `params` on 8 devices (data=8), compiled on cpu:")
-    text = str(report)
-    assert "collective_programs.py:" in text
-    assert "100.0% of the bytes have a known cause" in text
-    assert (
-        jaxviz.collectives(jnp.sin, 1.0).summary
-        == "gradient of `sin` in `x` on 1 device, compiled on cpu: no collectives"
-    )
-
-
-def test_the_collectives_of_the_program_itself_are_linked_to_what_became_of_them():
-    program = next(f for f in PROGRAMS if f.__name__ == "pipeline")
-    written = {(w.operation, w.stage): w for w in report_of(program).written}
-    forward, backward = written["ppermute", "forward"], written["ppermute", "backward"]
-    assert (forward.trips, backward.trips) == (11, 11)
-    assert forward.became == backward.became == ("collective-permute",)
-    assert (forward.is_transpose, backward.is_transpose) == (False, True)
-    assert forward.axes == ("stage",)
 
 
 def test_what_is_compiled_is_kept_by_program_and_flags(monkeypatch):
@@ -216,20 +173,6 @@ def test_devices_that_are_not_in_order():
     assert report.explained == 1
 
 
-def test_errors_say_what_to_do():
-    abstract = NamedSharding(AbstractMesh((8,), ("data",)), P("data"))
-    x = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=abstract)
-    with pytest.raises(
-        ValueError, match=r"x has a sharding over an AbstractMesh, which has no devices to compile for: use"
-    ):
-        jaxviz.collectives(lambda x: jnp.sum(x), x)
-    with pytest.raises(
-        TypeError,
-        match=r"a jax.stages.Compiled does not have .* call jaxviz.collectives\(f, \*args\) with the function",
-    ):
-        jaxviz.collectives(jax.jit(jnp.sin).lower(1.0).compile())
-
-
 def test_what_xla_does_not_show_is_said(monkeypatch):
     """If a backend does not provide the partitioned program, causes come from Shardy's shardings, and the report says so."""
     jaxviz.clear_caches()
@@ -239,30 +182,6 @@ def test_what_xla_does_not_show_is_said(monkeypatch):
     jaxviz.clear_caches()
     assert "XLA on cpu does not expose the program that it partitions" in str(report)
     assert [c.cause for c in report.compiled] == [c.cause for c in report_of(data_parallel).compiled]
-
-
-def test_an_argument_without_a_layout_is_replicated_though_nobody_asked():
-    w = jax.ShapeDtypeStruct((64, 64), jnp.float32)
-    report = jaxviz.collectives(lambda w, x: jnp.sum(jnp.tanh(x @ w)), w, on_data(256, 64, spec=("data",)))
-    (found,) = report.replicated
-    assert (found.what, found.nbytes, found.split_nbytes, found.axes) == ("w", 64 * 64 * 4, 64 * 64 * 4 // 8, ("data",))
-    assert found.why == "this argument has no sharding"
-    assert not report_of(data_parallel).replicated
-
-
-def test_what_is_replicated_of_each_layer_is_one_row():
-    layer = jax.ShapeDtypeStruct((64, 64), jnp.float32)
-
-    def loss(layers, x):
-        for w in layers:
-            x = jnp.tanh(x @ w["w"])
-        return jnp.sum(x)
-
-    report = jaxviz.collectives(loss, [{"w": layer}] * 3, on_data(256, 64, spec=("data",)))
-    assert [r.what for r in report.replicated] == [f"layers[{i}]['w']" for i in range(3)]
-    shown = " ".join(str(report).split())
-    assert "3 × f32[64,64] 48.0 KiB 6.0 KiB data" in shown
-    assert "`layers[0…2]['w']`: this argument has no sharding" in shown
 
 
 def test_what_a_cause_names_has_the_bytes_that_are_exchanged():

@@ -59,22 +59,17 @@ CAUSES = {
 
 
 @pytest.mark.parametrize("pair", CAUSES, ids=" → ".join)
-def test_the_first_line_names_the_cause(memory, pair):
-    change = memory(pair[0]).compare(memory(pair[1]))
+def test_the_first_line_names_the_cause_and_the_changes_sum_up(memory, pair):
+    before, after = (memory(name) for name in pair)
+    change, back = before.compare(after), after.compare(before)
     assert change.nbytes > 0
     for words in CAUSES[pair]:
         assert words in change.summary
     assert " ".join(str(change).split()).startswith(change.summary)
     assert 0.4 * change.nbytes <= sum(c.nbytes for c in change.largest) <= 2 * change.nbytes
-
-
-@pytest.mark.parametrize("pair", CAUSES, ids=" → ".join)
-def test_the_changes_sum_up_to_the_difference(memory, pair):
-    before, after = (memory(name) for name in pair)
-    for a, b in ((before, after), (after, before)):
-        change = a.compare(b)
-        assert sum(c.nbytes for c in change.changes) == b.reserved_nbytes - a.reserved_nbytes
-        sizes = [abs(c.nbytes) for c in change.changes]
+    for found, sign in ((change, 1), (back, -1)):
+        assert sum(c.nbytes for c in found.changes) == sign * (after.reserved_nbytes - before.reserved_nbytes)
+        sizes = [abs(c.nbytes) for c in found.changes]
         assert sizes == sorted(sizes, reverse=True)
 
 
@@ -161,19 +156,12 @@ def test_a_file_has_all_of_it(memory, name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "has no saved compiled memory"),
-        ("{", "has no saved compiled memory"),
-        ("[1, 2]", "has no saved compiled memory"),
-        ('{"peak_nbytes": 3}', "has no saved compiled memory"),
-        (b"\xff\xfe\x00\x01", "has no saved compiled memory"),
-    ],
+    "content", [b"", b"{", b"[1, 2]", b'{"peak_nbytes": 3}', b"\xff\xfe\x00\x01", b"[" * 200_000], ids=len
 )
-def test_other_files_are_refused(tmp_path, content, message):
+def test_other_files_are_refused(tmp_path, content):
     path = tmp_path / "a.json"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=message) as error:
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="has no saved compiled memory") as error:
         CompiledMemory.load(path)
     assert str(path) in str(error.value)
 
@@ -237,13 +225,6 @@ def test_whatever_a_field_holds_a_file_is_refused_by_name_or_can_be_shown(memory
                 str(loaded), loaded._repr_html_(), json.dumps(loaded.to_dict())
                 str(loaded.compare(report)), str(report.compare(loaded))
     assert refused
-
-
-def test_json_that_is_nested_too_deeply_is_refused(tmp_path):
-    path = tmp_path / "deep.json"
-    path.write_text("[" * 200_000)
-    with pytest.raises(ValueError, match=r"deep\.json has no saved compiled memory"):
-        CompiledMemory.load(path)
 
 
 def test_what_differs_in_the_compilation_is_said(memory):

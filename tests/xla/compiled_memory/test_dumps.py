@@ -124,17 +124,6 @@ def test_no_folder_and_no_programs(tmp_path):
         CompiledMemory.from_dump(tmp_path)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.2, 0.5, 0.8, 0.95, 0.999])
-def test_a_message_that_is_cut_off(dump, share):
-    folder, _ = dump(scanned, "proto")
-    (path,) = folder.glob("*jit_scanned*after_optimizations.hlo.pb")
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(ValueError, match=r"is damaged: |has no program|has no buffer assignment") as error:
-        CompiledMemory.from_dump(folder, "scanned")
-    assert str(path) in str(error.value)
-
-
 def test_flipped_bytes_are_refused_by_name_or_can_be_shown(dump):
     folder, _ = dump(scanned, "proto")
     (path,) = folder.glob("*jit_scanned*after_optimizations.hlo.pb")
@@ -149,35 +138,31 @@ def test_flipped_bytes_are_refused_by_name_or_can_be_shown(dump):
             str(report), report._repr_html_()
 
 
-def test_messages_of_something_else(dump):
-    folder, _ = dump(scanned, "proto")
-    (path,) = folder.glob("*jit_scanned*after_optimizations.hlo.pb")
-    path.write_bytes(b"no message" * 100)
-    with pytest.raises(ValueError, match="is damaged: "):
-        CompiledMemory.from_dump(folder)
+MESSAGE, TEXT, BUFFERS = "after_optimizations.hlo.pb", "after_optimizations.txt", "buffer-assignment.txt"
+CUT_OFF = "is damaged: |has no program|has no buffer assignment"
+DAMAGED = [
+    *((MESSAGE, lambda t, share=share: t[: int(share * len(t))], CUT_OFF) for share in (0, 0.01, 0.2, 0.5, 0.8, 0.95, 0.999)),
+    (MESSAGE, lambda t: "no message" * 100, "is damaged: "),
+    (TEXT, lambda t: t[: len(t) // 2], "is damaged: "),
+    (TEXT, lambda t: "nothing", "is damaged: "),
+    (TEXT, lambda t: t.replace(", is_scheduled=true", ""), "has no schedule"),
+    (BUFFERS, lambda t: t[: len(t) // 2], "have no buffer in it: it seems to be truncated"),
+    (BUFFERS, lambda t: "", "has no allocations"),
+    (BUFFERS, lambda t: t[t.index(" value:") :], "has values before its first allocation"),
+    (BUFFERS, lambda t: re.sub(r"<(\d+) copy\S*", r"<\1 copy.ghost", t), "has a value of copy.ghost"),
+    (BUFFERS, None, "buffer-assignment.txt, which says where it stores its values, is missing"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("which", "spoil", "message"),
-    [
-        ("after_optimizations.txt", lambda t: t[: len(t) // 2], "is damaged: "),
-        ("after_optimizations.txt", lambda t: "nothing", "is damaged: "),
-        ("after_optimizations.txt", lambda t: t.replace(", is_scheduled=true", ""), "has no schedule"),
-        ("buffer-assignment.txt", lambda t: t[: len(t) // 2], "have no buffer in it: it seems to be truncated"),
-        ("buffer-assignment.txt", lambda t: "", "has no allocations"),
-        ("buffer-assignment.txt", lambda t: t[t.index(" value:") :], "has values before its first allocation"),
-        ("buffer-assignment.txt", lambda t: re.sub(r"<(\d+) copy\S*", r"<\1 copy.ghost", t), "has a value of copy.ghost"),
-        ("buffer-assignment.txt", None, "buffer-assignment.txt, which says where it stores its values, is missing"),
-    ],
-)  # fmt: skip
-def test_texts_that_are_cut_off(dump, which, spoil, message):
-    folder, _ = dump(scanned, "text")
+@pytest.mark.parametrize(("which", "spoil", "message"), DAMAGED)
+def test_what_is_damaged_is_refused_by_name(dump, which, spoil, message):
+    folder, _ = dump(scanned, "proto" if which == MESSAGE else "text")
     (path,) = folder.glob(f"*jit_scanned*{which}")
     if spoil is None:
         path.unlink()
     else:
-        path.write_text(spoil(path.read_text()))
-    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        path.write_bytes(spoil(path.read_bytes().decode("latin-1")).encode("latin-1"))
+    with pytest.raises(ValueError, match=message) as error:
         CompiledMemory.from_dump(folder, "scanned")
     assert str(folder) in str(error.value)
 

@@ -2,39 +2,17 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+import sessions
 
 import jaxviz
 
 pytestmark = pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 
 
-def step(params, grads, n, k=2):
-    return {name: p - k * grads[name] for name, p in params.items()}, grads["w"].sum()
-
-
-def params():
-    return {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
-
-
-def test_paths_bytes_and_reasons():
-    f = jax.jit(step, donate_argnums=(0, 1, 2), static_argnames="k")
-    report = jaxviz.donation(f, params(), params(), jnp.ones(7), k=3)
-    assert [(d.path, d.result, d.nbytes) for d in report.donated] == [
-        ("params['b']", "result[0]['b']", 12), ("params['w']", "result[0]['w']", 48),
-        ("grads['b']", "", 12), ("grads['w']", "", 48), ("n", "", 28),
-    ]  # fmt: skip
-    assert "the only result of type f32[3], result[0]['b'], reuses" in report.donated[2].reason
-    assert "nothing reads it" in report.donated[4].reason
-    assert (report.spared, report.unused) == (60, 88)
-    assert report.summary.endswith(
-        "results reuse 2 of 5 donated arguments, which saves 60 B (208 B → 148 B); 88 B donated without effect"
-    )
-    assert "result[0][&#x27;b&#x27;]" in report._repr_html_()
-    assert report.to_dict()["donated"][0]["result"] == "result[0]['b']"
+@sessions.of("donation")
+def test_sessions(session, tmp_path):
+    sessions.replay(session, tmp_path)
 
 
 def copied_early(p, m):
@@ -76,35 +54,16 @@ def test_what_is_reused_is_what_xla_says_and_what_is_deleted(fun):
 
 def test_a_copy_may_undo_what_is_spared():
     """XLA's temporary memory is the oracle: with donation it grows by the size of the copy, if the copy is there at the peak."""
-    crossed = FUNCTIONS["crossed"]
     x = jnp.ones((100, 100))
-    report = jaxviz.donation(jax.jit(crossed, donate_argnums=(0, 1)), x, x + 1)
-    assert [d.is_copied for d in report.donated] == [True, True]
-    assert report.memory == (taken(crossed, (0, 1), x, x), taken(crossed, (), x, x))
-    assert (report.spared, report.unused) == (0, 0)
-    assert "which saves nothing: the call takes 156.3 KiB without it, too" in " ".join(str(report).split())
-    assert "XLA copies it first" in str(report)
-    early = jaxviz.donation(jax.jit(copied_early, donate_argnums=(0, 1)), x, x + 1)
-    assert [d.is_copied for d in early.donated] == [True, True]
-    assert early.spared == 2 * x.nbytes
-    plain = jaxviz.donation(jax.jit(FUNCTIONS["each its own"], donate_argnums=(0, 1)), x, x + 1)
-    assert (plain.spared, plain.unused) == (2 * x.nbytes, 0)
 
+    def found(fun):
+        report = jaxviz.donation(jax.jit(fun, donate_argnums=(0, 1)), x, x + 1)
+        assert report.memory == (taken(fun, (0, 1), x, x), taken(fun, (), x, x))
+        return [d.is_copied for d in report.donated], report.spared, report.unused
 
-def test_what_could_be_donated():
-    report = jaxviz.donation(jax.jit(step), params(), params(), jnp.ones(7))
-    assert report.others == (("params['b']", 12, "result[0]['b']"), ("params['w']", 48, "result[0]['w']"))
-    assert "it donates no argument" in report.summary
-    assert "could save 60 B" in report.advice[0]
-    assert "Donating params['w'] (to result[0]['w'], 48 B), params['b'] (to " in " ".join(str(report).split())
-    whole = jaxviz.donation(jax.jit(step, donate_argnums=0), params(), params(), jnp.ones(7))
-    assert whole.others == ()
-    assert whole.spared == sum(n for _, n, _ in report.others)
-
-
-def test_notes_on_the_arguments():
-    f = jax.jit(lambda x, y: (x + 1, y * 2), donate_argnums=0)
-    assert "x: not on a device" in str(jaxviz.donation(f, np.ones(3), jnp.ones(3)))
+    assert found(FUNCTIONS["crossed"]) == ([True, True], 0, 0)
+    assert found(copied_early)[:2] == ([True, True], 2 * x.nbytes)
+    assert found(FUNCTIONS["each its own"]) == ([False, False], 2 * x.nbytes, 0)
 
 
 def both(p, q):
@@ -138,21 +97,3 @@ def test_an_array_that_is_passed_twice_and_donated_makes_the_call_fail(fun, dona
             f(*args)
     else:
         f(*args)
-
-
-def test_a_result_that_is_laid_out_otherwise():
-    mesh = jax.make_mesh((2,), ("i",), devices=jax.devices()[:2])
-    rows, whole = NamedSharding(mesh, P("i")), NamedSharding(mesh, P())
-    x = jax.device_put(jnp.ones((4, 4)), rows)
-    f = jax.jit(lambda x: x * 2, donate_argnums=0, out_shardings=whole)
-    (found,) = jaxviz.donation(f, x).donated
-    assert "has its type but the layout replicated, and the argument has P('i')" in found.reason
-    f(x)
-    assert found.result == ""
-
-
-def test_functions_of_jaxviz_and_functions_that_are_not_jitted():
-    f = jaxviz.jit(step, donate_argnums=0)
-    assert jaxviz.donation(f, params(), params(), 1.0).spared == 60
-    with pytest.raises(TypeError, match=r"step is not jitted: pass jax\.jit\(step"):
-        jaxviz.donation(step, params(), params(), 1.0)
