@@ -144,7 +144,7 @@ test: pytest-short lint check-widgets
 test-all: pytest-all lint check-widgets
 
 goldens: $(STAMPS)/install-test jaxviz/static/explorer.js
-	JAXVIZ_GOLDENS=write $(PYTEST) -k session tests
+	JAXVIZ_GOLDENS=write $(PYTEST) -k transcript tests
 	git --no-pager diff tests/goldens
 
 mutants: $(STAMPS)/install-test jaxviz/static/explorer.js

@@ -1,17 +1,17 @@
-"""What reports are about, as sessions: the gradient that a training step takes, or no gradient, because of which loop."""
+"""What reports are about, as transcripts: the gradient that a training step takes, or no gradient, because of which loop."""
 
 import jax.numpy as jnp
 import pytest
-import sessions
+import transcripts
 from lines import line_of
 
 import jaxviz
 
 
 @pytest.mark.values
-@sessions.of("subject")
-def test_session(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("subject")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
 
 
 @pytest.mark.parametrize("report", ["residuals", "lint", "cost", "memory"])

@@ -9,7 +9,7 @@ import weakref
 import jax
 import jax.numpy as jnp
 import pytest
-import sessions
+import transcripts
 from device_programs import CASES, GRID, LINE
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -253,6 +253,6 @@ def test_the_parts_of_every_program_are_those_of_the_compiled_one():
 
 
 @pytest.mark.values
-@sessions.of("jit")
-def test_session(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("jit")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)

@@ -6,7 +6,7 @@ import threading
 import jax
 import jax.numpy as jnp
 import pytest
-import sessions
+import transcripts
 from jax.sharding import AxisType, PartitionSpec
 from test_custom_rules import X, with_jvp, with_vjp
 
@@ -71,6 +71,6 @@ def test_seeds_have_the_sharding_that_types_over_explicit_axes_require():
 
 
 @pytest.mark.values
-@sessions.of("rules")
-def test_session(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("rules")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)

@@ -1,8 +1,8 @@
-"""The source text of the expression that produced an equation, and the names that values have from it, as sessions."""
+"""The source text of the expression that produced an equation, and the names that values have from it, as transcripts."""
 
 import linecache
 
-import sessions
+import transcripts
 
 from jaxviz import trace
 from jaxviz.ir.expressions import expression_at
@@ -10,9 +10,9 @@ from jaxviz.ir.origin import locate
 from jaxviz.report.places import source_line
 
 
-@sessions.of("names")
-def test_session(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("names")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
 
 
 def test_another_source_than_what_was_run_gives_none(tmp_path):

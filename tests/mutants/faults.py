@@ -610,7 +610,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/features/nans/events.py",
         "if _is_cotangent(level, e) and not (is_in_rule and is_of_users_rule(e)):",
         "if False:",
-        "tests/features/nans -k session",
+        "tests/features/nans -k transcript",
     ),
     Fault(
         "infinities of both signs count as negative",

@@ -1,10 +1,10 @@
-"""The magics, in a shell of their own: what they display, and how they report mistakes, as sessions; and what they give back."""
+"""The magics, in a shell of their own: what they display, and how they report mistakes, as transcripts; and what they give back."""
 
 import contextlib
 import sys
 
 import pytest
-import sessions
+import transcripts
 from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -61,14 +61,14 @@ def run(shell, capsys):
 
 
 def in_the_shell(code, names):
-    """Runs a cell, whose errors and messages are part of the session."""
+    """Runs a cell, whose errors and messages are part of the transcript."""
     with contextlib.redirect_stderr(sys.stdout):
         InteractiveShell.instance().run_cell(code.strip("\n"))
 
 
-@sessions.of("magics")
-def test_sessions(shell, session, tmp_path):
-    sessions.replay(session, tmp_path, in_the_shell)
+@transcripts.of("magics")
+def test_transcripts(shell, transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path, in_the_shell)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sessions
+import transcripts
 from jax._src import api
 from jax._src.array import ArrayImpl
 
@@ -60,9 +60,9 @@ def test_the_call_is_named_whether_it_was_compiled_or_not(watched, read, calls_b
     assert jaxviz.donated_to(jnp.ones(3)) is None
 
 
-@sessions.of("donated")
-def test_sessions(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("donated")
+def test_transcripts(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
 
 
 def test_what_was_patched_is_put_back():

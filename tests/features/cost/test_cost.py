@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sessions
+import transcripts
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
@@ -355,6 +355,6 @@ def test_flops_of_a_cond_are_those_of_its_dearest_branch():
     assert flops_of(cond, {}) == cost_of(cond).flops == 2000
 
 
-@sessions.of("cost")
-def test_session(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("cost")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)

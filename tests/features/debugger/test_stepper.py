@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import nested_programs  # noqa: F401  enters its programs into the table
 import numpy as np
 import pytest
-import sessions
+import transcripts
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from programs import CASES, M, W, X, arange
@@ -282,6 +282,6 @@ def test_programs_and_derivations_are_stepped_too():
         close(jax.tree.leaves(jaxviz.step(f, *leaves).run().result)[0], mlp(W, M))
 
 
-@sessions.of("debugger")
-def test_sessions(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("debugger")
+def test_transcripts(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sessions
+import transcripts
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
@@ -474,6 +474,6 @@ def test_a_rule_that_fails_is_heard_of(monkeypatch):
     assert "in the rule 'kept-twice' of jaxviz.lint" in caught.value.__notes__
 
 
-@sessions.of("lint")
-def test_session(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("lint")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)

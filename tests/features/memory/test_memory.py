@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sessions
+import transcripts
 from device_programs import GRID, LINE
 from jax import lax
 from jax.sharding import NamedSharding
@@ -300,6 +300,6 @@ def test_reports():
     }
 
 
-@sessions.of("memory")
-def test_session(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("memory")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)

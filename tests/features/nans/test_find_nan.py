@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sessions
+import transcripts
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
@@ -557,6 +557,6 @@ def test_what_is_born_in_the_same_step_is_looked_at_in_one_run_of_the_loop(compi
     assert loops_in(closely) == 2
 
 
-@sessions.of("nans")
-def test_session(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("nans")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)

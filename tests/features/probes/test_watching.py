@@ -1,18 +1,18 @@
-"""Steps, series and reports of a watch, and of lines that are watched, as sessions; what they receive is compared with JAX elsewhere."""
+"""Steps, series and reports of a watch, and of lines that are watched, as transcripts; what they receive is compared with JAX elsewhere."""
 
 import jax
 import jax.numpy as jnp
 import pytest
-import sessions
+import transcripts
 
 import jaxviz
 from jaxviz.features.probes import series
 
 
 @pytest.mark.values
-@sessions.of("probes")
-def test_session(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("probes")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
 
 
 def test_whole_values_are_bounded_by_bytes(monkeypatch):

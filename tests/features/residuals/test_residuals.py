@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sessions
+import transcripts
 from jax.ad_checkpoint import print_saved_residuals
 
 import jaxviz
@@ -157,6 +157,6 @@ def test_rows_that_say_the_same_are_one(tmp_path):
         jaxviz.own_code()
 
 
-@sessions.of("residuals")
-def test_session(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("residuals")
+def test_transcript(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)

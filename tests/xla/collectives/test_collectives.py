@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sessions
+import transcripts
 from collective_programs import PROGRAMS, data_parallel, shape, within
 from jax import lax
 from jax.sharding import PartitionSpec as P
@@ -91,9 +91,9 @@ def test_every_collective_has_its_line_its_axes_and_almost_always_a_cause(progra
         assert c.stage in ("forward", "backward") or program.__name__ == "training_step"
 
 
-@sessions.of("collectives")
-def test_sessions(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("collectives")
+def test_transcripts(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
 
 
 @each

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sessions
+import transcripts
 
 import jaxviz
 from jaxviz.runtime import compilations
@@ -36,9 +36,9 @@ def nothing_missed():
     assert compilations.failures() == before
 
 
-@sessions.of("compilations")
-def test_sessions(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("compilations")
+def test_transcripts(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
 
 
 def test_jitting_the_same_function_again_costs_nothing():

@@ -3,16 +3,16 @@
 import jax
 import jax.numpy as jnp
 import pytest
-import sessions
+import transcripts
 
 import jaxviz
 
 pytestmark = pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 
 
-@sessions.of("donation")
-def test_sessions(session, tmp_path):
-    sessions.replay(session, tmp_path)
+@transcripts.of("donation")
+def test_transcripts(transcript, tmp_path):
+    transcripts.replay(transcript, tmp_path)
 
 
 def copied_early(p, m):
