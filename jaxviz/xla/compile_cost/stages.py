@@ -28,6 +28,8 @@ from jaxviz.ir.trace import noting_arguments, with_fixed
 from jaxviz.report.data import Data
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.stoppable import compiled_alone
+from jaxviz.xla.compat.compiling import compiled_afresh
+from jaxviz.xla.compat.jitted import jitted_anew, jitted_function
 from jaxviz.xla.compile_cost.instructions import Instruction, after_xla, before_xla
 from jaxviz.xla.profile.sampling import Stack, sampled
 
@@ -123,11 +125,11 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
     compat.check_callable(f)
     wanted = positions(f, args, argnums)
     _, _, differentiated, is_input = flat_arguments(args, kwargs, wanted)
-    jitted = compat.jitted_function(f)
+    jitted = jitted_function(f)
 
     def call() -> Callable[..., Any]:
         # Otherwise, inner calls of a jitted function would already be traced.
-        fresh = compat.jitted_anew(*jitted) if jitted else f
+        fresh = jitted_anew(*jitted) if jitted else f
         made, _, _ = with_fixed(fresh, args, kwargs, is_input)
         return lambda *xs: made(*xs)
 
@@ -212,7 +214,7 @@ forget_compiled = _compiled.clear
 
 
 def _compile(lowered: Any, with_instructions: bool = False) -> _Compiled:
-    with usual_stack, compat.compiled_afresh(), clocked(True) as compiling:
+    with usual_stack, compiled_afresh(), clocked(True) as compiling:
         compiled = lowered.compile()
     return _Compiled(compiling[0], after_xla(compiled) if with_instructions else None)
 

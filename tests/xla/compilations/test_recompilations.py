@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jaxviz
-from jaxviz.ir import compat
 from jaxviz.runtime import compilations
+from jaxviz.xla.compat.jitted import jitted_function
 
 pytestmark = pytest.mark.usefixtures("nothing_from_disk")
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -367,7 +367,7 @@ def test_arguments_with_paths_of_their_own():
     jitted(1.0, [2.0], k=3.0)
     jitted(1.0, [2], k=3.0)
     assert "xs[1][0]" in last(jitted).text
-    assert compat.jitted_function(jitted)[0] is f
+    assert jitted_function(jitted)[0] is f
 
 
 def test_what_was_not_watched_is_said_and_watched_from_then_on():
