@@ -167,7 +167,7 @@ BUDGETS = {
     "xla/collectives": 2_100,
     "xla/compat": 800,
     "xla/compilations": 950,
-    "xla/compile_cost": 2_100,
+    "xla/compile_cost": 1_450,
     "xla/compiled_memory": 3_450,
     "xla/donation": 400,
     "xla/explorer_stage": 460,
