@@ -170,7 +170,7 @@ _COMMANDS = (
         "compile-cost", "compiling", Request.compile_cost,
         (
             _ARGNUMS, _JSON,
-            Option("--ablate", "also measure how long XLA takes for repeated blocks, and what a loop saves; this compiles several programs, five times each", bool),
+            Option("--ablate", "compile each program five times, and show the medians", bool),
         ),
         "how long the gradient takes to trace, lower and compile, and where",
         """Show how long the gradient of a call takes to trace, lower and compile, by phase, line and repeated

@@ -15,15 +15,18 @@ import jaxviz
 from jaxviz.ir import private_names
 from jaxviz.ir.private_names import PRIVATE_NAMES, SUPPORTED, missing_names
 
-COMPAT = Path(jaxviz.__file__).parent / "ir" / "compat"
+PACKAGE = Path(jaxviz.__file__).parent
+COMPAT = PACKAGE / "ir" / "compat", PACKAGE / "xla" / "compat"
 
 NEEDED_BY_ALL = [name for name, row in PRIVATE_NAMES.items() if not row.feature]
 NEEDED_BY_SOME = [name for name, row in PRIVATE_NAMES.items() if row.feature]
 
 
 def names_used():
-    """The names under `jax._src` used in `compat`: imports, with the attributes accessed on them, and private ones of classes."""
-    nodes = [node for file in sorted(COMPAT.glob("*.py")) for node in ast.walk(ast.parse(file.read_text()))]
+    """The names under `jax._src` used in the two packages `compat`: imports, with the attributes accessed on them, and private ones of classes."""
+    nodes = [
+        node for of in COMPAT for file in sorted(of.glob("*.py")) for node in ast.walk(ast.parse(file.read_text()))
+    ]
     modules = {
         alias.asname or alias.name: f"{node.module}.{alias.name}".removeprefix("jax._src.")
         for node in nodes
@@ -61,7 +64,7 @@ def test_the_installed_jax_has_them_all():
 
 
 def test_the_supported_versions_are_those_that_pip_takes():
-    text = (COMPAT.parents[2] / "pyproject.toml").read_text()
+    text = (PACKAGE.parent / "pyproject.toml").read_text()
     assert f'"jax{SUPPORTED}"' in text
 
 

@@ -12,7 +12,6 @@ from jaxviz.ir.compat.devices import *
 from jaxviz.ir.compat.jaxprs import *
 from jaxviz.ir.compat.policies import *
 from jaxviz.ir.compat.recording import *
-from jaxviz.ir.compat.reshards import *
 from jaxviz.ir.compat.rules import *
 from jaxviz.ir.compat.shardy import *
 from jaxviz.ir.compat.source import *

@@ -1,4 +1,4 @@
-"""Calls of jitted functions: keys, hooks, donation."""
+"""Calls of jitted functions: keys, hooks, donation; functions in place of `jax.vjp`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
-import jaxlib
 
 from jaxviz.ir.compat.jaxprs import parameters
-from jaxviz.ir.compat.private import _api, _array, _config, _core, _tree_util, api_util, pjit
+from jaxviz.ir.compat.private import _api, _array, _config, _core, api_util, pjit
 from jaxviz.ir.errors import message_of
 
 
@@ -61,18 +60,6 @@ def jit_call_under_way(frame: Any) -> JitCall | None:
                 )
         frame = frame.f_back
     return None
-
-
-def jitted_function(f: Any) -> tuple[Any, Any] | None:
-    """The function that was jitted, and the parameters of `jit`, for a function created by `jax.jit`; None for others."""
-    fun, info = getattr(f, "_fun", None), getattr(f, "_jit_info", None)
-    # A function that wraps a jitted one, such as its gradient, copies its attributes, but not its methods.
-    return None if info is None or not hasattr(f, "lower") else (fun, info)
-
-
-def wraps_a_jit(f: Any) -> bool:
-    """Whether an object is called like a function of `jax.jit` and can be lowered like one, as libraries' own versions of `jit` make them."""
-    return callable(f) and callable(getattr(f, "lower", None)) and hasattr(f, "__wrapped__")
 
 
 def static_places(f: Any) -> tuple[frozenset[int], frozenset[str]]:
@@ -170,24 +157,6 @@ def trace_config() -> dict[str, Any]:
     return {_AS_WRITTEN.get(name, name): x for name, x in zip(names(), trace_key(), strict=True)}
 
 
-def mesh_text(x: Any) -> str:
-    """`d: 4, m: 2` for the mesh in a setting of `MESH_IN_USE`; 'no mesh' without one."""
-    meshes = x if isinstance(x, tuple) else (x,)
-    axes = [f"{name}: {n}" for mesh in meshes for name, n in getattr(mesh, "shape", {}).items()]
-    return ", ".join(axes) or "no mesh"
-
-
-def tree_differences(old: Any, new: Any) -> list[tuple[str, str, str]]:
-    """Where two tree structures differ: the path of a node, and what it was and is."""
-    found = _tree_util.equality_errors_pytreedef(old, new)
-    return [(_named_path(path), str(before), str(after)) for path, before, after, _ in found]
-
-
-def _named_path(path: Sequence[Any]) -> str:
-    """`x[0]` for a path that begins with a name in a dict."""
-    return f"{path[0].key}{_tree_util.keystr(tuple(path[1:]))}" if path else ""
-
-
 _hooks: list[tuple[Any, Callable[[], Any], Callable[[Any], None], Any]] = []
 """For each place with one of our hooks: the hook, how to read and write the place, and its previous value."""
 
@@ -269,65 +238,6 @@ def explain_deleted(tell: Callable[[Any], str] | None) -> None:
 def key_data(x: Any) -> Any:
     """The data of an array of random keys; any other array itself."""
     return getattr(x, "_base_array", x)
-
-
-def buffers_of(x: Any) -> list[Any]:
-    """What identifies the memory of an array on each of its devices, which several arrays may share; empty if it has none."""
-    data = key_data(x)
-    if type(data) is not _array.ArrayImpl or data.is_deleted():
-        return []
-    try:
-        # An empty array, which may have no address, cannot be donated twice either.
-        return [(s.device, s.data.unsafe_buffer_pointer() or id(data)) for s in data.addressable_shards]
-    except Exception:  # the backend has no addresses
-        return [id(x)]
-
-
-def jitted_anew(fun: Callable[..., Any], info: Any) -> Any:
-    """A function jitted like another, which shares none of its traced and compiled programs; it donates nothing."""
-
-    @functools.wraps(fun)
-    def again(*args: Any, **kwargs: Any) -> Any:
-        return fun(*args, **kwargs)
-
-    unflatten = jax.tree.unflatten
-    return jax.jit(
-        again, static_argnums=info.static_argnums or None, static_argnames=info.static_argnames or None,
-        in_shardings=unflatten(info.in_shardings_treedef, info.in_shardings_leaves),
-        out_shardings=unflatten(info.out_shardings_treedef, info.out_shardings_leaves),
-        keep_unused=info.keep_unused, compiler_options=dict(info.compiler_options_kvs) or None,
-    )  # fmt: skip
-
-
-_JAX = pjit.__file__.partition("_src")[0]
-_JAXLIB = jaxlib.__file__.removesuffix("__init__.py")
-_DERIVES = tuple(
-    f"{_JAX}_src/{name}"
-    for name in (
-        "interpreters/ad.py",
-        "interpreters/batching.py",
-        "ad_util.py",
-        "custom_derivatives.py",
-        "ad_checkpoint.py",
-    )
-)
-_WRAPS = ("traceback_util.py", "profiler.py", "/util.py", "linear_util.py", "config.py", "api_util.py")
-
-
-def part_of_jax(file: str) -> str:
-    """The role of a file of JAX's: 'derivation', 'wrapper' if it only calls others, otherwise 'jax'; '' for files that are not JAX's."""
-    if file.startswith(_JAXLIB):
-        return "jax"
-    if not file.startswith(_JAX):
-        return ""
-    return "derivation" if file in _DERIVES else "wrapper" if file.endswith(_WRAPS) else "jax"
-
-
-def name_in_jax(file: str, function: str) -> str:
-    """`jax.numpy.reductions.sum` for a function in `jax/_src/numpy/reductions.py`."""
-    if file.startswith(_JAXLIB):
-        return f"jaxlib.{file[len(_JAXLIB) :].removesuffix('.py').replace('/', '.')}.{function}"
-    return f"jax.{file[len(_JAX) :].removeprefix('_src/').removesuffix('.py').replace('/', '.')}.{function}"
 
 
 _apart: Any = jax.make_user_context()

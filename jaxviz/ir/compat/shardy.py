@@ -65,6 +65,13 @@ def operations_in(root: Any) -> list[Any]:
     return found
 
 
+def told_of(lowered: Any) -> str:
+    """Everything in a lowered program that XLA's result depends on, apart from flags: its text, and the names of its instructions, without
+    the lines."""
+    module = lowered.compiler_ir("stablehlo").operation
+    return "\n".join([module.get_asm(), *(_name(op.location) for op in operations_in(module))])
+
+
 class _Reader:
     def __init__(self, module: Any):
         self.sizes: dict[str, dict[str, int]] = {}

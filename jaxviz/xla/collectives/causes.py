@@ -13,6 +13,7 @@ from jaxviz.report.tables import together
 from jaxviz.xla.collectives.exchanges import Exchange
 from jaxviz.xla.collectives.values import Values
 from jaxviz.xla.collectives.words import in_words
+from jaxviz.xla.compat.reshards import Need, Needs, Split
 from jaxviz.xla.compiled_memory.places import Place, Places
 
 _SUMMED = ("all-reduce", "reduce-scatter")
@@ -40,7 +41,7 @@ class Cause:
     kind: str
     number: int
     value: Atom | None = None
-    need: compat.Need | None = None
+    need: Need | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Causes:
       values: their names.
     """
 
-    needs: compat.Needs
+    needs: Needs
     places: Places
     values: Values
 
@@ -83,8 +84,8 @@ class Causes:
     # --- needs --------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _by_number(self) -> dict[int, list[compat.Need]]:
-        found: dict[int, list[compat.Need]] = {}
+    def _by_number(self) -> dict[int, list[Need]]:
+        found: dict[int, list[Need]] = {}
         for need in self.needs.needs:
             for path in dict.fromkeys((need.path, need.source)):
                 for number in self.places.tags.named(path):
@@ -93,19 +94,19 @@ class Causes:
         return found
 
     @cached_property
-    def _by_path(self) -> dict[str, list[compat.Need]]:
-        found: dict[str, list[compat.Need]] = {}
+    def _by_path(self) -> dict[str, list[Need]]:
+        found: dict[str, list[Need]] = {}
         for need in self.needs.needs:
             for path in filter(None, dict.fromkeys((need.path, need.source))):
                 found.setdefault(path, []).append(need)
         return found
 
-    def _need(self, exchange: Exchange) -> compat.Need | None:
+    def _need(self, exchange: Exchange) -> Need | None:
         """The need for a collective: found by its name, or else by its equation, for its axes."""
         kind = "sum" if exchange.kind in _SUMMED else "move"
         wanted = {a.partition(":")[0] for a in exchange.axes}
 
-        def fitting(needs: Iterable[compat.Need]) -> list[compat.Need]:
+        def fitting(needs: Iterable[Need]) -> list[Need]:
             return [n for n in dict.fromkeys(needs) if n.kind == kind and (not wanted or wanted & _axes(n))]
 
         named = fitting(n for path in exchange.paths for n in self._by_path.get(path, ()))
@@ -118,14 +119,14 @@ class Causes:
         if not named and not exchange.numbers:
             found = alike  # matched only by its readers, it may be another value that is moved for them
 
-        def fit(need: compat.Need) -> tuple[bool, bool, bool, bool, int]:
+        def fit(need: Need) -> tuple[bool, bool, bool, bool, int]:
             of_need = set(self.places.tags.named(need.path))
             served, own = bool(of_need & set(exchange.served)), bool(of_need & set(exchange.numbers))
             return need in alike, served, own, wanted <= _axes(need), -len(_axes(need))
 
         return max(found, key=fit, default=None) if exchange.axes else found[0] if len(found) == 1 else None
 
-    def _size(self, need: compat.Need) -> int:
+    def _size(self, need: Need) -> int:
         """The number of elements of a value on one device before it is moved, or summed."""
         mesh = max(self.needs.meshes.values(), key=len, default={})
         parts = math.prod(int(a.rpartition(")")[2]) if ":" in a else mesh.get(a, 1) for a in need.before.axes)
@@ -152,7 +153,7 @@ class Causes:
         whose = in_words(self.values.name(value)) if value is not None and self.values.name(value) else "a value"
         return f"{whose} is the same on all devices of {over}: each device has a part of its cotangent, and the parts are summed"
 
-    def _summed(self, need: compat.Need, number: int) -> Cause:
+    def _summed(self, need: Need, number: int) -> Cause:
         place = self.places.found[number]
         equation = place.equation
         over = axes_text(need.axes)
@@ -186,7 +187,7 @@ class Causes:
                 text = f"{names} {verb} split over {over} along a dimension that {in_words(what)} reduces: each device has the result of its part"
         return Cause(text, "sum", number, None, need)
 
-    def _moved(self, need: compat.Need, number: int, kind: str = "") -> Cause:
+    def _moved(self, need: Need, number: int, kind: str = "") -> Cause:
         equation = self.places.found[number].equation
         value = self._value_moved(need, equation)
         name = in_words(self.values.name(value)) if value is not None and self.values.name(value) else "the value"
@@ -198,7 +199,7 @@ class Causes:
         why = self._why_moved(need, equation) or f"and needed {after}"
         return Cause(f"{name} is {before}, {why}: {done}", "move", number, value, need)
 
-    def _why_moved(self, need: compat.Need, equation: Equation) -> str:
+    def _why_moved(self, need: Need, equation: Equation) -> str:
         """Why an operation cannot use a value with its sharding; '' if its rule does not say."""
         what = equation.primitive.name
         for axis in need.axes:
@@ -228,7 +229,7 @@ class Causes:
 
     # --- operands -----------------------------------------------------------------------------------------------------
 
-    def _divided(self, need: compat.Need, equation: Equation) -> list[str]:
+    def _divided(self, need: Need, equation: Equation) -> list[str]:
         """The operands that are sharded over the axes along a dimension that is summed over."""
         found = []
         for f in need.factors:
@@ -241,12 +242,12 @@ class Causes:
                         found.append(self._operand_name(need, equation, k))
         return [name for name in dict.fromkeys(found) if name]
 
-    def _operand_name(self, need: compat.Need, equation: Equation, place: int) -> str:
+    def _operand_name(self, need: Need, equation: Equation, place: int) -> str:
         atom = self._operand(need, equation, place)
         name = self.values.name(atom) if atom is not None else ""
         return in_words(name) if name else ""
 
-    def _operand(self, need: compat.Need, equation: Equation, place: int) -> Atom | None:
+    def _operand(self, need: Need, equation: Equation, place: int) -> Atom | None:
         """The operand of an equation that corresponds to one of its instruction, by its index and its shape."""
         shape = need.operands[place].shape if place < len(need.operands) else None
         shapes = [tuple(getattr(a.aval, "shape", ())) for a in equation.invars]
@@ -255,7 +256,7 @@ class Causes:
         alike = [a for a, s in zip(equation.invars, shapes, strict=True) if s == shape]
         return alike[0] if len(alike) == 1 else None
 
-    def _value_moved(self, need: compat.Need, equation: Equation) -> Atom | None:
+    def _value_moved(self, need: Need, equation: Equation) -> Atom | None:
         if need.place >= 0:
             found = self._operand(need, equation, need.place)
             if found is not None:
@@ -266,13 +267,13 @@ class Causes:
         shape = need.before.shape
         return next((v for v in equation.outvars if tuple(getattr(v.aval, "shape", ())) == shape), None)
 
-    def _layout(self, value: Atom) -> compat.Split | None:
+    def _layout(self, value: Atom) -> Split | None:
         """The layout of an argument; None for other values."""
         path = self.values.argument(value)
         return self.arguments.get(path) if path else None
 
     @cached_property
-    def arguments(self) -> dict[str, compat.Split]:
+    def arguments(self) -> dict[str, Split]:
         """The layout of each argument, by path."""
         return {path: split for path, split, _ in self.needs.arguments}
 
@@ -299,7 +300,7 @@ def _axis_text(axis: str) -> str:
     return f"a part of `{name}`" if part else f"`{name}`"
 
 
-def layout_text(split: compat.Split) -> str:
+def layout_text(split: Split) -> str:
     """`` split over `data` along dimension 0 ``, or `replicated`."""
     parts = [f"over {together(map(_axis_text, axes))} along dimension {d}" for d, axes in enumerate(split.dims) if axes]
     return f"split {together(parts)}" if parts else "replicated"
@@ -309,11 +310,11 @@ def _named(names: Sequence[str]) -> str:
     return together(map(in_words, names))
 
 
-def _axes(need: compat.Need) -> set[str]:
+def _axes(need: Need) -> set[str]:
     return {a.partition(":")[0] for a in need.axes}
 
 
-def _along(split: compat.Split, axis: str) -> int | None:
+def _along(split: Split, axis: str) -> int | None:
     """The dimension that is divided over an axis, or a part of it."""
     name = axis.partition(":")[0]
     return next((d for d, axes in enumerate(split.dims) if any(a.partition(":")[0] == name for a in axes)), None)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxviz.analysis.lowering import Lowering
-from jaxviz.ir import compat
 from jaxviz.runtime.stoppable import compiled_once
 from jaxviz.xla.collectives.partitioner_log import Log, Warned, reading_log
+from jaxviz.xla.compat.compiling import compiled_afresh
 from jaxviz.xla.compiled_memory.compiled_program import NO_ROOM, compiler_of, folder_for_dump
 from jaxviz.xla.compiled_memory.messages import message
 from jaxviz.xla.compiled_memory.report import Compiler
@@ -54,7 +54,7 @@ def partitioned(lowering: Lowering) -> Partitioned:
 
 def _compile(lowering: Lowering) -> Partitioned:
     with folder_for_dump(len(lowering.lowered.as_text())) as folder, reading_log() as log:
-        with compat.compiled_afresh():  # a program from JAX's own cache has neither layouts nor a log
+        with compiled_afresh():  # a program from JAX's own cache has neither layouts nor a log
             compiled = lowering.lowered.compile(compiler_options=_options(folder) if folder else None)
         before = _before(Path(folder)) if folder else None
     executable = compiled.runtime_executable()

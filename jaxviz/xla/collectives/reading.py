@@ -32,6 +32,7 @@ from jaxviz.xla.collectives.partitioner_log import Warned
 from jaxviz.xla.collectives.replicated import find_replicated
 from jaxviz.xla.collectives.report import Collective, Collectives, Rematerialized, Written
 from jaxviz.xla.collectives.values import Values
+from jaxviz.xla.compat.reshards import layout_of, needs_of
 from jaxviz.xla.compiled_memory.messages import message
 from jaxviz.xla.compiled_memory.module import Module
 from jaxviz.xla.compiled_memory.places import Place, Places
@@ -128,7 +129,7 @@ def read_collectives(
       placed: for each of its inputs its sharding.
     """
     made = partitioned(lowering)
-    needs = compat.needs_of(lowering.lowered, made.before)
+    needs = needs_of(lowering.lowered, made.before)
     read = message("Module", made.module)
     derivation = lowering.derivation
     program = derivation.primal if places.opened is None else places.opened.program
@@ -266,5 +267,5 @@ def _rematerialized(warned: Sequence[Warned], causes: Causes) -> Iterator[Remate
         if numbers:
             what, location, _ = places.label(numbers[0])
         cause = causes.of_move(numbers[0]) if numbers else None
-        before, after = (compat.layout_of(text, mesh) or text for text in (w.before, w.after))
+        before, after = (layout_of(text, mesh) or text for text in (w.before, w.after))
         yield Rematerialized(what, w.type, before, after, location, cause.text if cause is not None else "")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.report.tables import type_text
 from jaxviz.xla.collectives.causes import Causes, axes_text
 from jaxviz.xla.collectives.report import Replicated
+from jaxviz.xla.compat.reshards import Needs, Split
 from jaxviz.xla.compiled_memory.places import Places
 
 
@@ -55,7 +55,7 @@ def _gradients(causes: Causes, names: list[str], mesh: Mapping[str, int], at: Lo
             yield _row(name, aval, split, missing, mesh, at, why, advice)
 
 
-def _made(places: Places, needs: compat.Needs, mesh: Mapping[str, int]) -> Iterator[Replicated]:
+def _made(places: Places, needs: Needs, mesh: Mapping[str, int]) -> Iterator[Replicated]:
     """Large values that are computed from no argument and no split value."""
     least = max((split.nbytes // max(1, _parts(split, mesh)) for _, split, _ in needs.arguments), default=0)
     seen: set[int] = set()
@@ -94,17 +94,17 @@ _FROM_NOTHING = (
 )
 
 
-def _missing(split: compat.Split, mesh: Mapping[str, int]) -> tuple[str, ...]:
+def _missing(split: Split, mesh: Mapping[str, int]) -> tuple[str, ...]:
     used = {a.partition(":")[0] for a in split.axes}
     return tuple(a for a, n in mesh.items() if n > 1 and a not in used)
 
 
-def _parts(split: compat.Split, mesh: Mapping[str, int]) -> int:
+def _parts(split: Split, mesh: Mapping[str, int]) -> int:
     return math.prod(mesh.get(a, 1) for a in split.axes)
 
 
 def _row(
-    what: str, aval: object, split: compat.Split, missing: tuple[str, ...], mesh: Mapping[str, int], at: Location | None, why: str, advice: str
+    what: str, aval: object, split: Split, missing: tuple[str, ...], mesh: Mapping[str, int], at: Location | None, why: str, advice: str
 ) -> Replicated:  # fmt: skip
     nbytes = split.nbytes // max(1, _parts(split, mesh))
     return Replicated(

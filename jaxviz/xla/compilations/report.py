@@ -20,6 +20,7 @@ from jaxviz.report.tables import counted, format_seconds, short_location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import Compilation, Held, Key, Leaf, Owner
+from jaxviz.xla.compat.jitted import jitted_function, mesh_text, tree_differences
 from jaxviz.xla.compilations.advice import advice_on
 
 _NEAREST_OF = 64
@@ -351,7 +352,7 @@ def explain_recompile(
             watch_compilations()
         return CompilationReport(records, compilations.began() or time.time())
     fun = jitted_of(f)
-    jitted = compat.jitted_function(fun)
+    jitted = jitted_function(fun)
     fun = fun if jitted is None else jitted[0]
     at, name, this = compilations.definition_of(fun), function_name(fun), compilations.identity(fun)
     own = [
@@ -462,7 +463,7 @@ def _key_changes(old: Key, new: Key) -> Iterator[Change]:
     for name in old.config.keys() | new.config.keys():
         before, after = old.config.get(name), new.config.get(name)
         if before is not after and before != after:
-            text = compat.mesh_text if name in compat.MESH_IN_USE else str
+            text = mesh_text if name in compat.MESH_IN_USE else str
             yield _watch_change(before, after) or Change("config", name, text(before), text(after))
     for name in old.options:
         if old.options[name] != new.options.get(name):
@@ -497,7 +498,7 @@ def _tree_changes(old: Key, new: Key) -> Iterator[Change]:
         yield from (Change("tree", p, after=new.leaves[p].type) for p in come)
         yield from (Change("tree", p, before=old.leaves[p].type) for p in gone)
         return
-    for path, before, after in compat.tree_differences(old.tree, new.tree):
+    for path, before, after in tree_differences(old.tree, new.tree):
         yield Change("tree", path or "the arguments", _node(before), _node(after))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from jaxviz.analysis.repeats import Alike, candidates, literal_key
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 
-_FEWEST = 16
+_FEWEST = 8
 """The minimum number of equations that a loop would leave out for a run to be reported."""
 _SHARE = 0.005
 """The minimum share of the program's equations that it would leave out."""
@@ -37,7 +36,6 @@ class Run:
       period: the number of equations per block.
       count: the number of blocks.
       carried: for each operand of a block that reads a result of the previous block, that result.
-      constants: the operands that read the same value in each block.
       given: the operands that read a different earlier value in each block.
     """
 
@@ -46,7 +44,6 @@ class Run:
     period: int
     count: int
     carried: dict[Slot, Slot]
-    constants: tuple[Slot, ...]
     given: tuple[Slot, ...]
 
     @property
@@ -72,24 +69,19 @@ class Run:
         """The result in a given block."""
         return self.program.equations[self.start + k * self.period + slot[0]].outvars[slot[1]]
 
-    @cached_property
-    def carry(self) -> tuple[tuple[Slot, Slot], ...]:
-        """The values that are passed from block to block: an operand that reads each, and the corresponding result. Several operands may
-        read one."""
-        found: dict[tuple[Slot, Any], tuple[Slot, Slot]] = {}
+    @property
+    def carry(self) -> tuple[Var, ...]:
+        """What the first block passes to the second, as often as a loop has to carry it: once for each value that the first block reads instead."""
+        found: dict[tuple[Var, Any], None] = {}
         for operand, result in self.carried.items():
             first = self.operand(0, operand)
-            found.setdefault((result, literal_key(first) if isinstance(first, Literal) else first), (operand, result))
-        return tuple(found.values())
+            found[self.result(0, result), literal_key(first) if isinstance(first, Literal) else first] = None
+        return tuple(result for result, _ in found)
 
-    @cached_property
+    @property
     def stacked(self) -> tuple[tuple[Atom, ...], ...]:
         """What a loop iterates over: for each value that differs between blocks, its values, each once."""
-        found: dict[tuple[Any, ...], tuple[Atom, ...]] = {}
-        for slot in self.given:
-            atoms = tuple(self.operand(k, slot) for k in range(self.count))
-            found.setdefault(tuple(map(id, atoms)), atoms)
-        return tuple(found.values())
+        return tuple({tuple(self.operand(k, slot) for k in range(self.count)): None for slot in self.given})
 
 
 def find_runs(program: Program, alike: Alike) -> list[Run]:
@@ -170,9 +162,8 @@ class _Values:
         carried = {slot: (kind[1], kind[2]) for slot, kind in second.items() if kind[0] == "before"}
         outer_slots = [slot for slot, kind in second.items() if kind[0] == "outer"]
         at = lambda k, slot: self.program.equations[start + k * period + slot[0]].invars[slot[1]]
-        same = [slot for slot in outer_slots if all(at(k, slot) is at(0, slot) for k in range(1, count))]
-        others = tuple(slot for slot in outer_slots if slot not in set(same))
-        return Run(self.program, start, period, count, carried, tuple(same), others)
+        given = (slot for slot in outer_slots if any(at(k, slot) is not at(0, slot) for k in range(1, count)))
+        return Run(self.program, start, period, count, carried, tuple(given))
 
     def _fits(self, start: int, period: int, slot: Slot, kind: tuple[Any, ...]) -> bool:
         """Whether the values that the first block reads have the types of those that the others read instead."""
@@ -201,8 +192,3 @@ class _Values:
                 else:
                     found[j, o] = ("outer",)
         return found
-
-
-def leaves_out(run: Run, alike: Alike) -> int:
-    """The number of equations that a loop in place of a run would leave out."""
-    return (run.count - 1) * sum(alike.size(e.operation) for e in run.block(0))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -17,18 +14,19 @@ import jax.numpy as jnp
 
 from jaxviz.analysis.lowering import refuse_closed_over
 from jaxviz.analysis.training_step import is_loss, takes_gradient
-from jaxviz.arguments import Argnums, flat_arguments, placed_at, positions
+from jaxviz.arguments import Argnums, flat_arguments, positions
 from jaxviz.derivation import gradient_text
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.leaks import without_leaks
-from jaxviz.ir.sharing import SharedTable
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.trace import noting_arguments, with_fixed
 from jaxviz.report.data import Data
 from jaxviz.runtime.cache import function_name
-from jaxviz.runtime.stoppable import compiled_alone
-from jaxviz.xla.compile_cost.instructions import Instruction, after_xla, before_xla
+from jaxviz.runtime.stoppable import as_called, compiled_alone, key_of
+from jaxviz.xla.compat.compiling import compiled_afresh
+from jaxviz.xla.compat.jitted import jitted_anew, jitted_function
+from jaxviz.xla.compile_cost.instructions import Instruction, after_xla
 from jaxviz.xla.profile.sampling import Stack, sampled
 
 
@@ -84,92 +82,6 @@ def clocked(whole_process: bool) -> Iterator[list[Seconds]]:
     found.append(Seconds(clock() - cpu, time.perf_counter() - wall))
 
 
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """What is traced, lowered and compiled.
-
-    Args:
-      name: the name of the user's function.
-      about: what is compiled, such as "gradient of `loss` in `params`".
-      make: creates a new function of flat arguments each time, so that JAX has nothing cached.
-      alone: the same for the function without its gradient; None if that is what is compiled.
-      inputs: the flat arguments: arrays, or types.
-      placed: for each its sharding, if it has one.
-      names: the names of the arguments, such as `params['w']`.
-      n_own: how many of them are the function's; the others are cotangents.
-      active: which of the function's are differentiated.
-      gradient: turns a function of flat arguments and results into its gradient with respect to some arguments; None if nothing is
-        differentiated.
-    """
-
-    name: str
-    about: str
-    make: Callable[[], Callable[..., Any]]
-    alone: Callable[[], Callable[..., Any]] | None
-    inputs: tuple[Any, ...]
-    placed: tuple[Any, ...]
-    names: tuple[str, ...]
-    n_own: int
-    active: tuple[int, ...] = ()
-    gradient: Callable[[Callable[..., Any], tuple[int, ...], int], Callable[..., Any]] | None = None
-
-
-def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Subject:
-    """What is compiled for a call: the gradient of a function, a whole training step, or the function itself.
-
-    Raises:
-      the errors of f, of `jax.grad` and of `jax.jit`.
-    """
-    compat.check_callable(f)
-    wanted = positions(f, args, argnums)
-    _, _, differentiated, is_input = flat_arguments(args, kwargs, wanted)
-    jitted = compat.jitted_function(f)
-
-    def call() -> Callable[..., Any]:
-        # Otherwise, inner calls of a jitted function would already be traced.
-        fresh = compat.jitted_anew(*jitted) if jitted else f
-        made, _, _ = with_fixed(fresh, args, kwargs, is_input)
-        return lambda *xs: made(*xs)
-
-    _, inputs, info = with_fixed(f, args, kwargs, is_input)
-    name = function_name(f)
-    names = tuple(info.arg_names) if info.arg_names is not None else ("",) * len(inputs)
-    placed = tuple(map(placed_at, inputs))
-    types = [jax.typeof(x) if not isinstance(x, jax.ShapeDtypeStruct) else x for x in inputs]
-    active = tuple(
-        i
-        for i, (d, t) in enumerate(zip([d for d, given in zip(differentiated, is_input, strict=True) if given], types, strict=True))
-        if d and hasattr(t, "dtype") and jnp.issubdtype(t.dtype, jnp.inexact)
-    )  # fmt: skip
-    as_it_is = lambda about: Subject(name, about, call, None, inputs, placed, names, len(inputs))
-    if not active:
-        return as_it_is(f"function `{name}`")
-    with usual_stack, noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs):
-        traced = jax.jit(call()).trace(*inputs)
-    results = traced.jaxpr.out_avals
-    program = read_jaxpr(traced.jaxpr)
-    refuse_closed_over(program, len(inputs))
-    of_loss_alone = is_loss(program)
-    if not of_loss_alone and takes_gradient(program):
-        return as_it_is(f"training step `{name}`")
-    heads = dict.fromkeys(names[i].split("[")[0].split(".")[0] for i in active)
-    about = gradient_text(name, [head for head in heads if head]) if any(heads) else f"gradient of `{name}`"
-    if of_loss_alone:
-        make = lambda: _named(jax.value_and_grad(call(), argnums=active), name)
-        of_loss = lambda fun, numbers, n: jax.value_and_grad(lambda *xs: fun(*xs)[0], argnums=numbers)
-        return Subject(name, about, make, call, inputs, placed, names, len(inputs), active, of_loss)
-    floating = [jnp.issubdtype(a.dtype, jnp.inexact) for a in results]
-    cotangents = [
-        jax.ShapeDtypeStruct(a.shape, a.dtype) for a, is_float in zip(results, floating, strict=True) if is_float
-    ]
-    with_cotangents = (*inputs, *cotangents)
-    return Subject(
-        name, about, lambda: _named(_pulled_back(call(), active, len(inputs), floating), name), call, with_cotangents,
-        (*placed, *(None for _ in cotangents)), (*names, *(f"cotangent[{i}]" for i in range(len(cotangents)))),
-        len(inputs), active, lambda fun, numbers, n: _pulled_back(fun, numbers, n, floating),
-    )  # fmt: skip
-
-
 def _pulled_back(
     fun: Callable[..., Any], active: Sequence[int], n_inputs: int, floating: Sequence[bool]
 ) -> Callable[..., Any]:
@@ -191,6 +103,82 @@ def _pulled_back(
     return gradient
 
 
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is traced, lowered and compiled.
+
+    Args:
+      name: the name of the user's function.
+      about: what is compiled, such as "gradient of `loss` in `params`".
+      call: creates the function of flat arguments, anew each time, so that JAX has nothing cached.
+      inputs: the flat arguments: arrays, or types.
+      names: the names of the arguments, such as `params['w']`.
+      gradient: turns a function of these arguments into what is compiled; None if it is compiled as it is.
+      cotangents: the types of that one's further arguments.
+      is_step: whether the function takes a gradient itself.
+    """
+
+    name: str
+    about: str
+    call: Callable[[], Callable[..., Any]]
+    inputs: tuple[Any, ...]
+    names: tuple[str, ...]
+    gradient: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    cotangents: tuple[Any, ...] = ()
+    is_step: bool = False
+
+    def make(self) -> Callable[..., Any]:
+        """What is compiled."""
+        return self.call() if self.gradient is None else _named(self.gradient(self.call()), self.name)
+
+
+def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Subject:
+    """What is compiled for a call: the gradient of a function, a whole training step, or the function itself.
+
+    Raises:
+      the errors of f, of `jax.grad` and of `jax.jit`.
+    """
+    compat.check_callable(f)
+    wanted = positions(f, args, argnums)
+    _, _, differentiated, is_input = flat_arguments(args, kwargs, wanted)
+    jitted = jitted_function(f)
+
+    def call() -> Callable[..., Any]:
+        # Otherwise, inner calls of a jitted function would already be traced.
+        fresh = jitted_anew(*jitted) if jitted else f
+        made, _, _ = with_fixed(fresh, args, kwargs, is_input)
+        return lambda *xs: made(*xs)
+
+    _, inputs, info = with_fixed(f, args, kwargs, is_input)
+    name = function_name(f)
+    names = tuple(info.arg_names) if info.arg_names is not None else ("",) * len(inputs)
+    types = [jax.typeof(x) if not isinstance(x, jax.ShapeDtypeStruct) else x for x in inputs]
+    of_inputs = (d for d, given in zip(differentiated, is_input, strict=True) if given)
+    active = tuple(
+        i for i, (d, t) in enumerate(zip(of_inputs, types, strict=True))
+        if d and hasattr(t, "dtype") and jnp.issubdtype(t.dtype, jnp.inexact)
+    )  # fmt: skip
+    as_it_is = Subject(name, f"function `{name}`", call, inputs, names)
+    if not active:
+        return as_it_is
+    with usual_stack, noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs):
+        traced = jax.jit(call()).trace(*inputs)
+    program = read_jaxpr(traced.jaxpr)
+    refuse_closed_over(program, len(inputs))
+    if not is_loss(program) and takes_gradient(program):
+        return replace(as_it_is, about=f"training step `{name}`", is_step=True)
+    heads = dict.fromkeys(names[i].split("[")[0].split(".")[0] for i in active)
+    about = gradient_text(name, [head for head in heads if head]) if any(heads) else f"gradient of `{name}`"
+    if is_loss(program):
+        of_loss = lambda fun: jax.value_and_grad(lambda *xs: jax.tree.leaves(fun(*xs))[0], argnums=active)
+        return replace(as_it_is, about=about, gradient=of_loss)
+    floating = [jnp.issubdtype(a.dtype, jnp.inexact) for a in program.out_avals]
+    given = zip(program.out_avals, floating, strict=True)
+    cotangents = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a, is_float in given if is_float)
+    pulled_back = lambda fun: _pulled_back(fun, active, len(inputs), floating)
+    return replace(as_it_is, about=about, gradient=pulled_back, cotangents=cotangents)
+
+
 def _named(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
     made = lambda *values: fun(*values)
     made.__name__ = made.__qualname__ = name if name.isidentifier() else "f"
@@ -205,28 +193,10 @@ class _Compiled:
     after: tuple[Instruction, ...] | None
 
 
-_REMEMBERED = 128
-_compiled: SharedTable[_Compiled] = SharedTable(_REMEMBERED)
-"""The latest compilations by program, lines and flags, and by their number: they are not repeated when they are requested again."""
-forget_compiled = _compiled.clear
-
-
 def _compile(lowered: Any, with_instructions: bool = False) -> _Compiled:
-    with usual_stack, compat.compiled_afresh(), clocked(True) as compiling:
+    with usual_stack, compiled_afresh(), clocked(True) as compiling:
         compiled = lowered.compile()
     return _Compiled(compiling[0], after_xla(compiled) if with_instructions else None)
-
-
-def _key_of(lowered: Any) -> str:
-    """A key for a program. Large constants count with their types only, as they do for XLA's time."""
-    module = lowered.compiler_ir("stablehlo").operation
-    lines = [(at.file, at.line) if (at := next(iter(i.lines), None)) else None for i in before_xla(lowered)]
-    device = jax.devices()[0]
-    parts = (
-        module.get_asm(large_elements_limit=16, large_resource_limit=16), lines, os.environ.get("XLA_FLAGS", ""), version("jaxlib"),
-        device.platform, device.device_kind,
-    )  # fmt: skip
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @dataclass
@@ -237,7 +207,6 @@ class Measured:
       traced, lowered: JAX's stages, from the first time.
       after: the instructions of the compiled program; None if the backend does not expose them.
       tracing, lowering, compiling: the seconds of each time.
-      remembered: how often it was not compiled, since an earlier report had compiled it.
     """
 
     traced: Any = None
@@ -246,7 +215,6 @@ class Measured:
     tracing: list[Seconds] = field(default_factory=list)
     lowering: list[Seconds] = field(default_factory=list)
     compiling: list[Seconds] = field(default_factory=list)
-    remembered: int = 0
 
     @property
     def phases(self) -> Phases:
@@ -275,16 +243,12 @@ class Measured:
     def compile(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> None:
         """Traces, lowers and compiles again."""
         lowered = self.lower(fun, inputs)
-        n = len(self.compiling)
-        key = f"{_key_of(lowered)}, compilation {n}"
-        found = _compiled.get(key)
-        if found is None:
-            found = _compiled.keep(key, compiled_alone(key, lambda: _compile(lowered, with_instructions=n == 0)))
-        else:
-            self.remembered += 1
-        self.compiling.append(found.seconds)
-        if n == 0:
-            self.after = found.after
+        is_first = not self.compiling
+        key = key_of(lowered, f"{as_called(lowered)}, to be timed, {len(self.compiling)}")
+        compiled = compiled_alone(key, lambda: _compile(lowered, with_instructions=is_first))
+        self.compiling.append(compiled.seconds)
+        if is_first:
+            self.after = compiled.after
 
 
 def sampled_tracing(fun: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[Stack, float]]:

@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 
-from jaxviz.analysis.devices import types_to_lower
-from jaxviz.analysis.repeats import Alike
+from jaxviz.analysis.training_step import TrainingStep, taking_gradient_of, trace_training_step
 from jaxviz.analysis.walk import location_of, with_holders
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import derive
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
-from jaxviz.ir.origin import Location, innermost_line
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.origin import Location, innermost_line, path_of_calls
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Atom, Program
+from jaxviz.ir.syntax import Atom, Equation, Program
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.progress import counting
 from jaxviz.report.data import Data
+from jaxviz.report.messages import short_message
 from jaxviz.runtime import compilations
-from jaxviz.xla.compile_cost.ablation import Found, Trials
-from jaxviz.xla.compile_cost.folding import Folded, with_loops
-from jaxviz.xla.compile_cost.groups import Group, groups_of, opened
+from jaxviz.xla.compile_cost.blocks import Blocks, blocks_of, opened
 from jaxviz.xla.compile_cost.instructions import Instruction, before_xla
+from jaxviz.xla.compile_cost.one_block import with_one_block
 from jaxviz.xla.compile_cost.places import line_of_stack
-from jaxviz.xla.compile_cost.repeats import Run
-from jaxviz.xla.compile_cost.report import CompileCost, Counts, Part, Repeated, label_of
-from jaxviz.xla.compile_cost.stages import Measured, Subject, median, sampled_tracing, subject_of, warmed_up
+from jaxviz.xla.compile_cost.report import CompileCost, Counts, Part, Repeated, Saving, label_of
+from jaxviz.xla.compile_cost.stages import (
+    Measured,
+    Subject,
+    median,
+    sampled_tracing,
+    subject_of,
+    warmed_up,
+)
 from jaxviz.xla.profile.sampling import Stack
 
 TIMES = 5
@@ -44,27 +51,25 @@ LARGEST = 3
 @deep_stack
 def compile_cost(f: Any, *args: Any, argnums: Argnums = 0, ablate: bool = False, **kwargs: Any) -> CompileCost:
     """Reports how long a function's gradient takes to trace, lower and compile, and where: by phase, by line, by function, and by
-    identical blocks. It compiles the gradient once.
+    identical blocks. It compiles the gradient, and the same with only one of the blocks.
 
     >>> print(jaxviz.compile_cost(loss, params, x))
     compiling the gradient of `loss` in `params` takes 21.5 s of CPU time on cpu, 22.3 s of wall time: tracing 0.5 s, lowering 0.1 s, XLA
-    20.9 s. These 24 blocks are identical, `x = layer(p, x)` (model.py:12): a `jax.lax.scan` would trace and compile only one, and leave out
-    95 % of …
+    20.9 s. These 24 blocks are identical, `x = layer(p, x)` (model.py:12), and with only one of them compiling takes 19.6 s less: a
+    `jax.lax.scan` would trace and compile only one
 
     A training step, which computes a gradient itself, is compiled unchanged, and so is a function with `argnums=()`. For a function whose
     result is not a single number, `jax.vjp` and the call of its result are compiled. Arguments can be types (`jax.ShapeDtypeStruct`):
     nothing is run.
 
     Seconds are measured without JAX's caches, except for jitted functions inside `f` that were traced before. XLA does not report
-    its time by line, so the report counts instructions instead. With `ablate=True`, XLA's seconds for the largest groups of repeated
-    blocks are measured too: the program is compiled with only one of the blocks, and with a loop in their place.
+    its time by line, so the report counts instructions instead. The time of identical blocks is the difference of compiling all and one.
 
     Args:
       f: a function, jitted or not.
       *args, **kwargs: its arguments: arrays, types, or pytrees of them.
       argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
-      ablate: whether to measure what blocks cost and what a loop would save. Several programs are then compiled five times each,
-        and the report has the medians.
+      ablate: whether each program is compiled five times, in turn; the report has the medians.
 
     Raises:
       the errors of f, of `jax.grad`, and of compiling.
@@ -73,7 +78,7 @@ def compile_cost(f: Any, *args: Any, argnums: Argnums = 0, ablate: bool = False,
         subject = subject_of(f, args, kwargs, argnums)
         warmed_up()
         try:
-            return _Costs(subject, ablate).report()
+            return _report(subject, ablate)
         except ValueError as error:  # JAX's, if a loop has no reverse mode, does not say which
             raise _no_reverse_mode(f, args, kwargs, argnums) or error from None
 
@@ -84,96 +89,170 @@ def _no_reverse_mode(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argn
     return None
 
 
-class _Costs:
-    def __init__(self, subject: Subject, ablate: bool):
-        self.subject = subject
-        self.ablate = ablate
+def _report(subject: Subject, ablate: bool) -> CompileCost:
+    s = subject
+    inputs = (*s.inputs, *s.cotangents)
+    whole, alone = Measured(), Measured()
 
-    def report(self) -> CompileCost:
-        s = self.subject
-        whole, alone = Measured(), Measured()
+    def once() -> None:
+        if s.gradient is not None:
+            alone.trace(s.call(), s.inputs)
+        whole.compile(s.make(), inputs)
 
-        def once() -> None:
-            if s.alone is not None:
-                alone.trace(s.alone(), s.inputs[: s.n_own])
-            whole.compile(s.make(), s.inputs)
+    with counting("compiling"):
+        once()
+    stacks = sampled_tracing(s.make(), inputs)
+    program = read_jaxpr(whole.traced.jaxpr)
+    before, after = before_xla(whole.lowered), whole.after
+    equations = [_lines_of(e, within) for e, within in with_holders(program)]
+    counts = Counts(len(equations), len(before), None if after is None else len(after))
+    notes: list[str] = []
+    sizes: dict[Blocks, Counts] = {}
+    searched: dict[Blocks, Searched] = {}
+    for of in _searched(s, program, alone, notes):
+        for blocks in blocks_of(of.program):
+            if (blocks.is_chain or not of.is_step) and not any(map(blocks.overlaps, searched)):
+                searched[blocks] = of
+                sizes[blocks] = _counts(blocks, equations, before, after)
+    found = sorted(sizes, key=lambda blocks: -sizes[blocks].equations)
+    makes = {b: partial(_with_one, searched[b], b) for b in found[:LARGEST]}
+    savings = _less_with_one(makes, inputs, whole, once, TIMES if ablate else 1)
+    repeated = tuple(_repeated(searched[b], b, sizes[b], savings.get(b, "")) for b in found)
+    lines, functions, rest = _by_place(program, before, after, stacks, whole.phases.tracing.cpu)
+    return CompileCost(
+        s.name, s.about, jax.default_backend(), whole.phases, median(alone.tracing) if alone.tracing else None, counts, lines, functions,
+        repeated, len(whole.compiling), rest, (*notes, *_notes(stacks, repeated)),
+    )  # fmt: skip
 
-        with counting("compiling"):
-            once()
-        stacks = sampled_tracing(s.make(), s.inputs)
-        program = read_jaxpr(whole.traced.jaxpr)
-        before, after = before_xla(whole.lowered), whole.after
-        alike = Alike()
-        flat = opened(program, alike)
-        groups = groups_of(flat, alike)
-        names: dict[Atom, str] = {v: n for v, n in zip(flat.invars, s.names, strict=False) if n}
-        trials = Trials(flat, types_to_lower(flat, s.placed), whole, once, TIMES if self.ablate else 0)
-        n = sum(1 for _ in program.walk())
-        counts = Counts(n, len(before), None if after is None else len(after))
-        of_function = None if alone.traced is None else opened(read_jaxpr(alone.traced.jaxpr), alike)
-        own = [] if of_function is None else groups_of(of_function, alike)
-        self.written = {place: group.count for group in reversed(own) for place in group.places}
-        shown = groups[: LARGEST if self.ablate else None]
-        found = trials.of_all(
-            [g.runs for g in shown], [_runs_at(g, own) for g in shown], lambda runs: self._with_loops(of_function, runs)
+
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """A program in which blocks are looked for.
+
+    Args:
+      program: as returned by `opened`.
+      names: the names of its inputs.
+      compiled: what is compiled, given the program or one with fewer blocks.
+      is_step: whether it is a whole training step, in which the updates of single parameters are no blocks.
+    """
+
+    program: Program
+    names: Sequence[str]
+    compiled: Callable[[Program], Callable[..., Any]]
+    is_step: bool = False
+
+
+def _searched(s: Subject, program: Program, alone: Measured, notes: list[str]) -> Iterator[Searched]:
+    """The function that is differentiated, and what is compiled if the user wrote that."""
+    if s.gradient is not None:
+        gradient = s.gradient
+        yield Searched(opened(read_jaxpr(alone.traced.jaxpr)), s.names, lambda p: gradient(as_function(p)))
+        return
+    if s.is_step:
+        try:
+            step = trace_training_step(s.call(), s.inputs, {})
+        except Exception as error:  # as in `_less_with_one`
+            notes.append(short_message(error, "following the gradient").splitlines()[0])
+        else:
+            if isinstance(step, TrainingStep):
+                loss = opened(step.gradient.primal)
+                yield Searched(loss, loss.arg_names, lambda p: partial(_step_with, s.call(), step, p))
+    yield Searched(opened(program), s.names, as_function, s.is_step)
+
+
+def _step_with(call: Callable[..., Any], step: TrainingStep, loss: Program, *values: Any) -> Any:
+    with taking_gradient_of(loss, step):
+        return call(*values)
+
+
+def _with_one(searched: Searched, blocks: Blocks) -> Callable[..., Any]:
+    return searched.compiled(with_one_block(searched.program, blocks.runs))
+
+
+def _less_with_one(
+    makes: Mapping[Blocks, Callable[[], Callable[..., Any]]],
+    inputs: Sequence[Any],
+    whole: Measured,
+    again: Callable[[], None],
+    times: int,
+) -> dict[Blocks, Saving | str]:
+    """What is saved with only one of some blocks; or why it was not measured.
+
+    Args:
+      makes: creates the function with only one of these.
+      inputs: its arguments.
+      whole: the measurements of the function with all blocks, so far one.
+      again: measures it once more.
+      times: how often each is measured.
+    """
+    measured = {blocks: Measured() for blocks in makes}
+    failed: dict[Blocks, str] = {}
+    with counting("compiling parts", times * (len(makes) + 1) - 1) as done:
+        # Interleaved, so that other load on the machine affects all of them alike.
+        for i in range(times):
+            if i:
+                again()
+                done()
+            for blocks in makes:
+                try:
+                    if blocks not in failed:
+                        measured[blocks].compile(makes[blocks](), inputs)
+                except Exception as error:  # an estimate must not take the report with it
+                    failed[blocks] = f"not measured: {short_message(error, 'leaving blocks out').splitlines()[0]}"
+                done()
+
+    def saving(one: Measured) -> Saving:
+        all_blocks, alone = whole.phases, one.phases
+        tracing = all_blocks.tracing.cpu * (1 - _size(one) / max(1, _size(whole)))
+        lowering = all_blocks.lowering.cpu - alone.lowering.cpu
+        compiling = all_blocks.compiling.cpu - alone.compiling.cpu
+        return Saving(tracing, lowering, compiling, all_blocks.cpu - (tracing + lowering + compiling))
+
+    return {blocks: failed.get(blocks) or saving(one) for blocks, one in measured.items()}
+
+
+def _size(of: Measured) -> int:
+    return sum(1 for _ in read_jaxpr(of.traced.jaxpr).walk())
+
+
+def _lines_of(equation: Equation, within: Sequence[Equation]) -> tuple[Location, ...]:
+    """The lines that led to an equation, or to the one that contains it, innermost first."""
+    sources = (e.source for e in (equation, *reversed(within)))
+    lines = (
+        path_of_calls(source.traceback) for source in sources if source is not None and source.traceback is not None
+    )
+    return next(filter(None, lines), ())
+
+
+def _counts(
+    blocks: Blocks,
+    equations: Sequence[Sequence[Location]],
+    before: Sequence[Instruction],
+    after: Sequence[Instruction] | None,
+) -> Counts:
+    n_after = None if after is None else sum(blocks.holds(i.lines) for i in after)
+    return Counts(sum(map(blocks.holds, equations)), sum(blocks.holds(i.lines) for i in before), n_after)
+
+
+def _repeated(searched: Searched, blocks: Blocks, counts: Counts, saving: Saving | str) -> Repeated:
+    names: dict[Atom, str] = {v: n for v, n in zip(searched.program.invars, searched.names, strict=False) if n}
+    text, at = ("", None) if blocks.place is None else (blocks.place.text, blocks.place.location)
+    loop = "jax.lax.scan" if blocks.is_chain else "jax.vmap"
+    measured = (None, saving) if isinstance(saving, str) else (saving, "")
+    return Repeated(blocks.count, text, at, loop, blocks.carry, blocks.stacked(names), counts, *measured)
+
+
+def _notes(stacks: Sequence[tuple[Stack, float]], repeated: Sequence[Repeated]) -> Iterator[str]:
+    if jax.default_backend() != "cpu":
+        yield f"Work that the compiler for {jax.default_backend()} does in another process or on the device counts only as wall time."
+    without = sum(share for stack, share in stacks if line_of_stack(stack) is None)
+    if without > 0.05:
+        yield f"{100 * without:.0f} % of the tracing time belongs to no line: JAX transposes the program, or processes it as a whole."
+    if any(r.saving is not None for r in repeated):
+        yield (
+            "The program is compiled with only one of the blocks too. Of what that takes less, tracing is assumed to be proportional to the equations; "
+            "a loop costs some of it again."
         )
-        repeated = tuple(
-            self._repeated(g, f, names, before, after)
-            for g, f in itertools.zip_longest(groups, found.each, fillvalue=Found())
-            if isinstance(g, Group)
-        )
-        lines, functions, rest = _by_place(program, before, after, stacks, whole.phases.tracing.cpu)
-        return CompileCost(
-            s.name, s.about, jax.default_backend(), whole.phases, median(alone.tracing) if alone.tracing else None, counts, lines, functions,
-            repeated, found.together.left_out, found.together.saving, len(whole.compiling), rest, tuple(self._notes(stacks, repeated, whole)),
-        )  # fmt: skip
-
-    def _with_loops(self, function: Program | None, runs: Sequence[Run]) -> Folded:
-        """The gradient of the function with loops, as if they were written in the source."""
-        s = self.subject
-        assert function is not None
-        assert s.gradient is not None
-        folded = with_loops(function, runs, types_to_lower(function, s.placed[: s.n_own]), s.active)
-        numbers = tuple(i for i, first in enumerate(folded.inputs) if first in s.active)
-        n = len(folded.types)
-        return Folded(s.gradient(folded.function, numbers, n), (*folded.types, *s.inputs[s.n_own :]))
-
-    def _notes(
-        self, stacks: Sequence[tuple[Stack, float]], repeated: Sequence[Repeated], whole: Measured
-    ) -> Iterable[str]:
-        if whole.remembered:
-            yield "XLA's seconds were measured for an earlier report on this program; `jaxviz.clear_caches()` forgets them."
-        if jax.default_backend() != "cpu":
-            yield f"Work that the compiler for {jax.default_backend()} does in another process or on the device counts only as wall time."
-        without = sum(share for stack, share in stacks if line_of_stack(stack) is None)
-        if without > 0.05:
-            yield f"{100 * without:.0f} % of the tracing time belongs to no line: JAX transposes the program, or processes it as a whole."
-        if any(r.saving is not None for r in repeated):
-            yield (
-                "XLA's time for the blocks, and what a loop saves of it, are measured by compiling the program with only one of the blocks, "
-                "and with the loop. The savings in tracing and lowering are assumed to be proportional to the equations that the loop leaves out."
-            )
-        elif repeated:
-            yield "The time that a loop saves is not proportional to what it leaves out, and may be zero: `ablate=True` measures it."
-
-    def _repeated(
-        self, group: Group, found: Found, names: dict[Atom, str], before: Sequence[Instruction],
-        after: Sequence[Instruction] | None,
-    ) -> Repeated:  # fmt: skip
-        place = group.place
-        n_after = None if after is None else sum(map(group.holds, after))
-        counts = Counts(group.equations, sum(map(group.holds, before)), n_after)
-        text, at = ("", None) if place is None else (place.text, place.location)
-        loop = "jax.lax.scan" if group.is_chain else "jax.vmap"
-        count = max(group.count, *(self.written.get(p, 0) for p in group.places), 0)
-        return Repeated(
-            count, text, at, loop, group.carry, group.stacked(names), counts, found.left_out, found.saving, found.seconds, found.note,
-        )  # fmt: skip
-
-
-def _runs_at(group: Group, own: Sequence[Group]) -> tuple[Run, ...]:
-    """The runs of a group's blocks in the function itself: its gradient leaves out of the first what nothing is differentiated in."""
-    return tuple(run for g in own if set(g.places) & set(group.places) for run in g.runs)
 
 
 class _Tally(Data):

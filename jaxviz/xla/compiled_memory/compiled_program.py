@@ -15,9 +15,9 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.lowering import Lowering
-from jaxviz.ir import compat
 from jaxviz.ir.stack import usual_stack
 from jaxviz.runtime.stoppable import compiled_once
+from jaxviz.xla.compat.compiling import compiled_afresh
 from jaxviz.xla.compiled_memory.messages import message
 from jaxviz.xla.compiled_memory.module import Module
 from jaxviz.xla.compiled_memory.report import Compiler
@@ -98,7 +98,7 @@ def _dumped(lowered: Any) -> tuple[Any, CompiledProgram]:
     with folder_for_dump(len(lowered.as_text())) as folder:
         if folder is None:
             raise ValueError(f"{NO_ROOM}, to learn where it stores its values")
-        with compat.compiled_afresh():  # nothing is dumped for a program from JAX's own cache
+        with compiled_afresh():  # nothing is dumped for a program from JAX's own cache
             compiled = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_proto": True})
         files = sorted(Path(folder).glob(f"*{DUMPED}"), key=lambda file: file.stat().st_size)
         read = message("Program", files[-1].read_bytes() if files else b"")

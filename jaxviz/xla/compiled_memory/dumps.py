@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jaxviz.ir import compat
 from jaxviz.report.tables import counted, listed
+from jaxviz.xla.compat.compiling import parsed_hlo
 from jaxviz.xla.compiled_memory.compiled_program import DUMPED, CompiledProgram
 from jaxviz.xla.compiled_memory.messages import DecodeError, message, new_message
 from jaxviz.xla.compiled_memory.module import Module
@@ -158,7 +158,7 @@ def _from_text(path: Path) -> Any:
             f"{path} has only the program: {buffers.name}, which says where it stores its values, is missing. {_HOW}"
         )
     read = new_message("Program")
-    read.hlo_module.MergeFromString(compat.parsed_hlo(path.read_text(encoding="utf-8")))
+    read.hlo_module.MergeFromString(parsed_hlo(path.read_text(encoding="utf-8")))
     numbers = {i.name: i.id for c in read.hlo_module.computations for i in c.instructions}
     for line in _lines(buffers):
         allocation, value = _ALLOCATION.match(line), _VALUE.match(line)

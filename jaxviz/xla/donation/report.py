@@ -30,6 +30,7 @@ from jaxviz.report.tables import counted, format_bytes, listed, more_rows, nbyte
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import unwatched
 from jaxviz.runtime.stoppable import compiled_by_jax
+from jaxviz.xla.compat.jitted import buffers_of, jitted_anew, jitted_function, wraps_a_jit
 from jaxviz.xla.compilations.compiled import (
     aliases_of,
     as_compiled,
@@ -280,18 +281,18 @@ class _Call:
 
 def _call_of(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
     underneath = jitted_of(f)
-    if (jitted := compat.jitted_function(underneath)) is not None:
+    if (jitted := jitted_function(underneath)) is not None:
         fun, info = jitted
         traced = underneath.trace(*args, **kwargs)
         given = [x.donated for x in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
         leaves = jax.tree.leaves(_dynamic(fun, info, args, kwargs))
         names = compat.argument_paths(fun, info, args, kwargs)
-        anew = lambda: compiled_by_jax(compat.jitted_anew(fun, info).trace(*args, **kwargs).lower())
+        anew = lambda: compiled_by_jax(jitted_anew(fun, info).trace(*args, **kwargs).lower())
         return _Call(
             function_name(fun), read_jaxpr(traced.jaxpr), given, names, leaves, result_paths(traced),
             compiled_by_jax(traced.lower()), anew,
         )  # fmt: skip
-    if compat.wraps_a_jit(f) and (wrapped := _wrapped_call(f, args, kwargs)) is not None:
+    if wraps_a_jit(f) and (wrapped := _wrapped_call(f, args, kwargs)) is not None:
         return wrapped
     raise TypeError(f"{function_name(f)} is not jitted: pass jax.jit({function_name(f)}, donate_argnums=...)")
 
@@ -375,7 +376,7 @@ def _passed_twice(call: _Call, at_risk: Set[int], shardings: Sequence[Any]) -> I
     for i, (x, s) in enumerate(zip(call.leaves, shardings, strict=True)):
         # What the program does not take is not passed, and what is laid out otherwise is copied.
         if s is not None and isinstance(x, jax.Array) and x.sharding.is_equivalent_to(s, x.ndim):
-            for buffer in compat.buffers_of(x):
+            for buffer in buffers_of(x):
                 sharing.setdefault(buffer, []).append(i)
     for same in dict.fromkeys(tuple(found) for found in sharing.values()):
         if len(same) > 1 and at_risk & set(same):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxviz.analysis.repeats import Alike
 from jaxviz.derivation import Derivation
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.explorer.messages import Compiled, CompiledText
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.ir.stack import deep_stack
 from jaxviz.report.tables import short_location
-from jaxviz.xla.compile_cost.folding import cut_to_one_block
-from jaxviz.xla.compile_cost.groups import groups_of, opened
+from jaxviz.xla.compile_cost.blocks import blocks_of, opened
+from jaxviz.xla.compile_cost.one_block import with_one_block
 from jaxviz.xla.explorer_stage.compiled import compiled, lower
 
 _WORTH = 0.6
@@ -72,16 +71,15 @@ class OneBlock:
 @deep_stack
 def one_block_of(derivation: Derivation) -> OneBlock | None:
     """The function with one block alone; None without identical blocks, or if little would be left out."""
-    alike = Alike()
-    program = opened(derivation.primal, alike)
-    groups = groups_of(program, alike)
-    if not groups:
+    program = opened(derivation.primal)
+    found = blocks_of(program)
+    if not found:
         return None
-    cut = cut_to_one_block(program, [run for group in groups for run in group.runs])
+    cut = with_one_block(program, [run for blocks in found for run in blocks.runs])
     size = lambda p: sum(1 for _ in p.walk())
     if size(cut) > _WORTH * size(program):
         return None
-    first = groups[0]
+    first = found[0]
     written = f" `{first.place.text}` ({short_location(first.place.location)})" if first.place is not None else ""
     return OneBlock(
         derive_like(cut, derivation.taken_by(None)),

@@ -20,6 +20,7 @@ from jaxviz.report.tables import format_seconds
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.compilations import definition_of
 from jaxviz.runtime.donated import calls_heard
+from jaxviz.xla.compat.jitted import jitted_function
 
 _MOST_EQUATIONS = 2000
 """The most equations of a function that is compiled as a whole."""
@@ -150,7 +151,7 @@ def _body(
     last: dict[int, tuple[Any, tuple[Any, ...]]] = {}
 
     def hear(fun: Any, given: tuple[Any, ...], named: dict[str, Any], _: Any) -> None:
-        jitted = compat.jitted_function(fun)
+        jitted = jitted_function(fun)
         if jitted is None or named or not _is_users(jitted[0]) or any(map(compat.is_tracer, jax.tree.leaves(given))):
             return
         counts[id(fun)] += 1

@@ -38,6 +38,8 @@ from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.references import restored, values_of
 from jaxviz.transforms.unopened import find_unopened, unopened_note
+from jaxviz.xla.compat.files import name_in_jax, part_of_jax
+from jaxviz.xla.compat.jitted import jitted_anew, jitted_function
 from jaxviz.xla.compiled_memory.attribution import Attribution
 from jaxviz.xla.compiled_memory.compiled_program import compiled_module
 from jaxviz.xla.compiled_memory.places import Places
@@ -251,7 +253,7 @@ def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **k
     compat.check_callable(f)
     check_values("profile", (args, kwargs))
     repeat = None if repeat is None else whole_number(repeat, "repeat", least=1)
-    jitted = compat.jitted_function(jitted_of(f))
+    jitted = jitted_function(jitted_of(f))
     with noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs), contextlib.ExitStack() as until_done:
         keep = until_done.enter_context
         if jitted is None:
@@ -273,7 +275,7 @@ def _profile_jitted(
 
         def anew() -> Any:
             with without_leaks(fun, args, kwargs):
-                return compat.jitted_anew(fun, info).trace(*args, **kwargs)
+                return jitted_anew(fun, info).trace(*args, **kwargs)
 
         traced, tracing, stacks = _sampled_stage(anew)
         lowered, lowering, lower_stacks = _sampled_stage(lambda: anew().lower, call=True)
@@ -534,9 +536,9 @@ def _by_module(recorded: DeviceTrace, runs: int) -> tuple[Kernel, ...]:
 
 @functools.lru_cache(maxsize=65536)
 def _bar(file: str, function: str, line: int) -> tuple[str, str] | None:
-    part = compat.part_of_jax(file)
+    part = part_of_jax(file)
     if part:
-        return None if part == "wrapper" else (compat.name_in_jax(file, function), part)
+        return None if part == "wrapper" else (name_in_jax(file, function), part)
     if owner(file) == "jaxviz":
         inside = file.rpartition("jaxviz/")[2].removesuffix(".py").replace("/", ".")
         derives = inside.startswith(("transforms", "rules", "derivation"))

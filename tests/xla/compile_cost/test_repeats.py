@@ -1,4 +1,4 @@
-"""Equal blocks: which are found, and that a program with loops in their place computes the same as JAX."""
+"""Equal blocks: which are found, and that a program with only one of them computes what one written block does."""
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,9 @@ from benchmarks import models
 from jaxviz.analysis.repeats import Alike
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
-from jaxviz.xla.compile_cost.folding import _Loops, with_loops, with_one_block
-from jaxviz.xla.compile_cost.groups import groups_of, opened
+from jaxviz.ir.syntax import Literal
+from jaxviz.xla.compile_cost.blocks import blocks_of, opened
+from jaxviz.xla.compile_cost.one_block import with_one_block
 from jaxviz.xla.compile_cost.repeats import find_runs
 
 RNG = np.random.default_rng(0)
@@ -61,6 +62,12 @@ def adam_step(params, moments, x, y):
     return jax.tree.map(lambda p, m: p - 0.1 * m / (jnp.abs(m) + 1e-3), params, moments), moments
 
 
+def descent(w, x):
+    for _ in range(4):
+        w = w - 0.01 * jax.grad(lambda w: jnp.sum(jnp.tanh(jnp.sin(x @ w) * 2.0) ** 2))(w)
+    return w
+
+
 def rows(ws, xs):
     x = xs[0]
     for i in range(5):
@@ -88,7 +95,7 @@ def stages_alike(w, x):
 
 WS, X = [normal(6, 6) for _ in range(5)], normal(4, 6)
 MLP = models.mlp(6)
-GRADIENTS = {
+PROGRAMS = {
     "mlp": MLP,
     "transformer": models.transformer(4),
     "remat_transformer": models.remat_transformer(4),
@@ -101,93 +108,42 @@ GRADIENTS = {
     "stages alike": (stages_alike, (WS[0], X)),
     "rows of computed values": (rows_of_computed, (WS[0], X)),
     "rows": (rows, (jnp.stack(WS), normal(5, 4, 6))),
-}
-PROGRAMS = {name: (jax.value_and_grad(f), args) for name, (f, args) in GRADIENTS.items()} | {
+    "gradients": (descent, (WS[0], X)),
     "a step": (adam_step, (MLP[1][0], MLP[1][0], *MLP[1][1:])),
-    "no gradient": (models.transformer_loss, models.transformer(4)[1]),
 }
 
 
-def grouped(f, args):
-    alike = Alike()
-    program = opened(read_jaxpr(jax.jit(lambda *xs: f(*xs)).trace(*args).jaxpr), alike)
-    return program, groups_of(program, alike)
-
-
-def types(values):
-    return [jax.ShapeDtypeStruct(jnp.shape(x), jnp.asarray(x).dtype) for x in values]
-
-
-@pytest.mark.values
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_with_loops_computes_the_same(name):
-    f, args = PROGRAMS[name]
-    program, groups = grouped(f, args)
-    assert groups
-    runs = [run for group in groups for run in group.runs]
-    leaves = jax.tree.leaves(args)
-    expected = jax.tree.leaves(jax.jit(f)(*args))
-    own = [run for run in runs if run.program is program]
-    found = jax.jit(lambda *xs: _Loops(program, own, None).evaluate(xs))(*leaves)
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
-    # With stacked arguments and results: the same numbers, in some order.
-    folded = with_loops(program, runs, types(leaves))
-    shapes = [tuple(t.shape) for t in folded.types]
-    assert sum(map(np.prod, shapes)) == sum(np.size(x) for x in leaves)
-    made = jax.eval_shape(folded.function, *folded.types)
-    assert sum(np.prod(a.shape) for a in made) == sum(np.size(x) for x in expected)
-    # It has fewer equations, and a scan where blocks form a chain.
-    traced = read_jaxpr(jax.jit(folded.function).trace(*folded.types).jaxpr)
-    assert sum(1 for _ in traced.walk()) < sum(1 for _ in program.walk())
-
-
-@pytest.mark.values
-def test_stacked_arguments_are_those_of_the_blocks():
-    f, args = PROGRAMS["mlp"]
-    program, groups = grouped(f, args)
-    runs = [run for group in groups for run in group.runs]
-    leaves = jax.tree.leaves(args)
-    folded = with_loops(program, runs, types(leaves))
-    stacked = [jnp.stack([w for w, _ in args[0]]), jnp.stack([b for _, b in args[0]])]
-    assert [t.shape for t in folded.types] == [*(s.shape for s in stacked), *(jnp.shape(x) for x in args[1:])]
-    numbers = lambda values: np.sort(np.concatenate([np.ravel(v) for v in values]))
-    found = folded.function(*stacked, *args[1:])
-    expected = jax.tree.leaves(jax.value_and_grad(models.mlp_loss)(*args))
-    assert len(found) < len(expected)
-    np.testing.assert_allclose(numbers(found), numbers(expected), rtol=1e-4, atol=1e-6)
+def found_in(f, args):
+    program = opened(read_jaxpr(jax.jit(lambda *xs: f(*xs)).trace(*args).jaxpr))
+    found = blocks_of(program)
+    return program, found, [run for blocks in found for run in blocks.runs]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_block_alone_has_the_same_types(name):
-    f, args = PROGRAMS[name]
-    program, groups = grouped(f, args)
-    runs = [run for group in groups for run in group.runs]
-    cut = with_one_block(program, runs, types(jax.tree.leaves(args)))
-    made = jax.jit(cut.function).trace(*cut.types)
-    assert [(a.shape, a.dtype) for a in made.jaxpr.out_avals] == [(a.shape, a.dtype) for a in program.out_avals]
-    left = {id(e) for run in runs for e in run.equations} - {id(e) for run in runs for e in run.block(0)}
-    assert left
-    assert sum(1 for _ in read_jaxpr(made.jaxpr).walk()) < sum(1 for _ in program.walk())
+    program, _, runs = found_in(*PROGRAMS[name])
+    cut = with_one_block(program, runs)
+    made = jax.make_jaxpr(as_function(cut))(*map(jnp.zeros_like, jax.tree.leaves(PROGRAMS[name][1])))
+    assert [(a.shape, a.dtype) for a in made.out_avals] == [(a.shape, a.dtype) for a in program.out_avals]
+    assert sum(1 for _ in cut.walk()) < sum(1 for _ in program.walk())
 
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("mlp", 6), ("transformer", 4), ("remat_transformer", 4), ("jitted loss", 3), ("tied", 4), ("written out", 2),
-     ("heads", 5), ("within a loop", 5), ("a step", 6), ("rows", 4), ("stages alike", 6), ("no gradient", 4)],
+    [("mlp", 6), ("transformer", 4), ("remat_transformer", 4), ("jitted loss", 3), ("tied", 5), ("written out", 3),
+     ("heads", 5), ("within a loop", 5), ("rows", 5), ("stages alike", 6), ("gradients", 4), ("a step", 6)],
 )  # fmt: skip
 def test_the_blocks_are_those_that_are_written(name, count):
-    _, groups = grouped(*PROGRAMS[name])
-    assert groups[0].count == count
+    _, (largest, *_), _ = found_in(*PROGRAMS[name])
+    assert largest.count == count
 
 
-def test_the_passes_of_one_loop_are_one_group():
-    for name in ("transformer", "remat_transformer", "jitted loss"):
-        _, groups = grouped(*PROGRAMS[name])
-        assert len(groups) == 1, name
-        assert len(groups[0].runs) >= 2
-    assert not grouped(*PROGRAMS["heads"])[1][0].is_chain
-    assert grouped(*PROGRAMS["tied"])[1][0].is_chain
+def test_blocks_of_one_loop_are_together():
+    _, found, _ = found_in(jax.value_and_grad(models.transformer_loss), models.transformer(4)[1])
+    (layers,) = (blocks for blocks in found if blocks.place is not None and blocks.place.text == "x = layer(p, x)")
+    assert len(layers.runs) >= 2
+    assert not found_in(*PROGRAMS["heads"])[1][0].is_chain
+    assert found_in(*PROGRAMS["tied"])[1][0].is_chain
 
 
 def different_widths(ws, x):
@@ -218,28 +174,35 @@ def reads_two_before(w, x):
     ],
 )
 def test_what_differs_is_not_the_same(f, args):
-    program, groups = grouped(f, args)
-    assert groups == []
+    program, found, _ = found_in(f, args)
+    assert found == []
     assert find_runs(program, Alike()) == []
 
 
 @pytest.mark.values
-def test_rows_of_a_stack_are_gone_over_as_it_is():
-    f, args = jax.value_and_grad(rows, argnums=(0, 1)), GRADIENTS["rows"][1]
-    program, groups = grouped(f, args)
-    folded = with_loops(program, [run for g in groups for run in g.runs], types(args))
-    found, expected = folded.function(*args), jax.tree.leaves(f(*args))
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
-    names = [e.primitive.name for e in read_jaxpr(jax.make_jaxpr(folded.function)(*args)).equations]
-    assert names.count("scan") == 2
-    assert names.count("concatenate") == 0
+@pytest.mark.parametrize("name", ["tied", "transformer", "within a loop", "rows"])
+def test_one_block_alone_computes_what_one_block_that_is_written_does(name):
+    f, args = PROGRAMS[name]
+    program, _, runs = found_in(f, args)
+    cut = as_function(with_one_block(program, runs))
+    written = {
+        "tied": lambda w, x: jnp.sum((x + jnp.tanh(jnp.sin(x @ w) * 2.0 + jnp.cos(x))) ** 2),
+        "transformer": lambda params, tokens: f({**params, "layers": params["layers"][:1]}, tokens),
+        "within a loop": lambda ws, x: f(ws[:1], x),
+        "rows": lambda ws, xs: jnp.sum((jnp.tanh(jnp.sin(xs[0] @ ws[0]) * 2.0 + jnp.cos(xs[0])) + xs[0]) ** 2),
+    }[name]
+    for a, b in zip(cut(*jax.tree.leaves(args)), jax.tree.leaves(written(*args)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4)
+
+
+def test_rows_are_taken_when_their_array_is_computed():
+    program = opened(read_jaxpr(jax.make_jaxpr(rows_of_computed)(*PROGRAMS["rows of computed values"][1])))
+    known = {*program.constvars, *program.invars}
+    for e in program.equations:
+        assert known.issuperset(a for a in e.invars if not isinstance(a, Literal))
+        known.update(e.outvars)
 
 
 def test_what_reads_older_blocks_is_no_loop_that_carries_one():
-    program, groups = grouped(reads_two_before, (WS[0], X))
-    for group in groups:  # every repeat that is found computes the same
-        expected = reads_two_before(WS[0], X)
-        (found,) = _Loops(program, group.runs, None).evaluate([WS[0], X])
-        np.testing.assert_allclose(found, expected, rtol=1e-4)
-    np.testing.assert_allclose(as_function(program)(WS[0], X)[0], reads_two_before(WS[0], X), rtol=1e-5)
+    _, found, _ = found_in(reads_two_before, (WS[0], X))
+    assert [(blocks.count, len(blocks.carry)) for blocks in found] == [(2, 3)]  # two blocks of three steps

@@ -22,7 +22,7 @@ from compiled_programs import (
 )
 
 import jaxviz
-from jaxviz.ir import compat
+from jaxviz.xla.compat.compiling import parsed_hlo
 from jaxviz.xla.compiled_memory.attribution import Attribution
 from jaxviz.xla.compiled_memory.messages import message
 from jaxviz.xla.compiled_memory.module import Module
@@ -266,4 +266,4 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 
 
 def test_a_kernel_with_several_results_comes_from_the_lines_that_read_them():
-    assert lines_of_kernels(message("Module", compat.parsed_hlo(ZEROS))) == {"fusion": {7, 8}}
+    assert lines_of_kernels(message("Module", parsed_hlo(ZEROS))) == {"fusion": {7, 8}}

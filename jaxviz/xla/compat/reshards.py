@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxviz.ir.compat.hlo_shardings import apart, dims_of
 from jaxviz.ir.compat.private import _mlir, _passmanager, _sdy, _xla_client
-from jaxviz.ir.compat.shardy import operations_in
+from jaxviz.ir.compat.shardy import _name, operations_in
+from jaxviz.xla.compat.hlo_shardings import apart, dims_of
 
 _FIND = "func.func(sdy-populate-op-sharding-rules),func.func(sdy-insert-explicit-reshards{enable-full-version=true})"
 _AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
@@ -152,13 +152,6 @@ def needs_of(lowered: Any, partitioned: bytes | None = None) -> Needs:
         return Needs(
             given.meshes, given.devices, given.arguments(given), found.results(given), tuple(found.needs()), tuple(found.values()),
         )  # fmt: skip
-
-
-def told_of(lowered: Any) -> str:
-    """Everything in a lowered program that XLA's result depends on, apart from flags: its text, and the names of its instructions, without
-    the lines."""
-    module = lowered.compiler_ir("stablehlo").operation
-    return "\n".join([module.get_asm(), *(_name(op.location) for op in operations_in(module))])
 
 
 def layout_of(text: str, mesh: Mapping[str, int]) -> str:
@@ -490,8 +483,3 @@ def _nbytes(type_: Any) -> int:
     for n in type_.shape:
         size *= n
     return -(-size * int(width) // 8)
-
-
-def _name(location: Any) -> str:
-    parts = str(location).split('"', 2)
-    return parts[1] if len(parts) == 3 else ""

@@ -1,0 +1,124 @@
+"""Identical blocks of a program, where they are written, and what one loop in their place would carry and iterate over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxviz.analysis.grouping import alike as one_name
+from jaxviz.analysis.grouping import grouped, pattern
+from jaxviz.analysis.repeats import Alike
+from jaxviz.analysis.walk import programs_in
+from jaxviz.higher_order import of
+from jaxviz.higher_order.jit import JIT
+from jaxviz.ir.origin import Location, own_line
+from jaxviz.ir.syntax import Atom, Equation, Program
+from jaxviz.report.tables import type_text
+from jaxviz.transforms.inline import inlined_where
+from jaxviz.xla.compile_cost.places import Place, place_of
+from jaxviz.xla.compile_cost.repeats import Run, find_runs
+from jaxviz.xla.compile_cost.rows import rows_of, with_rows_first
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Identical blocks.
+
+    Args:
+      runs: the blocks in the program; several runs where other operations are between them.
+      place: where they are written; None if unknown.
+      size: the number of their equations, including nested ones.
+      lines: the lines that are theirs alone.
+    """
+
+    runs: tuple[Run, ...]
+    place: Place | None
+    size: int
+    lines: frozenset[tuple[str, int]]
+
+    @property
+    def count(self) -> int:
+        """The number of blocks."""
+        return max(run.count for run in self.runs)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether a block reads results of the previous one."""
+        return any(run.carry for run in self.runs)
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The types of what is passed from block to block."""
+        return tuple(type_text(v.aval) for v in self.runs[0].carry)
+
+    def stacked(self, names: Mapping[Atom, str]) -> tuple[str, ...]:
+        """The arguments of which each block takes one: `params['layers'][0…11]['q']`.
+
+        Args:
+          names: the names of the arguments.
+        """
+        found: dict[frozenset[str], None] = {}
+        for run in self.runs:
+            array_of = {row: of.array for row, of in rows_of(run.program).items()}
+            for atoms in run.stacked:
+                paths = [names.get(array_of.get(a, a), "") for a in atoms]
+                if all(paths) and len({pattern(p) for p in paths}) == 1:
+                    found[frozenset(paths)] = None
+        # Another pass may cover all but the first of these.
+        widest = (paths for paths in found if not any(paths < others for others in found))
+        return tuple(one_name(sorted(paths)) for paths in widest)
+
+    def holds(self, lines: Sequence[Location]) -> bool:
+        """Whether something that came through these lines, the innermost first, belongs to the blocks."""
+        if self.place is not None and self.place.is_loop:
+            return any(map(self.place.holds, lines))
+        return any((line.file, line.line) in self.lines for line in lines[:1])
+
+    def overlaps(self, other: Blocks) -> bool:
+        """Whether lines of theirs are also those of other blocks, or unknown."""
+        if self.place is None or other.place is None:
+            return True
+        return self.place.holds(other.place.location) or other.place.holds(self.place.location)
+
+
+def blocks_of(program: Program) -> list[Blocks]:
+    """The identical blocks of a program, those with the most equations first.
+
+    Args:
+      program: as returned by `opened`.
+    """
+    alike = Alike()
+    runs = [run for p in programs_in(program) for run in find_runs(p, alike)]
+    place = {run: place_of([*run.block(0), *run.block(run.count - 1)]) for run in runs}
+    outside = set(_lines_outside(program, runs))
+    found = []
+    for own in grouped(runs, lambda run: place[run] or run):
+        equations = [e for run in own for e in run.equations]
+        lines = frozenset(line for run in own for line in _lines_of(run.block(0)))
+        found.append(Blocks(own, place[own[0]], sum(alike.size(e.operation) for e in equations), lines - outside))
+    return sorted(found, key=lambda blocks: -blocks.size)
+
+
+def opened(program: Program) -> Program:
+    """The program with each jitted call that is the only one of its kind inlined, as XLA does, and rows of arrays taken first."""
+    alike = Alike()
+    while True:
+        times = Counter(alike.number(e.operation) for _, e in program.walk() if of(e) is JIT)
+        once = {number for number, n in times.items() if n == 1}
+        opened = inlined_where(program, lambda e: of(e) is JIT and alike.number(e.operation) in once, own_sources=True)
+        if opened is program or not once:
+            return with_rows_first(program)
+        program = opened
+
+
+def _lines_of(equations: Sequence[Equation]) -> Iterator[tuple[str, int]]:
+    return ((at.file, at.line) for e in equations if (at := own_line(e.source)) is not None)
+
+
+def _lines_outside(program: Program, runs: Sequence[Run]) -> Iterator[tuple[str, int]]:
+    """The lines of equations outside of all runs."""
+    inside: set[Any] = {e for run in runs for e in run.equations}
+    inside |= {nested for e in list(inside) for _, body in e.programs for _, nested in body.walk()}
+    return _lines_of([e for _, e in program.walk() if e not in inside and not e.programs])
