@@ -26,8 +26,10 @@ from jaxviz.transforms.driver import Builder, Mask, Template, select, with_const
 from jaxviz.transforms.flags import FlagRule, flag_program
 from jaxviz.transforms.jvp import JvpRule, jvp_program
 from jaxviz.transforms.linearize import linearize_from_jvp
-from jaxviz.transforms.partial_eval import Policy, SplitRule, recomputed, split_program
+from jaxviz.transforms.partial_eval import split_program
+from jaxviz.transforms.policy import Policy, recomputed
 from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.split_rules import SplitOptions, SplitRule
 from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
@@ -54,9 +56,8 @@ class Remat(Call):
         refused = compat.refused_in_remat(body.effects)
         if refused:
             raise NotImplementedError(f"Effects not supported in partial-eval of `checkpoint`/`remat`: {refused}")
-        parts = split_program(
-            body, unknown, available=[True] * len(unknown), policy=operation.params["policy"] or _save_nothing
-        )
+        saving = operation.params["policy"] or _save_nothing
+        parts = split_program(body, unknown, SplitOptions(saving, [True] * len(unknown)))
         n_residuals = len(parts.residuals)
         later_out = tuple(u for u, there in zip(parts.unknown_out, parts.available_out, strict=True) if there)
         later, read = dce_program(parts.staged, later_out, keep_inputs=[False] * len(parts.staged.invars))
@@ -93,7 +94,7 @@ class Remat(Call):
 
     def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
         body: Program = operation.params["jaxpr"]
-        parts = split_program(body, linear, transform="transpose")
+        parts = split_program(body, linear, SplitOptions(transform="transpose"))
         n_residuals = len(parts.residuals)
         cts = tuple(nz for nz, u in zip(nonzero_cts, parts.unknown_out, strict=True) if u)
         back = transpose_program(
@@ -266,7 +267,7 @@ def _rounding(x: Var, rounded: Var, made_by: Equation | None) -> Equation:
 
 def _split_inside(operation: Operation, unknown: Mask, available: Mask, policy: Policy) -> SplitRule:
     """A nested checkpointed function: the policy of the outer one decides, and both parts stay checkpointed."""
-    parts = split_program(operation.params["jaxpr"], unknown, available, policy=policy)
+    parts = split_program(operation.params["jaxpr"], unknown, SplitOptions(policy, available))
     prevent_cse = operation.params["prevent_cse"]
     now = apply_remat(operation, parts.known, _per_input(prevent_cse, lambda p: select([not u for u in unknown], p)))
     later = apply_remat(
@@ -275,16 +276,8 @@ def _split_inside(operation: Operation, unknown: Mask, available: Mask, policy: 
         _per_input(prevent_cse, lambda p: (*([True] * len(parts.residuals)), *select(available, p))),
         differentiated=True,
     )
-    n_in, n_results = len(unknown), len(parts.known_results)
-    return SplitRule(
-        Template(now, "primal"),
-        Template(later, "tangent"),
-        (*(n_in + n_results + k for k in range(len(parts.residuals))), *(i for i, a in enumerate(available) if a)),
-        parts.unknown_out,
-        parts.available_out,
-        "partial evaluation of a checkpointed function",
-        parts.decisions,
-    )
+    known, staged = Template(now, "primal"), Template(later, "tangent")
+    return parts.rule(operation, known, staged, available, "partial evaluation of a checkpointed function")
 
 
 def _inlined(cotangents: Mapping[Atom, Sequence[Atom]], parts: Sequence[Atom]) -> Mapping[Atom, tuple[Atom, ...]]:

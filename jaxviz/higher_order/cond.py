@@ -41,8 +41,10 @@ from jaxviz.transforms.linearize import (
     refuse_own_references,
     rule_of,
 )
-from jaxviz.transforms.partial_eval import Policy, SplitRule, recomputed, split_program
+from jaxviz.transforms.partial_eval import split_program
+from jaxviz.transforms.policy import Policy, recomputed
 from jaxviz.transforms.primitive import Body, Primitive
+from jaxviz.transforms.split_rules import SplitOptions, SplitRule, all_staged
 from jaxviz.transforms.transpose import (
     Transposed,
     TransposeOptions,
@@ -122,15 +124,13 @@ class Cond(Primitive):
         n_in, n_out = len(unknown), len(operation.out_avals)
         name = "partial evaluation of a cond"
         if index_uk:
-            inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
-            nothing = Template(Builder().program(inputs, ()), ())
-            whole = Template(call_of(operation), "tangent")
-            return SplitRule(nothing, whole, tuple(range(n_in)), (True,) * n_out, (True,) * n_out, name)
+            return all_staged(operation, unknown, name)
         by_policy = available is not None
-        everything = [True] * len(uk) if by_policy else None
-        all_out = [True] * n_out if by_policy else None
-        unknown_out = _any_branch(split_program(b, uk, everything, None, all_out, policy).unknown_out for b in branches)
-        parts = [split_program(b, uk, everything, unknown_out, all_out, policy) for b in branches]
+        options = (
+            SplitOptions(policy, [True] * len(uk), ensure_available=[True] * n_out) if by_policy else SplitOptions()
+        )
+        unknown_out = _any_branch(split_program(b, uk, options).unknown_out for b in branches)
+        parts = [split_program(b, uk, replace(options, ensure_unknown=unknown_out)) for b in branches]
         n_results = n_out - sum(unknown_out)
         avals, places = _merged([p.residuals for p in parts])
         now = [_saving(p.known, n_results, p.residuals, avals, at) for p, at in zip(parts, places, strict=True)]

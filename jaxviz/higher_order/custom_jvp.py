@@ -14,8 +14,10 @@ from jaxviz.transforms.dce import dce_program, roles_by_use
 from jaxviz.transforms.driver import Mask, Template
 from jaxviz.transforms.jvp import JvpRule
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode
-from jaxviz.transforms.partial_eval import Policy, SplitRule, split_program
+from jaxviz.transforms.partial_eval import split_program
+from jaxviz.transforms.policy import Policy
 from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.split_rules import SplitRule
 
 
 class CustomJvp(Call):
@@ -35,15 +37,10 @@ class CustomJvp(Call):
     def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
         """The function itself, split in two; as in JAX the rule is no longer needed."""
         parts = split_program(operation.params["call_jaxpr"], unknown)
-        n_in, n_results = len(unknown), len(parts.known_results)
-        return SplitRule(
-            Template(parts.known, "primal", keeps_lines=True),
-            Template(parts.staged, "tangent", keeps_lines=True),
-            (*(n_in + n_results + k for k in range(len(parts.residuals))), *(i for i, u in enumerate(unknown) if u)),
-            parts.unknown_out,
-            parts.available_out,
-            "partial evaluation of a function with a custom JVP rule",
-        )
+        known = Template(parts.known, "primal", keeps_lines=True)
+        staged = Template(parts.staged, "tangent", keeps_lines=True)
+        name = "partial evaluation of a function with a custom JVP rule"
+        return parts.rule(operation, known, staged, unknown, name)
 
 
 CUSTOM_JVP = CustomJvp(compat.custom_jvp_call_p, "call_jaxpr")

@@ -25,8 +25,10 @@ from jaxviz.transforms.driver import (
 )
 from jaxviz.transforms.jvp import JvpRule
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode
-from jaxviz.transforms.partial_eval import Policy, SplitRule, split_program
+from jaxviz.transforms.partial_eval import split_program
+from jaxviz.transforms.policy import Policy
 from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.split_rules import SplitOptions, SplitRule
 from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
@@ -81,7 +83,7 @@ class Jit(Call):
     def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
         """Residuals that are inputs or results do not pass through the outputs a second time."""
         body: Program = operation.params["jaxpr"]
-        parts = split_program(body, unknown, available, policy=policy)
+        parts = split_program(body, unknown, SplitOptions(policy, available))
         known_in = [i for i, u in enumerate(unknown) if not u]
         known_out = [i for i, u in enumerate(parts.unknown_out) if not u]
         builder = Builder(body.constvars, body.consts)
@@ -101,20 +103,12 @@ class Jit(Call):
         residuals = [outside[r] for r in parts.residuals]
         now = builder.program([operands[i] for i in known_in], [*outs[:n_results], *residuals])
 
-        later_in = [i for i, there in enumerate(unknown if available is None else available) if there]
-        later_out = [i for i, there in enumerate(parts.available_out) if there]
-        later = _call(operation, parts.staged, [*([None] * len(residuals)), *later_in], later_out)
-        n_in = len(operands)
-        places = [n_in + n_results + k for k in range(len(residuals))] + later_in
-        return SplitRule(
-            Template(now, "primal"),
-            Template(later, "tangent"),
-            tuple(places),
-            parts.unknown_out,
-            parts.available_out,
-            "partial evaluation of a jitted function",
-            parts.decisions,
-            parts.checkpoints,
+        staged_in = unknown if available is None else available
+        inputs = [*([None] * len(residuals)), *(i for i, there in enumerate(staged_in) if there)]
+        outputs = [i for i, there in enumerate(parts.available_out) if there]
+        later = Template(_call(operation, parts.staged, inputs, outputs), "tangent")
+        return parts.rule(
+            operation, Template(now, "primal"), later, staged_in, "partial evaluation of a jitted function"
         )
 
     def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:

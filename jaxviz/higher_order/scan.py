@@ -42,8 +42,10 @@ from jaxviz.transforms.linearize import (
     linearize_program,
     rule_of,
 )
-from jaxviz.transforms.partial_eval import Policy, Split, SplitRule, split_program
+from jaxviz.transforms.partial_eval import split_program
+from jaxviz.transforms.policy import Policy
 from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.split_rules import Split, SplitOptions, SplitRule
 from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
 from jaxviz.transforms.vmap import Dims, Vmapped, VmapRule, inputs_moved, vmap_program, vmap_rule
 
@@ -248,14 +250,11 @@ class Scan(Call):
         by_policy = available is not None
 
         def split(carry_uk: Mask) -> Split:
-            return split_program(
-                scan.body,
-                (*const_uk, *carry_uk, *xs_uk),
-                available=[True] * n_in if by_policy else None,
-                ensure_unknown=(*carry_uk, *([False] * n_ys)),
-                ensure_available=[True] * n_out if by_policy else None,
-                policy=policy,
-            )
+            carried = (*carry_uk, *([False] * n_ys))
+            options = SplitOptions(ensure_unknown=carried)
+            if by_policy:
+                options = SplitOptions(policy, [True] * n_in, carried, [True] * n_out)
+            return split_program(scan.body, (*const_uk, *carry_uk, *xs_uk), options)
 
         parts, carry_uk = fixpoint(carry_uk, split, lambda p: p.unknown_out[:n_carry])
         uk = (*const_uk, *carry_uk, *xs_uk)
@@ -268,8 +267,7 @@ class Scan(Call):
         later_in = [i for i in range(n_in) if by_policy or uk[i]]
         n_later_consts = n_consts if by_policy else sum(const_uk)
         made = scan.like(body, sum(fixed) + n_later_consts, n_carry if by_policy else sum(carry_uk))
-        n_results = len(parts.known_results)
-        places = [*(n_in + n_results + k for k in range(len(fixed))), *later_in]
+        places = [*parts.residuals_after(n_in), *later_in]
         return SplitRule(
             Template(now, "primal", keeps_lines=True),
             Template(call_of(made), "tangent"),
@@ -438,8 +436,7 @@ def _known_scan(
     parts = split_program(
         loop,
         [v in refs for v in consts] + [True] * (len(carry) + len(xs)),
-        ensure_unknown=[True] * len(results) + [False] * len(computed),
-        later_role=None,
+        SplitOptions(ensure_unknown=[True] * len(results) + [False] * len(computed), staged_role=None),
     )
     builder = Builder(known.constvars, known.consts)
     outer_carry = [Var(v.aval) for v in carry]

@@ -35,8 +35,10 @@ from jaxviz.transforms.driver import (
 from jaxviz.transforms.flags import FlagRule, flag_program
 from jaxviz.transforms.jvp import JvpRule, jvp_program
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_program, rule_of
-from jaxviz.transforms.partial_eval import Policy, SplitRule, split_program
+from jaxviz.transforms.partial_eval import split_program
+from jaxviz.transforms.policy import Policy
 from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.split_rules import SplitOptions, SplitRule
 from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
@@ -116,35 +118,25 @@ class ShardMap(Call):
         p = operation.params
         known = [not u for u in unknown]
         with compat.inside_shard_map(operation) as names:
-            parts = split_program(p["jaxpr"], unknown, available, policy=policy)
+            parts = split_program(p["jaxpr"], unknown, SplitOptions(policy, available))
             kept = _keep(operation, names, parts.known, parts.known_results, parts.residuals, parts.staged)
         known_in = select(known, p["in_specs"])
         known_out = select([not u for u in parts.unknown_out], p["out_specs"])
         builder = Builder()
         operands = [Var(a) for a in select(known, operation.in_avals)]
         outs = apply_shard_map(builder, operation, kept.forward, operands, known_in, [*known_out, *kept.own_specs])
-        n_results = len(known_out)
         residuals = kept.values(operands, outs)
-        now = builder.program(operands, [*outs[:n_results], *residuals])
-        later_in = [i for i, there in enumerate(unknown if available is None else available) if there]
+        now = builder.program(operands, [*outs[: len(known_out)], *residuals])
+        staged_in = unknown if available is None else available
         later = _call_of(
             operation,
             kept.linear,
-            [*(a.aval for a in residuals), *(operation.in_avals[i] for i in later_in)],
-            [*kept.specs(known_in, known_out), *(p["in_specs"][i] for i in later_in)],
+            [*(a.aval for a in residuals), *select(staged_in, operation.in_avals)],
+            [*kept.specs(known_in, known_out), *select(staged_in, p["in_specs"])],
             select(parts.available_out, p["out_specs"]),
         )
-        n_in = len(operation.in_avals)
-        return SplitRule(
-            Template(now, "primal"),
-            Template(later, "tangent"),
-            (*(n_in + n_results + k for k in range(len(residuals))), *later_in),
-            parts.unknown_out,
-            parts.available_out,
-            "partial evaluation of shard_map",
-            parts.decisions,
-            parts.checkpoints,
-        )
+        name = "partial evaluation of shard_map"
+        return parts.rule(operation, Template(now, "primal"), Template(later, "tangent"), staged_in, name)
 
     def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
         """Without varying types, each device gets its share of a cotangent of a replicated result, and the cotangents of replicated operands

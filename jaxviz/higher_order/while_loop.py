@@ -39,8 +39,10 @@ from jaxviz.transforms.jvp import Jvp, JvpRule, jvp_program
 from jaxviz.transforms.linearize import (
     linearize_from_jvp,
 )
-from jaxviz.transforms.partial_eval import Policy, SplitRule, split_program
+from jaxviz.transforms.partial_eval import split_program
+from jaxviz.transforms.policy import Policy
 from jaxviz.transforms.primitive import Body, Primitive
+from jaxviz.transforms.split_rules import Split, SplitOptions, SplitRule, all_staged
 from jaxviz.transforms.transpose import TransposeRule
 from jaxviz.transforms.vmap import Dim, Dims, Vmapped, VmapRule, inputs_moved, vmap_program, vmap_rule
 
@@ -223,22 +225,18 @@ class While(Primitive):
         condition_uk, body_uk, carry_uk = partition(unknown, n_condition, n_body)
         by_policy = available is not None
 
-        def split(program: Program, unknown: Sequence[bool], ensure: Sequence[bool]) -> Any:
-            everything = [True] * len(program.invars) if by_policy else None
-            return split_program(
-                program, unknown, everything, ensure, [True] * len(ensure) if by_policy else None,
-                _recompute_all if by_policy else None,
-            )  # fmt: skip
+        def split(program: Program, unknown: Sequence[bool], ensure: Sequence[bool]) -> Split:
+            options = SplitOptions(ensure_unknown=ensure)
+            if by_policy:
+                all_in, all_out = [True] * len(program.invars), [True] * len(ensure)
+                options = SplitOptions(_recompute_all, all_in, ensure, all_out)
+            return split_program(program, unknown, options)
 
         parts, carry_uk = fixpoint(carry_uk, lambda uk: split(loop.body, (*body_uk, *uk), uk), lambda p: p.unknown_out)
         condition = split(loop.condition, (*condition_uk, *carry_uk), [False])
         name = "partial evaluation of a while loop"
-        n_in, n_out = len(unknown), len(carry_uk)
-        later = Template(call_of(operation), "tangent")
         if condition.unknown_out[0] or (not by_policy and all(unknown)):
-            inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
-            nothing = Template(Builder().program(inputs, ()), ())
-            return SplitRule(nothing, later, tuple(range(n_in)), (True,) * n_out, (True,) * n_out, name)
+            return all_staged(operation, unknown, name)
         known_body = with_results(parts.known, parts.known_results)
         known_condition = with_results(condition.known, condition.known_results)
         made = loop.like(known_condition, n_condition - sum(condition_uk), known_body, n_body - sum(body_uk))
@@ -247,11 +245,10 @@ class While(Primitive):
         uk = (*condition_uk, *body_uk, *carry_uk)
         outs = builder.apply(made, [v for v, u in zip(operands, uk, strict=True) if not u])
         now = builder.program([v for v, u in zip(operands, unknown, strict=True) if not u], outs)
-        if not by_policy:
-            whole = call_of(operation)
-            later = Template(with_results(whole, select(carry_uk, whole.outvars)), "tangent")
-        available_out = (True,) * n_out if by_policy else carry_uk
-        return SplitRule(Template(now, "primal"), later, tuple(range(n_in)), carry_uk, available_out, name)
+        available_out = (True,) * len(carry_uk) if by_policy else carry_uk
+        whole = call_of(operation)
+        later = Template(with_results(whole, select(available_out, whole.outvars)), "tangent")
+        return SplitRule(Template(now, "primal"), later, tuple(range(len(unknown))), carry_uk, available_out, name)
 
     def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
         raise ReverseModeError(

@@ -21,6 +21,7 @@ from jaxviz.ir.sharing import SharedTable
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import (
     Atom,
+    DropVar,
     Equation,
     Literal,
     Operation,
@@ -151,6 +152,20 @@ class Builder:
         if template.slots is not None:
             self._related.append((template, env))
         return [env[i] for i in template.outs]
+
+    def splice_as(self, outvars: Sequence[Var], template: Template, inputs: Sequence[Atom], *origin: Any) -> list[Atom]:
+        """The same, and the first outputs are these variables, unless a variable is dropped or an output is not computed by the rule."""
+        start = len(self.equations)
+        outs = self.splice(template, inputs, *origin)
+        equations = self.equations[start:]
+        computed = {v for e in equations for v in e.outvars}
+        named: dict[Atom, Var] = {
+            a: v for a, v in zip(outs, outvars, strict=False) if a in computed and not isinstance(v, DropVar)
+        }
+        for e in equations if named else ():
+            e.invars = tuple([named.get(a, a) for a in e.invars])
+            e.outvars = tuple([named.get(v, v) for v in e.outvars])  # type: ignore[arg-type]
+        return [named.get(a, a) for a in outs]
 
     def program(
         self, invars: Sequence[Var], outvars: Sequence[Atom], debug_info: Any = None, like: Program | None = None
@@ -402,6 +417,13 @@ def relations_of_values(
     for v, t in tangent.items():
         yield t, "tangent", v
     yield from builder.relations()
+
+
+def relations_of_part(program: Program, part: Program, builder: Builder) -> Relations:
+    """The same for a part of a program that shares its variables: those that they have in the program, and those of the builder."""
+    own = {*part.invars, *part.constvars, *(v for e in part.equations for v in e.outvars)}
+    inherited = [related for related in program.relations() if related[0] in own]
+    return tuple(dict.fromkeys([*inherited, *builder.relations()]))
 
 
 def call_of(operation: Operation) -> Program:

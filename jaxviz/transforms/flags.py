@@ -111,8 +111,7 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False,
             builder.equations.append(e)
             continue
         rule = flag_rules(e.operation, deciding, keeps)
-        first = len(builder.equations)
-        outs = builder.splice(Template(rule.flagged, "primal"), e.invars, e, "flags", "")
+        outs = builder.splice_as(e.outvars, Template(rule.flagged, "primal"), e.invars, e, "flags")
         nested += [
             (replace(watch, path=((e, place), *watch.path)), flags)
             for (place, watch), flags in zip(rule.watches, outs[len(e.outvars) :], strict=False)
@@ -120,13 +119,6 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False,
         if of_loop := outs[len(e.outvars) + len(rule.watches) :]:
             loops.append(e)
             kept += of_loop
-        renamed: dict[Any, Var] = dict(zip(outs, e.outvars, strict=False))
-        for k, copy in enumerate(builder.equations[first:], first):
-            ins, results = (
-                tuple([renamed.get(a, a) for a in copy.invars]),
-                tuple([renamed.get(v, v) for v in copy.outvars]),
-            )
-            builder.equations[k] = replace(copy, invars=ins, outvars=results)
     given = tuple(v for v in program.invars if inputs and is_watchable(v.aval))
     values = (*given, *watched(program, deciding))
     own: list[Atom] = []

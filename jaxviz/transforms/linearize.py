@@ -38,6 +38,7 @@ from jaxviz.transforms.driver import (
 )
 from jaxviz.transforms.jvp import jvp_rules
 from jaxviz.transforms.partial_eval import split_program
+from jaxviz.transforms.split_rules import SplitOptions
 
 CondResiduals = OneOf["jax", "recompute"]
 """What a cond saves for the backward pass: what JAX saves, with dummies where its branches differ, or only its operands."""
@@ -171,7 +172,7 @@ def split_jvp(
     Source: `linearize_from_jvp` in JAX's `ad.py`.
     """
     n_out, n_tangents = len(nonzeros_out), len(pushed.invars) - n_in
-    parts = split_program(pushed, [False] * n_in + [True] * n_tangents, is_rule=True)
+    parts = split_program(pushed, [False] * n_in + [True] * n_tangents, SplitOptions(is_rule=True))
     if any(parts.unknown_out[:n_out]):
         raise unknown_results()
     # A tangent that depends on none of the input tangents is zero, even if it is written out.

@@ -8,7 +8,6 @@ import transcripts
 
 import jaxviz
 from jaxviz.runtime import compilations
-from jaxviz.xla.compat.jitted import jitted_function
 
 pytestmark = pytest.mark.usefixtures("nothing_from_disk")
 COMPILED = "/jax/core/compile/backend_compile_duration"
