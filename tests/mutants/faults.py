@@ -841,7 +841,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/functions/rule_check.py",
         'if not all(x.verdict == "right" for x in checked):',
         "if True:",
-        "tests/functions/test_rule_check.py -k second",
+        "tests/functions/test_rule_check.py -k session",
     ),
     Fault(
         "in the small engine the derivative of sine is sine",
