@@ -16,10 +16,10 @@ Argnums = int | Sequence[int] | None
 def flat_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int | str]
 ) -> tuple[list[Any], Any, list[bool], list[bool]]:
-    """The flat arguments of a call with their tree; for each, whether it is differentiated and whether it is an input of the program.
+    """The flat arguments of a call with their tree; for each, whether it is differentiated, and whether an input.
 
-    In a differentiated argument with leaves that `jax.grad` refuses, such as a model that holds a function, only arrays are differentiated,
-    and everything else is fixed, as by Equinox's `filter_grad`.
+    In a differentiated argument with leaves that `jax.grad` refuses, such as a model that holds a function, only arrays
+    are differentiated, and everything else is fixed, as by Equinox's `filter_grad`.
 
     Args:
       args, kwargs: the call.
@@ -28,9 +28,8 @@ def flat_arguments(
     leaves, tree = jax.tree.flatten((args, kwargs))
     differentiated = []
     for key, x in (*enumerate(args), *sorted(kwargs.items())):
-        given = jax.tree.leaves(x)
         has_fixed = is_mixed(x)
-        differentiated += [key in wanted and (not has_fixed or _is_array(leaf)) for leaf in given]
+        differentiated += [key in wanted and (not has_fixed or _is_array(leaf)) for leaf in jax.tree.leaves(x)]
     return leaves, tree, differentiated, [d or _is_array(x) for d, x in zip(differentiated, leaves, strict=True)]
 
 
@@ -40,7 +39,7 @@ def is_mixed(argument: Any) -> bool:
 
 
 def _is_refused(leaf: Any) -> bool:
-    """Whether `jax.grad` refuses an argument with this leaf, which is not an array: a function, a text, a whole number or a switch."""
+    """Whether `jax.grad` refuses an argument with this leaf: a function, a text, a whole number or a switch."""
     return isinstance(leaf, int) or not (isinstance(leaf, jax.ShapeDtypeStruct) or compat.is_array_like(leaf))
 
 
@@ -73,26 +72,26 @@ def in_bounds(argnums: int | Sequence[int], n: int) -> tuple[int, ...]:
     """Which of `n` positional arguments are differentiated, each counted from the first.
 
     Raises:
-      TypeError, ValueError: jax's, for an argument that there is not.
+      TypeError, ValueError: jax's, for an argument that does not exist.
     """
     argnums = compat.index_or_indices(argnums)
     wanted = (argnums,) if isinstance(argnums, int) else argnums
     if wanted and max(wanted) >= n:
         raise TypeError(
-            f"differentiating with respect to argnums={argnums} requires at least {max(wanted) + 1} positional arguments "
-            f"to be passed by the caller, but got only {n} positional arguments."
+            f"differentiating with respect to argnums={argnums} requires at least {max(wanted) + 1} positional "
+            f"arguments to be passed by the caller, but got only {n} positional arguments."
         )
     for i in wanted:
         if i < -n:
             raise ValueError(
-                "Positional argument indices, e.g. for `static_argnums`, must have value greater than or equal to -len(args) "
-                f"and less than len(args), but got value {i} for len(args) == {n}."
+                "Positional argument indices, e.g. for `static_argnums`, must have value greater than or equal to "
+                f"-len(args) and less than len(args), but got value {i} for len(args) == {n}."
             )
     return tuple(i % n for i in wanted)
 
 
 def _is_array(x: Any) -> bool:
-    """Whether an argument that is not differentiated is an input, rather than a fixed value that JAX would write in place."""
+    """Whether an argument that is not differentiated is an input, and not a value that JAX would write in place."""
     is_array = compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct) or (hasattr(x, "ndim") and x.ndim > 0)
     return is_array or isinstance(x, jax.Ref) or compat.is_hi_value(x)
 

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.features.doctor import WORDS, print_doctor
-from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
+from jaxviz.notebook.calls import CallError, EvaluatedCall, evaluate_call, parse_calls
 from jaxviz.notebook.options import COMMANDS, DEFAULTS, Command
-from jaxviz.notebook.reports import Request, Shown
+from jaxviz.notebook.reports import ProgramText, Request
 from jaxviz.report.messages import short_message
 from jaxviz.report.places import noting_places
 from jaxviz.report.tables import PAGE
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """examples:
   jaxviz residuals model.py:loss --args "params, jnp.ones((8, 16))"     what the gradient saves, and why
-  jaxviz residuals model:loss --args "params, f32[8,16]" --json         the same as JSON; a type such as f32[8,16] can replace an array
+  jaxviz residuals model:loss --args "params, f32[8,16]" --json         the same as JSON, for a type
   jaxviz memory model:loss --args "params, x" --plot memory.pdf         its memory over time, and a figure for a paper
-  jaxviz compiled-memory model:loss --args "params, x"                  what the compiled gradient holds at its peak, and why
-  jaxviz compiled-memory model:loss --args "params, x" --save a.json    the same, saved for a comparison
+  jaxviz compiled-memory model:loss --args "params, x"                  what it holds at its peak once compiled
+  jaxviz compiled-memory model:loss --args "params, x" --save a.json    the same, in a file for a comparison
   jaxviz compiled-memory model:loss --args "params, x" --against a.json what changed since then, and why
-  jaxviz compile-cost model:loss --args "params, f32[8,16]"             what takes so long to compile, and how much of that a loop would leave out
-  jaxviz compile-cost model:loss --args "params, x" --ablate            the same, and measure how much time the loop would save
-  jaxviz collectives model:loss --args "params, x"                      which lines make devices communicate, how much, and why
+  jaxviz compile-cost model:loss --args "params, f32[8,16]"             what takes so long to compile
+  jaxviz compile-cost model:loss --args "params, x" --ablate            the same, with the loop's time measured
+  jaxviz collectives model:loss --args "params, x"                      which lines make devices communicate, and why
   jaxviz remat model:loss --args "params, x" --budget 512MiB --code     what to recompute, and the lines for it
   jaxviz lint model:loss --args "params, x"                             what to change, with the bytes at stake
-  jaxviz nan model:loss --args "params, jnp.zeros((8, 16))"             which operation makes a NaN or an infinity, and from what
+  jaxviz nan model:loss --args "params, jnp.zeros((8, 16))"             which operation computes a NaN, and from what
   jaxviz profile model:step --args "params, jnp.ones((8, 16))"          where the time of a call goes
   jaxviz jaxpr model:loss --args "params, x" --stage backward           a program as text
   jaxviz vjp model:loss --args "params, x"                              the forward and the backward program
@@ -142,8 +142,8 @@ def _parser() -> argparse.ArgumentParser:
         types = "" if command.runs else "; a type such as f32[8,16] or bf16[] can replace an array"
         added.add_argument(
             "--args", metavar="EXPRESSIONS", default="",
-            help="the arguments, as written in a call: Python in the namespace of the module, with jax, jnp and np defined"
-            f"{types}. The function is {'run' if command.runs else 'traced, not run'}",
+            help="the arguments, as written in a call: Python in the namespace of the module, with jax, jnp and np "
+            f"defined{types}. The function is {'run' if command.runs else 'traced, not run'}",
         )  # fmt: skip
         for option in command.options_of("command"):
             option.add(added.add_argument)
@@ -171,16 +171,16 @@ def _load(target: str) -> tuple[Any, dict[str, Any]]:
     if not colon or not place or not name:
         raise CallError(f"expected module:function, such as model:loss or path/to/model.py:loss; got {target!r}")
     module = _module(place)
-    found: Any = module
+    function: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(function, part):
             there = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
             own = [n for n in there if getattr(getattr(module, n), "__module__", "") == module.__name__]
             raise CallError(f"{place} has no {name!r}; it has {', '.join((own or there)[:12]) or 'no functions'}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise CallError(f"{target} is not a function (it is of type {type(found).__name__})")
-    return found, vars(module)
+        function = getattr(function, part)
+    if not callable(function):
+        raise CallError(f"{target} is not a function (it is of type {type(function).__name__})")
+    return function, vars(module)
 
 
 def _module(place: str) -> Any:
@@ -224,7 +224,8 @@ _TYPES = {
     for name, dtype in {
         "f16": jnp.float16, "bf16": jnp.bfloat16, "f32": jnp.float32, "f64": jnp.float64, "c64": jnp.complex64,
         "c128": jnp.complex128, "bool": jnp.bool_,
-        **{f"{kind}{n}": getattr(jnp, f"{long}{n}") for kind, long in (("i", "int"), ("u", "uint")) for n in (8, 16, 32, 64)},
+        **{f"{kind}{n}": getattr(jnp, f"{long}{n}") for kind, long in (("i", "int"), ("u", "uint")) for n in (8, 16, 32,
+            64)},
     }.items()
 }  # fmt: skip
 """The types that a jaxpr prints."""
@@ -232,20 +233,20 @@ _TYPES = {
 _SCALAR = re.compile(rf"\b({'|'.join(_TYPES)})\[\s*\]")
 
 
-def _call(function: Any, options: Any, namespace: dict[str, Any]) -> Call:
+def _call(function: Any, options: Any, namespace: dict[str, Any]) -> EvaluatedCall:
     text = _SCALAR.sub(r"\1[()]", options.args)
     _, (parsed,) = parse_calls(f"f({text}\n)")
     own = {"jax": jax, "jnp": jnp, "np": np, **_TYPES, **namespace}
-    found = evaluate_call(parsed, {**own, parsed.func.id: function})  # type: ignore[attr-defined]
+    evaluated = evaluate_call(parsed, {**own, parsed.func.id: function})  # type: ignore[attr-defined]
     try:
-        inspect.signature(function).bind(*found.args, **found.kwargs)
+        inspect.signature(function).bind(*evaluated.args, **evaluated.kwargs)
     except TypeError as error:
         raise CallError(
             f'{error} of {options.target}; give it with --args, such as --args "params, f32[8,16]"'
         ) from None
     except ValueError:  # a builtin whose signature Python does not know
         pass
-    return Call(f"{options.target}({options.args})", function, found.args, found.kwargs)
+    return EvaluatedCall(f"{options.target}({options.args})", function, evaluated.args, evaluated.kwargs)
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ def _show(command: Command, request: Request) -> None:
     if options.json:
         print(json.dumps(None if report is None else report.to_dict(), indent=1, ensure_ascii=True, default=str))
     elif report is not None and not options.code:
-        show(str(report), headed=not isinstance(report, Shown))
+        show(str(report), headed=not isinstance(report, ProgramText))
     if plot:
         _save_figure(report.plot(), plot)
 

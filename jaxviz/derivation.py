@@ -39,6 +39,7 @@ from jaxviz.report.tables import counted, together
 from jaxviz.runtime.as_jax import in_active, may_differ, wrong_values
 from jaxviz.runtime.cache import clear_compiled
 from jaxviz.runtime.references import restored
+from jaxviz.transforms.driver import select
 from jaxviz.transforms.jvp import Jvp, jvp_program
 from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, mode_of
 from jaxviz.transforms.transpose import Transposed, transpose_program
@@ -57,9 +58,9 @@ class Check:
     (True, ())
 
     Args:
-      agrees: whether both have the same residuals, compared as a multiset of types, and the same values, if these were compared.
-      summary: one line, such as 'residuals as in JAX 0.10.2: 433 of 433', with what is not opened: equal residuals do not mean that
-        jaxviz shows what is inside.
+      agrees: whether both have the same residuals, as a multiset of types, and, if compared, the same values.
+      summary: one line, such as 'residuals as in JAX 0.10.2: 433 of 433', with what is not opened: equal residuals do
+        not mean that jaxviz shows what is inside.
       differences: one line for each type of which the two save a different number, and for each value that differs.
     """
 
@@ -98,13 +99,14 @@ class Derivation:
       primal: the function's program, from its flat inputs to its flat results.
       nonzeros: for each input, whether it is differentiated.
       cond_residuals: what conds save; see `vjp`.
-      placed: for each input the sharding of the array that it was derived for; None if there was no array, or an uncommitted one.
+      placed: for each input the sharding of the array that it was derived for; None without a committed array.
       out_tree: the structure of the function's results; None if it was given as a program.
       n_results: how many of its results are differentiated; None for all. The other results are an auxiliary output.
-      step: the training step that takes this gradient, a `TrainingStep`; None for a function that is not differentiated by another one.
-      not_followed: the gradients that the function takes itself and that are differentiated with it, although it may be a training step:
-        "the gradient of `loss` in `params` under jax.vmap"; or those that the step takes besides this one.
-      refused: the leaves of the differentiated arguments for which `jax.grad` refuses these: arrays without a derivative.
+      step: the training step that takes this gradient, a `TrainingStep`; None if no function takes it.
+      not_followed: the gradients that the function takes itself and that are differentiated with it, although it may be
+        a training step: "the gradient of `loss` in `params` under jax.vmap"; or those that the step takes besides this
+        one.
+      refused: the arrays without a derivative for which `jax.grad` refuses the differentiated arguments.
       called: the call that it is of; None for a program.
     """
 
@@ -117,7 +119,7 @@ class Derivation:
     out_tree: Any = None
     n_results: int | None = None
     find_wrong_values: Callable[[Program], list[str]] | None = None
-    """Runs a forward program and `jax.vjp` on the arguments, and says which values differ; None without arguments that have values."""
+    """Runs a forward program and `jax.vjp` on the arguments, and says which values differ; None without values."""
     step: Any = None
     not_followed: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
@@ -149,7 +151,7 @@ class Derivation:
 
     @cached_property
     def no_reverse_mode(self) -> ReverseModeError | None:
-        """The error of a function without a gradient in reverse mode, because of a loop whose number of iterations is not known."""
+        """The error of a function that has no gradient in reverse mode because a loop has an unknown trip count."""
         if all(is_scan(e) or not is_loop(e) for _, e in self.primal.walk()):
             return None
         try:
@@ -162,7 +164,7 @@ class Derivation:
 
     @property
     def reached(self) -> tuple[bool, ...]:
-        """For each input, whether the backward program has a cotangent for it; if no result depends on the input, its gradient is zero."""
+        """For each input, whether the backward program has a cotangent for it; otherwise its gradient is zero."""
         if not self.linear.outvars:
             return (False,) * len(self.nonzeros)
         of_differentiated = iter(self.transposed.nonzeros_out)
@@ -199,15 +201,15 @@ class Derivation:
 
     @cached_property
     def differentiated(self) -> tuple[str, ...]:
-        """The names of the differentiated arguments: `params`, or `params['w']` if only a part of `params` is differentiated."""
+        """The names of the differentiated arguments: `params`, or `params['w']` if only that part is differentiated."""
         primal = self.primal
         names = variable_names(primal) if not all(primal.arg_names) else {}
-        paths = [_KEY.findall(given or names[v]) for v, given in zip(primal.invars, primal.arg_names, strict=True)]
+        paths = [_KEY.findall(path or names[v]) for v, path in zip(primal.invars, primal.arg_names, strict=True)]
         inputs = list(zip(paths, self.nonzeros, map(_has_tangent, primal.in_avals), strict=True))
         heads = lambda path: ["".join(path[:k]) for k in range(1, len(path) + 1)]
         others = {head for path, active, has_tangent in inputs if has_tangent and not active for head in heads(path)}
-        found = (next((h for h in heads(p) if h not in others), "".join(p)) for p, active, _ in inputs if active)
-        return tuple(dict.fromkeys(found))
+        heads_of = (next((h for h in heads(p) if h not in others), "".join(p)) for p, active, _ in inputs if active)
+        return tuple(dict.fromkeys(heads_of))
 
     @property
     def gradient(self) -> str:
@@ -218,24 +220,23 @@ class Derivation:
 
     @property
     def about(self) -> str:
-        """What a report is about: the gradient, and the step that takes it: "training step `train_step`, which takes the gradient of
-        `loss` in `params`"."""
-        return (
-            self.gradient if self.step is None else f"training step `{self.step.name}`, which takes the {self.gradient}"
-        )
+        """What a report is about: the gradient, and the step that takes it: "training step `train_step`, which takes
+        the gradient of `loss` in `params`"."""
+        takes = "" if self.step is None else f"training step `{self.step.name}`, which takes the "
+        return f"{takes}{self.gradient}"
 
     @property
     def title(self) -> str:
-        """The same where nothing else of the step is shown: "gradient of `loss` in `params`, which `train_step` takes"."""
+        """The same if only the gradient is shown: "gradient of `loss` in `params`, which `train_step` takes"."""
         return self.gradient if self.step is None else f"{self.gradient}, which `{self.step.name}` takes"
 
     def taken_by(self, step: Any) -> Derivation:
-        """This derivation, with what has been derived so far, as the gradient that a training step takes; None for the gradient alone."""
-        made = copy.copy(self)
+        """This derivation, with its programs so far, as the gradient that a training step takes; None for none."""
+        copied = copy.copy(self)
         if step is not None or self.step is not None:
-            object.__setattr__(made, "step", step)
-            object.__setattr__(made, "not_followed", () if step is None else step.not_followed)
-        return made
+            object.__setattr__(copied, "step", step)
+            object.__setattr__(copied, "not_followed", () if step is None else step.not_followed)
+        return copied
 
     def again(self, other: Callable[[Any], Any]) -> Derivation:
         """Derives the same call again.
@@ -288,7 +289,7 @@ class Derivation:
 
         A program that cannot be derived, such as the backward program of a while loop, is left out.
         """
-        made: dict[Equation, list[Equation]] = {}
+        derived: dict[Equation, list[Equation]] = {}
         shown: set[Equation] = set()
         for stage in STAGES:
             try:
@@ -300,9 +301,9 @@ class Derivation:
                 # Between two stages, equations may pass through programs that are not stages, such as a body's JVP.
                 source = next((e for e in ancestors(equation) if e in shown), None)
                 if source is not None:
-                    made.setdefault(source, []).append(equation)
+                    derived.setdefault(source, []).append(equation)
             shown.update(equations)
-        return MappingProxyType({e: tuple(dict.fromkeys(became)) for e, became in made.items()})
+        return MappingProxyType({e: tuple(dict.fromkeys(became)) for e, became in derived.items()})
 
     @api_boundary
     @counting("asking JAX")
@@ -310,11 +311,13 @@ class Derivation:
     def check(self, values: bool = True) -> Check:
         """Compares the residuals with those of `jax.vjp` on the same function, and the values if they may differ.
 
-        JAX traces and differentiates the function again for this. It is only run if the program is one recorded path, or to compare values.
+        JAX traces and differentiates the function again for this. It is only run if the program is one recorded path,
+        or to compare values.
 
         Args:
-          values: whether to run a function that has custom rules of its own or uses mutable references, on its arguments, and to compare
-            its results, and the references afterwards, with those of the forward program. Other programs compute the same by construction.
+          values: whether to run a function that has custom rules of its own or uses mutable references, on its
+            arguments, and to compare its results, and the references afterwards, with those of the forward program.
+            Other programs compute the same by construction.
         """
         ours = Counter(type_name(a.aval) for a in self.linearized.residuals)
         try:
@@ -330,9 +333,8 @@ class Derivation:
         what = "residuals as in" if ours == theirs else "residuals differ from"
         aside = f"; {unopened_text(self.unopened, listed=2)}" if self.unopened else ""
         types = sorted(set(ours) | set(theirs))
-        differences = tuple(
-            f"{t}: JAX holds {theirs[t]}, jaxviz derives {ours[t]}" for t in types if ours[t] != theirs[t]
-        )
+        differing = [t for t in types if ours[t] != theirs[t]]
+        differences = tuple(f"{t}: JAX holds {theirs[t]}, jaxviz derives {ours[t]}" for t in differing)
         but = "; its values differ" if wrong else ""
         return Check(agrees, f"{what} {compat.JAX}: {same} of {total}{but}{aside}", (*differences, *wrong))
 
@@ -386,14 +388,14 @@ def derive(
       f: a function; or a Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments: arrays, or pytrees of arrays or ShapeDtypeStructs. An argument that is not
         differentiated may be anything; one that is may contain what is no array, as a model of Equinox does.
-      argnums: the positional argument or arguments to differentiate with respect to (for a Program: its flat inputs); None for all
-        arrays, as in `jax.ad_checkpoint.print_saved_residuals`, except Python integers and the static arguments of `jax.jit`.
+      argnums: the positional argument or arguments to differentiate with respect to (for a Program: its flat inputs);
+        None for all arrays, as in `jax.ad_checkpoint.print_saved_residuals`, but no integers or static arguments.
       cond_residuals: what conds save; see `vjp`.
 
     Raises:
       TypeError, ValueError: a differentiated argument is missing or is not an array.
-      EquationError: when you read a program that cannot be derived, because an equation has no rule or no reverse mode; the
-        message names the equation and your line.
+      EquationError: when you read a program that cannot be derived, because an equation has no rule or no reverse mode;
+        the message names the equation and your line.
     """
     mode_of(cond_residuals)  # raises an error for another one
     if isinstance(f, Derivation):
@@ -410,9 +412,11 @@ def derive(
         reference = lambda n_results: _jax_residuals_of_program(program, nonzeros, n_results)
         return Derivation(program, nonzeros, reference, cond_residuals, (None,) * len(nonzeros))
     compat.check_callable(f)
-    made = derive_call(f, args, kwargs, positions(f, args, argnums), cond_residuals)
-    asked = argnums is not None and not any(map(is_mixed, args))  # as for `jax.grad`, and not Equinox's `filter_grad`
-    return made if asked or not made.refused else replace(made, refused=())
+    derivation = derive_call(f, args, kwargs, positions(f, args, argnums), cond_residuals)
+    refuses_as_jax = argnums is not None and not any(
+        map(is_mixed, args)
+    )  # as for `jax.grad`, and not Equinox's `filter_grad`
+    return derivation if refuses_as_jax or not derivation.refused else replace(derivation, refused=())
 
 
 @deep_stack
@@ -423,7 +427,7 @@ def derive_call(
     """The derivation of a call with respect to some of its arguments; see `flat_arguments`."""
     _, _, differentiated, is_input = flat_arguments(args, kwargs, wanted)
     call, inputs, info = with_fixed(f, args, kwargs, is_input)
-    active = [d for d, given in zip(differentiated, is_input, strict=True) if given]
+    active = select(is_input, differentiated)
     placed = tuple(map(placed_at, inputs))
 
     def derivation(on_values: bool = False) -> Derivation:
@@ -434,8 +438,8 @@ def derive_call(
             call, inputs, active, program.is_path, program.consts, n_results
         )
         wrong = partial(wrong_values, call, inputs, active, program) if are_concrete(inputs) else None
-        asked = zip(active, program.invars, program.arg_names, strict=True)
-        refused = tuple(name or "an argument" for a, v, name in asked if a and not _has_tangent(v.aval))
+        named = zip(active, program.invars, program.arg_names, strict=True)
+        refused = tuple(name or "an argument" for a, v, name in named if a and not _has_tangent(v.aval))
         return Derivation(
             program,
             nonzeros,
@@ -448,16 +452,16 @@ def derive_call(
             called=Called(f, args, kwargs, wanted),
         )
 
-    made = derivation()
-    if made.primal.is_path or not are_concrete(inputs) or not any(map(_has_custom_rule, made.primal.equations)):
-        return made
+    result = derivation()
+    if result.primal.is_path or not are_concrete(inputs) or not any(map(_has_custom_rule, result.primal.equations)):
+        return result
     try:
-        _ = made.linearized
+        _ = result.linearized
     except compat.ConcretizationTypeErrors:
         return derivation(on_values=True)
     except Exception:
-        return made  # raises it again when it is accessed
-    return made
+        return result  # raises it again when it is accessed
+    return result
 
 
 def _has_custom_rule(equation: Equation) -> bool:
@@ -476,18 +480,18 @@ def _jax_residuals_of_call(
     consts: Sequence[Any] = (),
     n_results: int | None = None,
 ) -> Counter[str]:
-    """The types of what `jax.vjp` saves, if only the first results are differentiated or, with None, all. A function that branches on values is run, with references as they were afterwards; any other is
-    only traced."""
-    found: list[Any] = []
+    """The types of what `jax.vjp` saves, if only the first results are differentiated or, with None, all. A function
+    that branches on values is run, with references as they were afterwards; any other is only traced."""
+    types: list[Any] = []
 
-    def hold(*given: Any) -> None:
-        fun, *primals = in_active(call, given, active)
+    def hold(*values: Any) -> None:
+        fun, *primals = in_active(call, values, active)
         if n_results is not None:
             parts = lambda results: (results[:n_results], results[n_results:])
             _, pull_back, _ = compat.jax_vjp(lambda *xs: parts(jax.tree.leaves(fun(*xs))), *primals, has_aux=True)
         else:
             _, pull_back = compat.jax_vjp(fun, *primals)
-        found.extend(jax.typeof(x) for x in jax.tree.leaves(pull_back))
+        types.extend(jax.typeof(x) for x in jax.tree.leaves(pull_back))
 
     if on_values:
         with restored([*inputs, *consts]):
@@ -495,18 +499,18 @@ def _jax_residuals_of_call(
     else:
         with without_leaks(call):
             compat.jax_make_jaxpr(hold)(*inputs)
-    return Counter(type_name(aval) for aval in found)
+    return Counter(type_name(aval) for aval in types)
 
 
 def _jax_residuals_of_program(program: Program, nonzeros: Sequence[bool], n_results: int | None) -> Counter[str]:
-    fun = as_function(_held_as_constants(program))
+    fun = as_function(_literals_as_constants(program))
     return _jax_residuals_of_call(
         fun, tuple(map(compat.stand_in, program.in_avals)), nonzeros, False, n_results=n_results
     )
 
 
-def _held_as_constants(program: Program) -> Program:
-    """The program with the literals that JAX would save as arrays turned into constants, so that they count as saved."""
+def _literals_as_constants(program: Program) -> Program:
+    """The program with the literals that JAX would save as arrays as constants, so that they count as saved."""
     constants: dict[Atom, Var] = {}
 
     def atom(a: Atom) -> Atom:
@@ -517,16 +521,12 @@ def _held_as_constants(program: Program) -> Program:
         return program
     arrays = {a: jax.numpy.asarray(a.val, a.aval.dtype) for a in constants if isinstance(a, Literal)}
     values = tuple(compat.as_type(x, a.aval) for a, x in arrays.items())
-    return replace(
-        program,
-        equations=equations,
-        constvars=(*program.constvars, *constants.values()),
-        consts=(*program.consts, *values),
-    )
+    variables = (*program.constvars, *constants.values())
+    return replace(program, equations=equations, constvars=variables, consts=(*program.consts, *values))
 
 
 def clear_caches() -> None:
-    """Clears all cached rules and operations, and everything that `jit` has compiled; they are computed again when needed.
+    """Clears all cached rules and operations, and all that `jit` has compiled; they are computed again when needed.
 
     >>> jaxviz.clear_caches()  # before a measurement of cold times, or to free memory
     """

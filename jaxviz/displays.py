@@ -1,4 +1,4 @@
-"""What features and wings add to lower layers: a derivation's residuals and pictures, the widgets of reports, the explorer's compiled stage.
+"""What features and wings add to lower layers, such as a derivation's residuals and the widgets of reports.
 
 Each is listed by module and name and imported on first use, so that no module imports a higher layer.
 """
@@ -15,7 +15,7 @@ _PLACES = {
     "compiled stage": "jaxviz.xla.explorer_stage.compiled",
     "one block of the compiled stage": "jaxviz.xla.explorer_stage.one_block:one_block_of",
     "report of a jitted function": "jaxviz.xla.compilations.compiled:report_compiled",
-    "run up to a birth": "jaxviz.features.debugger.birth:step_to",
+    "stepper at the origin of a NaN": "jaxviz.features.debugger.birth:step_to",
     "output of a NaN's report": "jaxviz.features.debugger.widget:show_report",
     "plot of a watch": "jaxviz.features.probes.widget:LivePlot",
     "widget of a stepper": "jaxviz.features.debugger.widget:StepperWidget",
@@ -28,5 +28,5 @@ _PLACES = {
 def display(name: str) -> Any:
     """The function, class or module with that name in the table."""
     module, _, attribute = _PLACES[name].partition(":")
-    found = import_module(module)
-    return getattr(found, attribute) if attribute else found
+    target = import_module(module)
+    return getattr(target, attribute) if attribute else target

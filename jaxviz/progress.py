@@ -1,7 +1,7 @@
 """The progress of work that takes longer than a second: a `tqdm` bar, or a callback.
 
-A thread draws the bar, so that it costs the work nothing, and goes on where the work stays in XLA's compiler or in a solver. An interrupt
-(`Ctrl-C`, or the notebook's stop button) ends both.
+A thread draws the bar, so that it costs the work nothing, and goes on where the work stays in XLA's compiler or in a
+solver. An interrupt (`Ctrl-C`, or the notebook's stop button) ends both.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def counting(what: str, total: int | None = None) -> Iterator[Callable[[], None]
       what: what is being done, in a word or two.
       total: the number of units; None if unknown, which shows only the elapsed time.
     """
-    tell = _listener.get()
-    if _is_inside.get() or (tell is None and not _is_shown()):
+    listener = _listener.get()
+    if _is_inside.get() or (listener is None and not _is_shown()):
         yield lambda: None
         return
     n = 0
@@ -69,14 +69,14 @@ def counting(what: str, total: int | None = None) -> Iterator[Callable[[], None]
     def done() -> None:
         nonlocal n
         n += 1
-        if tell is not None:
-            tell(what, n, total)
+        if listener is not None:
+            listener(what, n, total)
 
     token = _is_inside.set(True)
     try:
-        with contextlib.nullcontext() if tell is not None else _bar(what, total, lambda: n):
-            if tell is not None:
-                tell(what, 0, total)
+        with contextlib.nullcontext() if listener is not None else _bar(what, total, lambda: n):
+            if listener is not None:
+                listener(what, 0, total)
             yield done
     finally:
         _is_inside.reset(token)
@@ -88,12 +88,12 @@ def each(work: Callable[[T], R], units: Iterable[T], what: str) -> list[R]:
     >>> each(outcome_of, policies, "policies")
     """
     units = list(units)
-    made = []
+    results = []
     with counting(what, len(units)) as done:
         for unit in units:
-            made.append(work(unit))
+            results.append(work(unit))
             done()
-    return made
+    return results
 
 
 @contextlib.contextmanager
@@ -158,8 +158,8 @@ def _draw(
 
 @contextlib.contextmanager
 def _shown(bar: Any, ipython: Any) -> Iterator[Callable[[], None]]:
-    """What draws a bar: on standard error, or as an output of a notebook's cell, which is emptied afterwards, since an output cannot be removed.
-    It is text: a widget would stay in a saved notebook, without what it shows."""
+    """What draws a bar: on standard error, or as an output of a notebook's cell, which is emptied afterwards, since an
+    output cannot be removed. It is text: a widget would stay in a saved notebook, without what it shows."""
     if ipython is None:
         yield bar.refresh
         return

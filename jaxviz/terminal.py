@@ -11,7 +11,7 @@ from jaxviz.report.tables import printable
 
 
 def show(text: str, headed: bool = False) -> None:
-    """Prints lines without escape sequences from their texts; recorded places become links if the terminal supports them."""
+    """Prints lines without escape sequences from their texts; recorded places become links where supported."""
     lines = [printable(line) for line in text.split("\n")]
     if _has_links(sys.stdout):
         lines = [linked(line, terminal_link) for line in lines]

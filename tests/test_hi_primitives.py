@@ -591,7 +591,7 @@ def test_donated_arguments_after_one_of_a_hi_type():
     assert [(d.argument, d.result) for d in report.donations] == [(0, 0), (1, 1)]
     assert [(a.path, a.nbytes_per_device) for a in report.arguments] == [("weights", NBYTES), ("x", 16)]
     donated = jaxviz.donation(jax.jit(updated, donate_argnums=1), *args)
-    assert "results reuse 1 of 1 donated argument, which saves 16 B" in donated.summary
+    assert "results reuse 1 of 1 donated argument, so the call takes 16 B less" in donated.summary
 
 
 # --- without a rule for forward mode ----------------------------------------------------------------------------------

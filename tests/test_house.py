@@ -148,9 +148,9 @@ BUDGETS = {
     "features/draw": 1_700,
     "features/explorer": 4_300,
     "features/lint": 1_400,
-    "features/memory": 1_200,
+    "features/memory": 1_150,
     "features/nans": 2_800,
-    "features/probes": 1_450,
+    "features/probes": 1_410,
     "features/remat": 9_350,
     "features/residuals": 1_965,
     "functions": 2_300,
@@ -158,7 +158,7 @@ BUDGETS = {
     "ir": 3_650,
     "ir/compat": 3_700,
     "notebook": 950,
-    "page": 1_150,
+    "page": 1_145,
     "report": 2_250,
     "runtime": 1_600,
     "teach": 5_080,
@@ -169,9 +169,9 @@ BUDGETS = {
     "xla/compilations": 950,
     "xla/compile_cost": 1_450,
     "xla/compiled_memory": 3_450,
-    "xla/donation": 400,
+    "xla/donation": 385,
     "xla/explorer_stage": 460,
-    "xla/profile": 1_200,
+    "xla/profile": 1_145,
 }
 """How many lines of Python each room may have. A commit that raises one says why; one that makes a room smaller lowers it."""
 LONGEST = 600
@@ -192,6 +192,24 @@ def test_every_room_keeps_to_its_budget_of_lines():
         lines[room_of(file)] += n  # each room has a budget
     assert {room: n for room, n in lines.items() if n > BUDGETS[room]} == {}
     assert {room: n for room, n in lines.items() if n < 0.9 * BUDGETS[room] - 50} == {}, "lower these budgets"
+
+
+MAY_SHARE = (
+    "features", "features/comparison", "features/debugger", "features/draw", "features/explorer", "features/remat",
+    "features/residuals", "functions", "higher_order", "ir", "ir/compat", "report", "runtime", "teach", "transforms",
+    "xla/compat", "xla/compile_cost", "xla/compiled_memory", "xla/explorer_stage",
+)  # fmt: skip
+"""Rooms in which a class may still have the name of another one of them. The list only becomes shorter."""
+
+
+def test_a_class_has_a_name_of_its_own():
+    """`jaxviz.Check` and `jaxviz.teach.Check` are two public names."""
+    rooms = {}
+    for file in Path(jaxviz.__file__).parent.rglob("*.py"):
+        for name in re.findall(r"^ *class (\w+)", file.read_text(encoding="utf-8"), re.MULTILINE):
+            rooms.setdefault(name, []).append(room_of(file))
+    twice = {name: places for name, places in rooms.items() if len(places) > 1 and not set(places) <= set(MAY_SHARE)}
+    assert sorted(twice) == ["Check"], twice
 
 
 def test_every_fault_to_plant_has_a_place():

@@ -87,11 +87,11 @@ def test_jax_is_asked_without_what_an_auxiliary_result_would_save(around):
 def test_magics_are_about_the_same_gradient():
     from argparse import Namespace
 
-    from jaxviz.notebook.calls import Call
+    from jaxviz.notebook.calls import EvaluatedCall
     from jaxviz.notebook.options import DEFAULTS
     from jaxviz.notebook.reports import Request
 
-    request = Request(Call("train_step(…)", train_step, STEP[1:], {}), Namespace(**DEFAULTS), {})
+    request = Request(EvaluatedCall("train_step(…)", train_step, STEP[1:], {}), Namespace(**DEFAULTS), {})
     for asked, report in (
         (request.memory, jaxviz.memory),
         (request.residuals, jaxviz.residuals),

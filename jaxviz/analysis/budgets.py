@@ -11,13 +11,16 @@ from typing import Any
 
 import jax
 
+from jaxviz.analysis.devices import default_device
+
 _SIZES = "a number of bytes, or a size such as '512MiB' or '1.5GB'"
 _AMOUNTS = "a size such as '512MiB' or '1.5GB', a share such as 0.5 or '50%'"
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*([kmgt]i?b|b)?", re.IGNORECASE)
 _PERCENT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
 _SHOWN = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _UNITS = {
-    "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+    "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4, "kib": 2**10, "mib": 2**20, "gib": 2**30,
+    "tib": 2**40,
 }  # fmt: skip
 
 
@@ -37,10 +40,10 @@ def read_size(size: Any, what: str = "a size", forms: str = _SIZES) -> float:
       TypeError: neither a number nor text.
     """
     if isinstance(size, str):
-        found = _SIZE.fullmatch(size.strip())
-        if found is None:
+        match = _SIZE.fullmatch(size.strip())
+        if match is None:
             raise ValueError(f"{what} must be {forms}{_sign(size)}; got {size!r}")
-        digits, exponent, unit = found.groups()
+        digits, exponent, unit = match.groups()
         number = float(digits + (exponent or "")) * _UNITS[(unit or "b").lower()]
         if number == math.inf:
             raise ValueError(f"{what} must be {forms}; {size!r} is too large")
@@ -131,47 +134,37 @@ def least_budget(least: int, whole: int, argument: str = "budget") -> str:
     return " or ".join(f"{argument}={way}" for way in ways)
 
 
-def free_memory(held: Sequence[Any]) -> int:
-    """The bytes that a program may take on the default device: the free memory, and what its own arguments already take.
+def free_memory(arguments: Sequence[Any]) -> int:
+    """The bytes that a program may take on the default device: what is free, and what its arguments already take.
 
     On a CPU this is the free memory of the machine, or what its control group allows the process.
 
     Args:
-      held: arguments of the program that are already on the device.
+      arguments: arguments of the program that are already on the device.
 
     Raises:
       ValueError: the device does not report its memory.
     """
-    device = _default_device()
+    device = default_device()
     stats = device.memory_stats()
     if stats is not None and "bytes_limit" in stats:
         free = int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
     else:
-        found = _machine_memory() if device.platform == "cpu" else None
-        if found is None:
+        on_machine = _machine_memory() if device.platform == "cpu" else None
+        if on_machine is None:
             raise ValueError(f"the device {device} does not report its memory; give a size, such as memory='16GiB'")
-        free = found
-    there = {id(x): x for x in held if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)}
+        free = on_machine
+    there = {id(x): x for x in arguments if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)}
     taken: int = sum(s.data.nbytes for x in there.values() for s in x.addressable_shards if s.device == device)
     return free + taken
 
 
-def _default_device() -> Any:
-    given = jax.config.jax_default_device  # type: ignore[attr-defined]
-    if given is None or isinstance(given, str):
-        return jax.local_devices(backend=given)[0]
-    return given
-
-
 def _machine_memory() -> int | None:
     """The bytes that the process may still allocate; None if the system does not report them."""
-    found = [
-        n
-        for n in (_available("/proc/meminfo"), _left("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"))
-        if n is not None
-    ]
-    if found:
-        return min(found)
+    of_group = _left("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current")
+    amounts = [n for n in (_available("/proc/meminfo"), of_group) if n is not None]
+    if amounts:
+        return min(amounts)
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -180,10 +173,10 @@ def _machine_memory() -> int | None:
 
 def _available(path: str) -> int | None:
     try:
-        found = re.search(r"^MemAvailable:\s*(\d+) kB", Path(path).read_text(), re.MULTILINE)
+        match = re.search(r"^MemAvailable:\s*(\d+) kB", Path(path).read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(found[1]) * 1024 if found else None
+    return int(match[1]) * 1024 if match else None
 
 
 def _left(limit: str, used: str) -> int | None:

@@ -13,7 +13,7 @@ _IN_PIECES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENE
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 
-class Called(NamedTuple):
+class Callee(NamedTuple):
     """What an instruction calls.
 
     Args:
@@ -42,14 +42,14 @@ class Flow:
                 self._handlers[at].append(target)
         for i, instruction in enumerate(instructions):
             name, at = instruction.opname, instruction.offset
-            found = [*self._handlers[at]]
+            targets = [*self._handlers[at]]
             if name.startswith(("RETURN_VALUE", "RETURN_CONST")):
                 self.returns.add(at)
             elif not name.startswith(("RAISE", "RERAISE")) and not (name.startswith("JUMP") and "_IF_" not in name):
-                found += self._offsets[i + 1 : i + 2]
+                targets += self._offsets[i + 1 : i + 2]
             if instruction.opcode in _JUMPS:
-                found.append(int(instruction.argval))
-            self.following[at] = tuple(found)
+                targets.append(int(instruction.argval))
+            self.following[at] = tuple(targets)
 
     def started(self, instruction: int) -> int:
         """Where an instruction starts; a call may have been noted at its end."""
@@ -77,19 +77,19 @@ class Flow:
                 pending += () if at in avoiding else self.following[at]
         return seen
 
-    def called(self, instruction: int) -> Called:
+    def called(self, instruction: int) -> Callee:
         """What an instruction calls, given where it starts."""
         i = bisect_right(self._offsets, instruction) - 1
         call = self.instructions[i]
         if not call.opname.startswith(("CALL", "PRECALL")):
-            return Called(None, call.opname.startswith(("BINARY_OP", "UNARY_", "COMPARE_OP")))
+            return Callee(None, call.opname.startswith(("BINARY_OP", "UNARY_", "COMPARE_OP")))
         begin, end = _extent(call)
         # A call begins where the expression of its function does, which has been evaluated.
         extents = ((part, _extent(part)) for part in self.instructions[:i] if part.opname != "PUSH_NULL")
         parts = [part for part, extent in extents if extent[0] == begin and extent[1] < end]
         if not parts or not parts[-1].opname.startswith("LOAD_"):
-            return Called(None, False)
-        return Called(str(parts[-1].argval), parts[0].opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+            return Callee(None, False)
+        return Callee(str(parts[-1].argval), parts[0].opname in ("LOAD_GLOBAL", "LOAD_NAME"))
 
     def catches(self, instruction: int) -> bool:
         """Whether the code may go on after an error there."""

@@ -1,4 +1,4 @@
-"""Which equations of a program belong to one call of a function, as far as the instructions of their call stacks tell."""
+"""Which equations of a program belong to one call of a function, as far as their call stacks tell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from jaxviz.analysis.bytecode import Called, Flow, flow, is_resumed
+from jaxviz.analysis.bytecode import Callee, Flow, flow, is_resumed
 from jaxviz.ir.own_code import owner
 
 Frame = tuple[Any, int]
@@ -20,26 +20,27 @@ _CALL_SEVERAL_TIMES = frozenset(("reduce", *dir(builtins)))
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class FunctionCall:
     """One call of a function; or perhaps several, if it is not certain."""
 
     is_certain: bool = True
 
 
-def calls_of(stacks: Sequence[Sequence[Frame]], are_sure: Sequence[bool], outer: int = 0) -> list[list[Call]]:
+def calls_of(stacks: Sequence[Sequence[Frame]], are_sure: Sequence[bool], outer: int = 0) -> list[list[FunctionCall]]:
     """For each equation of one trace the calls that its frames belong to.
 
-    From one equation to the next, one frame goes on to another instruction, or in a loop to the same one, and what is further in is called
-    anew. Meanwhile no instruction is passed that leaves an equation: not by that frame, not by the old calls until they return, and not by
-    the new ones until they come to theirs. One that has left an equation is taken to leave one whenever it is executed, unless the trace
-    contradicts that. If several frames may be the one that goes on, the innermost is taken, and calls that may be others are not certain.
+    From one equation to the next, one frame goes on to another instruction, or in a loop to the same one, and what is
+    further in is called anew. Meanwhile no instruction is passed that leaves an equation: not by that frame, not by the
+    old calls until they return, and not by the new ones until they come to theirs. One that has left an equation is
+    taken to leave one whenever it is executed, unless the trace contradicts that. If several frames may be the one that
+    goes on, the innermost is taken, and calls that may be others are not certain.
 
     Args:
       stacks: the frames of the equations, outermost first, in the order of the trace.
       are_sure: for each equation whether the operation is never left out, whatever its operands are.
       outer: the number of frames that are those of one call for all equations.
     """
-    return _Trace(stacks, are_sure, outer).calls()
+    return _CallTrace(stacks, are_sure, outer).calls()
 
 
 @dataclass(eq=False)
@@ -68,11 +69,11 @@ class _Place:
         return not self.is_of_jax and self.flow.catches(self.at)
 
     @cached_property
-    def called(self) -> Called:
+    def called(self) -> Callee:
         return self.flow.called(self.at)
 
     def may_repeat(self, inner: _Place) -> bool:
-        """Whether its instruction may call this function several times, since it does so by `functools.reduce` or a builtin function."""
+        """Whether its instruction may call this function several times, by `functools.reduce` or a builtin function."""
         return self.called.name in _CALL_SEVERAL_TIMES and self.called.name != inner.code.co_name
 
     @cached_property
@@ -100,7 +101,7 @@ class _Place:
 _Stack = tuple[_Place, ...]
 
 
-class _Trace:
+class _CallTrace:
     def __init__(self, stacks: Sequence[Sequence[Frame]], are_sure: Sequence[bool], outer: int):
         self._outer = outer
         self._of_code: dict[int, tuple[Flow, set[int]]] = {}
@@ -131,31 +132,31 @@ class _Trace:
                 if (inner or is_sure) and place.called.is_fixed and id(place.code) not in self._doubted:
                     called.setdefault(place, set()).add(id(inner.code) if inner else None)
         always: set[int | None] = {None}
-        while found := [place for place, codes in called.items() if codes <= always]:
-            for place in found:
+        while certain := [place for place, codes in called.items() if codes <= always]:
+            for place in certain:
                 del called[place]
                 place.sure.add(place.at)
-            for place in found:
+            for place in certain:
                 if not place.is_free and place.flow.returns.isdisjoint(
                     place.flow.reached(place.flow.start, place.sure)
                 ):
                     always.add(id(place.code))
 
-    def calls(self) -> list[list[Call]]:
+    def calls(self) -> list[list[FunctionCall]]:
         """The calls of each equation."""
         while True:
             self._find_sure()
-            found: list[list[Call]] = []
+            calls: list[list[FunctionCall]] = []
             has_learned = False
             for before, stack in pairwise([(), *self._stacks]):
                 moved = self._moved(before, stack)
                 has_learned |= not moved and self._learn(before, stack)
-                same = found[-1][: moved[0] + 1 if moved else self._outer] if found else []
+                same = calls[-1][: moved[0] + 1 if moved else self._outer] if calls else []
                 for call in same[moved[-1] + 1 :] if moved else ():
                     call.is_certain = False
-                found.append([*same, *(Call() for _ in stack[len(same) :])])
+                calls.append([*same, *(FunctionCall() for _ in stack[len(same) :])])
             if not has_learned:
-                return found
+                return calls
 
     def _moved(self, before: _Stack, stack: _Stack, repeats: bool = False, trusts: bool = True) -> list[int]:
         """The frames that may be the one that goes on, innermost first.
@@ -168,7 +169,7 @@ class _Trace:
         differs = next((i for i in range(n) if before[i] is not stack[i]), None)
         innermost = n - 1 if differs is None else differs
         has_returned = True
-        found = []
+        frames = []
         for i in range(max(len(before), len(stack)) - 1, self._outer - 1, -1):
             has_returned = has_returned or before[i].catches
             if has_returned and i <= innermost:
@@ -178,12 +179,12 @@ class _Trace:
                     a is b and (repeats or self._repeats(before, stack, i))
                 )
                 if stays or (a.code is b.code and b.at in (a.after if trusts else a.flow.after(a.at))):
-                    found.append(i)
+                    frames.append(i)
             if trusts:
                 has_returned = has_returned and (i >= len(before) or before[i].is_last)
                 if i < len(stack) and not stack[i].is_first:
                     break
-        return found
+        return frames
 
     def _repeats(self, before: _Stack, stack: _Stack, i: int) -> bool:
         """Whether a frame may have called what is further in again by the same instruction."""

@@ -17,7 +17,7 @@ import jax
 
 from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.analysis.naming import ROOM, Naming
-from jaxviz.analysis.walk import Tracer, defined_at, location_of, primal_equation
+from jaxviz.analysis.walk import SourceTracer, defined_at, location_of, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.higher_order import is_scan, scan_length
 from jaxviz.higher_order.shard_map import only_passes_a_scalar
@@ -43,8 +43,8 @@ class Decided:
       type: its type; `1,000 × f32[3]` for one in the body of a scan.
       nbytes: its size in bytes, all iterations together.
       location: the user's line.
-      fate: 'saved' in the forward pass, 'recomputed' in the backward pass, 'offloaded' to another memory in between, 'already an
-        input' of the function, or 'not needed' by the backward pass, independent of the policy.
+      fate: 'saved' in the forward pass, 'recomputed' in the backward pass, 'offloaded' to another memory in between,
+        'already an input' of the function, or 'not needed' by the backward pass, independent of the policy.
       equation: its equation in the user's program; None for an input.
     """
 
@@ -94,7 +94,7 @@ class CheckpointReport(Report, schema="policies.checkpoint"):
       lengths: the trip counts of the scans that it runs in, outermost first.
       unlisted: the names whose values are recomputed because the policy, which saves by name, does not list them.
       ignores_names: whether the policy was given names to exclude, which JAX ignores.
-      not_asked: recomputed values that the policy would save, but about which JAX does not ask it, under `jax_remat3`.
+      not_consulted: recomputed values that the policy would save, but about which `jax_remat3` does not ask it.
     """
 
     function: str
@@ -106,7 +106,7 @@ class CheckpointReport(Report, schema="policies.checkpoint"):
     lengths: tuple[int, ...] = ()
     unlisted: tuple[str, ...] = ()
     ignores_names: bool = False
-    not_asked: tuple[Decided, ...] = ()
+    not_consulted: tuple[Decided, ...] = ()
 
     @property
     def runs(self) -> int:
@@ -115,7 +115,7 @@ class CheckpointReport(Report, schema="policies.checkpoint"):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(found.text for found in names_without_effect((self,)))
+        return tuple(finding.text for finding in names_without_effect((self,)))
 
     @property
     def summary(self) -> str:
@@ -140,8 +140,8 @@ class CheckpointReport(Report, schema="policies.checkpoint"):
     def values_table(self, caption: str = "") -> Table:
         """The values, grouped by expression over repeated layers: saved ones first, then by size.
 
-        The rows that a notebook can show are the largest. For values that are not saved, all operations of an expression are one row per
-        type.
+        The rows that a notebook can show are the largest. For values that are not saved, all operations of an
+        expression are one row per type.
 
         Args:
           caption: the line above the table.
@@ -153,7 +153,8 @@ class CheckpointReport(Report, schema="policies.checkpoint"):
         groups.sort(key=lambda g: (id(g) not in shown, rank(g[0].fate), -size(g)))
         rows = [
             (
-                g[0].fate, repeated(len(g), g[0].type), format_bytes(size(g)), short_location(g[0].location), _called(g),
+                g[0].fate, repeated(len(g), g[0].type), format_bytes(size(g)), short_location(g[0].location),
+                _called(g),
             )
             for g in groups
         ]  # fmt: skip
@@ -161,8 +162,8 @@ class CheckpointReport(Report, schema="policies.checkpoint"):
         def more(shown: int) -> str:
             rest = groups[shown:]
             fates = Counter(v.fate for g in rest for v in g)
-            said = ", ".join(f"{fates[fate]:,} {fate}" for fate in FATES if fates[fate])
-            return f"{more_rows(len(rest), fates.total(), 'value', format_bytes(sum(map(size, rest))))}: {said}"
+            counts = ", ".join(f"{fates[fate]:,} {fate}" for fate in FATES if fates[fate])
+            return f"{more_rows(len(rest), fates.total(), 'value', format_bytes(sum(map(size, rest))))}: {counts}"
 
         return Table(("decision", "type", "bytes", "line", "value"), rows, "<<><<", caption, more=more)
 
@@ -195,9 +196,9 @@ class NoEffect:
     count: int = 1
 
 
-def in_short(found: Iterable[NoEffect]) -> str:
-    """``the policy of `block` lists 'hiden', which nothing in it has (and 2 more)``: a clause for a headline; '' if there are none."""
-    first, *rest = [*(n.short for n in found), ""]
+def in_short(findings: Iterable[NoEffect]) -> str:
+    """``the policy of `block` lists 'hiden', which nothing in it has (and 2 more)``: for a headline; '' for none."""
+    first, *rest = [*(n.short for n in findings), ""]
     return f"{first} (and {len(rest) - 1:,} more)" if len(rest) > 1 else first
 
 
@@ -208,16 +209,16 @@ def names_without_effect(reports: Sequence[CheckpointReport], program: Program |
       reports: of all its checkpoints, which may share a policy: it lists a name for any of them.
       program: the program, in which a name may be given elsewhere.
     """
-    given: dict[str, set[str]] = {}
+    names_of: dict[str, set[str]] = {}
     for r in reports:
-        given.setdefault(r.policy, set()).update(r.names)
+        names_of.setdefault(r.policy, set()).update(r.names)
     outside = (
         {e.params["name"]: location_of(e) for _, e in program.walk() if _is_name(e)} if program is not None else {}
     )
-    unknown = ((r, name) for r in reports for name in r.unmatched if name not in given[r.policy])
+    unknown = ((r, name) for r in reports for name in r.unmatched if name not in names_of[r.policy])
     for pairs in grouped(unknown, lambda pair: (pair[0].policy, pair[1])):
         r, name = pairs[0]
-        yield _unknown_name(r, name, given[r.policy], outside.get(name), len(pairs))
+        yield _unknown_name(r, name, names_of[r.policy], outside.get(name), len(pairs))
     is_listed = {name for r in reports for name in r.names if name not in r.unlisted}
     for of_function in grouped(reports, lambda r: (r.function, r.policy)):
         unused = dict.fromkeys(n for r in of_function for n in r.unlisted if n not in is_listed)
@@ -227,13 +228,13 @@ def names_without_effect(reports: Sequence[CheckpointReport], program: Program |
     for same in grouped(reports, lambda r: (r.function, r.policy, r.location)):
         if same[0].ignores_names:
             yield _ignored_names(same[0], len(same))
-        if same[0].not_asked:
-            yield _not_asked(same)
+        if same[0].not_consulted:
+            yield _not_consulted(same)
 
 
-def _unknown_name(r: CheckpointReport, name: str, given: set[str], outside: Location | None, count: int) -> NoEffect:
-    there = ", ".join(map(repr, sorted(given))) or "none"
-    close = difflib.get_close_matches(name, given, 1)
+def _unknown_name(r: CheckpointReport, name: str, names: set[str], outside: Location | None, count: int) -> NoEffect:
+    there = ", ".join(map(repr, sorted(names))) or "none"
+    close = difflib.get_close_matches(name, names, 1)
     if outside is not None:
         fix = f"the name {name!r} is at {short_location(outside)}, outside of the checkpoint: move that line into it."
     elif close:
@@ -241,17 +242,21 @@ def _unknown_name(r: CheckpointReport, name: str, given: set[str], outside: Loca
     else:
         fix = f"call checkpoint_name(value, {name!r}) in {r.function}, or remove the name from the list."
     return NoEffect(
-        "unknown-name", f"The policy {r.policy} of {r.function} ({short_location(r.location)}) lists {name!r}, which no checkpoint_name in it "
-        f"defines; names defined there: {there}.", f"the policy of `{r.function}` lists {name!r}, which nothing in it has", fix, r.location, 0, count,
+        "unknown-name",
+        f"The policy {r.policy} of {r.function} ({short_location(r.location)}) lists {name!r}, which no "
+        f"checkpoint_name in it defines; names defined there: {there}.",
+        f"the policy of `{r.function}` lists {name!r}, which nothing in it has", fix, r.location, 0, count,
     )  # fmt: skip
 
 
 def _unused_names(r: CheckpointReport, names: Sequence[str], values: Sequence[Decided]) -> NoEffect:
     them = "them" if len(names) > 1 else "it"
-    said = ", ".join(map(repr, names))
+    quoted = ", ".join(map(repr, names))
     return NoEffect(
-        "unused-name", f"{r.function} defines {said} with checkpoint_name, but its policy {r.policy} does not list {them}: the "
-        f"value{'s are' if len(names) > 1 else ' is'} recomputed as if there were no name.", f"the policy of `{r.function}` does not list {said}",
+        "unused-name",
+        f"{r.function} defines {quoted} with checkpoint_name, but its policy {r.policy} does not list {them}: the "
+        f"value{'s are' if len(names) > 1 else ' is'} recomputed as if there were no name.",
+        f"the policy of `{r.function}` does not list {quoted}",
         f"list {them} in the policy, or remove checkpoint_name.", values[0].location or r.location, 0, len(values),
     )  # fmt: skip
 
@@ -262,22 +267,27 @@ def _ignored_names(r: CheckpointReport, count: int) -> NoEffect:
     ]
     also = f", {' and '.join(map(repr, saved))} too" if saved else ", whatever its name"
     return NoEffect(
-        "policy-without-effect", f"JAX ignores the names that {r.policy} is given: the policy of {r.function} ({short_location(r.location)}) saves every value that "
-        f"it is asked about{also}.", f"JAX ignores the names given to `{r.policy}`",
-        "write save_only_these_names with the names to save, or save_any_names_but_these, which saves every other value with a name.",
+        "policy-without-effect",
+        f"JAX ignores the names that {r.policy} is given: the policy of {r.function} ({short_location(r.location)}) "
+        f"saves every value that it is asked about{also}.", f"JAX ignores the names given to `{r.policy}`",
+        "write save_only_these_names with the names to save, or save_any_names_but_these, which saves every other "
+        "value with a name.",
         r.location, 0, count,
     )  # fmt: skip
 
 
-def _not_asked(same: Sequence[CheckpointReport]) -> NoEffect:
-    r, values = same[0], same[0].not_asked
-    n = sum(v.nbytes * c.runs for c in same for v in c.not_asked)
-    said = listed(f"`{v.label}`" for v in values)
+def _not_consulted(same: Sequence[CheckpointReport]) -> NoEffect:
+    r, values = same[0], same[0].not_consulted
+    n = sum(v.nbytes * c.runs for c in same for v in c.not_consulted)
+    labels = listed(f"`{v.label}`" for v in values)
     return NoEffect(
-        "policy-without-effect", f"Under jax_remat3, JAX asks a policy only about names, matrix products and convolutions: {r.policy} of {r.function} "
-        f"({short_location(r.location)}) would save {said}, {format_bytes(n)}, but is not asked, and {'they are' if len(values) > 1 else 'it is'} recomputed.",
+        "policy-without-effect",
+        f"Under jax_remat3, JAX asks a policy only about names, matrix products and convolutions: {r.policy} of "
+        f"{r.function} ({short_location(r.location)}) would save {labels}, {format_bytes(n)}, but is not asked, and "
+        f"{'they are' if len(values) > 1 else 'it is'} recomputed.",
         f"JAX does not ask the policy of `{r.function}` about {listed(v.expression for v in values)}",
-        "name the values with checkpoint_name, and list the names in save_only_these_names.", values[0].location or r.location, n, len(same),
+        "name the values with checkpoint_name, and list the names in save_only_these_names.",
+        values[0].location or r.location, n, len(same),
     )  # fmt: skip
 
 
@@ -289,34 +299,35 @@ def report_checkpoints(derivation: Derivation) -> tuple[CheckpointReport, ...]:
 
 def _report(checkpoint: Checkpoint, naming: Naming) -> CheckpointReport:
     function = checkpoint.function
-    kept, again = _by_lineage(_kept(checkpoint)), _by_lineage(_computed_again(checkpoint.backward, ()))
+    saved, again = _by_lineage(_saved(checkpoint)), _by_lineage(_recomputed(checkpoint.backward, ()))
     values = list(_inputs(checkpoint))
     for decision in checkpoint.decisions:
         equation, verdict = decision.equation, decision.verdict
-        made = (again if verdict == "recomputed" else kept).get(equation.origin or equation, ())
-        here = [m for m in made if m.is_in_call(decision)]
+        computed = (again if verdict == "recomputed" else saved).get(equation.origin or equation, ())
+        here = [m for m in computed if m.is_in_call(decision)]
         scans = tuple(scan_length(e) for e in decision.within if is_scan(e))
         location, written = location_of(equation, decision.within), primal_equation(equation)
         for i, v in enumerate(equation.outvars):
-            found = next((m for m in here if m.gives(i, equation)), None)
-            fate: Fate = verdict if found is not None else "not needed"
-            lengths = scans if found is None or found.lengths is None else found.lengths
+            source = next((m for m in here if m.gives(i, equation)), None)
+            fate: Fate = verdict if source is not None else "not needed"
+            lengths = scans if source is None or source.lengths is None else source.lengths
             what = described(equation)
             label = naming.name(equation, decision.within, i) or what
             values.append(_decided(what, label, v, location, fate, written, lengths))
-    names = tuple(dict.fromkeys(_names_given(function)))
-    asked = dict.fromkeys(_names_listed(checkpoint.policy))
-    unmatched = tuple(name for name in asked if name not in names)
+    names = tuple(dict.fromkeys(_names_defined(function)))
+    listed_names = dict.fromkeys(_names_listed(checkpoint.policy))
+    unmatched = tuple(name for name in listed_names if name not in names)
     policy = policy_name(checkpoint.policy)
     where = defined_at(function)
     again_by_name = {
         d.equation.params["name"] for d in checkpoint.decisions if _is_name(d.equation) and d.verdict == "recomputed"
     }
-    unlisted = tuple(name for name in names if asked and name not in asked and name in again_by_name)
-    not_asked = tuple(v for v in values if v.fate == "recomputed" and _would_be_saved(v.equation, checkpoint.policy))
+    unlisted = tuple(name for name in names if listed_names and name not in listed_names and name in again_by_name)
+    not_saved = [v for v in values if v.fate == "recomputed"]
+    not_consulted = tuple(v for v in not_saved if _would_be_saved(v.equation, checkpoint.policy))
     return CheckpointReport(
         function.name, where, policy, tuple(values), unmatched, names, checkpoint.lengths, unlisted,
-        compat.ignores_names(checkpoint.policy), not_asked,
+        compat.ignores_names(checkpoint.policy), not_consulted,
     )  # fmt: skip
 
 
@@ -326,14 +337,14 @@ def _would_be_saved(equation: Equation | None, policy: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Computed:
     """A value that is saved, or an equation that is recomputed.
 
     Args:
       equation: the equation that computes it.
       within: the equations that contain its program, outermost first.
       place: the value's index among the results; None for all of them.
-      lengths: if it is saved, the trip counts of the scans that stack it; values that are equal in each iteration are hoisted out.
+      lengths: if it is saved, the trip counts of the scans that stack it; an invariant value is hoisted out.
     """
 
     equation: Equation
@@ -342,42 +353,42 @@ class _Made:
     lengths: tuple[int, ...] | None = None
 
     def is_in_call(self, decision: Decision) -> bool:
-        """Whether its enclosing equation derives from that of the equation decided on: a function may be called twice."""
+        """Whether it is in the same call as the equation decided on: a function may be called twice."""
         return all(any(e in decision.within for e in (h, *ancestors(h))) for h in self.within)
 
     def gives(self, i: int, decided: Equation) -> bool:
         return self.place in (None, i) or len(self.equation.outvars) != len(decided.outvars)
 
 
-def _by_lineage(made: Iterable[_Made]) -> Mapping[Any, Sequence[_Made]]:
+def _by_lineage(computed: Iterable[_Computed]) -> Mapping[Any, Sequence[_Computed]]:
     """By each equation and each of its origins."""
-    found: dict[Any, list[_Made]] = {}
-    for m in made:
+    by_equation: dict[Any, list[_Computed]] = {}
+    for m in computed:
         for e in (m.equation, *ancestors(m.equation)):
             for key in (e, e.origin) if e.origin is not None else (e,):
-                found.setdefault(key, []).append(m)
-    return found
+                by_equation.setdefault(key, []).append(m)
+    return by_equation
 
 
-def _kept(checkpoint: Checkpoint) -> Iterator[_Made]:
-    trace = Tracer(checkpoint.forward, looks_through)
+def _saved(checkpoint: Checkpoint) -> Iterator[_Computed]:
+    trace = SourceTracer(checkpoint.forward, looks_through)
     n_results = len(checkpoint.forward.outvars) - checkpoint.n_residuals
     for atom in checkpoint.forward.outvars[n_results:]:
         for source in trace(atom):
             if source.equation is None or source.is_dummy:
                 continue
             place = next(i for i, v in enumerate(source.equation.outvars) if v is source.atom)
-            yield _Made(source.equation, source.within, place, source.lengths)
+            yield _Computed(source.equation, source.within, place, source.lengths)
             # The policy is asked once for everything that a function with a custom rule computes.
-            yield from (_Made(h, source.within[:k], None, source.lengths) for k, h in enumerate(source.within))
+            yield from (_Computed(h, source.within[:k], None, source.lengths) for k, h in enumerate(source.within))
 
 
-def _computed_again(program: Program, within: tuple[Equation, ...]) -> Iterator[_Made]:
+def _recomputed(program: Program, within: tuple[Equation, ...]) -> Iterator[_Computed]:
     for e in program.equations:
         if e.origin is not None and e.origin.role == "recomputation":
-            yield _Made(e, within)
+            yield _Computed(e, within)
         for _, inner in e.programs:
-            yield from _computed_again(inner, (*within, e))
+            yield from _recomputed(inner, (*within, e))
 
 
 def _inputs(checkpoint: Checkpoint) -> Iterator[Decided]:
@@ -429,18 +440,15 @@ def _moves_or_rounds(equation: Equation) -> bool:
 
 
 def looks_through(equation: Equation) -> bool:
-    """Whether an equation only passes a residual on, so that the search for the one that computes it continues: for a `Tracer`."""
+    """Whether an equation only passes a residual on, so that a `SourceTracer` goes on to the one that computes it."""
     return only_passes_a_scalar(equation) or _moves_or_rounds(equation)
 
 
 def is_offload(equation: Equation | None) -> bool:
     """Whether an equation moves a value to another memory until the backward pass."""
-    return (
-        equation is not None
-        and equation.primitive is compat.device_put_p
-        and equation.origin is not None
-        and equation.origin.rule.startswith("offloaded")
-    )
+    if equation is None or equation.origin is None:
+        return False
+    return equation.primitive is compat.device_put_p and equation.origin.rule.startswith("offloaded")
 
 
 def policy_name(policy: Any) -> str:
@@ -463,17 +471,17 @@ def _snake_case(name: str) -> str:
 
 def _names_listed(policy: Any) -> Iterator[str]:
     """The names listed by a policy of `save_only_these_names` or similar; other policies list none."""
-    held = list(getattr(policy, "__dict__", {}).values())
+    contents = list(getattr(policy, "__dict__", {}).values())
     if inspect.isfunction(policy):
-        held += inspect.getclosurevars(policy).nonlocals.values()
-    for value in held:
+        contents += inspect.getclosurevars(policy).nonlocals.values()
+    for value in contents:
         if callable(value):
             yield from _names_listed(value)
         elif isinstance(value, (set, frozenset, list, tuple)):
             yield from sorted(x for x in value if isinstance(x, str))
 
 
-def _names_given(function: Program) -> Iterator[str]:
+def _names_defined(function: Program) -> Iterator[str]:
     for _, equation in function.walk():
         if _is_name(equation):
             yield equation.params["name"]

@@ -37,23 +37,23 @@ class Placement:
 def placement_of(derivation: Derivation) -> Placement:
     """Where a derived function runs when called with the arguments that it was derived for.
 
-    As in JAX: on the devices of its committed arguments; otherwise on the mesh that it specifies; otherwise on the default device.
+    As in JAX: on the devices of its committed arguments, or the mesh that it specifies, or the default device.
     """
     for name, v, sharding in zip(derivation.primal.arg_names, derivation.primal.invars, derivation.placed, strict=True):
         if sharding is not None and not is_abstract(sharding):
             path = name or v.aval.str_short(short_dtypes=True)
             return Placement(device_names(sharding.device_set), f"where its argument {path} is")
     for params in _params_in(derivation.primal):
-        found = _devices_named(params)
-        if found:
-            return Placement(device_names(found), "the mesh that it specifies")
+        devices = _devices_named(params)
+        if devices:
+            return Placement(device_names(devices), "the mesh that it specifies")
     return Placement(device_names([default_device()]), "the default device")
 
 
 def default_device() -> jax.Device:
     """Where JAX puts what is not placed otherwise."""
     default = jax.config.jax_default_device  # type: ignore[attr-defined]
-    return default if isinstance(default, jax.Device) else jax.devices(default)[0]
+    return default if isinstance(default, jax.Device) else jax.local_devices(backend=default)[0]
 
 
 def _params_in(program: Program) -> list[Mapping[str, Any]]:
@@ -90,8 +90,8 @@ def axes_named(program: Program, placed: Sequence[Any]) -> dict[str, int]:
     named = [params.get("mesh") for params in _params_in(program)]
     named += [getattr(s, "mesh", None) for params in _params_in(program) for s in _shardings(params)]
     named += [getattr(s, "mesh", None) for s in placed]
-    found = [dict(mesh.shape) for mesh in named if mesh is not None]
-    return max(found, key=lambda axes: (math.prod(axes.values()), len(axes)), default={})
+    meshes = [dict(mesh.shape) for mesh in named if mesh is not None]
+    return max(meshes, key=lambda axes: (math.prod(axes.values()), len(axes)), default={})
 
 
 def is_abstract(sharding: Any) -> bool:

@@ -20,7 +20,7 @@ class Donation:
       argument: its index among the flat arguments.
       result: the index of the result that reuses its memory; None if none does.
       reason: why none does, as a sentence without its full stop; '' if one does.
-      offered: the index of a result of another type with the same number of elements, for which XLA may reuse the memory.
+      offered: the index of a result of another type and the same size, for which XLA may reuse the memory.
     """
 
     argument: int
@@ -41,24 +41,24 @@ def result_number(k: int) -> str:
 def match_donations(program: Program, donated: Sequence[bool], name: NameOf = result_number) -> tuple[Donation, ...]:
     """What `jax.jit` does with the donated arguments of a program.
 
-    Each result reuses the memory of the first remaining argument of its type. A remaining argument is offered to XLA if a
-    remaining result has the same number of elements. An argument that nothing reads is dropped first. XLA decides in the end: see
-    `jaxviz.jit(f).report`.
+    Each result reuses the memory of the first remaining argument of its type. A remaining argument is offered to XLA if
+    a remaining result has the same number of elements. An argument that nothing reads is dropped first. XLA decides in
+    the end: see `jaxviz.jit(f).report`.
 
     Source: `_set_up_aliases` in JAX's `interpreters/mlir.py`.
     """
     _, read = dce_program(program, keep_inputs=[False] * len(program.invars))
-    given = [i for i, (d, r) in enumerate(zip(donated, read, strict=True)) if d and r]
+    candidates = [i for i, (d, r) in enumerate(zip(donated, read, strict=True)) if d and r]
     results = program.out_avals
-    taken = _pair(given, [v.aval for v in program.invars], range(len(results)), results, _memory)
+    taken = _pair(candidates, [v.aval for v in program.invars], range(len(results)), results, _memory)
     left = [k for k in range(len(results)) if k not in taken.values()]
-    offered = _pair([i for i in given if i not in taken], program.in_avals, left, results, _size)
-    made = []
+    offered = _pair([i for i in candidates if i not in taken], program.in_avals, left, results, _size)
+    donations = []
     for i, (is_donated, is_read) in enumerate(zip(donated, read, strict=True)):
         if is_donated:
             reason = "" if i in taken else why_not(program, i, is_read, taken.values(), offered.get(i), name)
-            made.append(Donation(i, taken.get(i), reason, offered.get(i)))
-    return tuple(made)
+            donations.append(Donation(i, taken.get(i), reason, offered.get(i)))
+    return tuple(donations)
 
 
 def _pair(
@@ -116,6 +116,6 @@ def why_not(
 
 
 def donations_of(operation: Operation) -> tuple[Donation, ...]:
-    """The donated arguments of a jit equation. Inside another `jit` none of them is used: only the outer donations count."""
+    """The donated arguments of a jit equation. Inside another `jit` they have no effect: only the outer ones count."""
     donated = operation.params.get("donated_invars", ())
     return match_donations(operation.params["jaxpr"], donated) if any(donated) else ()

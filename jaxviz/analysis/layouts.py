@@ -1,7 +1,7 @@
-"""How the values of a gradient are laid out over devices: XLA's own pass propagates the shardings that the program specifies.
+"""How the values of a gradient are laid out over devices: XLA's own pass propagates the program's shardings.
 
-XLA decides how most values are split, with Shardy, a pass over the lowered program that JAX includes too. So nothing has
-to be compiled, and the devices need not exist: a mesh may be a `jax.sharding.AbstractMesh`.
+XLA decides how most values are split, with Shardy, a pass over the lowered program that JAX includes too. So nothing
+has to be compiled, and the devices need not exist: a mesh may be a `jax.sharding.AbstractMesh`.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Layouts:
     @cached_property
     def own(self) -> dict[Atom, int]:
         """The same for the values of the function itself, which the forward program contains as copies."""
-        found: dict[Atom, int] = {}
-        for (made, place, kind, *_), parts in self.roots.items():
+        parts_of: dict[Atom, int] = {}
+        for (results, place, kind, *_), parts in self.roots.items():
             if kind == "primal":
-                found[made[place]] = min(found.get(made[place], parts), parts)
-        return found
+                parts_of[results[place]] = min(parts_of.get(results[place], parts), parts)
+        return parts_of
 
     def called_too(self, copies: Mapping[Var, Var]) -> Layouts:
         """The same for another derivation, of the function before its calls were inlined.
@@ -62,9 +62,9 @@ class Layouts:
           copies: for values of inlined programs, those of the called function.
         """
         roots = dict(self.roots)
-        for (made, *more), parts in self.roots.items():
-            called = tuple(copies.get(v, v) for v in made)
-            if called != made:
+        for (results, *more), parts in self.roots.items():
+            called = tuple(copies.get(v, v) for v in results)
+            if called != results:
                 key = (called, *more)
                 roots[key] = min(roots.get(key, parts), parts)
         return replace(self, roots=roots)
@@ -72,8 +72,8 @@ class Layouts:
     def parts(self, equation: Equation, place: int) -> int:
         """Over how many devices a result of an equation is divided.
 
-        The equation may be one of another derivation of the same function, such as one with checkpoints: then what came in the same way
-        from the same equation of the function tells.
+        The equation may be one of another derivation of the same function, such as one with checkpoints: then what came
+        in the same way from the same equation of the function tells.
         """
         value = equation.outvars[place]
         if value in self.values:
@@ -83,10 +83,10 @@ class Layouts:
             return self.own[root.invars[0]]
         if is_scan(equation) and place >= len(root.outvars):
             return self._stacked(equation, place)
-        found = self.roots.get(_key(equation, place))
-        if found is None and place < len(root.outvars) and _alike(value, root.outvars[place]):
-            found = self.own.get(root.outvars[place])
-        return found or 1
+        parts = self.roots.get(_key(equation, place))
+        if parts is None and place < len(root.outvars) and _alike(value, root.outvars[place]):
+            parts = self.own.get(root.outvars[place])
+        return parts or 1
 
     def _stacked(self, scan: Equation, place: int) -> int:
         """The same for a scan's stacked values: with the sharding of each iteration's value, or of the carry."""
@@ -116,7 +116,7 @@ def find_layouts(derivation: Derivation) -> Layouts | None:
 
 
 def layouts_of_step(program: Program, placed: Sequence[Any]) -> Layouts | None:
-    """The shardings of a training step, given as one program and the shardings of its arguments; None if it runs on one device."""
+    """The shardings of a training step, from its program and those of its arguments; None if it runs on one device."""
 
     def lower() -> tuple[Any, Tags, list[Program]]:
         tags = Tags([program])
@@ -145,11 +145,11 @@ def _layouts(
 
 def _propagated(n_devices: int, n_inputs: int, module: Any, tags: Tags, programs: Sequence[Program]) -> Layouts:
     arguments, instructions = compat.propagated(module)
-    made: dict[int, list[compat.Propagated]] = {}
-    for found in instructions:
-        for number in tags.named(found.path):
-            made.setdefault(number, []).append(found)
-    values = _of_equations(programs, made)
+    by_number: dict[int, list[compat.Propagated]] = {}
+    for instruction in instructions:
+        for number in tags.named(instruction.path):
+            by_number.setdefault(number, []).append(instruction)
+    values = _of_equations(programs, by_number)
     first = programs[0]
     values.update(zip(first.invars, arguments.parts, strict=False))
     values.update((v, parts_of_array(c)) for v, c in zip(first.constvars, first.consts, strict=True))
@@ -163,27 +163,30 @@ def _propagated(n_devices: int, n_inputs: int, module: Any, tags: Tags, programs
     return Layouts(n_devices, arguments.parts[:n_inputs], arguments.parts[n_inputs:], values, roots)
 
 
-def _of_equations(programs: Iterable[Program], made: Mapping[int, Sequence[compat.Propagated]]) -> dict[Atom, int]:
+def _of_equations(
+    programs: Iterable[Program], instructions: Mapping[int, Sequence[compat.Propagated]]
+) -> dict[Atom, int]:
     """For each variable its shards: those of the last instruction of its equation with a result of its shape."""
     values: dict[Atom, int] = {}
     numbered = enumerate(e for program in programs for _, e in program.walk())
     for number, e in numbered:
-        for v, parts in zip(e.outvars, _of_results(e, made.get(number, ())), strict=True):
+        for v, parts in zip(e.outvars, _of_results(e, instructions.get(number, ())), strict=True):
             if parts is not None:
-                values[v] = min(
-                    values.get(v, parts), parts
-                )  # a function that is called from several places has a single body
+                # A function that is called from several places has a single body.
+                values[v] = min(values.get(v, parts), parts)
     return values
 
 
-def _of_results(e: Equation, made: Sequence[compat.Propagated]) -> list[int | None]:
+def _of_results(e: Equation, instructions: Sequence[compat.Propagated]) -> list[int | None]:
     shapes = tuple(tuple(getattr(v.aval, "shape", ())) for v in e.outvars)
     n = len(shapes)
-    for found in reversed(made):
+    for instruction in reversed(instructions):
         # A loop's results are the last results of its instruction; its counter and what it only reads come before.
-        if found.shapes[-n:] == shapes:
-            return list(found.parts[-n:])
-    by_shape = {shape: p for found in made for shape, p in zip(found.shapes, found.parts, strict=True)}
+        if instruction.shapes[-n:] == shapes:
+            return list(instruction.parts[-n:])
+    by_shape = {
+        shape: p for instruction in instructions for shape, p in zip(instruction.shapes, instruction.parts, strict=True)
+    }
     return [by_shape.get(shape) for shape in shapes]
 
 
@@ -193,10 +196,10 @@ def _key(equation: Equation, place: int) -> tuple[Any, ...]:
     root = chain[-1]
     role = equation.origin.role if equation.origin is not None else ""
     kind = "primal" if role in ("", "primal", "recomputation", "residual") else role
-    made = equation.outvars[place]
-    if kind == "primal" and (place >= len(root.outvars) or not _alike(made, root.outvars[place])):
+    value = equation.outvars[place]
+    if kind == "primal" and (place >= len(root.outvars) or not _alike(value, root.outvars[place])):
         kind, place = "residual", -1  # an additional result of a rule; its position depends on what is saved
-    return root.outvars, place, kind, equation.primitive, tuple(getattr(made.aval, "shape", ()))
+    return root.outvars, place, kind, equation.primitive, tuple(getattr(value.aval, "shape", ()))
 
 
 def _alike(first: Atom, second: Atom) -> bool:

@@ -28,12 +28,11 @@ _TAG = re.compile(r"(?:^|/)jaxviz\.(\d+)(?=/|:|$)")
 
 
 class Tags:
-    """Numbers for the equations of some programs, and copies of the programs with these numbers as the equations' scopes.
+    """Numbers for the equations of some programs, and copies of these with the numbers as the equations' scopes.
 
-    Equations are numbered in the order of `Program.walk`, one program after the other; a program that occurs several times has several
-    numbers for each of its equations, whose scope has the first. JAX lowers it once, and when XLA inlines its calls, it prepends the scope
-    of
-    the call: so a path of scopes identifies the occurrence.
+    Equations are numbered in the order of `Program.walk`, one program after the other; a program that occurs several
+    times has several numbers for each of its equations, whose scope has the first. JAX lowers it once, and when XLA
+    inlines its calls, it prepends the scope of the call: so a path of scopes identifies the occurrence.
 
     Args:
       programs: the programs to be tagged.
@@ -86,19 +85,20 @@ class Tags:
         return self._operations[op]
 
     def named(self, path: str) -> tuple[int, ...]:
-        """The numbers of the innermost equations in a path of scopes, such as `jit(f)/jaxviz.3/while/body/jaxviz.5/sin`.
+        """The numbers of the innermost equations in a path of scopes, such as
+        `jit(f)/jaxviz.3/while/body/jaxviz.5/sin`.
 
         Several if the path is inside a function that is called from several places.
         """
-        found: list[int] = []
+        numbers: list[int] = []
         here: list[int] = []
         for tag in _TAG.findall(path):
             places = self.places.get(int(tag), [])
             inside = [n for n in places if not here or self._is_within(n, here)]
             if not inside:  # the path of another instruction that was merged into this one
-                found += here
+                numbers += here
             here = inside or places
-        return tuple(dict.fromkeys([*found, *here]))
+        return tuple(dict.fromkeys([*numbers, *here]))
 
     def _is_within(self, number: int, outer: Sequence[int]) -> bool:
         number = self.owner[number]
@@ -109,8 +109,8 @@ class Tags:
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """One jitted program, as from `jax.jit(jax.value_and_grad(f))`, or for a function whose result is not a scalar, from `jax.vjp` within
-    `jax.jit`.
+    """One jitted program, as from `jax.jit(jax.value_and_grad(f))`, or for a function whose result is not a scalar,
+    from `jax.vjp` within `jax.jit`.
 
     Args:
       derivation: the derivation of the function.
@@ -138,7 +138,7 @@ class Lowering:
     @cached_property
     @usual_stack
     def compiled(self) -> Any:
-        """The compiled program, as a `jax.stages.Compiled`; compiled once for the same program and flags, and interruptible."""
+        """The compiled program, as a `jax.stages.Compiled`; compiled once for a program and flags, interruptibly."""
         return compiled_once(self.lowered, "", lambda: compiled_as_named(self.lowered))
 
     def take(self, compiled: Any) -> None:
@@ -221,8 +221,8 @@ def lower_step(step: TrainingStep, opened: OpenedStep, donated: Sequence[bool] =
     fun.__name__ = fun.__qualname__ = step.traced.name
     compat.name_function(fun, compat.function_debug_info(fun, step.types, {})._replace(arg_names=step.traced.arg_names))
     jitted = jax.jit(fun, donate_argnums=_numbers(donated))
-    found = lowered(jitted, step.types, step.placed)
-    return Lowering(step.gradient, ("step",), "", found, tags, (opened.program,))
+    result = lowered(jitted, step.types, step.placed)
+    return Lowering(step.gradient, ("step",), "", result, tags, (opened.program,))
 
 
 def refuse_closed_over(program: Program, n_inputs: int | None = None) -> None:
@@ -236,8 +236,8 @@ def refuse_closed_over(program: Program, n_inputs: int | None = None) -> None:
     for v in (*program.constvars, *program.invars[: len(program.invars) - n]):
         if compat.is_mutable_type(v.aval):
             raise NotImplementedError(
-                f"{program.name} closes over a value of a mutable hi type, {type_text(v.aval)}, with which JAX cannot lower a function that it "
-                "does not run. Pass it as an argument."
+                f"{program.name} closes over a value of a mutable hi type, {type_text(v.aval)}, with which JAX "
+                "cannot lower a function that it does not run. Pass it as an argument."
             )
 
 

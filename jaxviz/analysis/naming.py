@@ -67,18 +67,18 @@ class Naming:
         return {e: within for program in programs for e, within in with_holders(program) if within}
 
     def location(self, equation: Equation, within: Sequence[Equation]) -> Location | None:
-        """The user's line of an equation, wherever it was moved from; a library's, if there is no line of the user's."""
-        return own_location_of(equation, within) or location_of(equation, self.held(equation, within))
+        """The user's line of an equation, wherever it was moved from; a library's, if there is none of the user's."""
+        return own_location_of(equation, within) or location_of(equation, self.holders(equation, within))
 
     def library(self, equation: Equation, within: Sequence[Equation]) -> str:
-        """`flax Dense.__call__, linear.py:287`: where in a library that the user's line calls an equation is computed; '' if in none."""
-        return library_of(*self.original(equation, self.held(equation, within)))
+        """`flax Dense.__call__, linear.py:287`: where an equation is in a library that the user's line calls; or ''."""
+        return library_of(*self.original(equation, self.holders(equation, within)))
 
     def original(self, equation: Equation, within: Sequence[Equation]) -> tuple[Equation, Sequence[Equation]]:
         """The equation of the function as written, with those that contain it."""
         return self.originals.get(primal_equation(equation), (equation, within))
 
-    def held(self, equation: Equation, within: Sequence[Equation]) -> Sequence[Equation]:
+    def holders(self, equation: Equation, within: Sequence[Equation]) -> Sequence[Equation]:
         """The equations that contain an equation; for one hoisted out of a loop, those that contained the original."""
         if own_location_of(equation, within) is not None:
             return within
@@ -93,11 +93,11 @@ class Naming:
     def _readers_in(self, program: Program) -> dict[Atom, list[Equation | None]]:
         """The equations of a program that read each value; includes None for a result of the program."""
         if program not in self._readers:
-            found: dict[Atom, list[Equation | None]] = {a: [None] for a in program.outvars}
+            readers: dict[Atom, list[Equation | None]] = {a: [None] for a in program.outvars}
             for e in program.equations:
                 for a in e.invars:
-                    found.setdefault(a, []).append(e)
-            self._readers[program] = found
+                    readers.setdefault(a, []).append(e)
+            self._readers[program] = readers
         return self._readers[program]
 
     def name(
@@ -105,22 +105,22 @@ class Naming:
     ) -> str:
         """`jnp.tanh(x @ w + b)`, or `exp in jax.nn.softmax(x, -1)` for an intermediate result of an expression.
 
-        What a library's module computes within the user's expression is named by the module and the library's expression:
-        `Net/layer_3/mlp · nn.gelu(gate)`.
+        What a library's module computes within the user's expression is named by the module and the library's
+        expression: `Net/layer_3/mlp · nn.gelu(gate)`.
 
         Args:
           equation: the equation that computes the value.
           within: the equations that contain its program, outermost first.
           place: the index of the result.
           room: the maximum length of the expression.
-          inner: whether a cotangent of a gradient that the function itself takes is distinguished from its value: `mul in the inner gradient of
-            jnp.tanh(x @ w)`.
+          inner: whether a cotangent of a gradient that the function itself takes is distinguished from its value: `mul
+            in the inner gradient of jnp.tanh(x @ w)`.
 
         Returns:
           the name; '' if no expression is found, as for code without source.
         """
-        module, made = self._named(equation, within, place, room, inner)
-        return f"{module} · {made}" if module and made else made
+        module, text = self._named(equation, within, place, room, inner)
+        return f"{module} · {text}" if module and text else text
 
     def module(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> str:
         """The module that the name of a value begins with; '' if it does not begin with one."""
@@ -130,15 +130,15 @@ class Naming:
         self, equation: Equation, within: Sequence[Equation], place: int, room: int, inner: bool = True
     ) -> tuple[str, str]:
         if own_location_of(equation, within) is None:
-            within = self.held(equation, within)
+            within = self.holders(equation, within)
         if not _is_of_rule(equation):
-            return self._made(equation, within, place, room, inner)
+            return self._expression(equation, within, place, room, inner)
         # A rule is applied to one operation within an expression, or to the whole expression.
         differentiated = next(e for e in ancestors(equation) if not _is_of_rule(e))
-        module, made = self._made(differentiated, within, 0, room, inner)
-        return module, f"{equation.primitive.name} in the derivative of {made}" if made else ""
+        module, text = self._expression(differentiated, within, 0, room, inner)
+        return module, f"{equation.primitive.name} in the derivative of {text}" if text else ""
 
-    def _made(
+    def _expression(
         self, equation: Equation, within: Sequence[Equation], place: int, room: int, inner: bool
     ) -> tuple[str, str]:
         """The library's module that computes a value, if any, and the expression."""
@@ -154,16 +154,16 @@ class Naming:
         if is_inner and not inner:
             return module, outer or (operation if module else "")
         if is_inner:
-            made = f"{operation} in the inner gradient"
-            return module, f"{made} of {outer}" if outer else made if module else ""
-        made = written if written and self.is_whole(original, holders, place, in_library=True) else operation
+            text = f"{operation} in the inner gradient"
+            return module, f"{text} of {outer}" if outer else text if module else ""
+        text = written if written and self.is_whole(original, holders, place, in_library=True) else operation
         if not outer:
-            return module, made if module else ""
-        return module, made if made == outer else f"{made} in {outer}"
+            return module, text if module else ""
+        return module, text if text == outer else f"{text} in {outer}"
 
     def assigned(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> str:
         """The variable that the value is assigned to in the user's source; '' if it is part of an expression."""
-        within = self.held(equation, within)
+        within = self.holders(equation, within)
         if _is_of_rule(equation) or _is_inner(equation) or not self.is_whole(equation, within, place):
             return ""
         return assigned_at(own_location_of(equation, within))
@@ -175,11 +175,11 @@ class Naming:
     @cached_property
     def _of_expression(self) -> dict[Hashable, set[Hashable]]:
         """For each expression the instructions of JAX that it produced in the forward program."""
-        found: dict[Hashable, set[Hashable]] = {}
+        instructions: dict[Hashable, set[Hashable]] = {}
         for _, e in self.forward.walk() if self.forward is not None else ():
             written = written_by(e.source)
-            found.setdefault(_own(written), set()).add(written)
-        return found
+            instructions.setdefault(_own(written), set()).add(written)
+        return instructions
 
     def is_whole(self, equation: Equation, within: Sequence[Equation], place: int, in_library: bool = False) -> bool:
         """Whether a value is that of the user's whole expression: something outside the expression reads it.
@@ -224,7 +224,7 @@ _NAMINGS: WeakKeyDictionary[Derivation, Naming] = WeakKeyDictionary()
 
 
 def naming_of(derivation: Derivation) -> Naming:
-    """The names of the values in a derivation's programs: one object for all reports on the derivation, which share its answers."""
+    """The names of the values in a derivation's programs: one object, whose answers all reports on it share."""
     if derivation not in _NAMINGS:
         _NAMINGS[derivation] = Naming(derivation.primal, derivation.forward)
     return _NAMINGS[derivation]
@@ -237,7 +237,7 @@ def written_at(location: Location | None, room: int = ROOM) -> str:
 
 
 def of_module(equation: Equation, within: Sequence[Equation] = (), room: int = ROOM) -> str:
-    """`Net/layer_3/mlp · nn.gelu(gate)`: the library's expression that an equation is evaluated for, if that is in a module; otherwise ''."""
+    """`Net/layer_3/mlp · nn.gelu(gate)`: the library's expression of an equation, if it is in a module; or ''."""
     written = shortened_expression(expression_at(library_location_of(equation, within)), room)
     module = module_of(equation, within) if written else ""
     return f"{module} · {written}" if module else ""
@@ -267,12 +267,12 @@ def is_of_users_rule(equation: Equation) -> bool:
 
 
 def _is_outside(reader: Equation | None, equation: Equation, expression: Callable[[Any], Hashable]) -> bool:
-    """Whether a reader of an equation's result is not part of the same evaluation of the expression that the function finds of a source."""
+    """Whether a reader of an equation's result is outside of the expression, evaluated once, that computed it."""
     if reader is None:
         return True
     if reader.source is equation.source:  # both from one inlined call
         return False
-    # The same instructions in a second run compute the same values; a cotangent of an inner gradient has those of its value.
+    # The same instructions in a second run compute the same values; a cotangent of an inner gradient shares them.
     same = written_by(equation.source) == written_by(reader.source) and not compat.is_transposed(reader.source)
     return same or expression(equation.source) != expression(reader.source)
 

@@ -52,7 +52,7 @@ def _pushed(*_: Any, mark: int, **__: Any) -> Any:
 def _mapped(
     axis: compat.Axis, operands: Sequence[Any], dims: Sequence[Dim], **params: Any
 ) -> tuple[Any, Sequence[Dim]]:
-    """A pass under `jax.vmap`: of the residuals of one forward pass, as in `jax.jacrev`, it is a backward pass of the function."""
+    """A pass under `jax.vmap`: with the residuals of one forward pass, as in `jax.jacrev`, still a backward pass."""
     types, n = params["out_avals"], len(operands) - params.get("n_cotangents", 0)
     if all(d is None for d in dims):
         return pass_p.bind(*operands, **params), [None] * len(types)
@@ -86,8 +86,8 @@ class OpenedStep:
 
     Args:
       program: the step.
-      forward, backward: the equations that call the passes of the gradient that it is about, with the results of the forward pass that are
-        no residuals.
+      forward, backward: the equations that call the passes of the gradient that it is about, with the results of the
+        forward pass that are no residuals.
     """
 
     program: Program
@@ -95,7 +95,7 @@ class OpenedStep:
     backward: frozenset[Equation]
 
 
-_Kept = Mapping[tuple[Atom, ...], tuple[Atom, ...]]
+_Available = Mapping[tuple[Atom, ...], tuple[Atom, ...]]
 """For the residuals of each forward pass, the variables of a program that hold those of the pass in its place."""
 
 
@@ -116,66 +116,68 @@ class Opening:
         self.forward: dict[Equation, int] = {}
         self.backward: set[Equation] = set()
 
-    def program(self, given: Program) -> Program:
+    def program(self, program: Program) -> Program:
         """A program whose backward passes read only residuals of its own."""
-        if given not in self.done:
-            self.done[given] = self._within(given, {}, {})
-        return self.done[given]
+        if program not in self.done:
+            self.done[program] = self._within(program, {}, {})
+        return self.done[program]
 
-    def _within(self, given: Program, outer: Mapping[Atom, Atom], kept: _Kept) -> Program:
+    def _within(self, program: Program, outer: Mapping[Atom, Atom], available: _Available) -> Program:
         """A program in which backward passes may read residuals from outside.
 
         Args:
           outer: for its inputs that are the same in each run, the variables of the outermost program that these are.
-          kept: by these variables, the inputs that were added to the program.
+          available: by these variables, the inputs that were added to the program.
         """
-        kept = dict(kept)
+        available = dict(available)
         equations = []
-        for e in given.equations:
+        for e in program.equations:
             if e.primitive is not pass_p:
-                e = self._holder(e, outer, kept) if e.programs else e
+                e = self._holder(e, outer, available) if e.programs else e
             elif e.params["is_forward"]:
                 replaced = e.outvars[e.params["n_results"] :]
-                e, kept[replaced] = self._forward(e)
+                e, available[replaced] = self._forward(e)
             else:
                 residuals, cotangents = _split(e)
-                e = self._backward(e, (*kept[_resolved(residuals, outer)], *cotangents))
+                e = self._backward(e, (*available[_resolved(residuals, outer)], *cotangents))
             equations.append(e)
-        return replace(given, equations=tuple(equations))
+        return replace(program, equations=tuple(equations))
 
     def _forward(self, e: Equation) -> tuple[Equation, tuple[Atom, ...]]:
         mark, n_results = e.params["mark"], self.n_results[e.params["mark"]]
         passed = self.passes[mark].forward
         residuals = tuple([Var(a.aval) for a in passed.outvars[n_results:]])
-        made = Equation(_call(passed), e.invars, (*e.outvars[:n_results], *residuals), e.source)
+        call = Equation(_call(passed), e.invars, (*e.outvars[:n_results], *residuals), e.source)
         if mark == self.mark:
-            self.forward[made] = n_results
-        given = dict(zip(passed.invars, e.invars, strict=True))
-        held = zip(passed.outvars[n_results:], residuals, strict=True)
-        return made, tuple([given[a] if compat.is_mutable(a.aval) else v for a, v in held])  # a reference is no result
+            self.forward[call] = n_results
+        operands = dict(zip(passed.invars, e.invars, strict=True))
+        pairs = zip(passed.outvars[n_results:], residuals, strict=True)
+        return call, tuple(
+            [operands[a] if compat.is_mutable(a.aval) else v for a, v in pairs]
+        )  # a reference is no result
 
     def _backward(self, e: Equation, operands: tuple[Atom, ...]) -> Equation:
         backward = _wanted_of(self.passes[e.params["mark"]].backward, e.params["wanted"])
         n = len(backward.invars) - e.params["n_cotangents"]
         for axis, dims in e.params["maps"]:
             backward = vmap_program(backward, [None] * n + [*dims], axis, to=[0] * len(backward.outvars)).program
-        made = Equation(_call(backward), operands, e.outvars, e.source)
+        call = Equation(_call(backward), operands, e.outvars, e.source)
         if e.params["mark"] == self.mark:
-            self.backward.add(made)
-        return made
+            self.backward.add(call)
+        return call
 
-    def _holder(self, e: Equation, outer: Mapping[Atom, Atom], kept: _Kept) -> Equation:
-        """An equation with nested programs, which gets residuals that backward passes in them read as operands in place of those from before."""
-        read = {key: kept[key] for key in _read_inside(e, outer) if key in kept}
+    def _holder(self, e: Equation, outer: Mapping[Atom, Atom], available: _Available) -> Equation:
+        """An equation with nested programs, whose operands are the new residuals that backward passes in them read."""
+        read = {key: available[key] for key in _read_inside(e, outer) if key in available}
         if not read:
             operation = with_programs(e.operation, self.program)
             return e if operation is e.operation else replace(e, operation=operation)
-        kind, held = of(e), [b for b in bodies(e) if b.has_results]
-        others = {b.program for b in bodies(e)} - {b.program for b in held}
-        n, first = kind.n_fixed(e.operation), held[0].operands[0]
+        kind, running = of(e), [b for b in bodies(e) if b.has_results]
+        others = {b.program for b in bodies(e)} - {b.program for b in running}
+        n, first = kind.n_fixed(e.operation), running[0].operands[0]
         added = tuple(dict.fromkeys(a for atoms in read.values() for a in atoms))
         changed = []
-        for body in held:
+        for body in running:
             new = {a: Var(a.aval) for a in added}
             of_body = {key: tuple([new[a] for a in atoms]) for key, atoms in read.items()}
             program = self._within(body.program, _fixed_inputs(e, body, outer), of_body)
@@ -236,15 +238,15 @@ def _call(program: Program) -> Operation:
 @cache
 def _jit() -> Operation:
     """A jit created by JAX, as a template for others."""
-    made = read_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(1.0))
-    return next(e.operation for e in made.equations if e.primitive is JIT.primitive)
+    program = read_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(1.0))
+    return next(e.operation for e in program.equations if e.primitive is JIT.primitive)
 
 
 def with_passes_together(program: Program) -> Program:
-    """A step in which each backward pass is in the same program as its forward pass, or in a branch or the body of a loop in it.
+    """A step in which each backward pass is in the program of its forward pass, or in a branch or a loop there.
 
-    What `jax.vjp` returns may be a result of a jitted function and an argument of another: these calls are inlined. So are checkpoints, which
-    change nothing where they are not differentiated.
+    What `jax.vjp` returns may be a result of a jitted function and an argument of another: these calls are inlined. So
+    are checkpoints, which change nothing where they are not differentiated.
 
     Raises:
       NotAnEquation: a backward pass reads other values than the residuals of a forward pass.
@@ -260,7 +262,7 @@ def with_passes_together(program: Program) -> Program:
 
 
 def _with_arguments_put_back(program: Program) -> Program:
-    """A step whose backward passes read the residuals of their forward passes where they read the arguments that these residuals are.
+    """A step whose backward passes read residuals where they read the arguments that these residuals are.
 
     An argument that `jax.vjp` may not save is put back by the user before the backward pass.
     """
@@ -273,22 +275,22 @@ def _with_arguments_put_back(program: Program) -> Program:
         elif e.params["is_forward"]:
             forward.append(e)
         else:
-            given, cotangents = _split(e)
-            residuals = next((kept for f in forward if (kept := _residuals_given(f, e.params["mark"], given))), given)
-            e = e if residuals == given else replace(e, invars=(*residuals, *cotangents))
+            read, cotangents = _split(e)
+            residuals = next((own for f in forward if (own := _residuals_of(f, e.params["mark"], read))), read)
+            e = e if residuals == read else replace(e, invars=(*residuals, *cotangents))
         equations.append(e)
     same = all(a is b for a, b in zip(equations, program.equations, strict=True))
     return program if same else replace(program, equations=tuple(equations))
 
 
-def _residuals_given(forward: Equation, mark: int, given: Sequence[Atom]) -> tuple[Atom, ...]:
-    """The residuals of a forward pass, if these are given to a backward pass, or the arguments that they are; else none."""
+def _residuals_of(forward: Equation, mark: int, read: Sequence[Atom]) -> tuple[Atom, ...]:
+    """The residuals of a forward pass, if a backward pass reads these, or the arguments that they are; else none."""
     if forward.params["mark"] != mark:
         return ()
     residuals = forward.outvars[forward.params["n_results"] :]
     arguments = (None if i is None else forward.invars[i] for i in forward.params["from_inputs"])
-    is_given = (g is r or g is a for g, r, a in zip(given, residuals, arguments, strict=True))
-    return residuals if all(is_given) else ()
+    matches = (g is r or g is a for g, r, a in zip(read, residuals, arguments, strict=True))
+    return residuals if all(matches) else ()
 
 
 def _is_apart(program: Program) -> bool:
@@ -301,10 +303,10 @@ def _is_apart(program: Program) -> bool:
 def _apart(
     program: Program, outer: Mapping[Atom, Atom] = MappingProxyType({}), residuals: Collection[tuple[Atom, ...]] = ()
 ) -> Iterator[Equation]:
-    """The backward passes whose residuals are not those of a forward pass in the same program, or in one around it which hands them on.
+    """The backward passes whose residuals come from no forward pass in the program, or in one that passes them in.
 
     Args:
-      outer: for the inputs of the program that are the same in each run, the variables of the outermost program that these are.
+      outer: for the inputs that are the same in each run of the program, the variables of the outermost one.
       residuals: of the forward passes before it in programs around it.
     """
     known = set(residuals)

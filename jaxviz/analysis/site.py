@@ -8,7 +8,7 @@ from functools import cached_property
 
 from jaxviz import higher_order
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming, OwnName, naming_of
-from jaxviz.analysis.walk import Source, Tracer, defined_at, primal_equation
+from jaxviz.analysis.walk import Source, SourceTracer, defined_at, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import shows_source, unpacked_name
@@ -22,7 +22,7 @@ class Site:
     """The forward program from a reader's view: names, producers, and where its function is defined."""
 
     names: Mapping[Var, str]
-    sources: Tracer
+    sources: SourceTracer
     constants: frozenset[Var]
     arguments: Mapping[Var, str]
     definition: Location
@@ -33,16 +33,10 @@ class Site:
     def of(derivation: Derivation, names: Mapping[Var, str]) -> Site:
         forward = derivation.forward
         arguments = {v: n for v, n in zip(derivation.primal.invars, derivation.primal.arg_names, strict=True) if n}
-        where = defined_at(derivation.primal)
+        constants, where = frozenset(forward.constvars), defined_at(derivation.primal)
         return Site(
-            names,
-            Tracer(forward),
-            frozenset(forward.constvars),
-            arguments,
-            where,
-            derivation,
-            naming_of(derivation),
-        )
+            names, SourceTracer(forward), constants, arguments, where, derivation, naming_of(derivation),
+        )  # fmt: skip
 
     def name(self, atom: Atom) -> str:
         """The path of an argument, the value of a literal, or the name in the forward program."""
@@ -51,8 +45,7 @@ class Site:
         return self.names.get(atom, "_")
 
     def called(self, value: Var) -> str:
-        """The name of a value in the forward program: the expression that computes it, the path of an argument, or else its variable's
-        name."""
+        """The name of a value: the expression that computes it, the path of an argument, or else its variable."""
         key = value, shows_source()
         if key not in self._called:
             source = self.sources(value)[0]
@@ -72,7 +65,7 @@ class Site:
     def expression(self, source: Source) -> str:
         """`jnp.cos(x)`: the user's expression for a value, or the path of an argument.
 
-        Without source it is the operation and its operands, with the paths of arguments and the names of other values: `cos(a)`.
+        Without source it is the operation and its operands, by path or name: `cos(a)`.
         """
         equation = source.equation
         if equation is None:
@@ -108,7 +101,7 @@ class Site:
 
 
 def _loop_variable(loop: Equation, carried: Atom) -> str:
-    """The name of a carry: `x` for a loop whose body is `def body(x, w)`, `h` if the body begins with `h, c = carry`; '' if unknown."""
+    """The name of a carry: `x` of `def body(x, w)`, or `h` if the body begins with `h, c = carry`; '' if unknown."""
     for body in higher_order.bodies(primal_equation(loop)):
         program, at = body.program, definition(body.program.debug_info)
         if carried in program.invars and at is not None and is_own(at.file):

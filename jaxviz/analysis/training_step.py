@@ -1,8 +1,8 @@
 """A training step: a function that takes a gradient itself, usually with an optimizer.
 
-While the step is traced, jaxviz derives the function whose gradient it takes, and the forward and the backward pass become one equation
-each in the step. So the memory of a step is modelled with both passes in place, and they can be replaced by other passes, such as those
-of a plan.
+While the step is traced, jaxviz derives the function whose gradient it takes, and the forward and the backward pass
+become one equation each in the step. So the memory of a step is modelled with both passes in place, and they can be
+replaced by other passes, such as those of a plan.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class TrainingStep:
 
     Args:
       traced: the step, with an equation for each pass.
-      gradients: the derivations of the functions that it differentiates; closed-over values are inputs that are not differentiated.
+      gradients: the derivations of the functions that it differentiates, with closed-over values as fixed inputs.
       mark: the one that reports are about: the one that saves most.
       maps: the `shard_map`s in which it is taken, outermost first.
-      placed, out_tree, called: for each input of the step its sharding, the structure of its results, and its call, as in a derivation.
+      placed, out_tree, called: the shardings of its inputs, the structure of its results, and its call.
       not_followed: the gradients that it takes besides, and whose passes are not equations of it.
     """
 
@@ -70,10 +70,10 @@ class TrainingStep:
     def again(self, other: Callable[[Any], Any]) -> TrainingStep:
         """The same step traced again; see `Derivation.again`."""
         call = self.called
-        made = trace_training_step(other(call.function), call.args, call.kwargs, call.wanted)
-        if not isinstance(made, TrainingStep):
-            raise ValueError(f"the gradient in {self.name} is not followed: {'; '.join(made)}")
-        return made
+        step = trace_training_step(other(call.function), call.args, call.kwargs, call.wanted)
+        if not isinstance(step, TrainingStep):
+            raise ValueError(f"the gradient in {self.name} is not followed: {'; '.join(step)}")
+        return step
 
     def taking(self, gradient: Derivation) -> TrainingStep:
         """The step, if it takes another gradient of the same inputs."""
@@ -106,11 +106,11 @@ class TrainingStep:
 def trace_training_step(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int | str] = ()
 ) -> TrainingStep | tuple[str, ...]:
-    """A function as a training step; otherwise the gradients that it takes nevertheless, and whose passes are not equations of the step:
-    "the gradient of `loss` in `params` under jax.vmap".
+    """A function as a training step; otherwise the gradients that it takes nevertheless, and whose passes are not
+    equations of the step: "the gradient of `loss` in `params` under jax.vmap".
 
     Args:
-      f: takes gradients by `jax.grad`, `jax.value_and_grad` or `jax.vjp`, those of jaxviz, or what a library makes of them.
+      f: takes gradients by `jax.grad`, `jax.value_and_grad` or `jax.vjp`, or by jaxviz's, maybe in a library.
       args, kwargs: what to call it with.
       wanted: the positional arguments all of whose leaves are inputs, Python numbers too.
 
@@ -130,15 +130,15 @@ def trace_training_step(
             break
         except NotAnEquation as refused:
             left_to_jax[refused.mark] = refused.how
-    found = {e.params["mark"]: within for e, within in with_holders(program) if e.primitive is pass_p}
+    passes = {e.params["mark"]: within for e, within in with_holders(program) if e.primitive is pass_p}
     not_followed = *(f"the {taken[mark].gradient} {how}" for mark, how in left_to_jax.items()), *unknown
-    if program.is_path and (found or not_followed):
+    if program.is_path and (passes or not_followed):
         return (_ON_VALUES,)
-    if not found:
+    if not passes:
         return not_followed
     size = lambda mark: sum(nbytes(a.aval) for a in taken[mark].linearized.residuals)
-    mark = max(found, key=size)
-    maps = tuple(e.operation for e in found[mark] if of(e) is SHARD_MAP)
+    mark = max(passes, key=size)
+    maps = tuple(e.operation for e in passes[mark] if of(e) is SHARD_MAP)
 
     called, placed = Called(f, args, kwargs, wanted), tuple(map(placed_at, inputs))
     return TrainingStep(program, tuple(taken), mark, maps, placed, traced.out_tree, called, not_followed)
@@ -148,15 +148,15 @@ _ON_VALUES = "a gradient in a function whose Python branches on values"
 
 
 def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Derivation:
-    """The gradient that a report is about: that of a function; or if the function is a training step, the one that it takes.
+    """The gradient that a report is about: that of a function, or the one that a training step takes.
 
-    A step takes a gradient, and its result is not a single real number. A loss may take gradients as well, for example in a gradient penalty; it
-    is differentiated itself, unless it adds a gradient to a reference. So is a function that is given as a program.
+    A step takes a gradient, and its result is not a single real number. A loss may take gradients as well, for example
+    in a gradient penalty; it is differentiated itself, unless it adds a gradient to a reference. So is a program.
 
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       args, kwargs: the call.
-      argnums: the arguments with respect to which a function is differentiated; `()` for none, and then a step is a function like any other.
+      argnums: the arguments to differentiate with respect to; `()` for none, also of a step.
 
     Raises:
       the errors of `derive`, and of tracing the step.
@@ -175,15 +175,15 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
             raise
     left: tuple[str, ...] = (_ON_VALUES,)
     try:
-        found = trace_training_step(f, args, kwargs, positions(f, args, argnums))
+        step = trace_training_step(f, args, kwargs, positions(f, args, argnums))
     except Exception:
         derivation = own()  # raises JAX's error, if the function cannot be traced at all
         if not is_loss(derivation.primal) and not derivation.primal.is_path:
             raise
     else:
-        if isinstance(found, TrainingStep) and not is_loss(found.traced):
-            return found.gradient
-        derivation, left = own(), () if isinstance(found, TrainingStep) else found
+        if isinstance(step, TrainingStep) and not is_loss(step.traced):
+            return step.gradient
+        derivation, left = own(), () if isinstance(step, TrainingStep) else step
     return derivation if is_loss(derivation.primal) else replace(derivation, not_followed=left)
 
 
@@ -192,8 +192,8 @@ class _TakesGradient(BaseException):
 
 
 class _Stop:
-    """Takes the place of `jax.vjp`, and stops the trace. All that have not been called are equal, so that they share JAX's cached traces, among
-    which there may be one without its gradient as soon as one is called."""
+    """Takes the place of `jax.vjp`, and stops the trace. All that have not been called are equal, so that they share
+    JAX's cached traces, among which there may be one without its gradient as soon as one is called."""
 
     def __init__(self) -> None:
         self.is_called = False
@@ -210,12 +210,10 @@ class _Stop:
 
 
 def is_loss(program: Program) -> bool:
-    """Whether the result of a function is one real number, and it writes no gradient to a reference besides, as a training step does."""
+    """Whether the result of a function is one real number, and it writes no gradient to a reference, as a step does."""
     results = program.out_avals
-    is_number = (
-        len(results) == 1 and results[0].shape == () and jax.numpy.issubdtype(results[0].dtype, jax.numpy.floating)
-    )
-    return is_number and not stores_gradient(program)
+    is_real = lambda a: a.shape == () and jax.numpy.issubdtype(a.dtype, jax.numpy.floating)
+    return len(results) == 1 and is_real(results[0]) and not stores_gradient(program)
 
 
 def stores_gradient(program: Program) -> bool:
@@ -233,7 +231,7 @@ def takes_gradient(program: Program) -> bool:
 
 
 def is_backward(e: Equation) -> bool:
-    """Whether a transposition created an equation: jaxviz's, or JAX's in the traced function; or it is a backward pass of a step."""
+    """Whether a transposition created an equation, jaxviz's or JAX's; or it is a backward pass of a step."""
     if e.primitive is pass_p:
         return not e.params["is_forward"]
     return (e.origin is not None and e.origin.transform == "transpose") or compat.is_transposed(e.source)
@@ -268,8 +266,8 @@ def passes_of_jax(loss: Program, like: Derivation) -> Passes:
     seen: list[Any] = []
 
     def forward(*inputs: Any) -> list[Any]:
-        def of_active(*given: Any) -> tuple[list[Any], list[Any]]:
-            rest = iter(given)
+        def of_active(*primals: Any) -> tuple[list[Any], list[Any]]:
+            rest = iter(primals)
             outs = function(*(next(rest) if nz else x for nz, x in zip(active, inputs, strict=True)))
             return outs[:n_results], outs[n_results:]
 
@@ -280,17 +278,17 @@ def passes_of_jax(loss: Program, like: Derivation) -> Passes:
 
     traced = trace_rule(forward, loss.in_avals)
     residual_types = traced.out_avals[len(loss.outvars) :]
-    given = like.linearized.nonzeros_out
+    nonzeros = like.linearized.nonzeros_out
     results = [v.aval.to_ct_aval() for v in loss.outvars[:n_results]]
 
     def backward(*inputs: Any) -> list[Any]:
         pull = jax.tree.unflatten(seen[0], inputs[: len(residual_types)])
         rest = iter(inputs[len(residual_types) :])
-        found = pull([next(rest) if nz else compat.zeros(a) for nz, a in zip(given, results, strict=True)])
+        cotangents = pull([next(rest) if nz else compat.zeros(a) for nz, a in zip(nonzeros, results, strict=True)])
         reached = [r for r, nz in zip(like.reached, active, strict=True) if nz]
-        return [x for x, r in zip(found, reached, strict=True) if r]
+        return [x for x, r in zip(cotangents, reached, strict=True) if r]
 
-    cotangent_types = [a for a, nz in zip(results, given, strict=True) if nz]
+    cotangent_types = [a for a, nz in zip(results, nonzeros, strict=True) if nz]
     return Passes(traced, trace_rule(backward, (*residual_types, *cotangent_types)))
 
 
@@ -307,15 +305,15 @@ def taking_gradient_of(loss: Program, step: TrainingStep) -> Iterator[None]:
     def vjp(
         original: Callable[..., Any], fun: Callable[..., Any], *primals: Any, has_aux: bool = False, **options: Any
     ) -> Any:
-        call = _Call.of(fun, primals, has_aux, options)
+        call = _VjpCall.of(fun, primals, has_aux, options)
         if isinstance(call, str) or next(marks) != step.mark:
             return original(fun, *primals, has_aux=has_aux, **options)
         traced, expected = call.traced, [v.aval for v in step.gradient.primal.invars]
         if [v.aval.str_short() for v in call.program.invars] != [a.str_short() for a in expected]:
             raise TypeError(f"{step.traced.name} takes the gradient of a different function than when it was planned")
 
-        def of_loss(*given: Any) -> Any:
-            outs = as_function(loss)(*call.consts, *jax.tree.leaves(given))
+        def of_loss(*arguments: Any) -> Any:
+            outs = as_function(loss)(*call.consts, *jax.tree.leaves(arguments))
             value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
             return (value, traced.rebuild_aux(outs[traced.n_results :])) if has_aux else value
 
@@ -339,7 +337,7 @@ class _Same:
 
 
 @dataclass(frozen=True, eq=False)
-class _Call:
+class _VjpCall:
     """A call of `jax.vjp`, or of `jaxviz.vjp`, that is derived.
 
     Args:
@@ -358,8 +356,10 @@ class _Call:
     cond_residuals: CondResiduals
 
     @staticmethod
-    def of(fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, options: Mapping[str, Any]) -> _Call | str:
-        """Why the call is left to JAX, if its function branches on values in Python, or if it has an option that is not known here."""
+    def of(
+        fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, options: Mapping[str, Any]
+    ) -> _VjpCall | str:
+        """The call; or why it is left to JAX: its function branches on values, or it has an unknown option."""
         unknown = [name for name in options.keys() - {"saveable_args", "in_nzs", "cond_residuals"} if options[name]]
         if unknown:
             return f"with {unknown[0]}"
@@ -369,12 +369,12 @@ class _Call:
         if program.is_path:
             return "whose Python branches on values"
         tree = jax.tree.structure(primals)
-        asked = options.get("in_nzs")
-        differentiated = [True] * tree.num_leaves if asked is None else compat.flags(asked, tree, "in_nzs")
+        in_nzs = options.get("in_nzs")
+        differentiated = [True] * tree.num_leaves if in_nzs is None else compat.flags(in_nzs, tree, "in_nzs")
         has_tangent = (not compat.is_float0(v.aval.to_tangent_aval()) for v in traced.program.invars)
         nonzeros = [d and t for d, t in zip(differentiated, has_tangent, strict=True)]
         saveable = compat.flags(options.get("saveable_args", True), tree, "saveable_args")
-        return _Call(traced, program, consts, nonzeros, saveable, options.get("cond_residuals", "jax"))
+        return _VjpCall(traced, program, consts, nonzeros, saveable, options.get("cond_residuals", "jax"))
 
 
 def _taken(
@@ -382,21 +382,21 @@ def _taken(
     fun: Callable[..., Any], *primals: Any, has_aux: bool = False, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The result of `jax.vjp`, with its passes as one equation each."""
-    call = _Call.of(fun, primals, has_aux, options)
+    call = _VjpCall.of(fun, primals, has_aux, options)
     if isinstance(call, str):
         info, _ = compat.differentiated_debug_info(fun, primals)
         unknown.append(f"the gradient of `{info.func_name}` {call}")
-        given: tuple[Any, ...] = original(fun, *primals, has_aux=has_aux, **options)
-        return given
+        result: tuple[Any, ...] = original(fun, *primals, has_aux=has_aux, **options)
+        return result
     traced, program, consts, nonzeros = call.traced, call.program, call.consts, call.nonzeros
     active = [i + len(consts) for i, nonzero in enumerate(nonzeros) if nonzero]
-    made = derive(program, argnums=active, cond_residuals=call.cond_residuals)
-    derivation = replace(made, n_results=traced.n_results)
+    derived = derive(program, argnums=active, cond_residuals=call.cond_residuals)
+    derivation = replace(derived, n_results=traced.n_results)
     mark, n = len(taken), len(program.outvars)
     taken.append(derivation)
     if mark in left_to_jax:
-        given = original(fun, *primals, has_aux=has_aux, **options)
-        return given
+        result = original(fun, *primals, has_aux=has_aux, **options)
+        return result
     known, operands = _BackwardPass(traced, derivation, nonzeros, mark), (*consts, *traced.leaves)
     residuals = derivation.linearized.residuals
     places: dict[Atom, int] = {v: i for i, v in enumerate(program.invars)}
@@ -430,13 +430,13 @@ class _BackwardPass(Transposable):
         """See `Transposable`; a zero is written out."""
         if logs:
             raise NotAnEquation(self.mark, "with logs")
-        given = [compat.zeros(ct.aval) if compat.is_zero(ct) else ct for ct in cts]
+        seeds = [compat.zeros(ct.aval) if compat.is_zero(ct) else ct for ct in cts]
         of_arguments = self.derivation.reached[len(self.derivation.reached) - len(self.nonzeros_in) :]
         reached = [r for r, nonzero in zip(of_arguments, self.nonzeros_in, strict=True) if nonzero]
         of_reached = tuple([w for w, r in zip(wanted, reached, strict=True) if r])
         types = _types(self.derivation.backward.outvars)
         outs = pass_p.bind(
-            *residuals, *given, mark=self.mark, is_forward=False, n_cotangents=len(given), wanted=of_reached, maps=(),
+            *residuals, *seeds, mark=self.mark, is_forward=False, n_cotangents=len(seeds), wanted=of_reached, maps=(),
             effects=self.derivation.backward.effects,
             out_avals=tuple([t for t, w in zip(types, of_reached, strict=True) if w]),
         )  # fmt: skip

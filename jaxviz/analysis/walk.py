@@ -19,7 +19,7 @@ from jaxviz.report.tables import short_location
 
 @dataclass(slots=True)  # not frozen, like Equation
 class Reader:
-    """An equation, the equations that contain its program, outermost first, and which of its operands is read. It is immutable."""
+    """An equation, those that contain its program, outermost first, and the operand that is read. It is immutable."""
 
     equation: Equation
     within: tuple[Equation, ...] = ()
@@ -83,12 +83,12 @@ class _Scope:
         return {}
 
     def inside(self, equation: Equation) -> list[_Scope]:
-        found = self.insides.get(equation)
-        if found is None:
+        scopes = self.insides.get(equation)
+        if scopes is None:
             of_results = (b for b in bodies(equation) if b.has_results)
-            found = [_Scope(b.program, self, equation, b, self.passes) for b in of_results]
-            self.insides[equation] = found
-        return found
+            scopes = [_Scope(b.program, self, equation, b, self.passes) for b in of_results]
+            self.insides[equation] = scopes
+        return scopes
 
     @cached_property
     def within(self) -> tuple[Equation, ...]:
@@ -96,7 +96,7 @@ class _Scope:
 
 
 @dataclass
-class Tracer:
+class SourceTracer:
     """Finds where values of one program come from.
 
     Args:
@@ -113,13 +113,13 @@ class Tracer:
 
     def __call__(self, atom: Atom) -> tuple[Source, ...]:
         """The sources of a value: one, or one per branch if a cond returns it."""
-        found: list[Source] = []
-        _find(found, self._scope, atom, (), (), None, None, frozenset())
-        return tuple(found)
+        sources: list[Source] = []
+        _find(sources, self._scope, atom, (), (), None, None, frozenset())
+        return tuple(sources)
 
 
 def _find(
-    found: list[Source],
+    sources: list[Source],
     scope: _Scope,
     atom: Atom,
     lengths: tuple[int, ...],
@@ -130,25 +130,25 @@ def _find(
 ) -> None:
     equation = scope.producers.get(atom)
     if equation is None or atom in seen:
-        _find_outside(found, scope, atom, lengths, branches, carry, passed_by, seen)
+        _find_outside(sources, scope, atom, lengths, branches, carry, passed_by, seen)
         return
     place = place_of(equation, atom)
     if scope.passes(equation):
-        _find(found, scope, equation.invars[place], lengths, branches, carry, passed_by, seen)
+        _find(sources, scope, equation.invars[place], lengths, branches, carry, passed_by, seen)
         return
     inside = scope.inside(equation)
     if not inside:
-        found.append(Source(equation, atom, scope.within, lengths, branches, carry, passed_by))
+        sources.append(Source(equation, atom, scope.within, lengths, branches, carry, passed_by))
     for inner in inside:
         stacked = higher_order.of(equation).is_stacked(equation.operation, place)
         longer = (*lengths, scan_length(equation)) if stacked else lengths
         branch = inner.body.branch if inner.body is not None else None
         chosen = branches if branch is None else (*branches, (equation, branch))
-        _find(found, inner, inner.program.outvars[place], longer, chosen, carry, passed_by, seen)
+        _find(sources, inner, inner.program.outvars[place], longer, chosen, carry, passed_by, seen)
 
 
 def _find_outside(
-    found: list[Source],
+    sources: list[Source],
     scope: _Scope,
     atom: Atom,
     lengths: tuple[int, ...],
@@ -157,24 +157,24 @@ def _find_outside(
     passed_by: Equation | None,
     seen: frozenset[Atom],
 ) -> None:
-    """The sources of an input of a body: the operand of the enclosing equation, or the carry from the previous iteration."""
+    """The sources of an input of a body: the operand of the equation around it, or the previous iteration's carry."""
     place = scope.inputs.get(atom)
     holder = scope.holder
     if scope.outer is None or holder is None or scope.body is None or place is None:
-        found.append(Source(None, atom, scope.within, lengths, branches, carry, passed_by))
+        sources.append(Source(None, atom, scope.within, lengths, branches, carry, passed_by))
         return
     if is_scan(holder) and atom not in seen:
         n_before, n_carry = higher_order.of(holder).carry(holder.operation)
         if 0 <= place - n_before < n_carry:
             before = scope.program.outvars[place - n_before]
-            _find(found, scope, before, lengths, branches, carry or (holder, atom), passed_by, seen | {atom})
+            _find(sources, scope, before, lengths, branches, carry or (holder, atom), passed_by, seen | {atom})
             return
-    given = holder.invars[scope.body.operands[place]]
-    _find(found, scope.outer, given, lengths, branches, carry, passed_by or holder, seen)
+    operand = holder.invars[scope.body.operands[place]]
+    _find(sources, scope.outer, operand, lengths, branches, carry, passed_by or holder, seen)
 
 
 def find_readers(program: Program, variables: Iterable[Var], is_linear: bool = False) -> dict[Var, list[Reader]]:
-    """For each variable the innermost equations that read it; in a linear program also those that do when they are transposed."""
+    """For each variable the innermost equations that read it; in a linear program also when transposed."""
     readers: dict[Var, list[Reader]] = {v: [] for v in variables}
     _collect(program, {v: [v] for v in readers}, (), readers, is_linear)
     return readers
@@ -201,10 +201,14 @@ def _collect(
         if not equation.operation.programs:
             for i, variables in read.items():
                 for v in variables:
-                    found = readers[v]
+                    of_variable = readers[v]
                     # Only the first operand counts. The same equation is read elsewhere only inside other equations.
-                    if not found or found[-1].equation is not equation or found[-1].within is not within:
-                        found.append(Reader(equation, within, i))
+                    if (
+                        not of_variable
+                        or of_variable[-1].equation is not equation
+                        or of_variable[-1].within is not within
+                    ):
+                        of_variable.append(Reader(equation, within, i))
             continue
         inside = bodies(equation)
         for body in inside:
@@ -223,7 +227,7 @@ def _collect(
 
 
 def location_of(equation: Equation, within: Sequence[Equation] = ()) -> Location | None:
-    """The user's line of an equation: its own, or that of an enclosing call; a library's, if none of them is on a line of the user's."""
+    """The user's line of an equation, or of a call around it; a library's, if none is on a line of the user's."""
     return own_location_of(equation, within) or _first(locate, equation, within)
 
 
@@ -233,7 +237,7 @@ def own_location_of(equation: Equation, within: Sequence[Equation] = ()) -> Loca
 
 
 def library_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
-    """`flax Dense.__call__, linear.py:287`: where an equation was created in a library that the user's line called; '' if it was not."""
+    """`flax Dense.__call__, linear.py:287`: where an equation was created in a library that the user called; or ''."""
     at = library_location_of(equation, within)
     if at is None:
         return ""
@@ -254,17 +258,17 @@ def library_location_of(equation: Equation, within: Sequence[Equation] = ()) -> 
 def _first(line: Callable[[Any], Location | None], equation: Equation, within: Sequence[Equation]) -> Location | None:
     for candidate in (equation, *reversed(within)):
         for e in (candidate, *ancestors(candidate)):
-            found = line(e.source)
-            if found is not None:
-                return found
+            location = line(e.source)
+            if location is not None:
+                return location
     return None
 
 
 def defined_at(program: Program) -> Location:
     """Where the user's function is defined; otherwise, the first line of the user's in it; never empty."""
-    found = definition(program.debug_info)
-    if found is not None and compat.is_user_file(found.file):
-        return found
+    own = definition(program.debug_info)
+    if own is not None and compat.is_user_file(own.file):
+        return own
     for equation in program.equations:
         location = locate(equation.source)
         if location is not None:
@@ -285,6 +289,21 @@ def programs_in(program: Program) -> dict[Program, None]:
     return {program: None} | {body: None for _, e in program.walk() for _, body in e.programs}
 
 
+def tangents_of(linear: Program) -> dict[Atom, Atom]:
+    """Maps each tangent in a linear program to the value that it is the tangent of."""
+    return {t: s.values[0] for p in programs_in(linear) for t, s in p.tangents().items()}
+
+
+def cotangents_of(backward: Program, tangents: Mapping[Atom, Atom]) -> dict[Atom, tuple[Atom, bool]]:
+    """Maps variables of the backward program to the value whose cotangent they are, and whether they are all of it."""
+    values: dict[Atom, tuple[Atom, bool]] = {}
+    for program in programs_in(backward):
+        for ct, relation, tangent in program.relations():
+            if relation != "value" and tangent in tangents:
+                values.setdefault(ct, (tangents[tangent], relation == "cotangent"))
+    return values
+
+
 def primal_equation(equation: Equation) -> Equation:
     """The equation of the user's program that a derived one came from."""
     while equation.origin is not None and equation.origin.equation is not None:
@@ -295,7 +314,7 @@ def primal_equation(equation: Equation) -> Equation:
 def with_holders(
     program: Program, within: tuple[Equation, ...] = ()
 ) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
-    """The equations in the order of `Program.walk`, each with the equations that contain its program, outermost first."""
+    """The equations in the order of `Program.walk`, each with those that contain its program, outermost first."""
     for e in program.equations:
         yield e, within
         for _, nested in e.programs:

@@ -14,7 +14,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import shared, trace_rule
 from jaxviz.ir.syntax import Atom, Program, Var
 from jaxviz.transforms.driver import Builder, partition
-from jaxviz.transforms.flags import Flagged, Watch
+from jaxviz.transforms.flags import Flagged, FlaggedValues
 
 
 def unknown(program: Program) -> Program:
@@ -42,18 +42,18 @@ def of_all_devices(aval: Any, sizes: tuple[tuple[Any, int], ...]) -> Program:
     return trace_rule(of_all, [aval])
 
 
-def in_a_loop(inner: Flagged) -> list[Watch]:
+def in_a_loop(inner: Flagged) -> list[FlaggedValues]:
     return [replace(w, n_loops=w.n_loops + 1) for w in inner.watches]
 
 
-def starts(builder: Builder, watches: Sequence[Watch], carry: Sequence[Atom], keeps: bool) -> list[Atom]:
+def starts(builder: Builder, watches: Sequence[FlaggedValues], carry: Sequence[Atom], keeps: bool) -> list[Atom]:
     """What a loop starts with besides its carry: the step number, flags that are not set, and what `counting` keeps."""
     (zeroth,) = builder.inline(_zeroth(), [])
     flags = [builder.inline(unraised(w.n_flags, w.n_loops), [])[0] for w in watches]
     return [zeroth, *flags, *(carry if keeps else [])]
 
 
-def counting(inner: Flagged, watches: Sequence[Watch], n_consts: int, n_carry: int, keeps: bool) -> Program:
+def counting(inner: Flagged, watches: Sequence[FlaggedValues], n_consts: int, n_carry: int, keeps: bool) -> Program:
     """A loop's body with flags: `consts, carry, step, flags, xs → carry, step, flags, ys`.
 
     With `keeps`, the carry at the start of the first step that sets a flag is also carried, after the flags.
@@ -77,7 +77,7 @@ def counting(inner: Flagged, watches: Sequence[Watch], n_consts: int, n_carry: i
 
 
 def note(
-    builder: Builder, so_far: Sequence[Atom], now: Sequence[Atom], watches: Sequence[Watch], step: Atom
+    builder: Builder, so_far: Sequence[Atom], now: Sequence[Atom], watches: Sequence[FlaggedValues], step: Atom
 ) -> list[Atom]:
     """The flags of a loop after another step."""
     return [

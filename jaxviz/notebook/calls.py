@@ -15,7 +15,7 @@ class CallError(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class EvaluatedCall:
     """A function and its arguments.
 
     Args:
@@ -31,7 +31,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Place:
+class CellPosition:
     """The position of a magic's text, so that frames that run it are frames of the user's cell.
 
     Args:
@@ -50,12 +50,12 @@ class Place:
         return eval(code.replace(co_name=self.name, co_qualname=self.name), namespace)
 
     def call(self, node: ast.expr, function: Callable[[], Any]) -> Any:
-        """Calls a function from the line of an expression, so that operations without a line of the user's get that one."""
+        """Calls a function from the line of an expression, which operations without a line of the user's then have."""
         called = ast.copy_location(ast.Call(ast.copy_location(ast.Name("call", ast.Load()), node), [], []), node)
         return self.evaluate(called, {"call": function})
 
 
-def parse_calls(text: str, n: int = 1, place: Place = Place()) -> tuple[ast.Module, list[ast.Call]]:
+def parse_calls(text: str, n: int = 1, place: CellPosition = CellPosition()) -> tuple[ast.Module, list[ast.Call]]:
     """The leading statements, and the given number of calls, separated by commas.
 
     Args:
@@ -78,14 +78,14 @@ def parse_calls(text: str, n: int = 1, place: Place = Place()) -> tuple[ast.Modu
         raise CallError(f"{expected}; got nothing")
     last = tree.body[-1]
     value = last.value if isinstance(last, ast.Expr) else last
-    found = value.elts if n > 1 and isinstance(value, ast.Tuple) else [value]
-    calls = [c for c in found if isinstance(c, ast.Call)]
-    if len(calls) != len(found) or len(calls) != n:
+    nodes = value.elts if n > 1 and isinstance(value, ast.Tuple) else [value]
+    calls = [c for c in nodes if isinstance(c, ast.Call)]
+    if len(calls) != len(nodes) or len(calls) != n:
         raise CallError(f"{expected}; got: {ast.unparse(last)}")
     return ast.Module(tree.body[:-1], type_ignores=[]), calls
 
 
-def evaluate_call(call: ast.Call, namespace: dict[str, Any], place: Place = Place()) -> Call:
+def evaluate_call(call: ast.Call, namespace: dict[str, Any], place: CellPosition = CellPosition()) -> EvaluatedCall:
     """Evaluates the function and the arguments, but does not call it.
 
     Raises:
@@ -105,7 +105,7 @@ def evaluate_call(call: ast.Call, namespace: dict[str, Any], place: Place = Plac
             kwargs.update(value(keyword.value))
         else:
             kwargs[keyword.arg] = value(keyword.value)
-    return Call(ast.unparse(call), value(call.func), tuple(args), kwargs)
+    return EvaluatedCall(ast.unparse(call), value(call.func), tuple(args), kwargs)
 
 
 _PIECE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
@@ -113,12 +113,12 @@ _PIECE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
 
 def pieces(text: str) -> list[tuple[str, int]]:
     """The characters of a text, with a quoted string as one item, each with the number of open brackets around it."""
-    depth, found = 0, []
+    depth, characters = 0, []
     for piece in _PIECE.findall(text):
         depth -= piece in ")]}"
-        found.append((piece, depth))
+        characters.append((piece, depth))
         depth += piece in "([{"
-    return found
+    return characters
 
 
 def split(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The magics of the table in `options.py`, each also as a cell magic, and `%recompile`. Loaded by `%load_ext jaxviz`."""
+"""The magics of the table in `options.py`, also as cell magics, and `%recompile`; loaded by `%load_ext jaxviz`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from IPython.display import display
 from jaxviz.derivation import Derivation
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.ir.origin import is_cell
-from jaxviz.notebook.calls import CallError, Place, evaluate_call, parse_calls, pieces, unquoted
+from jaxviz.notebook.calls import CallError, CellPosition, evaluate_call, parse_calls, pieces, unquoted
 from jaxviz.notebook.options import COMMANDS, DEFAULTS, Command
 from jaxviz.notebook.reports import Request
 from jaxviz.report.messages import short_message
@@ -47,13 +47,7 @@ class JaxvizMagics(Magics):
             _print_error(short_message(error, "running the cell" if cell else f"reading {line.strip()}"))
         return None
 
-    def _run(
-        self,
-        command: Command,
-        parser: argparse.ArgumentParser,
-        line: str,
-        cell: str | None,
-    ) -> Any:
+    def _run(self, command: Command, parser: argparse.ArgumentParser, line: str, cell: str | None) -> Any:
         words, rest = _options(line, _takes_value(parser))
         try:
             options = parser.parse_args(words)
@@ -80,8 +74,8 @@ class JaxvizMagics(Magics):
             _print_error(short_message(error, what))
         return None
 
-    def _place(self, magic: str, text: str, is_cell_magic: bool) -> Place:
-        """Where the text of a magic is: in the running cell, on its own line or, for a cell magic, from the first line on."""
+    def _place(self, magic: str, text: str, is_cell_magic: bool) -> CellPosition:
+        """Where the text of a magic is in the running cell: on its line or, for a cell magic, from the first one on."""
         frame = sys._getframe()
         while frame.f_back is not None:
             frame = frame.f_back
@@ -95,8 +89,8 @@ class JaxvizMagics(Magics):
                 lines, at, name = linecache.getlines(file), frame.f_lineno, f"%{magic}"
                 lines = [text if i == at else one.rstrip("\n") for i, one in enumerate(lines, 1)]
             linecache.cache[file] = (sum(map(len, lines)), None, [f"{one}\n" for one in lines], file)
-            return Place(file, at, name)
-        return Place(name=f"%{magic}")
+            return CellPosition(file, at, name)
+        return CellPosition(name=f"%{magic}")
 
     def _namespace(self) -> dict[str, Any]:
         shell: InteractiveShell = self.shell
@@ -150,8 +144,8 @@ def _takes_value(parser: argparse.ArgumentParser) -> dict[str, bool]:
 def _options(line: str, known: Mapping[str, bool]) -> tuple[list[str], str]:
     """The options of a line, which can be before or after the call, and the call as typed.
 
-    IPython's parser would remove the quotes from a call. Here a value may be quoted, or have quotes and brackets of its own:
-    `--policy save_only_these_names("a", "b") f(x)`. After a call, `-y` is an option only if there is one with that name.
+    IPython's parser would remove the quotes from a call. Here a value may be quoted, or have quotes and brackets of its
+    own: `--policy save_only_these_names("a", "b") f(x)`. After a call, `-y` is an option only if one has that name.
     """
     words: list[str] = []
     call: list[str] = []
@@ -198,8 +192,8 @@ _COMMAND = re.compile(r"(?:^|=\s*)\s*%{1,2}(\w+)\s")
 def complete_options(context: CompletionContext) -> SimpleMatcherResult:
     """Completions after a dash in the line of one of the magics: the options that the line does not have yet."""
     line, token = context.line_with_cursor, context.token
-    found = _COMMAND.search(line)
-    parser = getattr(getattr(JaxvizMagics, found[1], None), "parser", None) if found else None
+    match = _COMMAND.search(line)
+    parser = getattr(getattr(JaxvizMagics, match[1], None), "parser", None) if match else None
     if parser is None or not token.startswith("-"):
         return {"completions": []}
     options = [name for name in _takes_value(parser) if name.startswith(token) and name not in line.split()]

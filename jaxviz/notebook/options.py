@@ -1,4 +1,4 @@
-"""The table of what the magics and the command line show, and of the options of each. Both have their parsers, completions and help from it."""
+"""What the magics and the command line show, and the options of each: from this table both have parsers and help."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Command:
     def check(self, options: Any) -> None:
         """Raises a CallError if options were given of which only one can be."""
         for group in self.exclusive:
-            given = [name for name in group.split() if getattr(options, name) not in (None, False)]
-            if len(given) > 1:
-                names = " and ".join(f"--{name}" for name in given)
+            names_of_group = [name for name in group.split() if getattr(options, name) not in (None, False)]
+            if len(names_of_group) > 1:
+                names = " and ".join(f"--{name}" for name in names_of_group)
                 raise CallError(f"{names} exclude each other; give only one of them")
 
     @property
@@ -101,7 +101,8 @@ _POLICY = Option(
 )
 _COMPARE = Option(
     "--compare",
-    "several policies side by side, separated by commas: P,Q; 'as it is' means the function's own policies, everything means no checkpoints",
+    "several policies side by side, separated by commas: P,Q; 'as it is' means the function's own policies, "
+    "everything means no checkpoints",
 )
 _UNDER_POLICIES = (_ARGNUMS, _JSON, _PLOT, _POLICY, _COMPARE)
 _SAVE = Option("--save", "also write it as JSON, with versions, flags and device, for --against", metavar="FILE")
@@ -146,23 +147,23 @@ _COMMANDS = (
         "the memory of the gradient over time, as modelled",
         """Show the modelled memory of the gradient of a call over time: `%memory loss(params, x)`.
 
-        `%memory --compare dots_saveable,nothing_saveable loss(params, x)` shows it under each of several checkpoint policies;
+        `%memory --compare dots_saveable,nothing_saveable loss(params, x)` shows it under each of several policies;
         `%memory --compiled loss(params, x)` shows what the compiled program holds at its peak, and why;
-        `%memory --beside loss(params, x)` shows both on one axis. `--compiled --save a.json` saves the report, and `--compiled --against
-        a.json` shows what changed since.
+        `%memory --beside loss(params, x)` shows both on one axis. `--compiled --save a.json` writes the report to a
+        file, and `--compiled --against a.json` shows what changed since.
         """,
         lambda request: (request.under_policy(),),
         (
-            "policy compare", "explore compiled beside compare", "explore compiled xla", "explore save", "explore against",
-            "plot against",
+            "policy compare", "explore compiled beside compare", "explore compiled xla", "explore save",
+            "explore against", "plot against",
         ),
     ),
     Command(
         "compiled-memory", "compiling", Request.compiled_memory, (_ARGNUMS, _JSON, _PLOT, _POLICY, _SAVE, _AGAINST),
         "what is in memory at the peak of the compiled gradient, and why",
-        """Show what is in memory at the peak of the compiled gradient of a call, and why: `%compiled_memory loss(params, x)`.
+        """Show what a compiled gradient has in memory at its peak, and why: `%compiled_memory loss(params, x)`.
 
-        `--save a.json` saves the report, and `--against a.json` shows what changed since.
+        `--save a.json` writes the report to a file, and `--against a.json` shows what changed since.
         """,
         exclusive=("plot against",),
     ),
@@ -179,15 +180,22 @@ _COMMANDS = (
     Command(
         "collectives", "compiling", Request.collectives, (_ARGNUMS, _JSON),
         "which lines make devices communicate in the compiled gradient, and why",
-        "Show which lines of a call make devices communicate, in its compiled gradient, and why: `%collectives loss(params, x)`.",
+        "Show which lines of a call make devices communicate, in its compiled gradient, and why: `%collectives "
+        "loss(params, x)`.",
     ),
     Command(
         "remat", "planning", Request.remat,
         (
             _ARGNUMS, _JSON, _PLOT,
-            Option("--memory -m", "recompute as little as possible with a modelled peak of at most this: a size such as 16GiB, or 'device' for the memory it has free"),
-            Option("--work -w", "reach the lowest peak with at most this much recomputation: a share of the gradient's FLOPs, such as 10%%"),
-            Option("--budget -b", "recompute as little as possible with residuals of at most this: bytes, a size such as 64MB or 1.5GiB, or a share such as 50%%"),
+            Option("--memory -m",
+                "recompute as little as possible with a modelled peak of at most this: a size such as 16GiB, or "
+                "'device' for the memory it has free"),
+            Option("--work -w",
+                "reach the lowest peak with at most this much recomputation: a share of the gradient's FLOPs, such "
+                "as 10%%"),
+            Option("--budget -b",
+                "recompute as little as possible with residuals of at most this: bytes, a size such as 64MB or "
+                "1.5GiB, or a share such as 50%%"),
             replace(_POLICY, help=f"plan for the bytes that this checkpoint policy saves: {_A_POLICY}"),
             replace(_COMPARE, help="several policies, separated by commas, beside the plans for the same bytes: P,Q"),
             Option("--code -c", "print the lines to write for it", bool),
@@ -196,16 +204,17 @@ _COMMANDS = (
         "where to put checkpoints, and what they save",
         """Plan what the gradient of a call saves and recomputes: `%remat --memory 16GiB loss(params, x)`.
 
-        `%remat --work 10% loss(params, x)` gives the lowest peak for some extra work; without a bound, the plan lowers the
-        peak most for the least work.
+        `%remat --work 10% loss(params, x)` gives the lowest peak for some extra work; without a bound, the plan
+        lowers the peak most for the least work.
         `%remat --policy dots_saveable loss(params, x)` plans for the bytes that a checkpoint policy saves, and
-        `%remat --compare dots_saveable,nothing_saveable loss(params, x)` shows policies beside the plans for the same bytes.
+        `%remat --compare dots_saveable,nothing_saveable loss(params, x)` shows policies and plans for their bytes.
         """,
         lambda request: (request.planned(),),
         ("memory work budget policy compare", "code compare", "explore compare"),
     ),
     Command(
-        "lint", "deriving", Request.lint, (_ARGNUMS, _JSON, Option("--explain", "explain each rule that gave advice", bool)),
+        "lint", "deriving", Request.lint, (_ARGNUMS, _JSON, Option("--explain", "explain each rule that gave advice",
+            bool)),
         "advice on values that the gradient saves, and work that it does, without need",
         "Show advice on the gradient of a call, by line, with the bytes at stake: `%lint loss(params, x)`.",
     ),
@@ -213,7 +222,8 @@ _COMMANDS = (
         "nan", "running", Request.nan,
         (_ARGNUMS, _JSON, Option("--harmless", "also list non-finite values that reach no result", bool)),
         "where a NaN or an infinity in the results is born",
-        "Run a call, and for a loss its gradient too, and show where a NaN or an infinity in its results is born: `%nan loss(params, x)`.",
+        "Run a call, and for a loss its gradient too, and show where a NaN or an infinity in its results is born: "
+        "`%nan loss(params, x)`.",
         runs=True,
     ),
     Command(
@@ -225,9 +235,9 @@ _COMMANDS = (
             Option("--name", "first run until the variable of this name is computed"),
             Option("--non-finite", "first run to a value with a NaN or an Inf", bool),
         ),
-        about="""Step through a call equation by equation, and for a loss through its backward pass too: `%step loss(params, x)`.
+        about="""Step through a call equation by equation, and for a loss backwards too: `%step loss(params, x)`.
 
-        It returns the stepper, as in `s = %step loss(params, x)`; `%step --primitive scan loss(params, x)` starts at the scan.
+        It returns the stepper, as in `s = %step loss(params, x)`; with `--primitive scan` it starts at the scan.
         """,
         runs=True,
     ),
@@ -235,7 +245,8 @@ _COMMANDS = (
         "profile", "profiling", Request.profile,
         (_JSON, Option("--repeat -r", "how many calls to time (default: as many as take a second)", int)),
         "where the time of a call goes, by phase, line and kernel",
-        "Show where the time of a call goes, by phase, line and kernel: `%profile step(params, x)`. It runs several times.",
+        "Show where the time of a call goes, by phase, line and kernel: `%profile step(params, x)`. It runs several "
+        "times.",
         runs=True,
     ),
     Command(
@@ -255,7 +266,8 @@ _COMMANDS = (
     ),
     Command(
         "compare", "comparing", Request.compare, (_ARGNUMS, _EXPLORE),
-        about="Show what differs between two calls and their gradients: `%compare loss(params, x), faster_loss(params, x)`.",
+        about="Show what differs between two calls and their gradients: `%compare loss(params, x), "
+        "faster_loss(params, x)`.",
         explored=lambda first, second: (first.compare(second),),
         calls=2,
     ),
@@ -265,12 +277,12 @@ COMMANDS = {command.name: command for command in _COMMANDS}
 
 def defaults_of(commands: Iterable[Command]) -> dict[str, Any]:
     """The value of each option without it, the same in each command that has it."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for option in (option for command in commands for option in command.options):
         name = option.names.split()[0][2:].replace("-", "_")
         default = False if option.kind is bool else option.default
-        assert found.setdefault(name, default) == default, f"--{name} has two defaults"
-    return found
+        assert defaults.setdefault(name, default) == default, f"--{name} has two defaults"
+    return defaults
 
 
 DEFAULTS = defaults_of(_COMMANDS)

@@ -27,7 +27,7 @@ from jaxviz.features.remat.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, 
 from jaxviz.features.residuals.residual_set import ResidualSet, residuals
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
-from jaxviz.notebook.calls import Call, CallError, split
+from jaxviz.notebook.calls import CallError, EvaluatedCall, split
 from jaxviz.report.files import write_file
 from jaxviz.report.tables import format_flops, wrapped
 from jaxviz.xla.collectives.reading import collectives
@@ -56,7 +56,7 @@ class Request:
       note: prints that a file was written.
     """
 
-    call: Call
+    call: EvaluatedCall
     options: Any
     namespace: dict[str, Any]
     say: Callable[[str], None] = print
@@ -99,16 +99,16 @@ class Request:
         return timeline.beside() if options.beside else timeline
 
     def compiled_memory(self) -> CompiledMemory | MemoryChange:
-        """The memory of the compiled gradient, saved if requested; or its differences from a saved one."""
+        """The memory of the compiled gradient, also written to a file; or its differences from one in a file."""
         path = self.options.against
         try:
             before = CompiledMemory.load(path) if path else None
         except (OSError, ValueError) as error:
             raise CallError(f"--against: {error}") from None
-        found = compiled_memory(self.under_policy())
+        report = compiled_memory(self.under_policy())
         if self.options.save:
-            self.note(f"wrote {found.save(self.options.save)}")
-        return found if before is None else before.compare(found)
+            self.note(f"wrote {report.save(self.options.save)}")
+        return report if before is None else before.compare(report)
 
     def compile_cost(self) -> CompileCost:
         """How long the call's gradient takes to trace, lower and compile."""
@@ -120,10 +120,10 @@ class Request:
 
     def nan(self) -> NanReport | None:
         """Where a NaN first occurs; prints a line if there is none."""
-        found = self.of(find_nan, harmless=self.options.harmless)
-        if found is None:
+        report = self.of(find_nan, harmless=self.options.harmless)
+        if report is None:
             self.say(f"{self.call.text}: every result is finite")
-        return found
+        return report
 
     def step(self) -> Stepper:
         """Steps through the call; runs to a breakpoint if one is given."""
@@ -141,10 +141,10 @@ class Request:
         work = _amount(options.work, lambda text: read_share(text, "work"), "--work")
         if options.policy is not None:
             to = self.setting(options.policy)
-            (found,) = self.of(compare_policies, policies=[to]).outcomes
-            budget = found.nbytes
+            (outcome,) = self.of(compare_policies, policies=[to]).outcomes
+            budget = outcome.nbytes
             self.say(wrapped(
-                f"{to.name} saves {found.saved} and recomputes {format_flops(found.flops)}; for the same residuals:"
+                f"{to.name} saves {outcome.saved} and recomputes {format_flops(outcome.flops)}; for the same residuals:"
             ))  # fmt: skip
         plan = self.of(plan_remat, budget=budget, memory=memory, work=work)
         if options.code:
@@ -173,19 +173,19 @@ class Request:
         """What differs between two calls."""
         return compare(self.subject, other.subject)
 
-    def jaxpr(self) -> Shown:
+    def jaxpr(self) -> ProgramText:
         """The program of a stage."""
-        return Shown((("", self.program if self._stage == "primal" else getattr(self.derivation, self._stage)),))
+        return ProgramText((("", self.program if self._stage == "primal" else getattr(self.derivation, self._stage)),))
 
     def explored_jaxpr(self) -> tuple[Derivation, str]:
         """The same for the explorer."""
         derivation = derive(self.program, argnums=None) if self._stage == "primal" else self.derivation
         return derivation, self._stage
 
-    def stages(self, *names: str) -> Shown:
+    def stages(self, *names: str) -> ProgramText:
         """Several stages, each with its name."""
         derivation = self.derivation
-        return Shown(tuple((name, getattr(derivation, name)) for name in names))
+        return ProgramText(tuple((name, getattr(derivation, name)) for name in names))
 
     @property
     def program(self) -> Program:
@@ -244,9 +244,9 @@ class Request:
         if self.options.policy is None:
             return derivation
         to = self.setting(self.options.policy)
-        found = derive_under(derivation, to)
+        derived = derive_under(derivation, to)
         self.say(wrapped(f"with {to.name} on {checkpoints_of(derivation.primal)}:"))
-        return found
+        return derived
 
     def compared(self) -> PolicyComparison:
         """Several policies side by side."""
@@ -256,7 +256,7 @@ class Request:
         return self.of(compare_policies, policies=policies)
 
     def setting(self, text: str) -> Setting:
-        """A policy by name, or by an expression in the user's namespace, to which those of jax.checkpoint_policies are added by name.
+        """A policy by name, or by an expression in the user's namespace with the names in jax.checkpoint_policies.
 
         Raises:
           CallError: it is not a policy.
@@ -273,7 +273,7 @@ class Request:
             raise CallError(f"{text} is not a policy: {type(error).__name__}: {error}") from None
 
 
-class Shown:
+class ProgramText:
     """Programs as text, each under its name."""
 
     def __init__(self, programs: tuple[tuple[str, Program], ...]):

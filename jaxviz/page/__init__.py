@@ -1,1 +1,1 @@
-"""The widgets' data: the schema, the user's source, params as text, the bundle, and the page that works without a kernel."""
+"""The widgets' data: the schema, the user's source, params as text, the bundle, and the page without a kernel."""

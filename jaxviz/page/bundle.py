@@ -1,7 +1,7 @@
 """The JavaScript of explorers and steppers, stored once per kernel, and so once in a saved notebook.
 
-Each widget's own module is `loader.js`, less than 2 KB, which finds the code and hands over to it (`widgets/src/host/loader.ts`). Larger
-parts are loaded on first use (`widgets/src/host/parts.ts`).
+Each widget's own module is `loader.js`, less than 2 KB, which finds the code and hands over to it
+(`widgets/src/host/loader.ts`). Larger parts are loaded on first use (`widgets/src/host/parts.ts`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class OneWay:
 
     def set_state(self, sync_data: Mapping[str, Any]) -> None:
         """Takes what a page has set, as ipywidgets passes it on."""
-        super().set_state({name: value for name, value in sync_data.items() if name in self.from_page})  # type: ignore[misc]
+        allowed = {name: value for name, value in sync_data.items() if name in self.from_page}
+        super().set_state(allowed)  # type: ignore[misc]
 
 
 class Bundle(OneWay, ipywidgets.Widget):  # type: ignore[misc]

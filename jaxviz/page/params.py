@@ -17,15 +17,18 @@ from jaxviz.report.tables import shortened
 
 
 def called(equation: Equation) -> str:
-    """The name of the function that an equation with nested programs calls, such as the `f` of a jit; '' without a name."""
+    """The name of the function that an equation with nested programs calls, such as the `f` of a jit; or ''."""
     return str(equation.params.get("name", "")) if equation.programs else ""
 
 
 def visible_params(equation: Equation) -> list[str]:
-    """`name=value` for each param of interest, axes first; for a jit its name and shardings, for a shard_map `i=8` for each axis."""
+    """`name=value` for each param of interest, axes first; for each axis of a shard_map `i=8`."""
     if of(equation) is JIT:
-        asked = (n for n in ("in_shardings", "out_shardings") if any(map(_is_sharding, equation.params[n])))
-        return [f"name={equation.params.get('name', '')}", *(f"{n}={_param_text(equation.params[n])}" for n in asked)]
+        shardings = (n for n in ("in_shardings", "out_shardings") if any(map(_is_sharding, equation.params[n])))
+        return [
+            f"name={equation.params.get('name', '')}",
+            *(f"{n}={_param_text(equation.params[n])}" for n in shardings),
+        ]
     if of(equation) is SHARD_MAP:
         return _shard_map_params(equation.params)
     shown: list[str] = []
@@ -49,7 +52,7 @@ def _shard_map_params(params: Mapping[str, Any]) -> list[str]:
 
 
 def _mapped_axes(params: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The axes of its mesh that a shard_map maps over, and the other axes that no enclosing shard_map maps over either."""
+    """The axes of its mesh that a shard_map maps over, and those that no enclosing shard_map maps over either."""
     mesh, mapped = params["mesh"], params["newly_manual_axes"]
     types = zip(mesh.axis_names, mesh.axis_types, strict=True)
     others = [a for a, kind in types if a not in mapped and kind != AxisType.Manual]

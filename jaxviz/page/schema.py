@@ -1,4 +1,4 @@
-"""The explorer's wire format: one block of bytes. Its TypeScript types, `widgets/src/wire/schema.generated.ts`, are generated from here.
+"""The explorer's wire format: one block of bytes. `widgets/src/wire/schema.generated.ts` is generated from here.
 
 The block is little-endian::
 
@@ -9,14 +9,15 @@ The block is little-endian::
     ...       the header, JSON in UTF-8, padded with spaces to a multiple of 8 bytes
     ...       the columns, each starting at a multiple of 8 bytes
 
-The header has each column's type, length, offset, and its encoding, if any: "delta" with the type of the differences between neighbours, or
-"dictionary" with the number of distinct values, which are followed by a byte per item.
+The header has each column's type, length, offset, and its encoding, if any: "delta" with the type of the differences
+between neighbours, or "dictionary" with the number of distinct values, which are followed by a byte per item.
 
-For a large program, three more blocks follow: with the groups of equations, with the memory, and with the details. Each has the columns that
-differ from the previous block, and new strings.
+For a large program, three more blocks follow: with the groups of equations, with the memory, and with the details. Each
+has the columns that differ from the previous block, and new strings.
 
-The equations of all stages are in one table of columns, in reading order: the equations of a nested program follow the equation that
-contains it. Strings are stored once, and columns have their numbers. `COLUMNS` describes each column. Blocks are sent gzipped.
+The equations of all stages are in one table of columns, in reading order: the equations of a nested program follow the
+equation that contains it. Strings are stored once, and columns have their numbers. `COLUMNS` describes each column.
+Blocks are sent gzipped.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ KINDS = ("argument", "constant", "literal", "intermediate", "dummy", "unread")
 MEMORY_KINDS = ("argument", "constant", "residual", "temporary", "cotangent", "result")
 
 KINS = ("value", "tangent", "cotangent", "towards a tangent", "towards a cotangent", "copy")
-"""The kinds of variables: a value of the function or of a rule; a complete tangent or cotangent; an intermediate result of a rule, or a
-term of the sum, that leads to one; or the value of another variable in one of several calls."""
+"""The kinds of variables: a value of the function or of a rule; a complete tangent or cotangent; an intermediate result
+of a rule, or a term of the sum, that leads to one; or the value of another variable in one of several calls."""
 HANDED = ("as it is", "carry", "each")
-"""How a nested program receives an operand: unchanged; in the first iteration, while later ones receive the carry; or a slice per
-iteration."""
+"""How a nested program receives an operand: unchanged; in the first iteration, while later ones receive the carry; or a
+slice per iteration."""
 SCOPES = ("scope", "loop", "repeated", "line", "rest")
-"""The kinds of boxes in the overview: a function, module or named scope; a loop; a sequence that repeats without a loop; a line of the
-user's; or what is too small for a box."""
+"""The kinds of boxes in the overview: a function, module or named scope; a loop; a sequence that repeats without a
+loop; a line of the user's; or what is too small for a box."""
 
 COLUMNS: Mapping[str, str] = {
     # A program: the top level of a stage, or a nested program of an equation.
@@ -182,7 +183,8 @@ COLUMNS: Mapping[str, str] = {
     "scope_backward": "1 in the backward pass",
     "scope_name": "string, or empty",
     "scope_kind": "index into SCOPES",
-    "scope_count": "how often it is called in that box per run of the enclosing one, or iterates; 1 if that is not certain",
+    "scope_count": "how often it is called in that box per run of the enclosing one, or iterates; 1 if that is not "
+    "certain",
     "scope_location": "location, or -1",
     "scope_flops": "FLOPs, over all iterations",
     "scope_equations": "number of equations without nested programs, each counted once",
@@ -266,8 +268,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Headline:
-    """A summary of a gradient in words: what it saves, the largest part of that, its peak, and what it saves in how many values; '' if unknown
-    or not known yet."""
+    """A summary of a gradient in words: what it saves, in how many values, mostly what, its peak; '' until known."""
 
     keeps: str = ""
     largest: str = ""
@@ -316,7 +317,7 @@ class View:
 
 
 def pack(block: bytes) -> bytes:
-    """A block as it is sent and saved: gzipped at the fastest level, since the slowest saves 4 % for ten times the time."""
+    """A block as it is sent: gzipped at the fastest level, since the slowest gains 4 % in ten times the time."""
     return gzip.compress(block, 1, mtime=0)
 
 
@@ -399,7 +400,7 @@ def _coded(name: str, column: np.ndarray) -> tuple[str, int, list[Any], list[byt
 
 
 def _distinct(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct integers of a column in order, and the index of each item's; without sorting if their range is small."""
+    """The distinct integers of a column in order, and the index of each item's, not sorted if their range is small."""
     low, high = int(column.min()), int(column.max())
     if high - low >= 1 << 16:
         return np.unique(column, return_inverse=True)

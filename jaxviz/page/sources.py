@@ -50,8 +50,8 @@ class SourceTable:
 def expression_of(location: Location) -> tuple[int, int, int, int]:
     """The line and column at which the expression at a location starts, and those at which it ends.
 
-    Columns are counted as in JavaScript, in UTF-16 code units from 0, in the lines of `excerpts_of`. All are 0 if the source is missing, or
-    is not what was run.
+    Columns are counted as in JavaScript, in UTF-16 code units from 0, in the lines of `excerpts_of`. All are 0 if the
+    source is missing, or is not what was run.
     """
     span = span_at(location.file, location.line, location.column, location.end_line, location.end_column)
     if span is None:
@@ -87,12 +87,12 @@ def _functions(text: list[str]) -> list[tuple[int, int]]:
         tree = ast.parse("".join(text))
     except SyntaxError:
         return []
-    found = []
+    ranges = []
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            found.append((first, node.end_lineno or node.lineno))
-    return found
+            ranges.append((first, node.end_lineno or node.lineno))
+    return ranges
 
 
 def _range_around(line: int, functions: list[tuple[int, int]], n: int) -> tuple[int, int]:
@@ -103,8 +103,8 @@ def _range_around(line: int, functions: list[tuple[int, int]], n: int) -> tuple[
 
 
 def short_path(path: str) -> str:
-    """The path relative to the working directory, the home directory or a folder that Python imports from; of any other file only its
-    name, since folders may have names of people and projects, and pages are passed on."""
+    """The path relative to the working directory, the home directory or a folder that Python imports from; of any other
+    file only its name, since folders may have names of people and projects, and pages are passed on."""
     folders = (
         (os.getcwd(), ""),
         (os.path.expanduser("~"), "~/"),
@@ -126,16 +126,16 @@ def without_folders(text: str) -> str:
     >>> without_folders("reached at `sin` (equation 3, /home/me/model.py:12)")
     'reached at `sin` (equation 3, model.py:12)'
     """
-    kept, done = [], 0
-    for found in _ROOT.finditer(text):
-        if found.start() >= done:
-            kept.append(text[done : found.start()])
-            done = found.start() + _length_of_folders(text[found.start() :])
-    return "".join([*kept, text[done:]])
+    parts, done = [], 0
+    for match in _ROOT.finditer(text):
+        if match.start() >= done:
+            parts.append(text[done : match.start()])
+            done = match.start() + _length_of_folders(text[match.start() :])
+    return "".join([*parts, text[done:]])
 
 
 def _length_of_folders(text: str) -> int:
-    """How many characters at the start of a path-like text are folders: existing ones, or else without spaces; 0 for `/x`."""
+    """How many characters at the start of a path are folders: existing ones, or else without spaces; 0 for `/x`."""
     length = 0
     for slash in re.finditer("/", text):
         if not os.path.isdir(os.path.expanduser(text[: slash.end()])):

@@ -16,8 +16,8 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[str]:
-    """A context for work that `stop` can end; yields the code that does so, to be run by the kernel, or '' in the main thread, where an
-    interrupt suffices.
+    """A context for work that `stop` can end; yields the code that does so, to be run by the kernel, or '' in the main
+    thread, where an interrupt suffices.
 
     Raises:
       KeyboardInterrupt: it has been stopped.

@@ -33,15 +33,18 @@ def fit(value: Any, limit: int = _LONGEST) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{f.name: fit(getattr(value, f.name), limit) for f in fields(value)})
     if isinstance(value, (list, tuple)):
-        made = [fit(inner, limit) for inner in value]
-        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+        items = [fit(inner, limit) for inner in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 
 
 def first_line(error: BaseException) -> str:
     """`NoRuleError: ...`, the first paragraph of the message on one line, with file paths replaced by file names."""
     if isinstance(error, RecursionError):
-        return "RecursionError: programs are nested too deep here for Python's recursion limit; sys.setrecursionlimit raises it"
+        return (
+            "RecursionError: programs are nested too deep here for Python's recursion limit; "
+            "sys.setrecursionlimit raises it"
+        )
     message = message_of(error).strip().split("\n\n")[0].replace("\n", " ")
     text: str = fit(f"{type(error).__name__}: {without_folders(message)}")
     return text

@@ -27,7 +27,7 @@ INFINITE, NAN = 0, 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Watch:
+class FlaggedValues:
     """Values of one program that are watched, with one array of flags.
 
     Args:
@@ -64,7 +64,7 @@ class Flagged:
     """
 
     program: Program
-    watches: tuple[Watch, ...]
+    watches: tuple[FlaggedValues, ...]
     loops: tuple[Equation, ...] = ()
     known: tuple[Var, ...] = ()
 
@@ -79,7 +79,7 @@ class FlagRule:
     """
 
     flagged: Program
-    watches: tuple[tuple[int, Watch], ...]
+    watches: tuple[tuple[int, FlaggedValues], ...]
 
 
 def _default_rule(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
@@ -103,7 +103,7 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False,
         inspect it.
     """
     builder = Builder(program.constvars, program.consts)
-    nested: list[tuple[Watch, Atom]] = []
+    nested: list[tuple[FlaggedValues, Atom]] = []
     kept: list[Atom] = []
     loops: list[Equation] = []
     for e in program.equations:
@@ -122,11 +122,11 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False,
     given = tuple(v for v in program.invars if inputs and is_watchable(v.aval))
     values = (*given, *watched(program, deciding))
     own: list[Atom] = []
-    watches: list[Watch] = []
+    watches: list[FlaggedValues] = []
     if values:
         worst = [builder.inline(_worst(v.aval), [v])[0] for v in values]
         own = builder.inline(_kinds(*(w.aval for w in worst)), worst)
-        watches = [Watch((), 0, program, values)]
+        watches = [FlaggedValues((), 0, program, values)]
     of_loops = dict.fromkeys(a for e in loops for a in (*e.invars, *e.outvars) if type(a) is Var)
     known = tuple(v for v in of_loops if v not in program.invars and v not in program.constvars)
     outvars = (*program.outvars, *own, *(flags for _, flags in nested), *kept, *known)

@@ -76,7 +76,7 @@ def test_what_to_type_for_the_least_budget_is_no_less_and_not_all(whole):
 
 def device(monkeypatch, platform, stats):
     found = SimpleNamespace(platform=platform, memory_stats=lambda: stats)
-    monkeypatch.setattr(budgets, "_default_device", lambda: found)
+    monkeypatch.setattr(budgets, "default_device", lambda: found)
 
 
 def test_what_a_device_has_free(monkeypatch):
@@ -93,11 +93,11 @@ def test_a_cpu_has_what_its_machine_has_left_and_arguments_take_their_own(monkey
 
 
 def test_the_default_device():
-    assert budgets._default_device() == jax.devices()[0]
+    assert budgets.default_device() == jax.devices()[0]
     with jax.default_device(jax.devices()[-1]):
-        assert budgets._default_device() == jax.devices()[-1]
+        assert budgets.default_device() == jax.devices()[-1]
     with jax.default_device("cpu"):
-        assert budgets._default_device() == jax.devices("cpu")[0]
+        assert budgets.default_device() == jax.devices("cpu")[0]
 
 
 def test_the_machines_memory(tmp_path):

@@ -398,8 +398,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "what is divided among devices counts whole on each",
         "jaxviz/features/memory/model.py",
-        "buffer = Buffer(known[0] // parts, kind",
-        "buffer = Buffer(known[0], kind",
+        "buffer = ModelledBuffer(known[0] // parts, kind",
+        "buffer = ModelledBuffer(known[0], kind",
         "tests/features/memory",
     ),
     Fault(
@@ -474,9 +474,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a whole cotangent is labelled as a part",
-        "jaxviz/features/memory/names.py",
-        'whole = "the cotangent" if relation == "cotangent"',
-        'whole = "the cotangent" if relation != "cotangent"',
+        "jaxviz/analysis/walk.py",
+        '(tangents[tangent], relation == "cotangent")',
+        '(tangents[tangent], relation != "cotangent")',
         "tests/features/memory",
     ),
     Fault(
@@ -573,8 +573,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the last NaN is shown as the first",
         "jaxviz/features/nans/search.py",
-        "return min(found, key=lambda b: (not b.equations",
-        "return max(found, key=lambda b: (not b.equations",
+        "return min(births, key=lambda b: (not b.equations",
+        "return max(births, key=lambda b: (not b.equations",
         "tests/features/nans/test_find_nan.py",
     ),
     Fault(
@@ -594,8 +594,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "advice for arccos changes its value at -1",
         "jaxviz/features/nans/advice.py",
-        'kept="jnp.arccos(jnp.sign(x))"',
-        'kept="0.0"',
+        'at_boundary="jnp.arccos(jnp.sign(x))"',
+        'at_boundary="0.0"',
         "tests/features/nans/test_nan_advice.py -k acos",
     ),
     Fault(
@@ -1035,8 +1035,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a backward pass in a step reads the residuals of the latest forward pass",
         "jaxviz/analysis/passes.py",
-        "(*kept[_resolved(residuals, outer)], *cotangents)",
-        "(*list(kept.values())[-1], *cotangents)",
+        "(*available[_resolved(residuals, outer)], *cotangents)",
+        "(*list(available.values())[-1], *cotangents)",
         "tests/analysis/test_training_step.py",
     ),
     Fault(
@@ -1091,8 +1091,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a model is differentiated in leaves that jax.grad refuses",
         "jaxviz/arguments.py",
-        "[key in wanted and (not has_fixed or _is_array(leaf)) for leaf in given]",
-        "[key in wanted for leaf in given]",
+        "[key in wanted and (not has_fixed or _is_array(leaf)) for leaf in jax.tree.leaves(x)]",
+        "[key in wanted for leaf in jax.tree.leaves(x)]",
         "tests/test_equinox.py -k 'refuses or arrays'",
     ),
     Fault(
@@ -1112,7 +1112,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a training step is differentiated again",
         "jaxviz/analysis/training_step.py",
-        "if isinstance(found, TrainingStep) and not is_loss(found.traced):",
+        "if isinstance(step, TrainingStep) and not is_loss(step.traced):",
         "if False:",
         "tests/test_one_subject.py -k residuals",
     ),
@@ -1238,8 +1238,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a handler follows no instruction",
         "jaxviz/analysis/bytecode.py",
-        "found = [*self._handlers[at]]",
-        "found: list[int] = []",
+        "targets = [*self._handlers[at]]",
+        "targets: list[int] = []",
         "tests/analysis/test_calls.py",
     ),
     Fault(

@@ -1,16 +1,17 @@
 """The cost of one operation: FLOPs, transcendentals and bytes, for each primitive, counted like XLA's HloCostAnalysis.
 
-- A FLOP is an elementwise operation on one element, of any type: XLA counts comparisons, selections and integers too, and an
-  operation on complex numbers once. A multiply-add is two.
-- Functions that hardware computes in several steps (`exp`, `tanh`, `sqrt`, `pow`, ...) are transcendentals, counted separately: XLA
-  does not count them as FLOPs. What JAX lowers to several operations, such as `logistic`, counts as those.
-- Bytes are those of the operands and the results of each operation separately. XLA fuses operations, so a compiled program moves
-  fewer. For a slice, a gather or a scatter, only the elements touched count.
+- A FLOP is an elementwise operation on one element, of any type: XLA counts comparisons, selections and integers too,
+  and an operation on complex numbers once. A multiply-add is two.
+- Functions that hardware computes in several steps (`exp`, `tanh`, `sqrt`, `pow`, ...) are transcendentals, counted
+  separately: XLA does not count them as FLOPs. What JAX lowers to several operations, as `logistic`, counts as those.
+- Bytes are those of the operands and the results of each operation separately. XLA fuses operations, so a compiled
+  program moves fewer. For a slice, a gather or a scatter, only the elements touched count.
 
-The counts differ from those of XLA's compiled program as follows. A conversion of types, or of bits, is not a FLOP, whereas XLA counts one
-per element. A cumulative sum is one addition per element except the first, whereas XLA sums windows of 16 elements, 15 additions each.
-Random bits are all 20 rounds of threefry, whereas XLA on a CPU has a loop of five times four rounds and counts its body once. XLA on a CPU
-splits large reductions in two and pads them, has a separate operation for a pooling's gradient, and computes bfloat16 in float32.
+The counts differ from those of XLA's compiled program as follows. A conversion of types, or of bits, is not a FLOP,
+whereas XLA counts one per element. A cumulative sum is one addition per element except the first, whereas XLA sums
+windows of 16 elements, 15 additions each. Random bits are all 20 rounds of threefry, whereas XLA on a CPU has a loop of
+five times four rounds and counts its body once. XLA on a CPU splits large reductions in two and pads them, has a
+separate operation for a pooling's gradient, and computes bfloat16 in float32.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _elementwise(flops: int, transcendentals: int = 0) -> Count:
 
 
 def _as_lowered(op: Operation) -> Cost:
-    """The number of operations per element in JAX's lowering, such as a polynomial. A loop in it counts as one iteration."""
+    """As many operations per element as JAX's lowering has, such as a polynomial; a loop in it counts once."""
     dtypes = tuple(a.dtype for a in op.in_avals)
     flops, transcendentals = _lowered(op.primitive, dtypes, tuple(sorted(op.params.items())))
     return _elementwise(flops, transcendentals)(op)
@@ -108,8 +109,10 @@ def _as_lowered(op: Operation) -> Cost:
 def _lowered(primitive: Any, dtypes: tuple[Any, ...], params: tuple[tuple[str, Any], ...]) -> tuple[int, int]:
     """FLOPs and transcendentals of an elementwise operation on one element, as XLA counts JAX's lowering."""
     fun = lambda *xs: primitive.bind(*xs, **dict(params))
-    found = jax.jit(fun).lower(*(jax.ShapeDtypeStruct((), dtype) for dtype in dtypes)).cost_analysis()
-    return (int(found.get("flops", 0)), int(found.get("transcendentals", 0))) if isinstance(found, dict) else (0, 1)
+    analysis = jax.jit(fun).lower(*(jax.ShapeDtypeStruct((), dtype) for dtype in dtypes)).cost_analysis()
+    if not isinstance(analysis, dict):
+        return 0, 1
+    return int(analysis.get("flops", 0)), int(analysis.get("transcendentals", 0))
 
 
 def _select_n(op: Operation) -> Cost:
@@ -126,14 +129,14 @@ def _integer_pow(op: Operation) -> Cost:
 
 
 def _dot(op: Operation) -> Cost:
-    """A multiply-add for each element of the contraction; an outer product, which contracts nothing, is a multiplication."""
+    """A multiply-add for each element of the contraction; a multiplication if nothing is contracted."""
     (contracted, _), _ = op.params["dimension_numbers"]
     width = math.prod(op.in_avals[0].shape[d] for d in contracted)
     return moved(op, op.out_avals[0].size * (2 * width if width != 1 else 1))
 
 
 def _conv(op: Operation) -> Cost:
-    """A multiply-add for each kernel element that is applied to an input element, not to padding or between dilated elements."""
+    """A multiply-add for each kernel element that meets an input element, and not padding or a gap of a dilation."""
     params = op.params
     lhs, rhs, out = (
         [aval.shape[d] for d in spec]
@@ -239,7 +242,7 @@ def _triangular_solve(op: Operation) -> Cost:
 
 
 _THREEFRY = 20 * 5 + 2 + 5 * 2
-"""Per block: 20 rounds of an addition, a rotation in three operations and an xor, and 6 additions of a key to both words."""
+"""20 rounds of an addition, a rotation (3 operations) and an xor, and 6 additions of a key to both words."""
 
 
 def _random_bits(op: Operation) -> Cost:
@@ -250,7 +253,7 @@ def _random_bits(op: Operation) -> Cost:
 
 
 def _collective(flops: int = 0) -> Count:
-    """One device's part: it sends its operands once; a sum over devices is one addition per element, as if there were two devices."""
+    """One device's part: it sends its operands once, and a sum over devices is one addition per element."""
 
     def count(op: Operation) -> Cost:
         sent = sum(map(nbytes, op.in_avals))
@@ -264,7 +267,8 @@ def _nothing(op: Operation) -> Cost:
 
 
 _BY_KIND: Mapping[str, Count] = {
-    "elementwise": _elementwise(1), "comparison": _elementwise(1), "transcendental": _elementwise(0, 1), "lowered": _as_lowered,
+    "elementwise": _elementwise(1), "comparison": _elementwise(1), "transcendental": _elementwise(0, 1),
+    "lowered": _as_lowered,
     "series": _as_lowered, "selection": _select_n, "power": _integer_pow, "product": _dot, "convolution": _conv,
     "reduction": _reduction(1),
     "position": _reduction(9),  # comparing values and positions, checking for NaN, and two selections

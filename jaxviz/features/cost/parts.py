@@ -13,15 +13,15 @@ from jaxviz.ir.syntax import Equation, Program
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CostPart:
     """An equation without nested programs, as a part of one with them.
 
     Args:
       equation: the innermost equation.
       within: the equations that enclose its program, outermost first.
       each: the cost of one run, on one device.
-      times: how often it runs in total: the trip counts of the enclosing scans times the numbers of devices of enclosing `shard_map`s.
-      copies: how often it occurs in the compiled program of one device, where a loop has its body once for each step of `unroll`.
+      times: how often it runs in total: the enclosing scans' trip counts times the `shard_map`s' devices.
+      copies: how often it occurs in the compiled program of one device, where a loop has its body `unroll` times.
       is_estimated: whether its primitive is unknown; see `counts.estimate`.
     """
 
@@ -48,13 +48,14 @@ def cost_of(equation: Equation) -> Cost:
     >>> program = jaxviz.trace(loss)(params, x)
     >>> [jaxviz.cost_of(equation).flops for equation in program.equations]
 
-    A scan costs its body times its length, a `shard_map` the work of one device times the number of devices, a cond its most expensive
-    branch, and a while loop one iteration, because its trip count is unknown. An unknown primitive costs one FLOP for each element of its
-    non-integer results.
+    A scan costs its body times its length, a `shard_map` the work of one device times the number of devices, a cond its
+    most expensive branch, and a while loop one iteration, because its trip count is unknown. An unknown primitive costs
+    one FLOP for each element of its non-integer results.
     """
     if not isinstance(equation, Equation):
         raise TypeError(
-            f"cost_of takes an equation of a program, such as jaxviz.trace(f)(x).equations[0]; got {type(equation).__name__}"
+            "cost_of takes an equation of a program, such as jaxviz.trace(f)(x).equations[0]; got "
+            f"{type(equation).__name__}"
         )
     return total_of(part.cost for part in parts(equation))
 
@@ -87,17 +88,17 @@ def remembered(equation: Equation, known: dict[int, Cost], free: Any = None) -> 
     return known[key]
 
 
-def parts(equation: Equation) -> Iterator[Part]:
+def parts(equation: Equation) -> Iterator[CostPart]:
     """The innermost equations that an equation runs; its cost is the sum of theirs."""
     return _parts(equation, (), 1, 1)
 
 
-def _parts(equation: Equation, within: tuple[Equation, ...], times: int, copies: int) -> Iterator[Part]:
+def _parts(equation: Equation, within: tuple[Equation, ...], times: int, copies: int) -> Iterator[CostPart]:
     programs = run_by(equation)
     if not programs:
         count = COUNTS.get(equation.primitive.name)
         each = (count or estimate)(equation.operation)
-        yield Part(equation, within, each, times, copies, count is None)
+        yield CostPart(equation, within, each, times, copies, count is None)
         return
     n_times, n_copies = repeats(equation)
     inside = [
@@ -124,8 +125,8 @@ def repeats(equation: Equation) -> tuple[int, int]:
     return (kind.trip_count(operation) or 1) * kind.n_devices(operation), kind.copies(operation)
 
 
-def _expense(found: list[Part]) -> tuple[int, int]:
-    return weight(total_of(p.cost for p in found))
+def _expense(branch: list[CostPart]) -> tuple[int, int]:
+    return weight(total_of(p.cost for p in branch))
 
 
 def weight(cost: Cost) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The cost of a gradient: FLOPs, transcendentals and bytes of each equation of the forward and the backward program, by source line."""
+"""The cost of a gradient by source line: FLOPs, transcendentals and bytes of the equations of both passes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.arguments import Argnums, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import Part, parts, repeats, total_of, weight
-from jaxviz.features.cost.rows import PASSES, CostGroup, CostOfRows, Pass, Row
+from jaxviz.features.cost.parts import CostPart, parts, repeats, total_of, weight
+from jaxviz.features.cost.rows import PASSES, CostGroup, CostOfRows, CostRow, Pass
 from jaxviz.features.cost.timings import Stopwatch, Timings
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.higher_order import is_choice, is_loop, is_scan
@@ -49,6 +49,7 @@ from jaxviz.report.tables import (
 )
 from jaxviz.runtime.references import on_copies
 from jaxviz.runtime.stoppable import compiled_by_jax
+from jaxviz.transforms.driver import select
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
 _TOP = 12
@@ -66,22 +67,22 @@ class _Line(Data):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CostReport(CostOfRows, Report, schema="cost"):
-    """The cost of the gradient of a function. FLOPs and transcendentals are counted as XLA counts them: see `jaxviz.features.cost.counts`.
+    """The cost of the gradient of a function, counted as XLA counts it: see `jaxviz.features.cost.counts`.
 
     >>> cost = jaxviz.cost(loss, params, x)
     >>> cost.total.flops, cost.by_line
 
     Args:
       derivation: the programs.
-      rows: the equations of the forward program, then those of the backward program, with those inside loops and calls at their place.
+      rows: the equations of the forward, then of the backward program, those inside loops and calls in place.
       notes: remarks on the figures, a sentence each.
-      has_backward: whether the function has a backward program; a while loop has none, and then only the forward pass is counted.
+      has_backward: whether there is a backward program; with a while loop only the forward pass is counted.
       inputs: the flat arguments; None if the report is about a program without arguments.
       is_step: whether it is about a training step, which computes a gradient itself and is not differentiated.
     """
 
     derivation: Derivation
-    rows: tuple[Row, ...]
+    rows: tuple[CostRow, ...]
     notes: tuple[str, ...]
     has_backward: bool
     inputs: tuple[Any, ...] | None = None
@@ -100,8 +101,8 @@ class CostReport(CostOfRows, Report, schema="cost"):
     @cached_property
     def groups(self) -> tuple[CostGroup, ...]:
         """The equations, grouped by expression, the most expensive first."""
-        found = grouped(self.rows, lambda r: (r.location, evaluation(r.part.equation, r.part.within)))
-        return tuple(sorted(map(CostGroup, found), key=lambda g: weight(g.total), reverse=True))
+        groups = grouped(self.rows, lambda r: (r.location, evaluation(r.part.equation, r.part.within)))
+        return tuple(sorted(map(CostGroup, groups), key=lambda g: weight(g.total), reverse=True))
 
     @cached_property
     def by_line(self) -> Mapping[Location, Cost]:
@@ -120,13 +121,13 @@ class CostReport(CostOfRows, Report, schema="cost"):
 
     @property
     def summary(self) -> str:
-        """cost of the gradient of `loss` in `params`: 3.2 MFLOP, 41.0 k transcendentals, 2.1 MiB read, 0.9 MiB written: 1.0 FLOPs per byte."""
+        """cost of the gradient of `loss` in `params`: 3.2 MFLOP, 41.0 k transcendentals, 2.1 MiB read, …"""
         total = self.total
         sent = f", {format_bytes(total.bytes_sent)} sent between devices" if total.bytes_sent else ""
         return (
-            f"cost of the {self.about}: {format_flops(total.flops)}, {format_count(total.transcendentals)} transcendentals, "
-            f"{format_bytes(total.bytes_read)} read, {format_bytes(total.bytes_written)} written{sent}: "
-            f"{total.intensity:.1f} FLOPs per byte"
+            f"cost of the {self.about}: {format_flops(total.flops)}, {format_count(total.transcendentals)} "
+            f"transcendentals, {format_bytes(total.bytes_read)} read, {format_bytes(total.bytes_written)} "
+            f"written{sent}: {total.intensity:.1f} FLOPs per byte"
         )
 
     def _chart(self) -> Bars:
@@ -138,7 +139,8 @@ class CostReport(CostOfRows, Report, schema="cost"):
         yield self._passes
         groups = [
             (
-                format_count(g.forward.flops), format_count(g.backward.flops), format_count(g.total.transcendentals), format_bytes(g.total.nbytes),
+                format_count(g.forward.flops), format_count(g.backward.flops), format_count(g.total.transcendentals),
+                format_bytes(g.total.nbytes),
                 _share(g.total, self.total), f"{narrow_location(g.location)}  {_called(g)}",
             )
             for g in self.groups
@@ -178,7 +180,8 @@ class CostReport(CostOfRows, Report, schema="cost"):
         )
 
     _data = (
-        "function", "total", "forward", "backward", "groups", "rows", "estimated", "notes", "primitives=by_primitive", "lines=_lines",
+        "function", "total", "forward", "backward", "groups", "rows", "estimated", "notes", "primitives=by_primitive",
+        "lines=_lines",
     )  # fmt: skip
 
     @property
@@ -187,17 +190,16 @@ class CostReport(CostOfRows, Report, schema="cost"):
 
     @cached_property
     def as_compiled(self) -> Cost:
-        """The cost to compare with XLA's figures: the body of a scan counted once, or once for each step of its `unroll`, and a single
-        device."""
+        """The cost to compare with XLA's figures: of one device, with the body of a scan counted `unroll` times."""
         return total_of(r.part.each * r.part.copies for r in self.rows)
 
     def xla(self, optimized: bool = True) -> Cost:
-        """XLA's figures for the forward and the backward program, compiled together for the default backend or for the devices of the
-        arguments.
+        """XLA's figures for the forward and the backward program, compiled together for the default backend or for the
+        devices of the arguments.
 
-        XLA counts the body of a loop once, however often it runs, and reports the work of one device: `as_compiled` counts in the same way.
-          In a compiled program XLA counts a value each time that a fusion recomputes it, which adds up in small models; matrix products are
-          never recomputed.
+        XLA counts the body of a loop once, however often it runs, and reports the work of one device: `as_compiled`
+        counts in the same way. In a compiled program XLA counts a value each time that a fusion recomputes it, which
+        adds up in small models; matrix products are never recomputed.
 
         Args:
           optimized: False for the program that JAX passes to XLA, which is then not compiled.
@@ -209,14 +211,14 @@ class CostReport(CostOfRows, Report, schema="cost"):
           JaxvizError: the backend does not report the cost of its programs.
           the errors of compiling.
         """
-        found = (self._compiled if optimized else self._lowered).cost_analysis()
-        found = found[0] if isinstance(found, (list, tuple)) and found else found
-        if not found:
+        analysis = (self._compiled if optimized else self._lowered).cost_analysis()
+        analysis = analysis[0] if isinstance(analysis, (list, tuple)) and analysis else analysis
+        if not analysis:
             raise JaxvizError(f"the backend {jax.default_backend()} does not report the cost of its programs")
         # XLA counts a call into a library as -1.
-        said = {key: max(0, int(found.get(key) or 0)) for key in ("flops", "transcendentals", _BYTES, _BYTES_OUT)}
-        written = min(said[_BYTES_OUT], said[_BYTES])
-        return Cost(said["flops"], said[_BYTES] - written, written, said["transcendentals"])
+        counts = {key: max(0, int(analysis.get(key) or 0)) for key in ("flops", "transcendentals", _BYTES, _BYTES_OUT)}
+        written = min(counts[_BYTES_OUT], counts[_BYTES])
+        return Cost(counts["flops"], counts[_BYTES] - written, written, counts["transcendentals"])
 
     @cached_property
     @usual_stack
@@ -242,11 +244,11 @@ class CostReport(CostOfRows, Report, schema="cost"):
 
     def compare(self) -> str:
         """Compares these FLOPs with those of XLA, in a few sentences; it compiles as `xla` does."""
-        xla, given, ours = self.xla(), self.xla(optimized=False), self.as_compiled
+        xla, lowered, ours = self.xla(), self.xla(optimized=False), self.as_compiled
         ratio = f"{ours.flops / xla.flops:.2f} times as many" if xla.flops else "so there is no ratio"
         text = (
-            f"jaxviz counts {ours.flops:,} FLOPs; XLA on {jax.default_backend()} counts {xla.flops:,} in the compiled program, "
-            f"{ratio}, and {given.flops:,} before it optimizes."
+            f"jaxviz counts {ours.flops:,} FLOPs; XLA on {jax.default_backend()} counts {xla.flops:,} in the "
+            f"compiled program, {ratio}, and {lowered.flops:,} before it optimizes."
         )
         if ours.flops != self.total.flops:
             text += f" These count a loop's body once and only one device; the total is {self.total.flops:,}."
@@ -254,16 +256,17 @@ class CostReport(CostOfRows, Report, schema="cost"):
         return f"{text} Fused, it moves {moves}."
 
     def measure(self, repeat: int = 5) -> Timings:
-        """Runs the forward and the backward program equation by equation, and measures each equation; the cotangents are ones.
+        """Runs the forward and the backward program, with cotangents of one, and measures each equation.
 
-        Each equation is compiled separately, with the programs that it holds, and runs once before to warm up. Each time includes a call of
-        a few microseconds, and does not include what XLA saves by fusing equations. Equations with effects have them in each run.
+        Each equation is compiled separately, with the programs that it holds, and runs once before to warm up. Each
+        time includes a call of a few microseconds, and does not include what XLA saves by fusing equations. Equations
+        with effects have them in each run.
 
         Args:
           repeat: how often each equation runs; the best time counts.
 
         Raises:
-          TypeError: there are no values to run on: the report is about a program, or an argument is a ShapeDtypeStruct or a tracer.
+          TypeError: there are no values to run on, but a program, a ShapeDtypeStruct or a tracer.
           ValueError: `repeat` is less than one.
         """
         if repeat < 1:
@@ -291,22 +294,17 @@ class CostReport(CostOfRows, Report, schema="cost"):
 
 
 _BY_EXPRESSION = (
-    "forward FLOPs",
-    "backward FLOPs",
-    "transcendentals",
-    "bytes",
-    "share",
-    "line, and what is computed there",
-)
+    "forward FLOPs", "backward FLOPs", "transcendentals", "bytes", "share", "line, and what is computed there",
+)  # fmt: skip
 _BY_PRIMITIVE = ("equations", "FLOPs", "transcendentals", "bytes", "FLOPs/byte", "share", "primitive")
 _BYTES, _BYTES_OUT = "bytes accessed", "bytes accessedout{}"
 
 
 def _grouped(costs: Iterable[tuple[Any, Cost]]) -> dict[Any, Cost]:
-    found: dict[Any, Cost] = {}
+    totals: dict[Any, Cost] = {}
     for key, cost in costs:
-        found[key] = found.get(key, Cost()) + cost
-    return dict(sorted(found.items(), key=lambda item: weight(item[1]), reverse=True))
+        totals[key] = totals.get(key, Cost()) + cost
+    return dict(sorted(totals.items(), key=lambda item: weight(item[1]), reverse=True))
 
 
 def _called(group: CostGroup) -> str:
@@ -322,16 +320,16 @@ def _share(cost: Cost, total: Cost) -> str:
 @counting("cost")
 @deep_stack
 def cost(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CostReport:
-    """Counts the cost of a function's gradient: FLOPs, transcendentals and bytes, by equation, source line and primitive.
+    """Counts the FLOPs, transcendentals and bytes of a function's gradient, by equation, source line and primitive.
 
     It runs and compiles nothing; `CostReport.xla` and `.compare` compile, and `.measure` runs.
 
     >>> print(jaxviz.cost(loss, params, x))
-    cost of the gradient of `loss` in `params`: 3.2 MFLOP, 41.0 k transcendentals, 2.1 MiB read, 0.9 MiB written: 1.0 FLOPs per byte
+    cost of the gradient of `loss` in `params`: 3.2 MFLOP, 41.0 k transcendentals, 2.1 MiB read, 0.9 MiB written: …
     forward 1.1 MFLOP in 26 equations, backward 2.1 MFLOP in 31
     ...
 
-    For a training step, which computes a gradient itself and returns more than one number, it is the cost of the step as it is.
+    For a training step, which computes a gradient itself and returns more than one number, it is the step's cost.
 
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
@@ -345,7 +343,7 @@ def cost(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CostReport:
     if isinstance(f, (Derivation, Program)) or not callable(f):
         return _report(d, None)
     leaves, _, _, is_input = flat_arguments(args, kwargs, positions(f, args, argnums))
-    inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
+    inputs = select(is_input, leaves)
     if not is_loss(d.primal) and takes_gradient(d.primal):
         return _report_of_step(derive(f, *args, argnums=(), **kwargs), inputs)
     return _report(d, inputs)
@@ -355,7 +353,7 @@ def _report_of_step(d: Derivation, inputs: tuple[Any, ...]) -> CostReport:
     definition, naming = defined_at(d.primal), Naming(d.primal)
     in_backward = lambda p: any(map(is_backward, (p.equation, *p.within)))
     rows = tuple(
-        Row(
+        CostRow(
             "backward" if in_backward(p) else "forward",
             p,
             naming.location(p.equation, p.within) or definition,
@@ -382,7 +380,7 @@ def _report(d: Derivation, inputs: tuple[Any, ...] | None) -> CostReport:
     notes += unopened_note(find_unopened(d.derivable, costs=True))
     definition, naming = defined_at(d.primal), Naming(d.primal)
     rows = tuple(
-        Row(stage, p, naming.location(p.equation, p.within) or definition, _place(p))
+        CostRow(stage, p, naming.location(p.equation, p.within) or definition, _place(p))
         for stage, program in programs
         for e in program.equations
         for p in parts(e)
@@ -390,7 +388,7 @@ def _report(d: Derivation, inputs: tuple[Any, ...] | None) -> CostReport:
     return CostReport(d, rows, (*notes, *_notes(d, rows)), len(programs) == 2, inputs)
 
 
-def _place(part: Part) -> str:
+def _place(part: CostPart) -> str:
     """`cell ×20 in shard_map ×8`, innermost first."""
     names = []
     for e in reversed(part.within):
@@ -399,7 +397,7 @@ def _place(part: Part) -> str:
     return " in ".join(names)
 
 
-def _notes(d: Derivation, rows: Sequence[Row]) -> Iterator[str]:
+def _notes(d: Derivation, rows: Sequence[CostRow]) -> Iterator[str]:
     holders: dict[Equation, tuple[Equation, ...]] = {
         e: r.part.within[:i] for r in rows for i, e in enumerate(r.part.within)
     }

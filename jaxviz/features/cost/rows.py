@@ -12,7 +12,7 @@ from jaxviz.analysis.grouping import alike, repetition
 from jaxviz.analysis.naming import ROOM, of_module, written_at
 from jaxviz.analysis.walk import library_of
 from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import Part, total_of
+from jaxviz.features.cost.parts import CostPart, total_of
 from jaxviz.higher_order import is_loop, is_scan
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Equation
@@ -24,7 +24,7 @@ PASSES: tuple[Pass, ...] = ("forward", "backward")
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Data):
+class CostRow(Data):
     """An equation of the forward or the backward program without nested programs.
 
     Args:
@@ -35,7 +35,7 @@ class Row(Data):
     """
 
     stage: Pass
-    part: Part
+    part: CostPart
     location: Location
     place: str = ""
 
@@ -64,14 +64,15 @@ class Row(Data):
         return not any(is_loop(e) and not is_scan(e) for e in self.part.within)
 
     _data = (
-        "stage", "primitive", "type", "location", "place", "trip_count_known", "times=part.times", "estimated=part.is_estimated", "*cost",
+        "stage", "primitive", "type", "location", "place", "trip_count_known", "times=part.times",
+        "estimated=part.is_estimated", "*cost",
     )  # fmt: skip
 
 
 class CostOfRows:
     """The cost of rows: by pass, and in total."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[CostRow, ...]
 
     @cached_property
     def forward(self) -> Cost:
@@ -97,11 +98,11 @@ class CostGroup(CostOfRows, Data):
       rows: its equations in the forward and the backward program.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[CostRow, ...]
 
     @property
     def label(self) -> str:
-        """The expression, such as `h = jnp.tanh(x @ w)`, with the module if a library's computes it; the primitives if there is no source."""
+        """The expression, such as `h = jnp.tanh(x @ w)`, with its module if any; without source the primitives."""
         return self.named()
 
     def named(self, room: int = ROOM) -> str:

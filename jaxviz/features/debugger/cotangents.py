@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxviz.derivation import Derivation
-from jaxviz.features.debugger.programs import Place, Site, Text
+from jaxviz.features.debugger.programs import EquationSite, Place, Text
 from jaxviz.higher_order import of
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Var
@@ -32,7 +32,7 @@ class CotangentPlaces:
         for program, path, holders in self.texts["backward"].programs:
             made: dict[Atom, int] = {v: i + 1 for i, e in enumerate(program.equations) for v in e.outvars}
             for value, ct in program.cotangents().items():
-                site = Site(path, max(made.get(part, 0) for part in ct), holders)
+                site = EquationSite(path, max(made.get(part, 0) for part in ct), holders)
                 found.setdefault(value, []).append((site, ct))
         return found
 
@@ -58,9 +58,9 @@ class CotangentPlaces:
         return found
 
     @cached_property
-    def _alike(self) -> dict[Var, list[tuple[Site, Var]]]:
+    def _alike(self) -> dict[Var, list[tuple[EquationSite, Var]]]:
         """The variables of the forward program by their originals, in order."""
-        found: dict[Var, list[tuple[Site, Var]]] = {}
+        found: dict[Var, list[tuple[EquationSite, Var]]] = {}
         text = self.texts["forward"]
         for program, _, _ in text.programs:
             for v in (*program.invars, *(v for e in program.equations for v in e.outvars)):
@@ -70,7 +70,7 @@ class CotangentPlaces:
                         group.append((site, v))
         return found
 
-    def place(self, site: Site, v: Var) -> Place | None:
+    def place(self, site: EquationSite, v: Var) -> Place | None:
         """Where the cotangent of a variable of the forward program is computed; None if it has none."""
         of = self._stands_for.get(v, v)
         here = way(site.holders)

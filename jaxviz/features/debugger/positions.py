@@ -71,7 +71,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StepperStage:
     """One of the programs that run in sequence.
 
     Args:

@@ -16,7 +16,7 @@ StaticPath = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class EquationSite:
     """Where a variable is computed: in the program at the end of `path`, available before equation `index` runs."""
 
     path: StaticPath
@@ -29,7 +29,7 @@ class Site:
         return sum(is_loop(e) for e in self.holders)
 
 
-Place = tuple[Site, tuple[Atom, ...]]
+Place = tuple[EquationSite, tuple[Atom, ...]]
 """Where a value is computed, as the sum of some variables."""
 
 
@@ -53,14 +53,14 @@ class Text:
         return found
 
     @cached_property
-    def sites(self) -> dict[Var, list[Site]]:
-        found: dict[Var, list[Site]] = {}
+    def sites(self) -> dict[Var, list[EquationSite]]:
+        found: dict[Var, list[EquationSite]] = {}
         for program, path, holders in self.programs:
             for v in (*program.constvars, *program.invars):
-                found.setdefault(v, []).append(Site(path, 0, holders))
+                found.setdefault(v, []).append(EquationSite(path, 0, holders))
             for i, e in enumerate(program.equations):
                 for v in e.outvars:
-                    found.setdefault(v, []).append(Site(path, i + 1, holders))
+                    found.setdefault(v, []).append(EquationSite(path, i + 1, holders))
         return found
 
     @cached_property

@@ -11,7 +11,7 @@ from jax.extend.core import ClosedJaxpr
 from jaxviz.analysis.budgets import read_amount
 from jaxviz.arguments import Argnums, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive
-from jaxviz.features.debugger.positions import Stage, SteppingError
+from jaxviz.features.debugger.positions import StepperStage, SteppingError
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.ir import compat
@@ -71,7 +71,7 @@ def step(
             if backward or isinstance(error, SteppingError):
                 raise
             note = f"There is no backward pass. {error}"
-    stage = Stage("primal", derivation.primal, lambda _: inputs)
+    stage = StepperStage("primal", derivation.primal, lambda _: inputs)
     return Stepper(derivation, Machine([stage], budget), note if backward is None else "")
 
 
@@ -123,8 +123,8 @@ def _with_backward(derivation: Derivation, inputs: list[Any], cotangents: Any, b
             given.append(x)
     n = len(primal.outvars)
     stages = [
-        Stage("forward", derivation.forward, lambda _: inputs),
-        Stage("backward", derivation.backward, lambda machine: [*machine.results("forward")[n:], *given]),
+        StepperStage("forward", derivation.forward, lambda _: inputs),
+        StepperStage("backward", derivation.backward, lambda machine: [*machine.results("forward")[n:], *given]),
     ]
     return Stepper(derivation, Machine(stages, budget))
 

@@ -18,7 +18,7 @@ from jaxviz.features.debugger.breakpoints import Armed, Breakpoint, Hit, hit_at_
 from jaxviz.features.debugger.cotangents import CotangentPlaces
 from jaxviz.features.debugger.mappings import Cotangents, Values
 from jaxviz.features.debugger.positions import Level, NoValueError, Position, SteppingError, can_enter, described
-from jaxviz.features.debugger.programs import Place, Site, StaticPath, Text, shared
+from jaxviz.features.debugger.programs import EquationSite, Place, StaticPath, Text, shared
 from jaxviz.features.debugger.shown import Value, html_row
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.features.debugger.summaries import Summary, summarize
@@ -354,12 +354,12 @@ class Stepper:
                 errors.append(error)
         raise errors[0]
 
-    def _not_yet(self, stage: str, site: Site, what: str) -> str:
+    def _not_yet(self, stage: str, site: EquationSite, what: str) -> str:
         made = f"equation {site.index - 1}" if site.index else "the start"
         within = f" of `{site.holders[-1].primitive.name}`" if site.holders else ""
         return f"{what} is not available yet: it is computed by {made}{within} of the {stage} program; the run is at {self._place(self.position)}."
 
-    def _position(self, stage: str, site: Site, iterations: tuple[int, ...], name: str) -> Position:
+    def _position(self, stage: str, site: EquationSite, iterations: tuple[int, ...], name: str) -> Position:
         """The position where a variable is computed: iterations as given, counted from the innermost, the others from the current position."""
         here = self.position.path if self.position.stage == stage else ()
         loops = [is_loop(e) for e in site.holders]

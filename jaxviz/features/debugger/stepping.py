@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxviz.features.debugger.kept import Frame, Kept, Uses
 from jaxviz.features.debugger.partial_loops import Loop
-from jaxviz.features.debugger.positions import Level, Position, Stage, SteppingError, can_enter, enterable
+from jaxviz.features.debugger.positions import Level, Position, StepperStage, SteppingError, can_enter, enterable
 from jaxviz.features.debugger.replay import differs, keeping_operands, may_differ
 from jaxviz.features.debugger.summaries import fingerprint, same_fingerprint
 from jaxviz.higher_order import bodies, is_choice, is_loop, of
@@ -43,7 +43,7 @@ class Machine:
       budget: the bytes of values to keep.
     """
 
-    def __init__(self, stages: Sequence[Stage], budget: int):
+    def __init__(self, stages: Sequence[StepperStage], budget: int):
         self.stages = {s.name: s for s in stages}
         self.order = [s.name for s in stages]
         self.kept = Kept(budget)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jaxviz.analysis.checkpoints import in_short
-from jaxviz.features.explorer.messages import Advice
+from jaxviz.features.explorer.messages import PeakAdvice
 from jaxviz.features.explorer.whatif import Switches
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.without_effect import LOWERS, checkpoints_without_effect
@@ -25,7 +25,7 @@ _NO_MORE = "no more work"
 
 
 @collector_paused()
-def advice_of(residuals: ResidualSet, switches: Switches) -> Advice:
+def advice_of(residuals: ResidualSet, switches: Switches) -> PeakAdvice:
     """Each figure is measured, like those of the switches, by deriving the function with these checkpoints; that of the plan with its code in
     place, if it can be written."""
     number = {id(r): i for i, r in enumerate(residuals)}
@@ -37,7 +37,7 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> Advice:
     idle = in_short(checkpoints_without_effect(switches.derivation))
     but = f"; {idle}" if idle else ""
     if not helps:
-        return Advice(sentence=f"no checkpoint lowers the peak by much{but}", setting="", cards=cards, error="")
+        return PeakAdvice(sentence=f"no checkpoint lowers the peak by much{but}", setting="", cards=cards, error="")
     assert isinstance(trade, Trade)
     more = _more_work(switches, trade)
     made = switches.written(key)
@@ -49,7 +49,7 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> Advice:
     to = f"would bring the peak to {format_bytes(trade.peak_nbytes)}"
     is_plain = by == "checkpoints" and more != _NO_MORE
     sentence = f"{more} {to}" if is_plain else f"{by} {to} for {more}"
-    return Advice(sentence=f"{sentence}{but}", setting=key, cards=cards, error="")
+    return PeakAdvice(sentence=f"{sentence}{but}", setting=key, cards=cards, error="")
 
 
 def _card(switches: Switches, residuals: Iterable[int], expression: SavedExpression) -> str:

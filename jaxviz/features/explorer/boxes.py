@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxviz.analysis.bytecode import is_resumed
-from jaxviz.analysis.calls import Call, Frame, calls_of
+from jaxviz.analysis.calls import Frame, FunctionCall, calls_of
 from jaxviz.analysis.grouping import alike, pattern
 from jaxviz.analysis.repeats import Alike, candidates
 from jaxviz.analysis.walk import primal_equation
@@ -43,7 +43,7 @@ class Box:
 Path = tuple[Box, ...]
 """The boxes around an equation, outermost first."""
 
-_Key = tuple[str, Call | None]
+_Key = tuple[str, FunctionCall | None]
 """The name of a function and its call, or the name of a scope."""
 
 
@@ -92,7 +92,7 @@ class _Node:
     leaves: list[_Leaf] = field(default_factory=list)
     children: list[_Node] = field(default_factory=list)
     trips: int = 1
-    call: Call | None = None
+    call: FunctionCall | None = None
 
 
 class Boxes:
@@ -120,7 +120,7 @@ class Boxes:
         self._found: dict[tuple[int, Equation], Path] = {}
         self._any: dict[Equation, Path] = {}
         self._alike = Alike()
-        self._met: set[Call] = set()
+        self._met: set[FunctionCall] = set()
         self._numbers: dict[Hashable, int] = {}
         self._put([self._nodes(self._told_apart(self._leaves(program, (), ())), 0)], ())
 
@@ -280,14 +280,14 @@ class Boxes:
             self._put([node.children for node in nodes], path, is_certain)
 
 
-def _calls_of(leaves: Sequence[_Leaf], outer: int) -> list[Sequence[Call]]:
+def _calls_of(leaves: Sequence[_Leaf], outer: int) -> list[Sequence[FunctionCall]]:
     """The calls that the frames of each equation belong to."""
     # What JAX transposes has the frames of what it transposes, in another order.
     in_order = [leaf for leaf in leaves if not compat.is_transposed(leaf.equation.source)]
     found_for = calls_of([leaf.stack for leaf in in_order], [_is_sure(leaf.equation) for leaf in in_order], outer)
     calls = dict(zip(in_order, found_for, strict=True))
-    last: dict[tuple[Frame, ...], Sequence[Call]] = {}
-    found: list[Sequence[Call]] = []
+    last: dict[tuple[Frame, ...], Sequence[FunctionCall]] = {}
+    found: list[Sequence[FunctionCall]] = []
     for leaf in leaves:
         stack = tuple(leaf.stack)
         if leaf in calls:

@@ -181,7 +181,7 @@ class WrittenCode(TypedDict):
     text: str
 
 
-class Advice(TypedDict):
+class PeakAdvice(TypedDict):
     """Advice on the peak: a sentence with the corresponding setting of the switches, and the cards of the largest saved expressions, in
     their order. `error` is the reason if there is none."""
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxviz.analysis.walk import Tracer, primal_equation
+from jaxviz.analysis.walk import SourceTracer, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.features.remat.graph import Graph
 from jaxviz.ir import compat
@@ -53,7 +53,7 @@ class _Places:
 
     def made_at(self, derivation: Derivation) -> list[tuple[Atom, Any]]:
         """The residuals of a derivation, each with the place where it is computed; None for an argument."""
-        trace, made = Tracer(derivation.forward), []
+        trace, made = SourceTracer(derivation.forward), []
         for atom in derivation.linearized.residuals:
             source = trace(atom)[0]
             made.append((atom, self.of(source.equation, source.atom) if source.equation is not None else None))

@@ -22,7 +22,7 @@ from jaxviz.displays import display as added
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
-from jaxviz.features.explorer.messages import Advice, SwitchRequest, TriedSettings, is_switch_request
+from jaxviz.features.explorer.messages import PeakAdvice, SwitchRequest, TriedSettings, is_switch_request
 from jaxviz.features.explorer.sent import as_json, code_of, saved_compiled, saved_switches
 from jaxviz.features.explorer.still import still_outputs
 from jaxviz.features.explorer.text import stage_text, summary
@@ -461,7 +461,7 @@ class Explorer(Bundled):
 
             self.advice = as_json(fit(advice_of(self.derivation.residuals, self._switches)))
         except Exception as error:
-            self.advice = as_json(Advice(sentence="", setting="", cards=[], error=first_line(error)))
+            self.advice = as_json(PeakAdvice(sentence="", setting="", cards=[], error=first_line(error)))
 
     def _fill_compiled(self) -> None:
         """The compiled gradient; JAX's input to XLA is sent before."""

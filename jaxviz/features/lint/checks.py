@@ -18,7 +18,7 @@ from jaxviz.analysis.naming import ROOM_IN_SENTENCE
 from jaxviz.analysis.site import Site
 from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
-from jaxviz.features.lint.recompute import Candidate, Kept, candidates, spots_of
+from jaxviz.features.lint.recompute import Candidate, SavedValues, candidates, spots_of
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.diff import Wrapped, wrapped_at
 from jaxviz.features.remat.forms import Trade
@@ -90,7 +90,7 @@ class Advice(Data):
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class LintSubject:
     """What the rules examine.
 
     Args:
@@ -100,7 +100,7 @@ class Subject:
     derivation: Derivation
 
     @cached_property
-    def found(self) -> ResidualSet:
+    def residuals(self) -> ResidualSet:
         return self.derivation.residuals  # type: ignore[no-any-return]
 
     @cached_property
@@ -126,7 +126,7 @@ class Subject:
 
     @cached_property
     def upcasts(self) -> tuple[Finding, ...]:
-        return find_upcasts(self.found.items, self.derivation.linearized.residuals, self.site)
+        return find_upcasts(self.residuals.items, self.derivation.linearized.residuals, self.site)
 
     @cached_property
     def without_effect(self) -> tuple[NoEffect, ...]:
@@ -140,22 +140,21 @@ _MEASURED = 60_000
 """How many equations are derived again in total for candidates whose effect is measured; at least one is."""
 
 
-def _cheap(subject: Subject) -> Iterator[Advice]:
+def _cheap(subject: LintSubject) -> Iterator[Advice]:
     d = subject.derivation
     flat = replace(d, primal=inlined(d.primal, (JIT.primitive,)))
-    kept = Kept(flat, d.primal)
-    matching = _Matching(subject.found)
-    written = [c for c in candidates(kept) if _can_be_written(c)]
+    saved = SavedValues(flat, d.primal)
+    matching = _Matching(subject.residuals)
+    written = [c for c in candidates(saved) if _can_be_written(c)]
     most = max(1, _MEASURED // max(1, sum(1 for _ in flat.primal.walk())))
     for c in written[:most]:
-        trade = subject.with_checkpoints(flat, spots_of(kept, c))
+        trade = subject.with_checkpoints(flat, spots_of(saved, c))
         if trade is not None and trade.saved_nbytes < subject.search.written.saved_nbytes:
-            yield _recompute(c, kept, matching(c, kept), subject.search, trade)
+            yield _recompute(c, saved, matching(c, saved), subject.search, trade)
 
 
 def _can_be_written(c: Candidate) -> bool:
-    """Whether the lines are the user's own and have what the advice names, and a checkpoint around them does not divide what a library does in one
-    call."""
+    """Whether a user can write it: the lines are own ones, can be named, and do not divide one call of a library."""
     divides = not c.is_whole and any(library_line(e.source) is not None for run in c.runs for e in run)
     is_named = c.is_function or c.first.line != c.last.line or all(map(_has_expressions, c.runs))
     return is_own(c.first.file) and (_library_call(c) != "" or (is_named and not divides))
@@ -171,19 +170,29 @@ def _library_call(c: Candidate) -> str:
     return calls.pop() if len(calls) == 1 else ""
 
 
-def _recompute(c: Candidate, kept: Kept, residuals: tuple[Residual, ...], search: Search, trade: Trade) -> Advice:
+def _recompute(
+    c: Candidate, saved: SavedValues, residuals: tuple[Residual, ...], search: Search, trade: Trade
+) -> Advice:
     gone, instead = c.saving.gone, c.saving.instead
-    times = sum(map(kept.is_read_by, c.runs))
+    times = sum(map(saved.is_read_by, c.runs))
     call = _library_call(c)
     lines = f"line {c.first.line}" if c.first.line == c.last.line else f"lines {c.first.line} to {c.last.line}"
-    operations = listed([_made_by(a, kept) for a in _largest_first(gone, kept)], 4)
-    text = f"{_sizes(gone, kept)} of {f'`{call}` on ' * bool(call)}{lines} are saved ({operations}), and could be recomputed from "
+    operations = listed([_operation_of(a, saved) for a in _largest_first(gone, saved)], 4)
+    text = (
+        f"{_sizes(gone, saved)} of {f'`{call}` on ' * bool(call)}{lines} are saved ({operations}), and could be "
+        "recomputed from "
+    )
     if instead:
-        text += f"{_sizes(instead, kept)}, saved instead: {listed(_sources(_largest_first(instead, kept), kept), 4)}."
+        text += (
+            f"{_sizes(instead, saved)}, saved instead: {listed(_sources(_largest_first(instead, saved), saved), 4)}."
+        )
     else:
         text += "values that are saved anyway."
     if c.saving.unread:
-        text += f" The backward pass does not read {format_bytes(c.saving.unread)} of it; these bytes are not counted, since XLA drops them."
+        text += (
+            f" The backward pass does not read {format_bytes(c.saving.unread)} of it; these bytes are not counted, "
+            "since XLA drops them."
+        )
     fix = f"{_how(c, call, lines)} {_effect(search, trade)}"
     less = search.written.saved_nbytes - trade.saved_nbytes
     return Advice("", text, fix, c.first, less, times, residuals, c.saving.unread)
@@ -209,13 +218,13 @@ _NO_FALL = 0.005
 
 
 def _how(c: Candidate, call: str, lines: str) -> str:
-    """What to write for a checkpoint around some lines, all of which are in a call of this library function if one is given."""
+    """What to write for a checkpoint around some lines, or around the one call of a library function that they are."""
     name = c.first.function.rsplit(".", 1)[-1]
     places = [where for e in c.runs[0] if (where := location_of(e)) is not None]
     files = [where.file for where in places]
     called = [where.file for e in c.runs[0] if (where := library_line(e.source)) is not None]
     checkpoint = (
-        " or ".join(made for library, made in CHECKPOINTS.items() if any(map(_is_of(library), [*files, *called])))
+        " or ".join(wrapper for library, wrapper in CHECKPOINTS.items() if any(map(_is_of(library), [*files, *called])))
         or "jax.checkpoint"
     )
     if c.is_function and name != "<lambda>":
@@ -251,38 +260,37 @@ def _expression(equation: Equation) -> str:
     return expression_at(own_line(equation.source)) or str(equation.primitive.name)
 
 
-def _sizes(atoms: Sequence[Atom], kept: Kept) -> str:
+def _sizes(atoms: Sequence[Atom], saved: SavedValues) -> str:
     """`12.0 KiB in 3 values`."""
-    size = format_bytes(sum(map(kept.nbytes_of, atoms)))
+    size = format_bytes(sum(map(saved.nbytes_of, atoms)))
     return f"{size} in {counted(len(atoms), 'value')}"
 
 
-def _largest_first(atoms: Sequence[Atom], kept: Kept) -> list[Atom]:
-    return sorted(atoms, key=lambda a: -kept.nbytes_of(a))
+def _largest_first(atoms: Sequence[Atom], saved: SavedValues) -> list[Atom]:
+    return sorted(atoms, key=lambda a: -saved.nbytes_of(a))
 
 
-def _made_by(atom: Atom, kept: Kept) -> str:
+def _operation_of(atom: Atom, saved: SavedValues) -> str:
     """`dot_general`, the path of an argument, or a number."""
     if isinstance(atom, Literal):
         return "a number"
-    made_by = kept.maker.get(atom)
-    if made_by is not None:
-        return str(made_by[0].primitive.name)
-    return kept.arguments.get(atom) or ("a constant" if atom in kept.primal.constvars else "what a scan carries")
+    producer = saved.maker.get(atom)
+    if producer is not None:
+        return str(producer[0].primitive.name)
+    return saved.arguments.get(atom) or ("a constant" if atom in saved.primal.constvars else "what a scan carries")
 
 
-def _sources(atoms: Sequence[Atom], kept: Kept) -> Iterator[str]:
-    """``12 × `x + attention(p, x)` (model.py:12)``, `params['layers'][0…11]['scale']`: the saved values, with those of one expression
-    combined."""
+def _sources(atoms: Sequence[Atom], saved: SavedValues) -> Iterator[str]:
+    """``12 × `x + attention(p, x)` (model.py:12)``, `params['layers'][0…11]['scale']`, each expression once."""
 
     def written(atom: Atom) -> tuple[Hashable, str]:
-        made_by = kept.maker.get(atom)
-        if made_by is None:
-            return pattern(_made_by(atom, kept)), _made_by(atom, kept)
-        equation, _ = made_by
-        name, where = kept.naming.name(equation, room=ROOM_IN_SENTENCE), location_of(equation)
+        producer = saved.maker.get(atom)
+        if producer is None:
+            return pattern(_operation_of(atom, saved)), _operation_of(atom, saved)
+        equation, _ = producer
+        name, where = saved.naming.name(equation, room=ROOM_IN_SENTENCE), location_of(equation)
         at = f" ({short_location(where)})" if where is not None else ""
-        same = repetition(equation), repetition(*kept.naming.original(equation, ()))
+        same = repetition(equation), repetition(*saved.naming.original(equation, ()))
         return same, f"{f'`{name}`' if name else equation.primitive.name}{at}"
 
     for group in grouped(map(written, atoms), lambda pair: pair[0]):
@@ -292,32 +300,32 @@ def _sources(atoms: Sequence[Atom], kept: Kept) -> Iterator[str]:
 class _Matching:
     """Matches residuals of the report with values of the same function with its jitted functions inlined."""
 
-    def __init__(self, found: ResidualSet):
+    def __init__(self, residuals: ResidualSet):
         self.by_key: dict[Any, list[Residual]] = {}
-        for r in found:
+        for r in residuals:
             key: Any = r.expression
             if r.producer is not None:
                 elements = r.aval.size // max(1, math.prod(r.lengths))
                 key = (r.producer.primitive, r.location, r.aval.dtype, elements)
             self.by_key.setdefault(key, []).append(r)
 
-    def __call__(self, c: Candidate, kept: Kept) -> tuple[Residual, ...]:
+    def __call__(self, c: Candidate, saved: SavedValues) -> tuple[Residual, ...]:
         left = {key: iter(rs) for key, rs in self.by_key.items()}
-        made: list[Residual] = []
+        matched: list[Residual] = []
         for a in c.saving.gone:
-            made_by = kept.maker.get(a)
-            key: Any = str(a.val) if isinstance(a, Literal) else kept.arguments.get(a)
-            if made_by is not None:
-                key = (made_by[0].primitive, location_of(made_by[0]), a.aval.dtype, a.aval.size)
-            made += itertools.islice(left.get(key, ()), 1)
-        return tuple(made)
+            producer = saved.maker.get(a)
+            key: Any = str(a.val) if isinstance(a, Literal) else saved.arguments.get(a)
+            if producer is not None:
+                key = (producer[0].primitive, location_of(producer[0]), a.aval.dtype, a.aval.size)
+            matched += itertools.islice(left.get(key, ()), 1)
+        return tuple(matched)
 
 
 # --- checkpoints and their names --------------------------------------------------------------------------------------
 
 
-def _without_effect(rule: str) -> Callable[[Subject], Iterator[Advice]]:
-    def find(subject: Subject) -> Iterator[Advice]:
+def _without_effect(rule: str) -> Callable[[LintSubject], Iterator[Advice]]:
+    def find(subject: LintSubject) -> Iterator[Advice]:
         for a in subject.without_effect:
             if a.rule == rule:
                 yield Advice("", a.text, a.fix, a.location, a.nbytes, a.count)
@@ -328,7 +336,7 @@ def _without_effect(rule: str) -> Callable[[Subject], Iterator[Advice]]:
 # --- findings about the residuals -------------------------------------------------------------------------------------
 
 
-def _upcasts(subject: Subject) -> Iterator[Advice]:
+def _upcasts(subject: LintSubject) -> Iterator[Advice]:
     yield from _by_line(
         subject.upcasts,
         lambda texts: f"Saved in a wider type than the values had: {texts}.",
@@ -336,46 +344,48 @@ def _upcasts(subject: Subject) -> Iterator[Advice]:
     )
 
 
-def _one_hots(subject: Subject) -> Iterator[Advice]:
+def _one_hots(subject: LintSubject) -> Iterator[Advice]:
     d = subject.derivation
     yield from _by_line(
-        find_one_hots(subject.found.items, d.linearized.residuals, d.forward),
-        lambda texts: f"Saved as a row of numbers for each integer, all but one of them zero: {texts}.",
-        "index with the integers, as `w[ids]` for `one_hot(ids, n) @ w` or `jnp.take_along_axis(x, ids[..., None], -1)` for the one element of each row "
-        "that `one_hot(ids, n)` selects; or put jax.checkpoint around one_hot together with what reads its result.",
+        find_one_hots(subject.residuals.items, d.linearized.residuals, d.forward),
+        lambda texts: f"Saved as one-hot rows, where the integers would do: {texts}.",
+        "index with the integers, as `w[ids]` for `one_hot(ids, n) @ w` or `jnp.take_along_axis(x, ids[..., "
+        "None], -1)` for the one element of each row that `one_hot(ids, n)` selects; or put jax.checkpoint around "
+        "one_hot together with what reads its result.",
     )
 
 
-def _duplicates(subject: Subject) -> Iterator[Advice]:
+def _duplicates(subject: LintSubject) -> Iterator[Advice]:
     upcast = {r for f in subject.upcasts for r in f.residuals}
     yield from _by_line(
-        [f for f in subject.found.duplicates if upcast.isdisjoint(f.residuals)],
+        [f for f in subject.residuals.duplicates if upcast.isdisjoint(f.residuals)],
         lambda texts: f"One value is saved more than once: {texts}.",
-        "let all of its readers read the same array, or put jax.checkpoint around the line that makes the copy together with what reads it.",
+        "let all of its readers read the same array, or put jax.checkpoint around the line that makes the "
+        "copy together with what reads it.",
     )
 
 
-def _invariants(subject: Subject) -> Iterator[Advice]:
+def _invariants(subject: LintSubject) -> Iterator[Advice]:
     yield from _by_line(
-        subject.found.invariant,
+        subject.residuals.invariant,
         lambda texts: f"A scan stacks copies of a value that is the same in each iteration: {texts}.",
         "compute it before the scan and close over it, instead of passing it through the carry.",
     )
 
 
-def _forced(subject: Subject) -> Iterator[Advice]:
+def _forced(subject: LintSubject) -> Iterator[Advice]:
     # Except the numbers that jax.numpy passes to its own jitted functions: the user cannot change these.
     yield from _by_line(
-        [f for f in subject.found.forced if all(r.kind != "literal" for r in f.residuals)],
+        [f for f in subject.residuals.forced if all(r.kind != "literal" for r in f.residuals)],
         lambda texts: f"Saved only because it crosses the boundary of a jitted function: {texts}.",
         "remove the jit from the inner function; under an outer jit it is compiled all the same.",
     )
 
 
-def _unread(subject: Subject) -> Iterator[Advice]:
-    by_custom_rule = {r for r in subject.found if r.rule.startswith("custom VJP rule")}
+def _unread(subject: LintSubject) -> Iterator[Advice]:
+    by_custom_rule = {r for r in subject.residuals if r.rule.startswith("custom VJP rule")}
     yield from _by_line(
-        [f for f in subject.found.unread if by_custom_rule.issuperset(f.residuals)],
+        [f for f in subject.residuals.unread if by_custom_rule.issuperset(f.residuals)],
         lambda texts: (
             f"The backward function of a custom_vjp never reads values that its forward function saves: {texts}."
         ),
@@ -383,10 +393,10 @@ def _unread(subject: Subject) -> Iterator[Advice]:
     )
 
 
-def _dummies(subject: Subject) -> Iterator[Advice]:
-    where = {r: r.dummies[0].location or r.location for f in subject.found.with_dummies for r in f.residuals}
+def _dummies(subject: LintSubject) -> Iterator[Advice]:
+    where = {r: r.dummies[0].location or r.location for f in subject.residuals.with_dummies for r in f.residuals}
     yield from _by_line(
-        subject.found.with_dummies,
+        subject.residuals.with_dummies,
         lambda texts: f"Each branch of a cond fills in dummies for values that only another branch saves: {texts}.",
         "put jax.checkpoint around the cond, or around the body of the scan that it is in; or differentiate with "
         "jaxviz.grad(f, cond_residuals='recompute').",
@@ -408,14 +418,14 @@ def _by_line(
 
 
 def _all_times(findings: Sequence[Finding]) -> str:
-    """``12 × `jnp.tanh(x @ w)` (model.py:12)``: findings about one expression in repeated layers, calls and iterations."""
+    """``12 × `jnp.tanh(x @ w)` (model.py:12)``: one expression in repeated layers, calls and iterations."""
     return repeated(len(findings), alike([f.text for f in findings]))
 
 
 # --- constants --------------------------------------------------------------------------------------------------------
 
 
-def _constants(subject: Subject) -> Iterator[Advice]:
+def _constants(subject: LintSubject) -> Iterator[Advice]:
     primal = subject.derivation.primal
     groups: dict[Location, dict[int, Any]] = {}
     seen: set[int] = set()
@@ -427,8 +437,10 @@ def _constants(subject: Subject) -> Iterator[Advice]:
         kinds = listed([a.str_short(short_dtypes=True) for a in avals.values()], 4)
         many = len(avals) > 1
         yield Advice(
-            "", f"{where.function} reads {'arrays' if many else 'an array'} {kinds} that {'are not arguments' if many else 'is not an argument'}, and so "
-            f"{'constants' if many else 'a constant'} of the program.",
+            "",
+            f"{where.function} reads {'arrays' if many else 'an array'} {kinds} that "
+            f"{'are not arguments' if many else 'is not an argument'}, and so {'constants' if many else 'a constant'} "
+            "of the program.",
             "pass large arrays as arguments.", where, sum(map(nbytes, avals.values())), len(avals),
         )  # fmt: skip
 
@@ -451,10 +463,10 @@ _TRIED = 3
 """How many regions are considered."""
 
 
-def _layers(subject: Subject) -> Iterator[Advice]:
+def _layers(subject: LintSubject) -> Iterator[Advice]:
     """The effect on the peak of a checkpoint around the body of a scan, or around each call of a function."""
     derivation = subject.derivation
-    if not subject.found.nbytes or has_checkpoints(derivation.primal):
+    if not subject.residuals.nbytes or has_checkpoints(derivation.primal):
         return
     try:
         _ = derivation.backward
@@ -465,9 +477,9 @@ def _layers(subject: Subject) -> Iterator[Advice]:
     promising = [r for r in repeated if search.estimate((r,)) <= _FALL * search.opened.nbytes]
     only_applied: Advice | None = None
     for region in promising:
-        wrapped, made = wrapped_at(search, region) or (None, None)
+        wrapped, rewritten = wrapped_at(search, region) or (None, None)
         planned = search.trial(search.path((region,))[0]).trade
-        trade = made.trade if made is not None else planned
+        trade = rewritten.trade if rewritten is not None else planned
         if (trade or planned).peak_nbytes > _FALL * search.written.peak_nbytes or region.location is None:
             continue
         if wrapped is not None:
@@ -521,7 +533,7 @@ def _around(region: Region, wrapped: Wrapped | None, trade: Trade | None, search
     )
 
 
-FIND: dict[str, Callable[[Subject], Iterator[Advice]]] = {
+FIND: dict[str, Callable[[LintSubject], Iterator[Advice]]] = {
     "layer-checkpoint": _layers,
     "cheap-recompute": _cheap,
     "checkpoint-without-effect": _without_effect("checkpoint-without-effect"),

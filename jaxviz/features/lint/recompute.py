@@ -1,8 +1,8 @@
 """Saved values that are cheap to recompute: the lines to put in a checkpoint, and the bytes that this would free.
 
 A checkpoint around consecutive equations saves what they read from other equations, and none of what they compute
-for their own derivatives. So what it saves follows from the forward and the linear program, which selects the candidates. The figures of
-those that are shown are measured, by deriving the function with the checkpoint.
+for their own derivatives. So what it saves follows from the forward and the linear program, which selects the
+candidates. The figures of those that are shown are measured, by deriving the function with the checkpoint.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def is_cheap(equation: Equation) -> bool:
 # --- what is saved, and for which equation ----------------------------------------------------------------------------
 
 
-class Kept:
+class SavedValues:
     """What the gradient of a function saves, by the equations of the function for which it is saved.
 
     A value in the body of a scan represents those of all its iterations.
@@ -62,10 +62,9 @@ class Kept:
         self.written = {e for _, e in derivation.primal.walk()}
         self.size: dict[Atom, int] = {}
         self.maker: dict[Atom, tuple[Equation, Equation | None]] = {}
-        """The equation of the forward program that computes a value, and the equation of the function from which it was derived."""
+        """The equation of the forward program that computes a value, and that of the function that it comes from."""
         self.same: dict[Atom, Atom] = {}
-        """Maps what a scan passes to its body unchanged to the value outside, and what a scan stacks to the value inside. That value is the
-        original."""
+        """From what a scan passes to its body unchanged to the value outside; from what it stacks to that inside."""
         self.readers: dict[Atom, set[Equation | None]] = {}
         """For each saved value, the equations of the function whose linear part reads it; None for the results."""
         self.reads: dict[Equation | None, dict[Atom, None]] = {}
@@ -132,7 +131,7 @@ class Kept:
                 self.same.update((v, self.outside(a)) for v, a in stacked if a in self.size)
 
     def _readers(self, linear: Program, stands_for: Mapping[Atom, Atom]) -> None:
-        """Args: a linear program, and the values of the forward program that are its inputs."""
+        """Registers who reads what is saved; `stands_for` has the values of the forward program that are the inputs."""
         for e in linear.equations:
             came_from = self._came_from(e)
             read = [a for a in e.invars if a in stands_for]
@@ -158,7 +157,7 @@ class Kept:
         """Whether anything is saved for these equations."""
         return any(e in self.reads for e in run)
 
-    def saving(self, runs: Iterable[Sequence[Equation]]) -> Saving:
+    def saving(self, runs: Iterable[Sequence[Equation]]) -> CheckpointSaving:
         """What checkpoints would save, one around each of these runs of equations."""
         inside: set[Equation | None] = set()
         needed: dict[Atom, None] = {}
@@ -170,7 +169,7 @@ class Kept:
         gone = [a for a in concerned if a not in needed and self.readers[a] <= inside]
         instead = [a for a in needed if a not in self.readers]
         size = sum(map(self.nbytes_of, gone)) - sum(map(self.nbytes_of, instead))
-        return Saving(gone, instead, size, sum(self.nbytes_of(a) for a in gone if a in self.unread))
+        return CheckpointSaving(gone, instead, size, sum(self.nbytes_of(a) for a in gone if a in self.unread))
 
     def _needed(self, run: set[Equation]) -> dict[Atom, None]:
         """What has to be available to recompute everything that the derivatives of these equations read."""
@@ -182,16 +181,16 @@ class Kept:
             if isinstance(a, Literal) or a in seen:
                 continue
             seen.add(a)
-            made_by, came_from = self.maker.get(a, (None, None))
-            if made_by is not None and came_from in run:
-                pending += made_by.invars
+            producer, came_from = self.maker.get(a, (None, None))
+            if producer is not None and came_from in run:
+                pending += producer.invars
             else:
                 needed[a] = None
         return needed
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class CheckpointSaving:
     """What checkpoints would save.
 
     Args:
@@ -242,73 +241,73 @@ class Candidate:
     last: Location
     is_function: bool
     is_whole: bool
-    saving: Saving
+    saving: CheckpointSaving
 
 
-def candidates(kept: Kept) -> list[Candidate]:
+def candidates(saved: SavedValues) -> list[Candidate]:
     """The lines whose checkpoint would save something, largest first, without parts of others."""
     runs: dict[Function, list[Run]] = {}
-    for function, run in _runs(kept.primal, _line):
+    for function, run in _runs(saved.primal, _line):
         runs.setdefault(function, []).extend(_times(run))
-    every = [c for f, of_f in runs.items() if any(map(kept.is_read_by, of_f)) for c in _in_function(kept, f, of_f)]
+    every = [c for f, of_f in runs.items() if any(map(saved.is_read_by, of_f)) for c in _in_function(saved, f, of_f)]
     taken: set[Equation] = set()
-    made = []
+    largest = []
     for c in sorted(every, key=lambda c: -c.saving.worth):
         equations = {e for run in c.runs for e in run}
         if c.saving.worth > 0 and not equations <= taken:
-            made.append(c)
+            largest.append(c)
             taken |= equations
-    return made
+    return largest
 
 
-def spots_of(kept: Kept, candidate: Candidate) -> list[Spot]:
+def spots_of(saved: SavedValues, candidate: Candidate) -> list[Spot]:
     """The places of the function's program where a candidate's checkpoints go."""
-    at = {e: (p, i) for p in _levels(kept.primal) for i, e in enumerate(p.equations)}
-    places = [[at[e] for e in run] for run in candidate.runs if kept.is_read_by(run)]
+    at = {e: (p, i) for p in _levels(saved.primal) for i, e in enumerate(p.equations)}
+    places = [[at[e] for e in run] for run in candidate.runs if saved.is_read_by(run)]
     return [Spot(place[0][0], place[0][1], place[-1][1] + 1) for place in places]
 
 
-def _in_function(kept: Kept, function: Function, runs: Sequence[Run]) -> list[Candidate]:
+def _in_function(saved: SavedValues, function: Function, runs: Sequence[Run]) -> list[Candidate]:
     alike: dict[Any, list[Run]] = {}
     for run in runs:
         alike.setdefault(tuple([(_line_number(e), e.primitive) for e in run]), []).append(run)
     best: dict[tuple[Location, Location], list[Run]] = {}
     for same in alike.values():
-        parts = _best(kept, same)
+        parts = _best(saved, same)
         if parts:
             best.setdefault(_extent(parts), []).extend(parts)
-    made = []
+    on_lines = []
     for (first, last), chosen in best.items():
         # A checkpoint on these lines takes effect each time they run, for better or worse.
         inside = {e for run in chosen for e in run}
         others = (
             [e for e in run if first.line <= _line_number(e) <= last.line] for run in runs if inside.isdisjoint(run)
         )
-        every = [*chosen, *filter(kept.is_read_by, others)]
-        made.append(Candidate(every, first, last, False, _is_whole(kept, every), kept.saving(every)))
-    whole = _whole(kept, function)
-    return [whole] if whole is not None and whole.saving.worth >= sum(c.saving.worth for c in made) else made
+        every = [*chosen, *filter(saved.is_read_by, others)]
+        on_lines.append(Candidate(every, first, last, False, _is_whole(saved, every), saved.saving(every)))
+    whole = _whole(saved, function)
+    return [whole] if whole is not None and whole.saving.worth >= sum(c.saving.worth for c in on_lines) else on_lines
 
 
-def _best(kept: Kept, runs: Sequence[Run]) -> Sequence[Run]:
-    """The parts of runs through the same lines whose checkpoints would save most; if several save the same, the shortest."""
+def _best(saved: SavedValues, runs: Sequence[Run]) -> Sequence[Run]:
+    """The parts of runs through the same lines whose checkpoints would save most; the shortest of several."""
     n = len(runs[0])
 
     def worth(start: int, end: int) -> int:
-        return kept.saving([run[start:end] for run in runs]).worth
+        return saved.saving([run[start:end] for run in runs]).worth
 
     # Try a limited number of starting points: only little, near the ends, can be missed.
-    saved, start = max((worth(i, n), i) for i in range(0, n, -(-n // _STARTS)))
-    reads = [i + 1 for i in range(start, n) if any(run[i] in kept.reads for run in runs)]
-    while len(reads) > 1 and worth(start, reads[-2]) >= saved:
+    most, start = max((worth(i, n), i) for i in range(0, n, -(-n // _STARTS)))
+    reads = [i + 1 for i in range(start, n) if any(run[i] in saved.reads for run in runs)]
+    while len(reads) > 1 and worth(start, reads[-2]) >= most:
         reads.pop()
-    if saved <= 0:
+    if most <= 0:
         return ()
     # A whole statement is easier to wrap than part of it.
     first, end = _ends(runs[0], start, reads[-1])
     whole = worth(first, end)
     # Users cannot wrap part of what a library computes for an expression.
-    if whole >= saved or any(library_line(e.source) is not None for e in (runs[0][start], runs[0][reads[-1] - 1])):
+    if whole >= most or any(library_line(e.source) is not None for e in (runs[0][start], runs[0][reads[-1] - 1])):
         return [run[first:end] for run in runs] if whole > 0 else ()
     return [run[start : reads[-1]] for run in runs]
 
@@ -326,10 +325,10 @@ def _ends(run: Run, start: int, end: int) -> tuple[int, int]:
 _STARTS = 64
 
 
-def _is_whole(kept: Kept, runs: Iterable[Run]) -> bool:
+def _is_whole(saved: SavedValues, runs: Iterable[Run]) -> bool:
     inside = {e for run in runs for e in run}
     concerned = set(map(_instruction, inside))
-    return all(e in inside for p in _levels(kept.primal) for e in p.equations if _instruction(e) in concerned)
+    return all(e in inside for p in _levels(saved.primal) for e in p.equations if _instruction(e) in concerned)
 
 
 def _line_number(equation: Equation) -> int:
@@ -346,22 +345,22 @@ def _extent(runs: Iterable[Run], function: Function | None = None) -> tuple[Loca
     return min(lines, key=lambda x: x.line), max(lines, key=lambda x: x.line)
 
 
-def _whole(kept: Kept, function: Function) -> Candidate | None:
+def _whole(saved: SavedValues, function: Function) -> Candidate | None:
     """The whole of a function, if everything in it is cheap."""
 
     def call(stack: Stack) -> Place | None:
         depth = next((i for i, f in enumerate(stack) if (f.file, f.function) == function), None)
         return None if depth is None else (function, _lines(stack[depth + 1 :]))
 
-    if not all(is_cheap(e) for p in _levels(kept.primal) for e in p.equations if call(call_stack(e.source))):
+    if not all(is_cheap(e) for p in _levels(saved.primal) for e in p.equations if call(call_stack(e.source))):
         return None
     runs: list[Run] = []
-    for _, run in _runs(kept.primal, call):
+    for _, run in _runs(saved.primal, call):
         times = list(_times(run))
         # A loop around the function contains nothing else; a loop inside it is part of it.
         runs += times if len({tuple(map(_written, part)) for part in times}) == 1 else [run]
     first, last = _extent(runs, function)
-    return Candidate(runs, first, last, True, True, kept.saving(runs))
+    return Candidate(runs, first, last, True, True, saved.saving(runs))
 
 
 def _line(stack: Stack) -> Place | None:
@@ -373,8 +372,8 @@ def _lines(stack: Stack) -> tuple[tuple[str, int, int], ...]:
 
 
 def _runs(program: Program, place_of: Callable[[Stack], Place | None]) -> list[tuple[Function, Run]]:
-    """Consecutive cheap equations in one place, with their function; an equation without a user line belongs to its neighbours."""
-    made: list[tuple[Function, Run]] = []
+    """Consecutive cheap equations in one place, with their function; one without a user's line joins its neighbours."""
+    runs: list[tuple[Function, Run]] = []
     for level in _levels(program):
         run: list[Equation] = []
         place = None
@@ -382,14 +381,14 @@ def _runs(program: Program, place_of: Callable[[Stack], Place | None]) -> list[t
             stack = call_stack(e.source)
             here = place_of(stack) if stack else place
             if run and place is not None and (here != place or not is_cheap(e)):
-                made.append((place[0], run))
+                runs.append((place[0], run))
                 run = []
             place = here
             if here is not None and is_cheap(e):
                 run.append(e)
         if run and place is not None:
-            made.append((place[0], run))
-    return made
+            runs.append((place[0], run))
+    return runs
 
 
 def _levels(program: Program) -> Iterator[Program]:

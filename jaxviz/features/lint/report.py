@@ -1,4 +1,4 @@
-"""Advice on the gradient of a function: what it saves or computes unnecessarily, on which line, and what to write instead."""
+"""Advice on a function's gradient: what it saves or computes without need, where, and what to write instead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, overload
 from jaxviz.analysis.budgets import read_size
 from jaxviz.analysis.training_step import subject_of
 from jaxviz.arguments import Argnums
-from jaxviz.features.lint.checks import FIND, Advice, Subject
+from jaxviz.features.lint.checks import FIND, Advice, LintSubject
 from jaxviz.features.lint.rules import LINT_RULES
 from jaxviz.features.residuals.saved_bytes import SavedBytes
 from jaxviz.ir.boundary import api_boundary
@@ -29,8 +29,8 @@ CAPTURED_NBYTES = 1 << 20
 class LintReport(Report, Sequence[Advice], schema="lint"):
     """Advice on the gradient of a function, by bytes at stake, largest first.
 
-    >>> found = jaxviz.lint(loss, params, x)
-    >>> {advice.rule for advice in found}
+    >>> report = jaxviz.lint(loss, params, x)
+    >>> {advice.rule for advice in report}
 
     Args:
       function: the name of the function.
@@ -79,10 +79,10 @@ class LintReport(Report, Sequence[Advice], schema="lint"):
     def summary(self) -> str:
         """lint of the gradient of `loss` in `params`: 3 suggestions; it saves 1.1 MiB in 463 values."""
         n = len(self.items)
-        found = f"{n:,} suggestion{'s' * (n != 1)}" if n else "no suggestions"
+        count = f"{n:,} suggestion{'s' * (n != 1)}" if n else "no suggestions"
         few = f" ({self.n_left_out:,} omitted, below {format_bytes(self.min_nbytes)})" if self.n_left_out else ""
-        kept = f"it saves {self.saved}"
-        return f"lint of the {self.gradient}: {found}{few}; {kept}"
+        saves = f"it saves {self.saved}"
+        return f"lint of the {self.gradient}: {count}{few}; {saves}"
 
     def _chart(self) -> Bars:
         rows = [(f"{a.rule} {short_location(a.location)}", a.nbytes, "at stake") for a in self.items]
@@ -119,7 +119,7 @@ class LintReport(Report, Sequence[Advice], schema="lint"):
 @deep_stack
 @collector_paused()
 def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None, **kwargs: Any) -> LintReport:
-    """Gives advice on the gradient of a function: what it saves or computes without need, on which line, and what to write instead.
+    """Gives advice on a function's gradient: what it saves or computes without need, where, and what to write.
 
     It runs and compiles nothing.
 
@@ -127,49 +127,43 @@ def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None
     lint of the gradient of `loss` in `params`: 2 suggestions; it saves 1.1 MiB in 463 values
     ...
 
-    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
-    `derive(step, ...)` in its place is about that of the step.
+    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient
+    that the step takes; `derive(step, ...)` in its place is about that of the step.
 
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: the arguments to call it with, as for `derive`.
       argnums: the positional argument or arguments to differentiate with respect to.
-      min_nbytes: leaves out advice with fewer bytes at stake; by default one percent of the bytes that the gradient saves, but at least 1
-        KiB. For captured constants the default is 1 MiB. Advice on names and on checkpoints without effect is never left out.
+      min_nbytes: leaves out advice with fewer bytes at stake; by default one percent of the bytes that the gradient
+        saves, but at least 1 KiB. For captured constants the default is 1 MiB. Advice on names and on checkpoints
+        without effect is never left out.
 
     Raises:
       the errors of `derive`.
     """
     min_nbytes = None if min_nbytes is None else int(read_size(min_nbytes, "min_nbytes"))
     derivation = subject_of(f, args, kwargs, argnums)
-    subject = Subject(derivation)
-    saved = subject.found.saved
+    subject = LintSubject(derivation)
+    saved = subject.residuals.saved
     least = max(1024, saved.nbytes // 100) if min_nbytes is None else min_nbytes
 
-    def found(rule: str) -> list[Advice]:
+    def advice_of(rule: str) -> list[Advice]:
         try:
             return [replace(a, rule=rule) for a in FIND[rule](subject)]
         except Exception as error:
             error.add_note(f"in the rule {rule!r} of jaxviz.lint")
             raise
 
-    made = [a for advice in each(found, FIND, "rules") for a in advice]
-    shown = [a for a in made if a.rule in _OF_NO_BYTES or a.nbytes >= _threshold(a.rule, least, min_nbytes)]
+    every = [a for advice in each(advice_of, FIND, "rules") for a in advice]
+    shown = [a for a in every if a.rule in _OF_NO_BYTES or a.nbytes >= _threshold(a.rule, least, min_nbytes)]
     shown.sort(key=lambda a: -a.nbytes)
-    few = sum(0 < a.nbytes < least for a in made if a.rule not in (*_OF_NO_BYTES, "captured-constant"))
-    return LintReport(
-        derivation.primal.name,
-        derivation.about,
-        tuple(shown),
-        saved,
-        least,
-        few,
-        (*subject.found.on_gradient, *unopened_note(derivation.unopened)),
-    )
+    few = sum(0 < a.nbytes < least for a in every if a.rule not in (*_OF_NO_BYTES, "captured-constant"))
+    notes = (*subject.residuals.on_gradient, *unopened_note(derivation.unopened))
+    return LintReport(derivation.primal.name, derivation.about, tuple(shown), saved, least, few, notes)
 
 
 _OF_NO_BYTES = ("checkpoint-without-effect", "unknown-name", "unused-name", "policy-without-effect")
 
 
-def _threshold(rule: str, least: int, given: int | None) -> int:
-    return CAPTURED_NBYTES if rule == "captured-constant" and given is None else max(least, 1)
+def _threshold(rule: str, least: int, min_nbytes: int | None) -> int:
+    return CAPTURED_NBYTES if rule == "captured-constant" and min_nbytes is None else max(least, 1)

@@ -17,7 +17,7 @@ from jaxviz.analysis.layouts import Layouts
 from jaxviz.analysis.passes import OpenedStep
 from jaxviz.analysis.walk import place_of
 from jaxviz.derivation import Derivation
-from jaxviz.features.memory.names import Names
+from jaxviz.features.memory.names import DerivationNames
 from jaxviz.features.residuals.saved_bytes import are_read
 from jaxviz.higher_order import Body, bodies, is_loop, is_scan, of
 from jaxviz.ir import compat
@@ -33,7 +33,7 @@ _KIND = {kind: i for i, kind in enumerate(KINDS)}
 
 
 @dataclass(eq=False, slots=True)
-class Buffer:
+class ModelledBuffer:
     """The memory of one value, and of views of it in other shapes."""
 
     nbytes: int
@@ -52,7 +52,7 @@ class Buffer:
     """Whether it takes no memory: it is computed, or laid out, where it is read."""
     last_forward: int = -1
     """The last step of the forward pass that needs it."""
-    whole: Buffer | None = None
+    whole: ModelledBuffer | None = None
     """What it is one iteration's slice of."""
 
 
@@ -70,7 +70,7 @@ class Live:
       kind: its kind, such as 'residual'.
       born: the first step at which it is in memory.
       last: the last step; the number of steps if it is still there at the end.
-      equation: the equation that computes it, at step `born`, or in the body of the loop that runs there; None for an input.
+      equation: the equation that computes it, at step `born` or in a loop that runs there; None for an input.
       residuals: the indices of the residuals that it holds: several if one is a view of another.
     """
 
@@ -82,7 +82,7 @@ class Live:
     last: int
     equation: Equation | None
     residuals: tuple[int, ...]
-    buffer: Buffer = field(repr=False)
+    buffer: ModelledBuffer = field(repr=False)
     model: Model = field(repr=False)
 
     @property
@@ -102,7 +102,7 @@ class Live:
 
 
 @dataclass(eq=False, slots=True)  # not frozen, like Equation
-class Step:
+class MemoryStep:
     """The step of one equation. It is immutable.
 
     Args:
@@ -129,7 +129,7 @@ class Step:
 
 
 _WRITTEN_INTO = frozenset(("temporary", "cotangent", "residual", "argument"))
-"""The kinds of results that may overwrite it after its last use; an argument may only be overwritten if it is donated."""
+"""The kinds of values whose memory a later result may take; that of an argument only if it is donated."""
 _WRITES_INTO = ("update", "scattering", "scattered arithmetic", "sorting", "factorization", "solving", "all-reduce")
 """Operations that change an operand, or a part of it, in place."""
 
@@ -146,15 +146,15 @@ class Model:
         self.named = named
         """Whether residuals get their names, which takes longer than everything else."""
         self.donated = donated
-        self.buffers: list[Buffer] = []
+        self.buffers: list[ModelledBuffer] = []
         self.steps: list[tuple[Equation, tuple[Equation, ...], bool]] = []
-        self.inside: dict[int, list[Buffer]] = {}
+        self.inside: dict[int, list[ModelledBuffer]] = {}
         """What is in memory in the bodies of a loop, or in a branch, where it takes most, by the step of the loop."""
-        self.reads: list[list[Buffer]] = []
+        self.reads: list[list[ModelledBuffer]] = []
         """The operands of each step."""
-        self.of_forward: dict[Atom, Buffer] = {}
+        self.of_forward: dict[Atom, ModelledBuffer] = {}
         """The memory of each value of the forward program."""
-        self.into: list[tuple[int, list[Buffer], Buffer]] = []
+        self.into: list[tuple[int, list[ModelledBuffer], ModelledBuffer]] = []
         """For steps that may write into an operand: the step, the operands of the result's size, and the result."""
         self.opened = OpenedStep(derivation.primal, {}, frozenset())
         """The training step that is walked; for a gradient alone, one without passes."""
@@ -163,12 +163,12 @@ class Model:
         self.outside: set[int] = set()
         """The steps in neither pass, such as those of an optimizer."""
         self.of_types: dict[int, tuple[int, str, Any]] = {}
-        """The bytes of a value of a type, the type's text, and the type, by its identity: many values share few types."""
+        """By a type's identity: the bytes of a value, the type's text, and the type. Many values share few types."""
         self.writes: dict[Operation, bool] = {}
         """Whether an operation's result may take the memory of an operand: many equations share few operations."""
 
     @collector_paused()
-    def run(self) -> tuple[Step, ...]:
+    def run(self) -> tuple[MemoryStep, ...]:
         """Walks both programs."""
         derivation = self.derivation
         forward, backward = derivation.forward, derivation.backward
@@ -186,7 +186,7 @@ class Model:
         for buffer in results:
             buffer.last_forward = turn
         self.is_backward = True
-        back: dict[Atom, Buffer] = dict(zip(backward.invars[:n], saved, strict=True))
+        back: dict[Atom, ModelledBuffer] = dict(zip(backward.invars[:n], saved, strict=True))
         seeds = backward.invars[n:]
         divided = self.layouts.cotangents if self.layouts is not None else ()
         for v, n_parts in zip(seeds, divided or (1,) * len(seeds), strict=True):
@@ -205,7 +205,7 @@ class Model:
         return self.ended(forward, [*results, *gradients])
 
     @collector_paused()
-    def run_step(self, opened: OpenedStep) -> tuple[Step, ...]:
+    def run_step(self, opened: OpenedStep) -> tuple[MemoryStep, ...]:
         """Walks a training step that takes the gradient."""
         self.opened, program, self.in_pass = opened, opened.program, False
         self.enter(program, program.arg_names)
@@ -222,7 +222,7 @@ class Model:
             n_parts = layouts.values.get(v, 1) if layouts is not None else 1
             env[v] = self.new(v, "constant", name="a captured constant", parts=n_parts)
 
-    def ended(self, program: Program, results: Sequence[Buffer]) -> tuple[Step, ...]:
+    def ended(self, program: Program, results: Sequence[ModelledBuffer]) -> tuple[MemoryStep, ...]:
         """What each step has in memory, given these results, now that everything in memory until the end is known."""
         end = len(self.steps)
         for buffer in results:
@@ -238,7 +238,7 @@ class Model:
                 buffer.last = end
         return self.finished()
 
-    def keep(self, buffer: Buffer, residual: int) -> None:
+    def keep(self, buffer: ModelledBuffer, residual: int) -> None:
         """Records that a buffer contains a residual."""
         buffer.is_free = False
         buffer.residuals += (residual,)
@@ -256,29 +256,29 @@ class Model:
         within: tuple[Equation, ...] = (),
         name: str = "",
         parts: int = 1,
-    ) -> Buffer:
+    ) -> ModelledBuffer:
         born = len(self.steps) - (equation is not None)
         aval = atom.type_with_state if kind == "argument" else atom.aval
         if (known := self.of_types.get(id(aval))) is None:
             taken = 0 if compat.is_on_host(atom.aval) else nbytes(aval)
             known = self.of_types[id(aval)] = taken, type_text(atom.aval), aval
-        buffer = Buffer(known[0] // parts, kind, born, born, equation, within, known[1], name)
+        buffer = ModelledBuffer(known[0] // parts, kind, born, born, equation, within, known[1], name)
         if equation is not None:
             buffer.var = atom
             buffer.is_free = plain(equation.primitive.name).is_free
         self.buffers.append(buffer)
         return buffer
 
-    def read(self, env: dict[Atom, Buffer], atom: Atom) -> Buffer:
+    def read(self, env: dict[Atom, ModelledBuffer], atom: Atom) -> ModelledBuffer:
         if isinstance(atom, Literal) or atom not in env:
             env[atom] = self.new(atom, "constant", name="a number")
         return env[atom]
 
-    def walk(self, program: Program, env: dict[Atom, Buffer], within: tuple[Equation, ...]) -> None:
-        for e in _put_off(program):
+    def walk(self, program: Program, env: dict[Atom, ModelledBuffer], within: tuple[Equation, ...]) -> None:
+        for e in _scheduled(program):
             if e.operation.programs and of(e).kind in ("call", "devices"):
                 (body,) = bodies(e)
-                inner: dict[Atom, Buffer] = {
+                inner: dict[Atom, ModelledBuffer] = {
                     v: self.read(env, e.invars[i]) for v, i in zip(body.program.invars, body.operands, strict=True)
                 }
                 for v in body.program.constvars:
@@ -314,12 +314,14 @@ class Model:
             if (writes := self.writes.get(e.operation)) is None:
                 writes = self.writes[e.operation] = may_write_into_an_operand(e)
             if writes:
-                (made,) = (env[v] for v in e.outvars)
+                (written,) = (env[v] for v in e.outvars)
                 # An argument has its layout; anything else is written in the one in which it is read.
-                fits = [b for b in operands if b.nbytes == made.nbytes and not (made.is_free and b.kind == "argument")]
-                self.into.append((now, fits, made))
-            if e.operation.programs and (held := self.held_inside(e, (*within, e), [env.get(a) for a in e.invars])):
-                self.inside[now] = held
+                fits = [
+                    b for b in operands if b.nbytes == written.nbytes and not (written.is_free and b.kind == "argument")
+                ]
+                self.into.append((now, fits, written))
+            if e.operation.programs and (inside := self.alive_inside(e, (*within, e), [env.get(a) for a in e.invars])):
+                self.inside[now] = inside
 
     def kind_of(self, e: Equation) -> Kind:
         if not self.is_backward:
@@ -327,62 +329,62 @@ class Model:
         role = e.origin.role if e.origin is not None else "cotangent"
         return "cotangent" if role in ("cotangent", "accumulation", "zero") else "temporary"
 
-    def held_inside(self, e: Equation, within: tuple[Equation, ...], operands: Sequence[Buffer | None]) -> list[Buffer]:
-        """What is in memory at the peak of one iteration of a loop's body, or of the largest branch of a cond, in addition to operands and
-        results."""
-        now, most, found = len(self.steps) - 1, 0, list[Buffer]()
+    def alive_inside(
+        self, e: Equation, within: tuple[Equation, ...], operands: Sequence[ModelledBuffer | None]
+    ) -> list[ModelledBuffer]:
+        """What a loop's body, or a cond's largest branch, has in memory at its peak besides operands and results."""
+        now, most, largest = len(self.steps) - 1, 0, list[ModelledBuffer]()
         for body in bodies(e):
             model = Model(self.derivation, (), self.named, self.layouts)
             model.opened, model.is_backward, model.in_pass = self.opened, self.is_backward, self.in_pass
-            given: dict[Atom, Buffer] = {
-                v: Buffer(0, "argument", 0, 0) for v in (*body.program.invars, *body.program.constvars)
+            env: dict[Atom, ModelledBuffer] = {
+                v: ModelledBuffer(0, "argument", 0, 0) for v in (*body.program.invars, *body.program.constvars)
             }
-            model.walk(body.program, given, within)
+            model.walk(body.program, env, within)
             if is_loop(e) and body.has_results:
-                model.hold_carry(e, body, given)
+                model.hold_carry(e, body, env)
             if is_scan(e):
-                model.hold_slices(e, within[:-1], body, given, operands)
+                model.hold_slices(e, within[:-1], body, env, operands)
             totals = model.alive_by_step().sum(axis=1)
             if len(totals) and totals.max() > most:
                 at = int(totals.argmax())
-                most, found = int(totals[at]), [b for b in model.all_buffers() if b.born <= at <= b.last]
-        return [replace(b, kind="temporary", born=now, last=now) for b in found if b.nbytes and not b.is_free]
+                most, largest = int(totals[at]), [b for b in model.all_buffers() if b.born <= at <= b.last]
+        return [replace(b, kind="temporary", born=now, last=now) for b in largest if b.nbytes and not b.is_free]
 
-    def hold_carry(self, e: Equation, body: Body, given: Mapping[Atom, Buffer]) -> None:
+    def hold_carry(self, e: Equation, body: Body, env: Mapping[Atom, ModelledBuffer]) -> None:
         """Keeps what an iteration hands on until it ends: the carry that it reads is in the memory of the loop."""
         for a in body.program.outvars[: of(e).carry(e.operation)[1]]:
-            buffer = given.get(a)
+            buffer = env.get(a)
             if buffer is not None and buffer.equation is not None:
                 buffer.is_free, buffer.last = False, len(self.steps) - 1
 
     def hold_slices(
-        self, e: Equation, within: tuple[Equation, ...], body: Body, given: Mapping[Atom, Buffer],
-        operands: Sequence[Buffer | None],
+        self, e: Equation, within: tuple[Equation, ...], body: Body, env: Mapping[Atom, ModelledBuffer],
+        operands: Sequence[ModelledBuffer | None],
     ) -> None:  # fmt: skip
-        """Adds the slices of stacked operands that an iteration of a scan reads, but not those that XLA takes within the fusions that read
-        them."""
+        """Adds the slices of stacked operands that an iteration reads, except where XLA slices within the fusion."""
         copied = self.read_outside_of_fusions()
         for v, i in zip(body.program.invars, body.operands, strict=True):
-            if i < sum(of(e).carry(e.operation)) or id(given[v]) not in copied or (whole := operands[i]) is None:
+            if i < sum(of(e).carry(e.operation)) or id(env[v]) not in copied or (whole := operands[i]) is None:
                 continue
             parts = nbytes(e.invars[i].aval) // whole.nbytes if whole.nbytes else 1
             piece = self.new(v, "temporary", e, within, parts=parts)
-            piece.born, piece.last = copied[id(given[v])]
+            piece.born, piece.last = copied[id(env[v])]
             piece.whole = whole
 
     def read_outside_of_fusions(self) -> dict[int, tuple[int, int]]:
-        """The first and the last step that reads a buffer in another way than XLA's fusions do, by the buffer's identity."""
+        """By the identity of a buffer, the first and the last step that reads it other than in a fusion of XLA's."""
         laid_out = {b.born: b for b in self.buffers if b.is_free}
-        found: dict[int, tuple[int, int]] = {}
+        spans: dict[int, tuple[int, int]] = {}
         for now in reversed(range(len(self.steps))):
             if now in laid_out:
-                span = found.get(id(laid_out[now]))
+                span = spans.get(id(laid_out[now]))
             else:
                 span = None if is_fused(self.steps[now][0]) else (now, now)
             if span is not None:
                 for b in self.reads[now]:
-                    found[id(b)] = span[0], found.get(id(b), span)[1]
-        return found
+                    spans[id(b)] = span[0], spans.get(id(b), span)[1]
+        return spans
 
     def settle(self) -> None:
         """Writes results into operands that are last read there, each operand once."""
@@ -404,8 +406,8 @@ class Model:
                 for operand in self.reads[buffer.born]:
                     operand.last = max(operand.last, buffer.last)
 
-    def read_through(self, buffer: Buffer, result: Buffer) -> Buffer:
-        """The memory that holds an operand of a result: that of a value which is only written out or laid out where it is read."""
+    def read_through(self, buffer: ModelledBuffer, result: ModelledBuffer) -> ModelledBuffer:
+        """The memory of an operand; if it is laid out only as it is read, that of what it is laid out from."""
         laid_out = lambda b: b.equation is not None and b.equation.primitive.name == "transpose"
         while buffer.is_free and len(self.reads[buffer.born]) == 1 and laid_out(buffer) == laid_out(result):
             (buffer,) = self.reads[buffer.born]
@@ -416,7 +418,7 @@ class Model:
         self.settle()
         n = len(self.steps)
         there = [b for b in self.buffers if b.nbytes and not b.is_free and b.last >= b.born]
-        inside = {step: sum(b.nbytes for b in held) for step, held in self.inside.items()}
+        inside = {step: sum(b.nbytes for b in buffers) for step, buffers in self.inside.items()}
         most = sum(b.nbytes for b in there) + sum(inside.values())
         # Nested scans may stack more bytes than int64 holds, and NumPy would overflow silently.
         whole = np.int64 if most < 2**63 else object
@@ -430,11 +432,11 @@ class Model:
             alive[step, _KIND["temporary"]] += taken
         return alive
 
-    def finished(self) -> tuple[Step, ...]:
+    def finished(self) -> tuple[MemoryStep, ...]:
         """What each step has in memory, after all have been visited."""
         alive = self.alive_by_step()
         return tuple(
-            Step(e, within, is_backward, tuple(row), i in self.outside)
+            MemoryStep(e, within, is_backward, tuple(row), i in self.outside)
             for i, ((e, within, is_backward), row) in enumerate(zip(self.steps, alive.tolist(), strict=True))
         )
 
@@ -445,29 +447,29 @@ class Model:
             if b.nbytes and not b.is_free and is_there:
                 yield Live(self.called(b), b.type, b.nbytes, b.kind, b.born, b.last, b.equation, b.residuals, b, self)
 
-    def all_buffers(self) -> Iterator[Buffer]:
+    def all_buffers(self) -> Iterator[ModelledBuffer]:
         """The memory of all values, and of those in the bodies of loops and branches, each while it runs."""
         return chain(self.buffers, *self.inside.values())
 
-    def names_at(self, step: int) -> Names:
+    def names_at(self, step: int) -> DerivationNames:
         """The names of a step's results."""
         return self._names_outside if step in self.outside else self._names
 
     @cached_property
-    def _names(self) -> Names:
-        return Names(self.derivation)
+    def _names(self) -> DerivationNames:
+        return DerivationNames(self.derivation)
 
     @cached_property
-    def _names_outside(self) -> Names:
-        return Names(Derivation(self.opened.program, (), lambda _: Counter()))
+    def _names_outside(self) -> DerivationNames:
+        return DerivationNames(Derivation(self.opened.program, (), lambda _: Counter()))
 
-    def called(self, b: Buffer) -> str:
+    def called(self, b: ModelledBuffer) -> str:
         """The name of the value in a buffer."""
         if b.whole is not None:
             return f"a slice of {self.called(replace(b.whole, born=b.born))}"
         return b.name or ("" if b.equation is None else self.names_at(b.born).of(b.equation, b.within, b.var))
 
-    def location(self, b: Buffer) -> Location | None:
+    def location(self, b: ModelledBuffer) -> Location | None:
         """The user's line that computes the value in a buffer; None for an argument."""
         if b.whole is not None:
             return self.location(replace(b.whole, born=b.born))
@@ -475,19 +477,19 @@ class Model:
             return b.location
         return self.names_at(b.born).location(b.equation, b.within)
 
-    def library(self, b: Buffer) -> str:
+    def library(self, b: ModelledBuffer) -> str:
         """Where in a library the value in a buffer is computed; '' if in none."""
         if b.whole is not None:
             return self.library(replace(b.whole, born=b.born))
         return "" if b.equation is None else self.names_at(b.born).library(b.equation, b.within)
 
-    def repeats(self, b: Buffer) -> Hashable:
+    def repeats(self, b: ModelledBuffer) -> Hashable:
         """A key shared by values of one expression in repeated layers and calls."""
         if b.whole is not None:
             return "a slice", self.repeats(b.whole)
         if b.residuals and b.kind == "residual":
-            kept: Hashable = self.derivation.residuals[b.residuals[0]].repeats
-            return kept
+            key: Hashable = self.derivation.residuals[b.residuals[0]].repeats
+            return key
         if b.equation is None:
             return pattern(b.name)
         return pattern(b.name), repetition(b.equation, b.within, place_of(b.equation, b.var))
@@ -523,10 +525,10 @@ def _comes_late(e: Equation) -> bool:
     return e.origin.role == "recomputation" or is_brought_back
 
 
-def _put_off(program: Program) -> Sequence[Equation]:
+def _scheduled(program: Program) -> Sequence[Equation]:
     """The equations, with recomputation and loads from the host moved right before the first equation that needs them.
 
-    The jaxpr has them before the first cotangent, but nothing ties them to that position, and a scheduler that minimises memory moves them.
+    The jaxpr has them before the first cotangent; a scheduler that minimises memory moves them.
     """
     waiting = {e for e in program.equations if _comes_late(e)}
     if not waiting:
@@ -540,10 +542,10 @@ def _put_off(program: Program) -> Sequence[Equation]:
         needed: set[Equation] = set()
         pending = [*e.invars]
         while pending:
-            made_by = maker.get(pending.pop())
-            if made_by is not None and made_by in waiting and made_by not in needed:
-                needed.add(made_by)
-                pending += made_by.invars
+            producer = maker.get(pending.pop())
+            if producer is not None and producer in waiting and producer not in needed:
+                needed.add(producer)
+                pending += producer.invars
         placed += sorted(needed, key=order.__getitem__)
         placed.append(e)
         waiting -= needed

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming, naming_of
 from jaxviz.analysis.site import call_name
-from jaxviz.analysis.walk import place_of, programs_in, with_holders
+from jaxviz.analysis.walk import cotangents_of, place_of, tangents_of, with_holders
 from jaxviz.derivation import Derivation
 from jaxviz.ir.expressions import shows_source
 from jaxviz.ir.origin import Location
@@ -19,13 +19,13 @@ _OF_COTANGENTS = ("cotangent", "accumulation", "zero")
 
 
 @dataclass(frozen=True)
-class Names:
+class DerivationNames:
     """The names of what the forward and the backward program of a derivation compute."""
 
     derivation: Derivation
 
     def of(self, equation: Equation, within: Sequence[Equation], var: Atom | None) -> str:
-        """`jnp.tanh(x @ w)`, `the cotangent of jnp.tanh(x @ w)`, `transpose for the cotangent of w`; otherwise the operation.
+        """`jnp.tanh(x @ w)`, `the cotangent of jnp.tanh(x @ w)`, `transpose for the cotangent of w`; or the operation.
 
         Args:
           equation: the equation that computes the value.
@@ -48,10 +48,10 @@ class Names:
         if equation.origin is None or equation.origin.role not in _OF_COTANGENTS or not any(self.derivation.nonzeros):
             return ""  # the last: in a step, another gradient than the one that reports are about
         if var is not None and var in self._cotangents:
-            relation, value = self._cotangents[var]
+            value, is_whole = self._cotangents[var]
             whose = self._value(value)
             if whose:
-                return f"{relation} of {whose}"
+                return f"{'the cotangent' if is_whole else 'a part of the cotangent'} of {whose}"
         linear = equation.origin.equation
         values = (self._tangents[a] for a in (linear.invars if linear is not None else ()) if a in self._tangents)
         whose = next(filter(None, map(self._value, values)), "")
@@ -63,25 +63,17 @@ class Names:
 
     @cached_property
     def _tangents(self) -> Mapping[Atom, Atom]:
-        """Maps a tangent to the value that it is the tangent of."""
-        return {t: s.values[0] for p in programs_in(self.derivation.linear) for t, s in p.tangents().items()}
+        return tangents_of(self.derivation.linear)
 
     @cached_property
-    def _cotangents(self) -> Mapping[Atom, tuple[str, Atom]]:
-        """Maps a variable of the backward program to the value that it is the cotangent of, or a part of that."""
-        found: dict[Atom, tuple[str, Atom]] = {}
-        for program in programs_in(self.derivation.backward):
-            for ct, relation, tangent in program.relations():
-                if relation != "value" and tangent in self._tangents:
-                    whole = "the cotangent" if relation == "cotangent" else "a part of the cotangent"
-                    found.setdefault(ct, (whole, self._tangents[tangent]))
-        return found
+    def _cotangents(self) -> Mapping[Atom, tuple[Atom, bool]]:
+        return cotangents_of(self.derivation.backward, self._tangents)
 
     @cached_property
     def _makers(self) -> Mapping[Atom, tuple[Equation, tuple[Equation, ...], int]]:
         """The equation that computes each value of the forward program."""
-        made = with_holders(self.derivation.forward)
-        return {v: (e, within, i) for e, within in made for i, v in enumerate(e.outvars)}
+        computed = with_holders(self.derivation.forward)
+        return {v: (e, within, i) for e, within in computed for i, v in enumerate(e.outvars)}
 
     @cached_property
     def _arguments(self) -> Mapping[Var, str]:
@@ -92,9 +84,9 @@ class Names:
         """The expression of a value of the forward program, or the path of an argument; '' if there is none."""
         key = value, shows_source()
         if key not in self._values:
-            made = self._makers.get(value)
+            producer = self._makers.get(value)
             named = self._arguments.get(value, "") if isinstance(value, Var) else ""
-            self._values[key] = named if made is None else self._naming.name(*made, ROOM_IN_SENTENCE)
+            self._values[key] = named if producer is None else self._naming.name(*producer, ROOM_IN_SENTENCE)
         return self._values[key]
 
     @cached_property

@@ -20,7 +20,7 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation, derive
 from jaxviz.displays import display
-from jaxviz.features.memory.model import KINDS, Kind, Live, Model, Step
+from jaxviz.features.memory.model import KINDS, Kind, Live, MemoryStep, Model
 from jaxviz.features.residuals.notes import gradient_note
 from jaxviz.higher_order import of
 from jaxviz.higher_order.checkpoint import CHECKPOINT
@@ -98,7 +98,7 @@ class XlaMemory:
         return without is not None and self.temporaries > 0.95 * without
 
 
-SPARED = "XLA computes some values again without being told to"
+SPARED = "XLA recomputes some values by itself"
 """Why a function may need less memory as written than the model says."""
 
 
@@ -106,27 +106,27 @@ _MUCH = 0.2
 """The share of the modelled peak by which XLA's has to differ for a report to say so."""
 
 
-def differs_much(found: int, modelled: int) -> bool:
+def differs_much(measured: int, modelled: int) -> bool:
     """Whether XLA's peak and the modelled one differ by more than a fifth of the latter."""
-    return abs(found - modelled) > _MUCH * modelled
+    return abs(measured - modelled) > _MUCH * modelled
 
 
-def is_as_modelled(found: int, modelled: int) -> bool:
+def is_as_modelled(measured: int, modelled: int) -> bool:
     """Whether XLA takes at most about as many bytes as the model says."""
-    return found <= 1.1 * modelled
+    return measured <= 1.1 * modelled
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryTimeline(Report, schema="memory"):
-    """The modelled bytes alive at each equation of a function's forward and backward program; on each device, if there are several.
+    """The modelled bytes alive at each equation of a function's forward and backward program, on each device.
 
     >>> timeline = jaxviz.memory(loss, params, x)
     >>> timeline.peak
 
-    The model evaluates equation by equation, as one jitted program would: a value is freed after the last equation that reads it, an
-    elementwise operation writes into an operand that nothing reads afterwards, a view takes no memory, a broadcast is computed where it is
-    read, a transposed value is read as it was or written so from the start, and a checkpoint recomputes a value only when it is read. The model does not include XLA's fusion, which needs less memory: see
-    `xla`.
+    The model evaluates equation by equation, as one jitted program would: a value is freed after the last equation that
+    reads it, an elementwise operation writes into an operand that nothing reads afterwards, a view takes no memory, a
+    broadcast is computed where it is read, a transposed value is read as it was or written so from the start, and a
+    checkpoint recomputes a value only when it is read. XLA's fusion needs less memory: see `xla`.
 
     Args:
       function: the name of the function.
@@ -138,7 +138,7 @@ class MemoryTimeline(Report, schema="memory"):
     """
 
     function: str
-    steps: tuple[Step, ...]
+    steps: tuple[MemoryStep, ...]
     model: Model = field(repr=False)
     derivation: Derivation = field(repr=False)
     donated: tuple[bool, ...] = ()
@@ -175,7 +175,8 @@ class MemoryTimeline(Report, schema="memory"):
         at = ([v for v in row if v.born <= step <= v.last] for row in self.rows)
         alive = [
             Alive(
-                alike([v.what for v in g]), g[0].type, sum(v.nbytes for v in g), g[0].kind, g[0].location, len(g), g[0].library
+                alike([v.what for v in g]), g[0].type, sum(v.nbytes for v in g), g[0].kind, g[0].location, len(g),
+                g[0].library
             )
             for g in at
             if g
@@ -191,35 +192,36 @@ class MemoryTimeline(Report, schema="memory"):
         """
         if self.step is not None:
             return xla_figures(step_function(self.step), self.step.types, self.donated)
-        found = xla_memory(self.derivation, self.donated)
+        figures = xla_memory(self.derivation, self.donated)
         primal = self.derivation.primal
         without = inlined(primal, (CHECKPOINT.primitive,))
         if without is primal:
-            return found
+            return figures
         plain = derive(without, argnums=tuple(i for i, nz in enumerate(self.derivation.nonzeros) if nz))
-        return replace(found, temporaries_without_checkpoints=xla_memory(plain, self.donated).temporaries)
+        return replace(figures, temporaries_without_checkpoints=xla_memory(plain, self.donated).temporaries)
 
     def compare(self) -> str:
-        """Compares the model with XLA in a few sentences: how much memory XLA needs, which checkpoints it undoes, and if its peak differs by more
-        than a fifth, why, for which the gradient is compiled once more."""
+        """Compares the model with XLA in a few sentences: how much memory XLA needs, which checkpoints it undoes, and
+        if its peak differs by more than a fifth, why, for which the gradient is compiled once more."""
         xla = self.xla
-        said = (
-            f"XLA on {xla.backend} takes {format_bytes(xla.temporaries)} for temporaries, besides {format_bytes(xla.arguments)} "
-            f"of arguments and {format_bytes(xla.results)} of results; the model has {format_bytes(self._beside_arguments)} besides the arguments at its peak."
+        text = (
+            f"XLA on {xla.backend} takes {format_bytes(xla.temporaries)} for temporaries, besides "
+            f"{format_bytes(xla.arguments)} of arguments and {format_bytes(xla.results)} of results; the model has "
+            f"{format_bytes(self._beside_arguments)} besides the arguments at its peak."
         )
         without = xla.temporaries_without_checkpoints
         if without is not None:
-            said = f"{said} Without the checkpoints it takes {format_bytes(without)}"
+            text = f"{text} Without the checkpoints it takes {format_bytes(without)}"
             if xla.saves_nothing:
                 undone = "XLA undoes them, and they save"
                 why = undone if self.xla_undoes_checkpoints else f"{SPARED}, and the checkpoints save"
-                said = f"{said}: {why} next to nothing here"
-            said = f"{said}."
+                text = f"{text}: {why} next to nothing here"
+            text = f"{text}."
         if not differs_much(xla.peak_nbytes, self.peak_nbytes):
-            return said
+            return text
         peaks = f"XLA's peak is {format_bytes(xla.peak_nbytes)}, against {format_bytes(self.peak_nbytes)} in the model"
         why = f": {self._why_xla_differs}" if self._why_xla_differs else ""
-        return f"{said} {peaks}{why}."
+        return f"{text} {peaks}{why}."
 
     @cached_property
     def _why_xla_differs(self) -> str:
@@ -231,7 +233,7 @@ class MemoryTimeline(Report, schema="memory"):
 
     @property
     def xla_undoes_checkpoints(self) -> bool:
-        """Whether XLA holds what the checkpoints recompute: they save nothing in the compiled gradient, which takes more than the model."""
+        """Whether XLA undoes the checkpoints: they save nothing once compiled, which takes more than the model."""
         return self.xla.saves_nothing and not is_as_modelled(self.xla.temporaries, self._beside_arguments)
 
     @property
@@ -240,11 +242,11 @@ class MemoryTimeline(Report, schema="memory"):
         return self.peak_nbytes - self.steps[self.peak].nbytes[0] if self.steps else 0
 
     def beside(self, compiled: CompiledMemory | None = None) -> MemoryBeside:
-        """Shows the model and the compiled program on one axis, and what differs at their peaks: values that are fused away, merged again,
-        copied or padded.
+        """Shows the model and the compiled program on one axis, and what differs at their peaks: values that are fused
+        away, merged again, copied or padded.
 
         >>> print(jaxviz.memory(loss, params, x).beside())
-        gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB less for values …
+        gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB less …
 
         Args:
           compiled: the report of `compiled_memory` on the same function; None compiles it.
@@ -252,29 +254,28 @@ class MemoryTimeline(Report, schema="memory"):
         Raises:
           the errors of `compiled_memory`.
         """
-        found: MemoryBeside = display("model beside the compiled memory")(self, compiled)
-        return found
+        comparison: MemoryBeside = display("model beside the compiled memory")(self, compiled)
+        return comparison
 
     @property
     def n_devices(self) -> int:
-        """The number of devices that it runs on; all sizes are those on one device, as XLA's Shardy partitions the values."""
+        """The number of devices that it runs on; sizes are those on one of them, as Shardy partitions the values."""
         return self.model.layouts.n_devices if self.model.layouts is not None else 1
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why there is no gradient, and what the model leaves out: of an equation that is not opened it has only the operands and the
-        results."""
+        """Why there is no gradient, and what the model leaves out, such as the inside of what is not opened."""
         unknown = self.model.layouts.unknown if self.model.layouts is not None else ""
         return (*gradient_note(self.derivation), *unopened_note(self.derivation.unopened), *filter(None, [unknown]))
 
     @property
     def about(self) -> str:
-        """What the report is about:  "gradient of `loss` in `params`", or "training step `train`, which takes the gradient …"."""
+        """The subject: "gradient of `loss` in `params`", or "training step `train`, which takes the gradient …"."""
         return self.derivation.about
 
     @property
     def summary(self) -> str:
-        """memory of the gradient of `loss` in `params`: peak 1.2 MiB in the backward pass at mul (model.py:12): 0.8 MiB residuals, …."""
+        """memory of the gradient of `loss` in `params`: modelled peak 1.2 MiB in the backward pass at mul: …"""
         if not self.steps:
             return f"memory of the {self.about}: there are no equations"
         step = self.steps[self.peak]
@@ -327,8 +328,9 @@ class MemoryTimeline(Report, schema="memory"):
         return more_rows(len(rest), sum(a.count for a in rest), "value", format_bytes(size))
 
     _data = (
-        "derivation.gradient", "is_training_step", "function", "n_devices", "peak", "peak_nbytes", "notes", "alive", "kinds",
-        ("steps", ("primitive", "is_backward", "nbytes")), ("values", ("what", "type", "nbytes", "kind", "born", "last", "residuals")),
+        "derivation.gradient", "is_training_step", "function", "n_devices", "peak", "peak_nbytes", "notes", "alive",
+        "kinds", ("steps", ("primitive", "is_backward", "nbytes")),
+        ("values", ("what", "type", "nbytes", "kind", "born", "last", "residuals")),
     )  # fmt: skip
 
     @property
@@ -339,9 +341,6 @@ class MemoryTimeline(Report, schema="memory"):
     def kinds(self) -> tuple[str, ...]:
         """The kinds of bytes, in the order of the numbers of each step."""
         return KINDS
-
-
-_VALUE = ("what", "type", "nbytes", "kind", "born", "last", "residuals")
 
 
 def peak_text(timeline: MemoryTimeline) -> str:
@@ -355,7 +354,7 @@ def peak_text(timeline: MemoryTimeline) -> str:
     return f"peak {format_bytes(step.total)} {when} at {step.equation.primitive.name}{where}"
 
 
-def _pass_of(step: Step) -> str:
+def _pass_of(step: MemoryStep) -> str:
     return "backward" if step.is_backward else "forward"
 
 
@@ -372,10 +371,10 @@ def memory(
     """Models the memory of a function's gradient over time, its peak, and what is alive there.
 
     >>> print(jaxviz.memory(loss, params, x))
-    memory of the gradient of `loss` in `params`: modelled peak 1.2 MiB in the backward pass at dot_general (model.py:12): ...
+    memory of the gradient of `loss` in `params`: modelled peak 1.2 MiB in the backward pass at dot_general: ...
 
-    For a training step, which computes a gradient itself and returns more than one number, it is the memory of the whole step, with the
-    optimizer's state and its update.
+    For a training step, which computes a gradient itself and returns more than one number, it is the memory of the
+    whole step, with the optimizer's state and its update.
 
     >>> print(jaxviz.memory(train_step, params, state, batch))
     memory of the training step `train_step`, which takes the gradient of `loss` in `params`: modelled peak 1.9 MiB ...
@@ -384,8 +383,8 @@ def memory(
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to.
-      donate_argnums: the arguments whose memory the gradient may reuse (for a Program: its flat inputs); None for those that the jitted
-        function donates.
+      donate_argnums: the arguments whose memory the gradient may reuse (for a Program: its flat inputs); None for those
+        that the jitted function donates.
 
     Raises:
       ValueError: there is no such argument to donate.
@@ -396,8 +395,8 @@ def memory(
     primal = derivation.primal if derivation.step is None else derivation.step.traced
     if donate_argnums is None:
         return _timeline(derivation, donated_by(primal))
-    asked = compat.index_or_indices(donate_argnums)
-    places = {asked} if isinstance(asked, int) else set(asked)
+    indices = compat.index_or_indices(donate_argnums)
+    places = {indices} if isinstance(indices, int) else set(indices)
     n = len(primal.invars)
     n_places = len(args) or n
     if outside := [i for i in places if not -n_places <= i < n_places]:
@@ -436,14 +435,14 @@ def _timeline(derivation: Derivation, donated: tuple[bool, ...]) -> MemoryTimeli
 
 def donated_by(program: Program) -> tuple[bool, ...]:
     """For each input whether a jitted function that the program calls with it donates it."""
-    given = {
+    donated = {
         a
         for e in program.equations
         if of(e) is JIT
         for a, is_donated in zip(e.invars, e.params["donated_invars"], strict=True)
         if is_donated
     }
-    return tuple(v in given for v in program.invars)
+    return tuple(v in donated for v in program.invars)
 
 
 def _at(location: Location | None) -> str:
@@ -468,8 +467,8 @@ def xla_memory(derivation: Derivation, donated: Sequence[bool]) -> XlaMemory:
 def xla_figures(function: Callable[..., Any], types: Sequence[Any], donated: Sequence[bool]) -> XlaMemory:
     """XLA's figures for a function of arrays with these types, some of them donated."""
     jitted: Callable[..., Any] = jax.jit(function, donate_argnums=tuple(i for i, d in enumerate(donated) if d))
-    found = compiled_by_jax(jitted.lower(*types)).memory_analysis()  # type: ignore[attr-defined]
+    analysis = compiled_by_jax(jitted.lower(*types)).memory_analysis()  # type: ignore[attr-defined]
     return XlaMemory(
-        int(found.argument_size_in_bytes), int(found.output_size_in_bytes), int(found.temp_size_in_bytes),
-        int(found.alias_size_in_bytes), jax.default_backend(),
+        int(analysis.argument_size_in_bytes), int(analysis.output_size_in_bytes), int(analysis.temp_size_in_bytes),
+        int(analysis.alias_size_in_bytes), jax.default_backend(),
     )  # fmt: skip

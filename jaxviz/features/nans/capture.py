@@ -31,7 +31,7 @@ Reached = tuple[int, Sequence[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class RecordedRun:
     """A program, its inputs, and the values that a run has left.
 
     Args:
@@ -48,27 +48,27 @@ class Kept:
     begun: Mapping[tuple[int, int], Sequence[Any]] = field(default_factory=dict)
 
     def values(self, wanted: Sequence[Wanted], jit: Callable[..., Any] = jax.jit) -> list[list[Any]]:
-        """Values of the program and nested ones, for each of `wanted`, all computed in one program without anything unnecessary."""
+        """Values of the program and nested ones, for each of `wanted`, all computed by one compiled program."""
         outermost = {(id(path[0][0]), path[0][1]): path[0] for path, _, _ in wanted if path}
         begun = {key: self._begun(*at) for key, at in outermost.items() if key[0] in self.reached}
         steps = {k: step for k, (step, _) in self.reached.items()}
 
         def capture(inputs: Any, known: Any, carries: Any, begun_with: Any) -> list[list[Any]]:
             reached = {k: (step, carry) for (k, step), carry in zip(steps.items(), carries, strict=True)}
-            kept = Kept(
+            recorded = RecordedRun(
                 self.program, inputs, dict(zip(self.known, known, strict=True)), reached,
                 dict(zip(begun, begun_with, strict=True)),
             )  # fmt: skip
-            return values_at(kept, wanted)
+            return values_at(recorded, wanted)
 
         carries = [carry for _, carry in self.reached.values()]
-        found: list[list[Any]] = jit(capture)(
+        values: list[list[Any]] = jit(capture)(
             list(self.inputs), list(self.known.values()), carries, list(begun.values())
         )
-        return found
+        return values
 
     def _begun(self, loop: Equation, place: int) -> list[Any]:
-        """The inputs of one of a loop's programs in the step that was reached. On the CPU nothing is compiled for it."""
+        """The inputs of one of a loop's programs in the step that was reached; on the CPU without compiling."""
         here = dict(
             zip((*self.program.invars, *self.program.constvars), (*self.inputs, *self.program.consts), strict=True)
         )
@@ -86,13 +86,13 @@ def _on_host(x: Any) -> Any:
     return np.asarray(x) if is_plain and {d.platform for d in x.devices()} == {"cpu"} and len(x.devices()) == 1 else x
 
 
-def values_at(kept: Kept, wanted: Sequence[Wanted]) -> list[list[Any]]:
+def values_at(recorded: RecordedRun, wanted: Sequence[Wanted]) -> list[list[Any]]:
     """Values of a program and nested ones; to be run under `jax.jit`.
 
     Args:
-      kept: the program with its inputs and known values.
-      wanted: for each group of variables of one program the path to it, with the step of each loop, from 0 in execution order, and the
-        device of each `shard_map`.
+      recorded: the program with its inputs and known values.
+      wanted: for each group of variables of one program the path to it, with the step of each loop, from 0 in execution
+        order, and the device of each `shard_map`.
     """
     inner: dict[tuple[int, int], list[int]] = {}
     for k, (path, _, _) in enumerate(wanted):
@@ -101,19 +101,19 @@ def values_at(kept: Kept, wanted: Sequence[Wanted]) -> list[list[Any]]:
     equations = {key: wanted[ks[0]][0][0][0] for key, ks in inner.items()}
     here = [a for path, _, atoms in wanted if not path for a in atoms]
     read = dict.fromkeys(a for a in (*here, *(a for e in equations.values() for a in e.invars)) if isinstance(a, Var))
-    env: dict[Atom, Any] = dict(zip(read, _results(kept, list(read)), strict=True))
+    env: dict[Atom, Any] = dict(zip(read, _results(recorded, list(read)), strict=True))
     value = lambda a: a.val if isinstance(a, Literal) else env[a]
-    found = [[value(a) for a in atoms] if not path else [] for path, _, atoms in wanted]
+    groups = [[value(a) for a in atoms] if not path else [] for path, _, atoms in wanted]
     for key, ks in inner.items():
         equation = equations[key]
         operands, within = [value(a) for a in equation.invars], [(wanted[k][0][1:], *wanted[k][1:]) for k in ks]
-        for k, values in zip(ks, _values_inside(kept, equation, key[1], operands, within), strict=True):
-            found[k] = values
-    return found
+        for k, values in zip(ks, _values_inside(recorded, equation, key[1], operands, within), strict=True):
+            groups[k] = values
+    return groups
 
 
 def _values_inside(
-    kept: Kept, equation: Equation, place: int, operands: list[Any], wanted: Sequence[Wanted]
+    recorded: RecordedRun, equation: Equation, place: int, operands: list[Any], wanted: Sequence[Wanted]
 ) -> list[list[Any]]:
     """The values of a nested program, and of those inside it."""
     _, body = equation.programs[place]
@@ -121,49 +121,49 @@ def _values_inside(
     if kind.kind == "devices":
         rest = [(path, steps[1:], atoms) for path, steps, atoms in wanted]
         mapped = compat.on_each_device(
-            equation.operation, lambda *xs: [x for values in values_at(Kept(body, xs), rest) for x in values]
+            equation.operation, lambda *xs: [x for values in values_at(RecordedRun(body, xs), rest) for x in values]
         )
         every = iter(mapped(*operands))
         return [[next(every)[steps[0]] for _ in atoms] for _, steps, atoms in wanted]
     if not is_loop(equation):
-        return values_at(Kept(body, operands[1:] if is_choice(equation) else operands), wanted)
-    found: dict[int, list[Any]] = {}
+        return values_at(RecordedRun(body, operands[1:] if is_choice(equation) else operands), wanted)
+    groups: dict[int, list[Any]] = {}
     for step in sorted({steps[0] for _, steps, _ in wanted}):
-        inputs = _inputs_of_step(kept, equation, place, operands, step)
+        inputs = _inputs_of_step(recorded, equation, place, operands, step)
         now = [k for k, (_, steps, _) in enumerate(wanted) if steps[0] == step]
-        values = values_at(Kept(body, inputs), [(wanted[k][0], wanted[k][1][1:], wanted[k][2]) for k in now])
-        found.update(zip(now, values, strict=True))
-    return [found[k] for k in range(len(wanted))]
+        values = values_at(RecordedRun(body, inputs), [(wanted[k][0], wanted[k][1][1:], wanted[k][2]) for k in now])
+        groups.update(zip(now, values, strict=True))
+    return [groups[k] for k in range(len(wanted))]
 
 
-def _inputs_of_step(kept: Kept, loop: Equation, place: int, operands: list[Any], step: int) -> Sequence[Any]:
+def _inputs_of_step(recorded: RecordedRun, loop: Equation, place: int, operands: list[Any], step: int) -> Sequence[Any]:
     """The inputs of a loop's nested program in a step; the loop runs up to there, from the last known step."""
     of_condition = place != place_of_body(loop)
-    since, carry = kept.reached.get(id(loop), (step + 1, ()))
+    since, carry = recorded.reached.get(id(loop), (step + 1, ()))
     if since > step:
         return of(loop).inputs_of_step(loop.operation, operands, step, of_condition)
-    if since == step and (id(loop), place) in kept.begun:
-        return kept.begun[id(loop), place]
+    if since == step and (id(loop), place) in recorded.begun:
+        return recorded.begun[id(loop), place]
     at = carried(loop)
     operands = [*operands[: at.start], *carry, *operands[at.stop :]]
     return of(loop).inputs_of_step(loop.operation, operands, step, of_condition, since)
 
 
-def _results(kept: Kept, wanted: Sequence[Atom]) -> list[Any]:
+def _results(recorded: RecordedRun, wanted: Sequence[Atom]) -> list[Any]:
     """Values of the outermost program, from its inputs and known values."""
-    known = kept.known
+    known = recorded.known
     unless_known = lambda v: DropVar(v.aval) if v in known else v
     equations = tuple(
         replace(e, outvars=tuple(map(unless_known, e.outvars))) if known else e
-        for e in kept.program.equations
+        for e in recorded.program.equations
         if e.outvars or not compat.has_effects(e.effects)  # without repeating prints
     )
-    asked = replace(
-        kept.program, invars=(*kept.program.invars, *known), equations=equations, outvars=tuple(wanted), debug_info=None,
-        closed=True,
+    program = replace(
+        recorded.program, invars=(*recorded.program.invars, *known), equations=equations, outvars=tuple(wanted),
+        debug_info=None, closed=True,
     )  # fmt: skip
-    inputs = [*kept.inputs, *known.values()]
-    smaller, needed = dce_program(asked, keep_inputs=[False] * len(inputs))
+    inputs = [*recorded.inputs, *known.values()]
+    smaller, needed = dce_program(program, keep_inputs=[False] * len(inputs))
     return as_function(smaller)(*select(needed, inputs))
 
 

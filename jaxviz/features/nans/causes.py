@@ -89,7 +89,8 @@ def operand(x: Any, index: tuple[int, ...] | None = None, name: str = "") -> Ope
         at = (0,) * wide.ndim
     value = None if at is None else wide[at].item()
     return Operand(
-        type_text(aval), wide.size, int(np.isnan(magnitude).sum()), int(np.isinf(magnitude).sum()), int((wide == 0).sum()),
+        type_text(aval), wide.size, int(np.isnan(magnitude).sum()), int(np.isinf(magnitude).sum()),
+        int((wide == 0).sum()),
         float(finite.min()) if finite.size else None, float(finite.max()) if finite.size else None, value, name,
     )  # fmt: skip
 
@@ -201,12 +202,12 @@ def cause_of(case: Case) -> Cause:
     finite = all(x.is_finite for x in case.inputs)
     first = (_of_library, _of_derivative, _of_primitive, _of_overflow) if finite else (_of_library, _of_infinities)
     for recognise in (*first, _of_primitive):
-        found: Cause | None = recognise(case)
-        if found is not None:
-            return found
+        cause: Cause | None = recognise(case)
+        if cause is not None:
+            return cause
     inputs = "finite numbers" if finite else "what it read"
-    made = "NaN" if any(o.n_nan for o in case.outputs) else "infinity"
-    return Cause("other", f"`{case.primitive}` makes {made} of {inputs}.")
+    kind = "NaN" if any(o.n_nan for o in case.outputs) else "infinity"
+    return Cause("other", f"`{case.primitive}` makes {kind} of {inputs}.")
 
 
 def is_slope(operation: str, primitive: str) -> bool:
@@ -218,17 +219,18 @@ def is_slope(operation: str, primitive: str) -> bool:
 
 def _of_domain(case: Case, of: str, domain: Domain, id: str, text: str) -> Cause:
     """An argument at or beyond the boundary of an operation's domain, with or without a `where` after it."""
-    said = f"{text[0].upper()}{text[1:]}"
+    sentence = f"{text[0].upper()}{text[1:]}"
     if not case.is_call(of):
-        return Cause(id, f"{said}; it is in {case.function}.")
+        return Cause(id, f"{sentence}; it is in {case.function}.")
     code = domain.repaired(CALLS.get(case.function, domain.call), case.dtype)
     if case.behind_where:
         why = (
-            f"`where` computes and differentiates both sides, and here {text}; the side that is not taken sends back a cotangent of "
+            f"`where` computes and differentiates both sides, and here {text}; the side that is not taken "
+            "sends back a cotangent of "
             "0, and zero times infinity, or NaN, is NaN."
         )
         return advised("unsafe-where", why, "safe before where", code=code) if code else Cause("unsafe-where", why)
-    return advised(id, f"{said}.", "call inside", code=code) if code else Cause(id, f"{said}.")
+    return advised(id, f"{sentence}.", "call inside", code=code) if code else Cause(id, f"{sentence}.")
 
 
 def _of_derivative(case: Case) -> Cause | None:
@@ -280,8 +282,8 @@ def _of_steep_slope(case: Case, of: str, domain: Domain) -> Cause:
 
 _NAMES = {
     "acos": "arccos", "asin": "arcsin", "acosh": "arccosh", "atanh": "arctanh", "atan2": "arctan2", "erf_inv": "erfinv",
-    "div": "division", "integer_pow": "power", "pow": "power", "igamma": "gammainc", "regularized_incomplete_beta": "betainc",
-    "lgamma": "gammaln",
+    "div": "division", "integer_pow": "power", "pow": "power", "igamma": "gammainc",
+    "regularized_incomplete_beta": "betainc", "lgamma": "gammaln",
 }  # fmt: skip
 
 
@@ -327,21 +329,21 @@ def _of_primitive(case: Case) -> Cause | None:
     domain = DOMAINS.get(name)
     if domain is None:
         return None
-    met = partial(_of_domain, case, name, domain)
+    cause = partial(_of_domain, case, name, domain)
     if name == "div" and reads(1, is_zero):
         return (
-            met("zero-by-zero", "0 / 0 is NaN")
+            cause("zero-by-zero", "0 / 0 is NaN")
             if reads(0, is_zero)
-            else met("division-by-zero", "a number is divided by 0")
+            else cause("division-by-zero", "a number is divided by 0")
         )
     if name in ("log", "sqrt", "rsqrt") and reads(0, is_negative):
         is_plain = name == "log" or case.behind_where
         why = "" if is_plain else ". A sum of squares that is computed as a difference can come out slightly below 0"
-        return met(f"{name}-of-negative", domain.outside + why)
+        return cause(f"{name}-of-negative", domain.outside + why)
     if name in ("log", "rsqrt") and reads(0, is_zero):
-        return met(f"{name}-of-zero", "log(0) is -inf" if name == "log" else "rsqrt(0) is infinite")
+        return cause(f"{name}-of-zero", "log(0) is -inf" if name == "log" else "rsqrt(0) is infinite")
     if name == "log1p" and reads(0, lambda v: v <= -1):
-        return met("log1p-edge", "log1p is -inf at -1 and NaN below")
+        return cause("log1p-edge", "log1p is -inf at -1 and NaN below")
     if name == "pow":
         if reads(0, is_negative) and not reads(1, lambda v: float(v).is_integer()):
             negative = DOMAINS["pow of negative"]
@@ -350,21 +352,21 @@ def _of_primitive(case: Case) -> Cause | None:
             zero = DOMAINS["pow of zero"]
             return _of_domain(case, name, zero, "negative-power-of-zero", zero.outside)
     if name == "integer_pow" and case.params.get("y", 1) < 0 and reads(0, is_zero):
-        return met("negative-power-of-zero", f"0 ** {case.params['y']} is infinite")
+        return cause("negative-power-of-zero", f"0 ** {case.params['y']} is infinite")
     if name in ("asin", "acos", "acosh"):
-        return met("outside-of-domain", f"{domain.outside}; rounding can bring its argument there")
+        return cause("outside-of-domain", f"{domain.outside}; rounding can bring its argument there")
     if name in ("atanh", "erf_inv"):
-        return met(
+        return cause(
             "outside-of-domain",
             f"{_NAMES[name]} is not finite at -1 and 1, and beyond; rounding can bring its argument there",
         )
     last = len(case.inputs) - 1
     if domain.inside == NO_POLE and reads(last, is_pole):
-        return met("outside-of-domain", domain.outside)
+        return cause("outside-of-domain", domain.outside)
     if name in ("igamma", "regularized_incomplete_beta"):
         if any(reads(k, lambda v: v <= 0) for k in range(last)):
             return Cause("outside-of-domain", f"{_NAMES[name]} is not finite for a parameter that is not positive.")
-        return met("outside-of-domain", domain.outside)
+        return cause("outside-of-domain", domain.outside)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Details of the equations found: their operands and results in the step in question, and the user's operations that they belong to."""
+"""Describes the equations found: operands and results in the step in question, and the user's operations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from jaxviz.analysis.naming import ROOM_IN_SENTENCE, is_of_users_rule
 from jaxviz.analysis.training_step import is_backward
 from jaxviz.features.nans.advice import ALIASES
 from jaxviz.features.nans.causes import SINGLE, Case, Operand, cause_of, is_slope, operand
-from jaxviz.features.nans.names import Names
+from jaxviz.features.nans.names import SearchNames
 from jaxviz.features.nans.report import Devices, Event, Iteration, Passed
-from jaxviz.features.nans.run import kinds_of_all
-from jaxviz.features.nans.search import Birth, Level, Search, Steps, made_by
+from jaxviz.features.nans.run import kinds_of
+from jaxviz.features.nans.search import Birth, NanSearch, ProgramLevel, Steps, computed_by
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, locate
@@ -25,19 +25,13 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.report.tables import short_location, type_text
 from jaxviz.transforms.flags import INFINITE, NAN, decides
 
-
-def kinds_of(x: Any) -> tuple[bool, bool]:
-    """Whether an array contains non-finite elements, and a NaN."""
-    return kinds_of_all([x])[0]
-
-
-Place = tuple[Level, Steps]
+Place = tuple[ProgramLevel, Steps]
 
 Values = Mapping[Place, Mapping[Atom, Any]]
 """The values of programs in certain steps."""
 
 
-def read_and_made(births: Sequence[Birth]) -> dict[Place, list[Atom]]:
+def operands_and_results(births: Sequence[Birth]) -> dict[Place, list[Atom]]:
     """What each of the possible equations reads and computes, in the step in question."""
     together: dict[Place, list[Equation]] = {}
     for b in births:
@@ -45,8 +39,8 @@ def read_and_made(births: Sequence[Birth]) -> dict[Place, list[Atom]]:
     return {place: _values(equations) for place, equations in together.items()}
 
 
-def events_of(births: Sequence[Birth], values: Values, hidden: bool, names: Names) -> dict[Birth, Event]:
-    """What happened at each event, given the values from `read_and_made`.
+def events_of(births: Sequence[Birth], values: Values, hidden: bool, names: SearchNames) -> dict[Birth, Event]:
+    """What happened at each event, given the values from `operands_and_results`.
 
     Args:
       names: the names in the searched programs.
@@ -64,7 +58,7 @@ def _values(equations: Sequence[Equation]) -> list[Atom]:
     return list(dict.fromkeys(a for a in atoms if isinstance(a, Var)))
 
 
-def _event(birth: Birth, env: Mapping[Atom, Any], later: Event | None, hidden: bool, names: Names) -> Event:
+def _event(birth: Birth, env: Mapping[Atom, Any], later: Event | None, hidden: bool, names: SearchNames) -> Event:
     read = lambda atoms: [a.val if isinstance(a, Literal) else env[a] for a in atoms]
     bad = lambda xs: any(kinds_of(x)[birth.kind] for x in xs)
     for e in birth.equations:
@@ -82,7 +76,7 @@ def described(
     outs: Sequence[Any],
     later: Event | None,
     hidden: bool,
-    names: Names,
+    names: SearchNames,
     is_exact: bool = True,
 ) -> Event:
     index = next((i for x in outs if (i := first_bad(x, birth.kind)) is not None), ())
@@ -98,17 +92,20 @@ def described(
     matrix = next((x for x in ins if getattr(x, "ndim", 0) >= 2), None)
     is_certain = not _is_by_jax(birth.level, e) or (written != "" and (of != e.primitive.name or of not in _OWN_SLOPES))
     case = Case(
-        e.primitive.name, e.params, operation, of, is_derivative, operands, results, dtype, behind, matrix, written, is_certain,
+        e.primitive.name, e.params, operation, of, is_derivative, operands, results, dtype, behind, matrix, written,
+        is_certain,
     )  # fmt: skip
     iterations, devices, branches = _steps(birth)
     return Event(
-        _text(e), e.primitive.name, _phase(birth.level, e), _line_of(birth.level, e), operation, is_derivative, iterations,
-        branches, operands, results, index, cause_of(case), is_exact, zero, devices, names.equation(birth.level, e, is_derivative),
+        _text(e), e.primitive.name, _phase(birth.level, e), _line_of(birth.level, e), operation, is_derivative,
+        iterations,
+        branches, operands, results, index, cause_of(case), is_exact, zero, devices, names.equation(birth.level, e,
+        is_derivative),
     )  # fmt: skip
 
 
-def _operand(names: Names, level: Level, a: Atom, x: Any, index: tuple[int, ...]) -> Operand:
-    """Describes what an equation reads, with the expression that computes it or the path of the argument, if known."""
+def _operand(names: SearchNames, level: ProgramLevel, a: Atom, x: Any, index: tuple[int, ...]) -> Operand:
+    """Describes an operand, with the expression that computes it or the path of the argument, if known."""
     place = level.makers.get(a)
     if place is None:
         return operand(x, index, names.arguments.get(a, ""))
@@ -122,18 +119,18 @@ def _operand(names: Names, level: Level, a: Atom, x: Any, index: tuple[int, ...]
     return operand(x, index, names.equation(level, e, is_derivative, result, ROOM_IN_SENTENCE))
 
 
-def _is_cotangent(level: Level, e: Equation) -> bool:
+def _is_cotangent(level: ProgramLevel, e: Equation) -> bool:
     """Whether an equation computes cotangents, and no value of the forward pass again."""
     return _phase(level, e) == "backward" and not _is_residual(e)
 
 
-def _reads_zero_cotangent(level: Level, e: Equation, operands: Sequence[Operand]) -> bool:
+def _reads_zero_cotangent(level: ProgramLevel, e: Equation, operands: Sequence[Operand]) -> bool:
     """Whether an equation of the backward pass multiplies or divides a cotangent that is 0 at the relevant element."""
     if e.primitive.name not in ("mul", "div") or _phase(level, e) == "forward":
         return False
     for a, o in zip(e.invars, operands, strict=True):
         is_zero = o.value == 0 or (o.value is None and o.n_zero > 0)
-        if is_zero and any(_is_cotangent(at, m) for at, m in made_by(level, a)):
+        if is_zero and any(_is_cotangent(at, m) for at, m in computed_by(level, a)):
             return True
     return False
 
@@ -153,16 +150,16 @@ def first_bad(x: Any, kind: int) -> tuple[int, ...] | None:
 
 
 _OWN_SLOPES = ("pow", "integer_pow", "polygamma")
-"""Operations whose slope has the same operation, so that JAX's own gradient does not tell which of the two an equation is."""
+"""Operations whose slope has the same operation: JAX's own gradient does not say which of the two an equation is."""
 
 
-def _is_by_jax(level: Level, e: Equation) -> bool:
+def _is_by_jax(level: ProgramLevel, e: Equation) -> bool:
     """Whether an equation is part of a gradient that JAX took."""
     around = (e, *(outer for outer, _ in level.path))
     return e.origin is None and any(compat.is_differentiated(x.source) for x in around)
 
 
-def _own_operation(level: Level, e: Equation, written: str) -> tuple[str, str, bool]:
+def _own_operation(level: ProgramLevel, e: Equation, written: str) -> tuple[str, str, bool]:
     """The user's call that an equation belongs to, its primitive, and whether the equation is part of its derivative.
 
     Args:
@@ -179,15 +176,15 @@ def _own_operation(level: Level, e: Equation, written: str) -> tuple[str, str, b
     single = ALIASES.get(written, written)
     if single in SINGLE:
         return written, single, is_slope(single, e.primitive.name)
-    # In JAX's own gradient, an equation is known to come from differentiation, and sometimes from transposition, but not from which
-    # equation: that is one on the same line with a common operand or result, and with a slope like this.
+    # In JAX's own gradient, an equation is known to come from differentiation, and sometimes from transposition, but
+    # not from which equation: that is one on the same line with a common operand or result, and with a slope like this.
     if _is_by_jax(level, e):
         if written in ("norm", "std") and e.primitive.name == "div":
             return written, "sqrt", True
         line, read = locate(e.source), {a for a in e.invars if isinstance(a, Var)}
         for other in level.program.equations:
             near = read.intersection((*other.invars, *other.outvars))
-            # Before transposition it reads nothing else: a quotient that also has other operands is not the slope of a root.
+            # Before transposition it reads nothing else: with other operands, a quotient is not the slope of a root.
             enough = bool(near) if compat.is_transposed(e.source) else near == read and bool(read)
             if other is e or not enough or locate(other.source) != line:
                 continue
@@ -198,12 +195,12 @@ def _own_operation(level: Level, e: Equation, written: str) -> tuple[str, str, b
     return called, e.primitive.name, _phase(level, e) == "backward"
 
 
-def _phase(level: Level, e: Equation) -> str:
+def _phase(level: ProgramLevel, e: Equation) -> str:
     around = (e, *(outer for outer, _ in level.path))
     return "backward" if any(map(is_backward, around)) else "forward"
 
 
-def _goes_into_where(level: Level, e: Equation, operation: str, is_derivative: bool) -> bool:
+def _goes_into_where(level: ProgramLevel, e: Equation, operation: str, is_derivative: bool) -> bool:
     """Whether the result of the user's operation is an operand of a `where`, which may not select it.
 
     For a derivative, that is any operation with its name on the line, in any program of the run.
@@ -219,7 +216,7 @@ def _goes_into_where(level: Level, e: Equation, operation: str, is_derivative: b
     return any(_reaches_where(at, other.outvars) for at, other in own)
 
 
-def _reaches_where(level: Level, values: Sequence[Atom]) -> bool:
+def _reaches_where(level: ProgramLevel, values: Sequence[Atom]) -> bool:
     """Whether a `where` selects between a value and others, here or outside of the program."""
     reached: set[Atom] = set(values)
     for e in level.program.equations:
@@ -230,12 +227,12 @@ def _reaches_where(level: Level, values: Sequence[Atom]) -> bool:
     if level.outer is None:
         return False
     around, _ = level.path[-1]
-    given = [v for v, result in zip(around.outvars, level.program.outvars, strict=False) if result in reached]
-    return bool(given) and _reaches_where(level.outer, given)
+    results = [v for v, result in zip(around.outvars, level.program.outvars, strict=False) if result in reached]
+    return bool(results) and _reaches_where(level.outer, results)
 
 
-def _line_of(level: Level, e: Equation) -> Location | None:
-    """The line of an equation; without one, because a library's function was passed directly, the line that passed it."""
+def _line_of(level: ProgramLevel, e: Equation) -> Location | None:
+    """The line of an equation; if there is none, that of the equation around it, which passed a library's function."""
     lines = (locate(x.source) for x in (e, *(outer for outer, _ in reversed(level.path))))
     return next((line for line in lines if line is not None), None)
 
@@ -270,36 +267,35 @@ def _steps(birth: Birth) -> tuple[tuple[Iteration, ...], tuple[Devices, ...], tu
     return tuple(iterations), tuple(devices), tuple(branches)
 
 
-def chain_of(birth: Birth) -> list[tuple[Passed, Level, Atom]]:
-    """The lines from a first occurrence to a result, without consecutive repetitions, with the last value there and its program."""
-    found: list[tuple[Passed, Level, Atom]] = []
+def chain_of(birth: Birth) -> list[tuple[Passed, ProgramLevel, Atom]]:
+    """The lines from a first occurrence to a result, each once in a row, with the last value there and its program."""
+    lines: list[tuple[Passed, ProgramLevel, Atom]] = []
     for level, value in birth.chain:
         place = level.makers.get(value)
         if place is None:
             continue
         e = level.program.equations[place]
         p = Passed(_line_of(level, e), (e.primitive.name,), _phase(level, e))
-        if found and (found[-1][0].location, found[-1][0].phase) == (p.location, p.phase):
-            p = replace(p, operations=tuple(dict.fromkeys((*found.pop()[0].operations, *p.operations))))
-        found.append((p, level, value))
-    return found
+        if lines and (lines[-1][0].location, lines[-1][0].phase) == (p.location, p.phase):
+            p = replace(p, operations=tuple(dict.fromkeys((*lines.pop()[0].operations, *p.operations))))
+        lines.append((p, level, value))
+    return lines
 
 
-def with_values(chain: Sequence[tuple[Passed, Level, Atom]], values: Sequence[Any]) -> tuple[Passed, ...]:
+def with_values(chain: Sequence[tuple[Passed, ProgramLevel, Atom]], values: Sequence[Any]) -> tuple[Passed, ...]:
     """The lines with their values in the first step in which they are not finite; None if unknown."""
-    made = (None if x is None else operand(x, first_bad(x, INFINITE)) for x in values)
+    operands = (None if x is None else operand(x, first_bad(x, INFINITE)) for x in values)
     # A value that is finite here came from another step than the one in which it passed.
     return tuple(
-        p if o is None or o.is_finite else replace(p, value=o) for (p, _, _), o in zip(chain, made, strict=True)
+        p if o is None or o.is_finite else replace(p, value=o) for (p, _, _), o in zip(chain, operands, strict=True)
     )
 
 
-def harmless_in(search: Search, bad: Sequence[int]) -> tuple[Passed, ...]:
+def harmless_in(search: NanSearch, bad: Sequence[int]) -> tuple[Passed, ...]:
     """Non-finite values that do not affect the value of any result."""
     seen: set[Any] = set()
-    for k in bad:
-        search.births_of_result(k, INFINITE, seen)
-    found: dict[Any, Passed] = {}
+    search.births_of_results(bad, INFINITE, seen)
+    lines: dict[Any, Passed] = {}
     for level, value in search.raised_values():
         for birth in search.births(level, value, INFINITE, seen):
             if birth.equations:
@@ -307,12 +303,12 @@ def harmless_in(search: Search, bad: Sequence[int]) -> tuple[Passed, ...]:
                 decided = _decided(search, birth)
                 p = Passed(_line_of(birth.level, e), (e.primitive.name,), _phase(birth.level, e), decided)
                 key = (p.location, p.operations, p.phase)
-                if key not in found or birth.chain[-1][0].is_condition:
-                    found[key] = p
-    return tuple(found.values())
+                if key not in lines or birth.chain[-1][0].is_condition:
+                    lines[key] = p
+    return tuple(lines.values())
 
 
-def _decided(search: Search, birth: Birth) -> str:
+def _decided(search: NanSearch, birth: Birth) -> str:
     """What the last value of a chain decides, if everything that reads it compares it."""
     level, value = birth.chain[-1]
     readers = [e for e in level.program.equations if value in e.invars]

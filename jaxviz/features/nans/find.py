@@ -1,4 +1,4 @@
-"""Finds where a NaN or an infinity first occurs: the first equation, forward or backward, in any iteration, and what it affected."""
+"""Finds the first equation, forward or backward, in any iteration, that computes a NaN or an infinity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.training_step import stores_gradient, takes_gradient
 from jaxviz.arguments import Argnums, arrays_by_name, flat_arguments, positions
 from jaxviz.derivation import Derivation, derive, derive_call
-from jaxviz.features.nans.capture import Kept, evaluate_equation, place_of_body
+from jaxviz.features.nans.capture import RecordedRun, evaluate_equation, place_of_body
 from jaxviz.features.nans.causes import operand
 from jaxviz.features.nans.events import (
     Place,
@@ -25,14 +25,13 @@ from jaxviz.features.nans.events import (
     events_of,
     first_bad,
     harmless_in,
-    kinds_of,
-    read_and_made,
+    operands_and_results,
     with_values,
 )
-from jaxviz.features.nans.names import Names
+from jaxviz.features.nans.names import SearchNames
 from jaxviz.features.nans.report import NanReport, Passed, Ran, remembered
-from jaxviz.features.nans.run import Run, is_inexact, kinds_of_all, run_program, without_nans
-from jaxviz.features.nans.search import Birth, Level, Search, Steps
+from jaxviz.features.nans.run import CompiledRun, is_inexact, kinds_of, kinds_of_all, run_program, without_nans
+from jaxviz.features.nans.search import Birth, NanSearch, ProgramLevel, Steps
 from jaxviz.higher_order import bodies, carried, is_call, is_choice, is_loop, of
 from jaxviz.higher_order.while_loop import with_one_predicate
 from jaxviz.ir import compat
@@ -54,7 +53,7 @@ from jaxviz.transforms.flags import INFINITE, NAN, flag_program
 from jaxviz.transforms.inline import called, called_program, inlined_where
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
-# --- the function ------------------------------------------------------------------------------------------------------
+# --- the function -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,17 +91,17 @@ class _Subject:
         return with_one_predicate(inlined_where(self.traced, _is_plain_call))
 
     @cached_property
-    def run(self) -> Run:
+    def run(self) -> CompiledRun:
         """The program compiled as traced, with its calls and without flags, and run once."""
         return run_program(self.traced, self.inputs)
 
     @cached_property
-    def called(self) -> Names:
+    def called(self) -> SearchNames:
         """The names of its equations and values."""
         d, program = self.derivation, self.program
         naming = Naming(d.primal, d.forward) if self.has_gradient else Naming(program)
         inner = self.has_gradient or (self.is_loss and not _is_derived(d.primal))
-        return Names(naming, dict(zip(program.invars, self.names, strict=True)), inner)
+        return SearchNames(naming, dict(zip(program.invars, self.names, strict=True)), inner)
 
     @cached_property
     def values(self) -> dict[Var, Any]:
@@ -119,8 +118,8 @@ def find_nan(
 ) -> NanReport | None:  # fmt: skip
     """Finds the first equation, forward or backward, that computes a NaN or an infinity which reaches a result.
 
-    It compiles and runs the program once. Only if a result is not finite, it compiles the program once more with flags, which record where,
-    in which iteration of which loops and in which branch; then it examines the equation on the values that it read.
+    It compiles and runs the program once. Only if a result is not finite, it compiles the program once more with flags,
+    which record where, in which iteration and branch; then it examines the equation on its operands.
 
     >>> print(jaxviz.find_nan(lambda x: jnp.sum(jnp.where(x > 0, jnp.log(x), 0.0)), jnp.array([1.0, 0.0])))
     gradient of `<lambda>` in `x`: the gradient in x is not finite; the first infinity is born at ...
@@ -129,15 +128,16 @@ def find_nan(
       f: a loss, whose forward pass and gradient are searched; or any other function, such as `jax.grad(loss)` or a
         jitted training step.
       *args, **kwargs: its arguments.
-      argnums: the arguments that a loss is differentiated with respect to, by position in its signature, however they are passed; None
-        for all arrays.
-      gradient: whether `f` is a loss; by default it is one if it returns a real number, or a pair of one and auxiliary results, and takes no
-        gradient itself.
+      argnums: the arguments that a loss is differentiated with respect to, by position in its signature, however they
+        are passed; None for all arrays.
+      gradient: whether `f` is a loss; by default it is one if it returns a real number, or a pair of one and auxiliary
+        results, and takes no gradient itself.
       harmless: whether to list also the values that are not finite but reach no result.
 
     Returns:
-      the report; None if everything was searched, every result is finite, and there is nothing harmless to list. If the gradient of a loss cannot
-      be searched, the report says why. What is in mutable references afterwards counts as results; they themselves are not written.
+      the report; None if everything was searched, every result is finite, and there is nothing harmless to list. If the
+      gradient of a loss cannot be searched, the report says why. What is in mutable references afterwards counts as
+      results; they themselves are not written.
 
     Raises:
       TypeError: `gradient=True` is given, and `f` returns something else or is not differentiable in these arguments.
@@ -151,26 +151,26 @@ def find_nan(
         bad = [k for k, (infinite, _) in enumerate(subject.run.kinds) if infinite]
         others = _harmless(subject, bad) if harmless else ()
         if bad:
-            found = replace(_find(subject, bad), harmless=others)
+            report = replace(_find(subject, bad), harmless=others)
         elif others or subject.unsearched:
-            found = NanReport(subject.function, (), None, (), None, (), others)
+            report = NanReport(subject.function, (), None, (), None, (), others)
         else:
             return None
     ran = remembered(Ran(subject.derivation, subject.inputs, subject.has_gradient))
-    notes = filter(None, [found.note, *unopened_note(find_unopened([subject.program]))])
-    return replace(found, title=subject.title, unsearched=subject.unsearched, note=" ".join(notes), ran=ran)
+    notes = filter(None, [report.note, *unopened_note(find_unopened([subject.program]))])
+    return replace(report, title=subject.title, unsearched=subject.unsearched, note=" ".join(notes), ran=ran)
 
 
 def _find(subject: _Subject, bad: Sequence[int]) -> NanReport:
     names = tuple(subject.results[k] for k in bad)
-    found = _find_by_flags(subject, bad)
-    if found is None:
+    report = _find_by_flags(subject, bad)
+    if report is None:
         note = f"{_OTHERWISE} Run equation by equation, it gave finite results as well."
-        found = _find_by_stepping(subject) or NanReport(subject.function, names, None, (), None, (), note=note)
-    return replace(found, results=names)
+        report = _find_by_stepping(subject) or NanReport(subject.function, names, None, (), None, (), note=note)
+    return replace(report, results=names)
 
 
-def _flagged_run(subject: _Subject, program: Program, deciding: bool = False) -> tuple[Search, Kept]:
+def _flagged_run(subject: _Subject, program: Program, deciding: bool = False) -> tuple[NanSearch, RecordedRun]:
     flagged = flag_program(program, deciding=deciding, keeps=not deciding)
     n_results = len(program.outvars)
     outs = subject.run.once(lambda *xs: as_function(flagged.program)(*xs)[n_results:])(*subject.inputs)
@@ -182,16 +182,16 @@ def _flagged_run(subject: _Subject, program: Program, deciding: bool = False) ->
         first = [int(step) for flags in inside for step in np.asarray(flags)[INFINITE, :, 0] if step >= 0]
         if first:
             reached[id(e)] = min(first), carry
-    kept = Kept(program, subject.inputs, dict(zip(flagged.known, rest, strict=True)), reached)
-    search = Search(
+    recorded = RecordedRun(program, subject.inputs, dict(zip(flagged.known, rest, strict=True)), reached)
+    search = NanSearch(
         program,
         flagged.watches,
         raised,
         partial(_is_bad_input, subject, {}),
-        partial(_kinds_in, subject, kept),
-        partial(_branch_in, subject, kept),
+        partial(_kinds_in, subject, recorded),
+        partial(_branch_in, subject, recorded),
     )
-    return search, kept
+    return search, recorded
 
 
 def _harmless(subject: _Subject, bad: Sequence[int]) -> tuple[Passed, ...]:
@@ -202,7 +202,7 @@ def _harmless(subject: _Subject, bad: Sequence[int]) -> tuple[Passed, ...]:
 def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     """Finds it by a run with flags; None if these show nothing."""
     program = _loss_alone(subject.program) if _loss_explains(subject, bad) else subject.program
-    search, kept = _flagged_run(subject, program)
+    search, recorded = _flagged_run(subject, program)
     shown = [k for k in bad if k < len(program.outvars) and search.is_bad_result(k, INFINITE)]
     if not shown:
         return None
@@ -216,34 +216,34 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     births = [b for b in dict.fromkeys((first, nan)) if b is not None and b.equations]
     way = chain_of(first)
     places = [(level, search.first(level, v, first.kind) or first.steps[: len(level.devices)]) for _, level, v in way]
-    wanted: dict[Place, list[Atom]] = read_and_made(births)
+    wanted: dict[Place, list[Atom]] = operands_and_results(births)
     for place, (_, _, v) in zip(places, way, strict=True):
         wanted.setdefault(place, []).append(v)
-    values = _values_in(subject, kept, wanted)
+    values = _values_in(subject, recorded, wanted)
     events = events_of(births, values, _may_hide(subject, bad), subject.called)
     born = events.get(first)
     became = events.get(nan) if nan is not None and nan is not first else None
     if born is not None and became is not None and (born.made == "NaN" or born.equation_is(became)):
         became = None
-    given = () if first.equations else (_given(subject, first),)
+    sources = () if first.equations else (_source_text(subject, first),)
     chain = with_values(way, [values[place][v] for place, (_, _, v) in zip(places, way, strict=True)])
-    return NanReport(subject.function, (), born, given, became, chain)
+    return NanReport(subject.function, (), born, sources, became, chain)
 
 
-def _argument_to_blame(subject: _Subject, search: Search, shown: Sequence[int], bad: Sequence[int]) -> Birth | None:
+def _argument_to_blame(subject: _Subject, search: NanSearch, shown: Sequence[int], bad: Sequence[int]) -> Birth | None:
     """The argument that contains NaNs, if all results are finite with other numbers in their place.
 
     Otherwise the first non-finite value counts: a NaN in an argument may mean a missing value, and reach no result.
     """
-    given = search.given_nans(shown)
-    if not given:
+    candidates = search.inputs_with_nans(shown)
+    if not candidates:
         return None
     inputs = list(subject.inputs)
-    for birth in given:
+    for birth in candidates:
         k = search.top.program.invars.index(birth.value)  # type: ignore[arg-type]
         inputs[k] = without_nans(inputs[k])
     kinds = kinds_of_all(subject.run.compiled(*inputs))
-    return None if any(kinds[k][INFINITE] for k in bad) else given[0]
+    return None if any(kinds[k][INFINITE] for k in bad) else candidates[0]
 
 
 def _loss_explains(subject: _Subject, bad: Sequence[int]) -> bool:
@@ -257,7 +257,7 @@ def _loss_explains(subject: _Subject, bad: Sequence[int]) -> bool:
 
 
 def _may_hide(subject: _Subject, bad: Sequence[int]) -> bool:
-    """Whether a non-finite value of the forward pass may affect only the gradient, such as one that a `where` does not select."""
+    """Whether a non-finite value of the forward pass, as a `where` drops it, may affect only the gradient."""
     if subject.has_gradient:
         return bad[0] >= subject.n_values
     return any(e.origin is not None or compat.is_differentiated(e.source) for _, e in subject.traced.walk())
@@ -266,9 +266,6 @@ def _may_hide(subject: _Subject, bad: Sequence[int]) -> bool:
 def _loss_alone(program: Program) -> Program:
     loss = replace(program, outvars=program.outvars[:1], debug_info=None, closed=True)
     return dce_program(loss, keep_inputs=[True] * len(program.invars))[0]
-
-
-_LOSS = "the loss"
 
 
 def _subject(
@@ -286,7 +283,7 @@ def _subject(
     primal = d.primal
     check_values("find_nan", (args, kwargs))
     leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)
-    inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
+    inputs = select(is_input, leaves)
     names = tuple(name or f"argument {k}" for k, name in enumerate(primal.arg_names))
     results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
     alone = _Subject(
@@ -326,7 +323,7 @@ def _reason(error: Exception) -> str:
 def _differentiated(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums
 ) -> tuple[int | str, ...]:
-    """The arguments that `argnums` chooses: by position, or by name if they are passed by keyword, which `jax.grad` does not allow."""
+    """The arguments that `argnums` chooses: by position, or unlike in `jax.grad` by name if passed by keyword."""
     indices = () if argnums is None else compat.index_or_indices(argnums)
     chosen = (indices,) if isinstance(indices, int) else indices
     parameters = compat.parameters(f, max(chosen, default=-1) + 1, {})[0]
@@ -360,16 +357,20 @@ def _on_values(alone: _Subject) -> _Subject:
     d = alone.derivation
     program, closed_over = on_values(d.primal)
     parts_of = compat.arrays_in if uses_mutable_types(d.primal) else compat.contents
-    given = (*((x, _CLOSED_OVER, False) for x in closed_over), *zip(alone.inputs, alone.names, d.nonzeros, strict=True))
-    parts = [(part, name, nonzero) for x, name, nonzero in given for part in parts_of(x)]
+    inputs = (
+        *((x, _CLOSED_OVER, False) for x in closed_over),
+        *zip(alone.inputs, alone.names, d.nonzeros, strict=True),
+    )
+    parts = [(part, name, nonzero) for x, name, nonzero in inputs for part in parts_of(x)]
     written = [
-        (name, compat.is_live_ref(x)) for x, name, _ in given if compat.is_written_in_place(x) for _ in parts_of(x)
+        (name, compat.is_live_ref(x)) for x, name, _ in inputs if compat.is_written_in_place(x) for _ in parts_of(x)
     ]
     derivation = derive(program, argnums=[i for i, (_, _, nonzero) in enumerate(parts) if nonzero])
     results = (*alone.results, *(f"what is then in {name}" for name, _ in sorted(written, key=lambda w: not w[1])))
     assert len(program.outvars) == len(results)
     return replace(
-        alone, traced=program, inputs=tuple(x for x, _, _ in parts), names=tuple(name for _, name, _ in parts), results=results,
+        alone, traced=program, inputs=tuple(x for x, _, _ in parts), names=tuple(name for _, name, _ in parts),
+        results=results,
         derivation=replace(derivation, n_results=d.n_results or len(d.primal.outvars)), n_values=len(program.outvars),
     )  # fmt: skip
 
@@ -389,7 +390,8 @@ def _check_gradient_as_on_values(d: Derivation) -> None:
     ruled = (e for _, e in d.primal.walk() if _has_own_rule(e)) if uses_mutable_types(d.primal) else ()
     for e in ruled:
         raise NoRuleError(
-            f"{describe_equation(e)} has a rule of its own, which find_nan does not follow beside a value of a mutable type."
+            f"{describe_equation(e)} has a rule of its own, which find_nan does not follow beside a value of "
+            "a mutable type."
         )
     for program in (d.forward, d.backward) if d.linear.outvars else (d.forward,):
         for _, e in program.walk():
@@ -400,7 +402,7 @@ def _check_gradient_as_on_values(d: Derivation) -> None:
 
 
 def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A function without results that are not arrays, such as the functions in an equinox model."""
+    """A function without the results that are not arrays, such as the functions in an equinox model."""
 
     @wraps(f)
     def arrays(*args: Any, **kwargs: Any) -> Any:
@@ -410,7 +412,7 @@ def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_loss(d: Derivation) -> bool:
-    """Whether a function returns a real number, or a pair of one and auxiliary results, as for `jax.grad` with `has_aux`."""
+    """Whether a function returns a real number, or a pair of one and auxiliary results, as with `has_aux`."""
     avals = d.primal.out_avals
     is_number = bool(avals) and avals[0].shape == () and jnp.issubdtype(avals[0].dtype, jnp.floating)
     return is_number and (len(avals) == 1 or _has_auxiliary(d))
@@ -424,8 +426,8 @@ def _has_auxiliary(d: Derivation) -> bool:
 
 
 def _is_derived(program: Program) -> bool:
-    """Whether a program has taken its gradient itself: its first result comes from differentiation, or only its other results are
-    computed from a backward pass, as in a training step, or what it writes to a reference."""
+    """Whether a program has taken its gradient itself: its first result comes from differentiation, or only its other
+    results are computed from a backward pass, as in a training step, or what it writes to a reference."""
     if _is_gradient(program) or stores_gradient(program):
         return True
     return len(program.outvars) > 1 and takes_gradient(program) and not takes_gradient(_loss_alone(program))
@@ -453,7 +455,7 @@ def _with_gradient(alone: _Subject) -> _Subject:
         one = Literal(np.ones((), values[0].aval.dtype), compat.cotangent_type(values[0].aval))
         gradient = builder.inline(d.backward, [*residuals, one])
     results = (
-        _LOSS,
+        "the loss",
         *(name.replace("the result[1]", "the auxiliary result", 1) for name in alone.results[1:]),
         *(f"the gradient in {name}" for name in select(d.reached, alone.names)),
     )
@@ -475,71 +477,74 @@ def _is_bad_input(subject: _Subject, known: dict[Var, tuple[bool, bool]], v: Var
 
 
 def _kinds_in(
-    subject: _Subject, kept: Kept, level: Level, steps: Steps, atoms: Sequence[Atom]
+    subject: _Subject, recorded: RecordedRun, level: ProgramLevel, steps: Steps, atoms: Sequence[Atom]
 ) -> list[tuple[bool, bool]]:
-    """Whether values are non-finite, and contain a NaN, in a step, which is run again from the values kept."""
-    (values,) = _values_in(subject, kept, {(level, steps): atoms}).values()
+    """Whether values are non-finite, and contain a NaN, in a step, run again from the recorded values."""
+    (values,) = _values_in(subject, recorded, {(level, steps): atoms}).values()
     return [kinds_of(values[a]) for a in atoms]
 
 
-def _branch_in(subject: _Subject, kept: Kept, level: Level, cond: Equation, steps: Steps) -> int:
+def _branch_in(subject: _Subject, recorded: RecordedRun, level: ProgramLevel, cond: Equation, steps: Steps) -> int:
     index = cond.invars[0]
     if isinstance(index, Literal):
         value = index.val
     else:
-        value = _values_in(subject, kept, {(level, steps): [index]})[level, steps][index]
+        value = _values_in(subject, recorded, {(level, steps): [index]})[level, steps][index]
     return int(np.clip(value, 0, len(cond.programs) - 1))
 
 
-def _values_in(subject: _Subject, kept: Kept, wanted: Mapping[Place, Sequence[Atom]]) -> Values:
-    asked = [(level.path, steps, atoms) for (level, steps), atoms in wanted.items()]
-    found = kept.values(asked, subject.run.once)
-    return {place: dict(zip(atoms, xs, strict=True)) for (place, atoms), xs in zip(wanted.items(), found, strict=True)}
+def _values_in(subject: _Subject, recorded: RecordedRun, wanted: Mapping[Place, Sequence[Atom]]) -> Values:
+    requests = [(level.path, steps, atoms) for (level, steps), atoms in wanted.items()]
+    groups = recorded.values(requests, subject.run.once)
+    return {place: dict(zip(atoms, xs, strict=True)) for (place, atoms), xs in zip(wanted.items(), groups, strict=True)}
 
 
-def _given(subject: _Subject, birth: Birth) -> str:
+def _source_text(subject: _Subject, birth: Birth) -> str:
     value = birth.value
     if isinstance(value, Literal):
         return f"the number {np.asarray(value.val)[()]}"
     names = subject.called.arguments
     name = names.get(value, "a constant that is closed over")
-    held = f"the argument {name}" if value in names and name != _CLOSED_OVER else name
+    label = f"the argument {name}" if value in names and name != _CLOSED_OVER else name
     x = subject.values.get(value)
     if x is None:
-        return held
+        return label
     what = "infinity" if birth.kind == INFINITE and not kinds_of(x)[NAN] else "NaN"
     index = first_bad(x, INFINITE if what == "infinity" else NAN)
-    return f"{held} ({operand(x)}" + (f", the first {what} at {list(index)})" if index else ")")
+    return f"{label} ({operand(x)}" + (f", the first {what} at {list(index)})" if index else ")")
 
 
-# --- when the flags show nothing ---------------------------------------------------------------------------------------
+# --- when the flags show nothing --------------------------------------------------------------------------------------
 
 
-_OTHERWISE = "The compiled program gave this, but not once flags were added: XLA then fuses differently, and so rounds differently."
+_OTHERWISE = (
+    "The compiled program gave this, but not once flags were added: XLA then fuses differently, and so rounds "
+    "differently."
+)
 
 
 def _find_by_stepping(subject: _Subject) -> NanReport | None:
     """The same, equation by equation: exact, but slow."""
-    tries = (_step_through(Level(subject.program), subject.inputs, (), kind) for kind in (INFINITE, NAN))
-    found = next((t for t in tries if t is not None), None)
-    if found is None:
+    tries = (_step_through(ProgramLevel(subject.program), subject.inputs, (), kind) for kind in (INFINITE, NAN))
+    occurrence = next((t for t in tries if t is not None), None)
+    if occurrence is None:
         return None
-    birth, ins, outs, results = found
+    birth, ins, outs, results = occurrence
     note = f"{_OTHERWISE} It was found by running equation by equation."
     names = tuple(subject.results[k] for k in results)
     if not birth.equations:
-        return NanReport(subject.function, names, None, (_given(subject, birth),), None, (), note=note)
+        return NanReport(subject.function, names, None, (_source_text(subject, birth),), None, (), note=note)
     born = described(birth, birth.equations[0], ins, outs, None, _may_hide(subject, results), subject.called)
-    made: dict[Atom, Any] = dict(zip(birth.equations[0].outvars, outs, strict=True))
+    computed: dict[Atom, Any] = dict(zip(birth.equations[0].outvars, outs, strict=True))
     way = chain_of(birth)
-    chain = with_values(way, [made.get(v) for _, _, v in way])
+    chain = with_values(way, [computed.get(v) for _, _, v in way])
     return NanReport(subject.function, names, born, (), None, chain, note=note)
 
 
 def _step_through(
-    level: Level, inputs: Sequence[Any], steps: tuple[int, ...], kind: int
+    level: ProgramLevel, inputs: Sequence[Any], steps: tuple[int, ...], kind: int
 ) -> tuple[Birth, list[Any], list[Any], list[int]] | None:
-    """Evaluates a program equation by equation, and descends into the first one with a non-finite value that reaches a result."""
+    """Runs a program equation by equation, and opens the first one with a non-finite value that reaches a result."""
     program = level.program
     env: dict[Atom, Any] = dict(zip((*program.constvars, *program.invars), (*program.consts, *inputs), strict=True))
     read = lambda atoms: [a.val if isinstance(a, Literal) else env[a] for a in atoms]
@@ -549,21 +554,21 @@ def _step_through(
     last = read(program.outvars)
     results = [k for k, x in enumerate(last) if kinds_of(x)[INFINITE]]
     reaching = {a for a, x in zip(program.outvars, last, strict=True) if bad(x)}
-    found: Equation | None = None
+    first: Equation | None = None
     for e in reversed(program.equations):
         if reaching.intersection(e.outvars) and any(bad(x) for x in read(e.outvars)):
             reaching.update(a for a in e.invars if isinstance(a, Var) and bad(env[a]))
-            found = e if not any(bad(x) for x in read(e.invars)) else found
-    if found is None:
-        given = next((v for v in (*program.invars, *program.constvars) if v in reaching), None)
-        return None if given is None else (Birth(level, steps, (), given, kind, ()), [], [], results)
-    ins, outs = read(found.invars), read(found.outvars)
-    for place, step, operands in _runs_of(found, ins, bad):
-        deeper = _step_through(level.within(found, place), operands, (*steps, *step), kind)
+            first = e if not any(bad(x) for x in read(e.invars)) else first
+    if first is None:
+        source = next((v for v in (*program.invars, *program.constvars) if v in reaching), None)
+        return None if source is None else (Birth(level, steps, (), source, kind, ()), [], [], results)
+    ins, outs = read(first.invars), read(first.outvars)
+    for place, step, operands in _runs_of(first, ins, bad):
+        deeper = _step_through(level.within(first, place), operands, (*steps, *step), kind)
         if deeper is not None:
             return *deeper[:3], results
-    value = next(v for v, x in zip(found.outvars, outs, strict=True) if bad(x))
-    return Birth(level, steps, (found,), value, kind, ((level, value),)), ins, outs, results
+    value = next(v for v, x in zip(first.outvars, outs, strict=True) if bad(x))
+    return Birth(level, steps, (first,), value, kind, ((level, value),)), ins, outs, results
 
 
 def _runs_of(

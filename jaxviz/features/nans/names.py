@@ -7,27 +7,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxviz.analysis.naming import ROOM, ROOM_IN_SENTENCE, Naming
-from jaxviz.features.nans.search import Level
+from jaxviz.features.nans.search import ProgramLevel
 from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Atom, Equation
 
 
 @dataclass(frozen=True)
-class Names:
+class SearchNames:
     """The names in the searched programs.
 
     Args:
       naming: the names of the function and of its derivation.
       arguments: the paths of its inputs.
-      inner: whether gradients that the function takes are inner ones, rather than what is searched; then the report does not say which pass.
+      inner: whether gradients that the function takes are inner ones, whose pass the report does not say.
     """
 
     naming: Naming
     arguments: Mapping[Atom, str]
     inner: bool
 
-    def equation(self, level: Level, e: Equation, is_derivative: bool, place: int = 0, room: int = ROOM) -> str:
+    def equation(self, level: ProgramLevel, e: Equation, is_derivative: bool, place: int = 0, room: int = ROOM) -> str:
         """`jnp.log(x)`, or `mul in the derivative of jnp.sqrt(x)`; '' if no expression is found.
 
         Args:
@@ -45,7 +45,7 @@ class Names:
         # In JAX's own gradient, or a hand-written derivative of a jitted function, there is no rule to name.
         return f"{e.primitive.name}{_OF}{_expression(e, room) or name}"
 
-    def differentiated(self, level: Level, e: Equation) -> str:
+    def differentiated(self, level: ProgramLevel, e: Equation) -> str:
         """The expression whose derivative an equation of the backward pass belongs to; '' if none is found."""
         within = [outer for outer, _ in level.path]
         return _expression(e, ROOM_IN_SENTENCE) or self.naming.name(e, within, room=ROOM_IN_SENTENCE, inner=self.inner)

@@ -1,4 +1,4 @@
-"""The report of `find_nan`: the equation where a value became non-finite, its values, its cause, and what it affected."""
+"""The report of `find_nan`: the equation where a value became non-finite, why, and what it affected."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ class Event(Data):
       is_exact: whether the recomputed values show it; in another program they may be rounded differently.
       zero_cotangent: whether it read a cotangent that is 0 there.
       devices: its devices for each `shard_map` around it, outermost first.
-      expression: the user's expression that it belongs to, such as `jnp.log(x)` or `mul in the derivative of jnp.sqrt(x)`; '' if none is
-        found.
+      expression: the user's expression that it belongs to, such as `jnp.log(x)` or `mul in the derivative of
+        jnp.sqrt(x)`; '' if none is found.
     """
 
     equation: str
@@ -154,15 +154,10 @@ class Event(Data):
         return self.place.replace(str(self.location), line, 1) if line else self.place
 
     _data = (
-        "equation", "primitive", "phase", "location", "expression", "operation", "is_derivative", "iterations", "branch", "devices",
+        "equation", "primitive", "phase", "location", "expression", "operation", "is_derivative", "iterations",
+        "branch", "devices",
         "made", "index", "inputs", "outputs", "is_exact", "cause=cause.id", "cause.text", "cause.remedy",
     )  # fmt: skip
-
-
-_EVENT = (
-    "equation", "primitive", "phase", "location", "expression", "operation", "is_derivative", "iterations", "branch", "devices",
-    "made", "index", "inputs", "outputs", "is_exact",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +168,8 @@ class Passed:
       location: the line.
       operations: the operations there.
       phase: 'forward' or 'backward'.
-      decides: for a value that reaches no result, what a comparison with it decides, such as `lt, which ends the while loop at
-        model.py:12`.
-      value: the result of the last operation, in the first iteration in which it is not finite; None if it was not computed.
+      decides: for a value that reaches no result, what a comparison with it decides, such as a loop's end.
+      value: the result of the last operation, in the first iteration in which it is not finite; None if unknown.
     """
 
     location: Location | None
@@ -212,7 +206,7 @@ class Ran:
 
 
 _recent: deque[Ran] = deque(maxlen=2)
-"""The runs of the latest searches that found something. A notebook keeps every report it has shown, and would keep all their arrays alive.
+"""The latest runs with a NaN. A notebook keeps every report it has shown, and would keep all their arrays alive.
 """
 
 
@@ -232,13 +226,13 @@ class NanReport(Report, schema="find_nan"):
     Args:
       function: the name of the function.
       results: the results that are not finite, such as `the loss` or `the gradient in params['w']`.
-      born: the first equation that computed it from finite numbers; None if it reaches no result, or came in as an argument or a constant.
+      born: the first equation that computed it from finite numbers; None if it reaches no result, or came in.
       given: the arguments and constants that contained it from the start.
       became_nan: where an infinity became a NaN; None if it was a NaN from the start, or never became one.
       chain: the lines from there to a result.
       harmless: infinities and NaNs that reach no result, if they were asked for.
       title: what was searched, such as "gradient of `loss` in `params`" or "function `f`".
-      unsearched: what was not searched, and why, such as the gradient of a function without reverse mode; '' if everything was.
+      unsearched: what was not searched, and why, such as a gradient without reverse mode; '' if all was.
       note: a remark, such as that the compiled program did not show what stepping showed.
       ran: the run that was searched, as long as it is kept; see `step`.
     """
@@ -260,12 +254,12 @@ class NanReport(Report, schema="find_nan"):
         return bool(self.results or self.unsearched)
 
     def step(self) -> Any:
-        """A `Stepper` of what was searched, stopped where the first infinity or NaN was born; at the start, if it came in from outside.
+        """A `Stepper` of the run, stopped where the first infinity or NaN was born; at the start, if it came in.
 
         Raises:
           SteppingError: the arrays are no longer available: only the last two searches that found something keep them.
         """
-        return display("run up to a birth")(self)
+        return display("stepper at the origin of a NaN")(self)
 
     def _ipython_display_(self) -> None:
         display("output of a NaN's report")(self)
@@ -288,47 +282,46 @@ class NanReport(Report, schema="find_nan"):
     def __str__(self) -> str:
         lines = [wrapped(self.summary)]
         for title, event in self._events():
-            lines += ["", f"{title} at {event.short}", wrapped(_made_by(event), "  ")]
+            lines += ["", f"{title} at {event.short}", wrapped(_equation_text(event), "  ")]
             lines += [wrapped(f"{verb} {value}", "    ") for verb, value in _values(event)]
-            lines += [wrapped(text, "  ") for text in self._said(event)]
+            lines += [wrapped(text, "  ") for text in self._explanation(event)]
         if self.chain:
             lines += ["", "From there:"]
             lines += [wrapped(_line(p), "  ") for p in self.chain]
-        for title, found in self._harmless():
-            lines += ["", f"{title}:", *(wrapped(_line(p), "  ") for p in found)]
+        for title, passed in self._harmless():
+            lines += ["", f"{title}:", *(wrapped(_line(p), "  ") for p in passed)]
         for text in filter(None, (self.unsearched, self.note)):
             lines += ["", wrapped(text)]
         return "\n".join(lines)
 
     def _parts(self) -> Iterator[Part]:
         for title, event in self._events():
-            caption = f"{title} at {event.short}: {_made_by(event)}"
+            caption = f"{title} at {event.short}: {_equation_text(event)}"
             yield Table(("", "value"), list(_values(event)), "<<", caption)
-            yield from self._said(event)
+            yield from self._explanation(event)
         heads = ("line", "source", "operations", "pass")
         ways = [(*_cells(p), "" if p.value is None else str(p.value)) for p in self.chain]
         if ways:
             yield Table((*heads, "value"), ways, "<<<<<", "from there")
-        for title, found in self._harmless():
-            yield Table((*heads, "decides"), [(*_cells(p), p.decides) for p in found], "<<<<<", title)
+        for title, passed in self._harmless():
+            yield Table((*heads, "decides"), [(*_cells(p), p.decides) for p in passed], "<<<<<", title)
         yield self.unsearched
         yield self.note
 
     def _chart(self) -> Chain:
         stops = [
-            Stop("", "", f"came in through {given}", "NaN" if "NaN" in given else "infinity") for given in self.given
+            Stop("", "", f"came in through {source}", "NaN" if "NaN" in source else "infinity") for source in self.given
         ]
         born, first = self.born, self.chain[:1]
         if born is not None and not any(p.location == born.location and born.primitive in p.operations for p in first):
-            made = next((_number_first(o) for o in born.outputs if not o.is_finite), "")
-            stops.append(
-                Stop(short_location(born.location), source_line(born.location), f"{born.primitive} → {made}", born.made)
-            )
+            value = next((_number_first(o) for o in born.outputs if not o.is_finite), "")
+            what = f"{born.primitive} → {value}"
+            stops.append(Stop(short_location(born.location), source_line(born.location), what, born.made))
         for p in self.chain:
             value = "" if p.value is None else f" → {_number_first(p.value)}"
             stops.append(Stop(p.place, source_line(p.location), f"{', '.join(p.operations)}{value}", p.kind))
-        what = self.born.made if self.born is not None else "NaN or infinity"
-        return Chain(stops, f"the path of the first {what} to {listed(self.results)}")
+        kind = born.made if born is not None else "NaN or infinity"
+        return Chain(stops, f"the path of the first {kind} to {listed(self.results)}")
 
     def _events(self) -> Iterator[tuple[str, Event]]:
         """The first occurrences, each with its title."""
@@ -342,7 +335,7 @@ class NanReport(Report, schema="find_nan"):
         """Whether the first NaN was also computed from finite numbers, and not from the infinity."""
         return self.became_nan is not None and all(o.is_finite for o in self.became_nan.inputs)
 
-    def _said(self, event: Event) -> Iterator[str]:
+    def _explanation(self, event: Event) -> Iterator[str]:
         """What happened, and the remedy; for a NaN that an infinity became, the remedy for the infinity."""
         yield event.cause.text
         if event.cause.remedy and (event is self.born or self._is_own or self.born is None):
@@ -358,7 +351,7 @@ class NanReport(Report, schema="find_nan"):
     _data = ("function", "title", "results", "given", "born", "became_nan", "chain", "harmless", "unsearched", "note")
 
 
-def _made_by(event: Event) -> str:
+def _equation_text(event: Event) -> str:
     """The expression, the equation, and the pass or gradient that it belongs to."""
     if event.expression:
         return (

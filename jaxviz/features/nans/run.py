@@ -1,4 +1,4 @@
-"""Runs a program once: compiled with all optimizations if it is the program in question, and quickly if it only helps the search."""
+"""Runs a program once: optimized if it is the program in question, compiled fast if it only helps the search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Kinds = tuple[bool, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CompiledRun:
     """A program that was compiled and run.
 
     Args:
@@ -35,7 +35,7 @@ class Run:
     compiled: Callable[..., Sequence[Any]]
 
     def once(self, fun: Callable[..., Any]) -> Callable[..., Any]:
-        """`jax.jit` for a part of it that runs a single time: if the program ran quickly, optimising the part takes longer than it saves."""
+        """`jax.jit` for a part that runs once; of a program that runs quickly it is compiled without optimizations."""
         jitted = jax.jit(fun)
         quickly = self.is_short and jax.default_backend() == "cpu"
         return (
@@ -48,26 +48,31 @@ class Run:
 _SHARE = 0.2
 
 
-def run_program(program: Program, inputs: Sequence[Any]) -> Run:
+def run_program(program: Program, inputs: Sequence[Any]) -> CompiledRun:
     """Compiles a program as `jax.jit` does and runs it once."""
     start = time.perf_counter()
     compiled = jax.jit(as_function(program)).lower(*inputs).compile()
     compiling = time.perf_counter() - start
     outs = jax.block_until_ready(compiled(*inputs))
     running = time.perf_counter() - start - compiling
-    return Run(tuple(kinds_of_all(outs)), running < _SHARE * compiling, compiled)
+    return CompiledRun(tuple(kinds_of_all(outs)), running < _SHARE * compiling, compiled)
 
 
 _SMALL = 1 << 20
 """Arrays of at most this many bytes are checked on the host; larger ones on the device, all together."""
 
 
+def kinds_of(x: Any) -> Kinds:
+    """Whether an array contains non-finite elements, and a NaN."""
+    return kinds_of_all([x])[0]
+
+
 def kinds_of_all(values: Sequence[Any]) -> list[Kinds]:
     """For each array whether it contains non-finite elements, and a NaN."""
     on_cpu = jax.default_backend() == "cpu"
     large = [k for k, x in enumerate(values) if is_inexact(x) and not on_cpu and nbytes(compat.aval_of(x)) > _SMALL]
-    told = dict(zip(large, _kinds_on_device([values[k] for k in large]) if large else (), strict=True))
-    return [(bool(told[k][0]), bool(told[k][1])) if k in told else _kinds_here(x) for k, x in enumerate(values)]
+    known = dict(zip(large, _kinds_on_device([values[k] for k in large]) if large else (), strict=True))
+    return [(bool(known[k][0]), bool(known[k][1])) if k in known else _kinds_here(x) for k, x in enumerate(values)]
 
 
 def is_inexact(x: Any) -> bool:
@@ -84,8 +89,8 @@ def _kinds_here(x: Any) -> Kinds:
 
 
 def _kinds_on_device(values: list[Any]) -> list[tuple[Any, Any]]:
-    told: list[tuple[Any, Any]] = jax.jit(lambda xs: [(~jnp.isfinite(x).all(), jnp.isnan(x).any()) for x in xs])(values)
-    return told
+    kinds = jax.jit(lambda xs: [(~jnp.isfinite(x).all(), jnp.isnan(x).any()) for x in xs])
+    return list(kinds(values))
 
 
 def without_nans(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""From flags to first occurrences: the equations that compute a non-finite value from finite ones, if that value reaches a result."""
+"""From flags to the equations that compute, from finite values, a non-finite one that reaches a result."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 
 from jaxviz.features.nans.capture import Path, place_of_body
+from jaxviz.features.nans.run import kinds_of
 from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, of
 from jaxviz.ir import compat, primitives
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
-from jaxviz.transforms.flags import INFINITE, NAN, Watch, covered_inside, flag_rules, is_watchable
+from jaxviz.transforms.flags import INFINITE, NAN, FlaggedValues, covered_inside, flag_rules, is_watchable
 from jaxviz.transforms.vmap import named_axes
 
 Steps = tuple[int, ...]
-"""The position of a program: for each enclosing loop the step, from 0 in execution order, and for each `shard_map` the number of the
-device."""
+"""For each enclosing loop the step, from 0 in execution order, and for each `shard_map` the number of the device."""
 
 
 @dataclass(frozen=True, eq=False)
-class Level:
+class ProgramLevel:
     """A program, possibly nested.
 
     Args:
@@ -35,8 +35,8 @@ class Level:
 
     program: Program
     path: Path = ()
-    outer: Level | None = None
-    inner: dict[tuple[int, int], Level] = field(default_factory=dict)
+    outer: ProgramLevel | None = None
+    inner: dict[tuple[int, int], ProgramLevel] = field(default_factory=dict)
 
     @cached_property
     def makers(self) -> dict[Atom, int]:
@@ -44,7 +44,7 @@ class Level:
         return {v: k for k, e in enumerate(self.program.equations) for v in e.outvars}
 
     @cached_property
-    def told(self) -> dict[Var, tuple[tuple[int, Var], ...]]:
+    def covered(self) -> dict[Var, tuple[tuple[int, Var], ...]]:
         return {v: inside for e in self.program.equations for v, inside in covered_inside(e).items()}
 
     @cached_property
@@ -79,10 +79,10 @@ class Level:
         return apart[0], apart[1]
 
     @property
-    def outermost(self) -> Level:
+    def outermost(self) -> ProgramLevel:
         return self if self.outer is None else self.outer.outermost
 
-    def walk(self) -> Iterator[Level]:
+    def walk(self) -> Iterator[ProgramLevel]:
         """This level, and the programs in it that have flags."""
         yield self
         for e in self.program.equations:
@@ -96,18 +96,18 @@ class Level:
         return bool(self.path) and not _body(*self.path[-1]).has_results
 
     @property
-    def body(self) -> Level:
+    def body(self) -> ProgramLevel:
         """For the condition of a loop the level of its body; otherwise itself."""
         if not self.is_condition or self.outer is None:
             return self
         equation = self.path[-1][0]
         return self.outer.within(equation, place_of_body(equation))
 
-    def within(self, equation: Equation, place: int) -> Level:
+    def within(self, equation: Equation, place: int) -> ProgramLevel:
         """The level of a program nested in an equation of this one."""
         key = (id(equation), place)
         if key not in self.inner:
-            self.inner[key] = Level(equation.programs[place][1], (*self.path, (equation, place)), self)
+            self.inner[key] = ProgramLevel(equation.programs[place][1], (*self.path, (equation, place)), self)
         return self.inner[key]
 
 
@@ -128,12 +128,12 @@ class Birth:
       alike: the other devices on which it is non-finite in that step of the loops, as `steps`.
     """
 
-    level: Level
+    level: ProgramLevel
     steps: Steps
     equations: tuple[Equation, ...]
     value: Atom
     kind: int
-    chain: tuple[tuple[Level, Atom], ...]
+    chain: tuple[tuple[ProgramLevel, Atom], ...]
     alike: tuple[Steps, ...] = ()
 
     @property
@@ -141,7 +141,7 @@ class Birth:
         """A sort key for execution order."""
         places: list[int] = []
         steps = iter(self.steps)
-        level: Level | None = self.level
+        level: ProgramLevel | None = self.level
         levels = []
         while level is not None and level.outer is not None:
             levels.append(level)
@@ -156,24 +156,25 @@ class Birth:
         return (*places, self.level.makers.get(self.value, -1))
 
 
-class Search:
+class NanSearch:
     """Traces non-finite values back to where they were computed.
 
     Args:
       program: the program that ran.
       watches, flags: what `transforms.flags` watched in it, and the results.
       is_bad: whether one of the program's inputs, by index, or one of its constants is non-finite; by kind.
-      kinds_in: whether values of a program are non-finite, and contain a NaN, in one step: the flags only tell the first step of a loop,
-        and what was harmless in that one may not be in a later one.
+      kinds_in: whether values of a program are non-finite, and contain a NaN, in one step: the flags only tell the
+        first step of a loop, and what was harmless in that one may not be in a later one.
       branch_in: which branch a cond in a program takes in one step.
     """
 
     def __init__(
-        self, program: Program, watches: Sequence[Watch], flags: Sequence[Any], is_bad: Callable[[Var, int], bool],
-        kinds_in: Callable[[Level, Steps, Sequence[Atom]], Sequence[tuple[bool, bool]]],
-        branch_in: Callable[[Level, Equation, Steps], int],
+        self, program: Program, watches: Sequence[FlaggedValues], flags: Sequence[Any],
+        is_bad: Callable[[Var, int], bool],
+        kinds_in: Callable[[ProgramLevel, Steps, Sequence[Atom]], Sequence[tuple[bool, bool]]],
+        branch_in: Callable[[ProgramLevel, Equation, Steps], int],
     ):  # fmt: skip
-        self.top = Level(program)
+        self.top = ProgramLevel(program)
         self.kinds_in = kinds_in
         self.branch_in = branch_in
         self.known: dict[Any, tuple[bool, bool]] = {}
@@ -185,9 +186,8 @@ class Search:
             for k, v in enumerate(watch.values):
                 self.raised[_key(watch.path, v)] = columns[:, :, k]
 
-    def first(self, level: Level, value: Atom, kind: int, at: Steps = ()) -> Steps | None:
-        """When a value, watched or reported by values of a nested program, first became non-finite; None if it never did, or if that is
-        unknown.
+    def first(self, level: ProgramLevel, value: Atom, kind: int, at: Steps = ()) -> Steps | None:
+        """When a value, watched itself or inside, first became non-finite; None if it never did, or if that is unknown.
 
         Args:
           level, value, kind: which value, and NAN or INFINITE.
@@ -195,23 +195,23 @@ class Search:
         """
         row = self.raised.get(_key(level.path, value))
         if row is not None:
-            found = (
+            on_devices = (
                 self._first_on(level, numbers, on) for numbers, on in zip(row[kind], level.steps_of_all(), strict=True)
             )
             there = (
                 s
-                for s in found
+                for s in on_devices
                 if s is not None and all(a == b for a, b, axes in zip(s, at, level.devices, strict=False) if axes)
             )
             return min(there, key=level.in_time, default=None)
-        inside = level.told.get(value, ()) if isinstance(value, Var) else ()
+        inside = level.covered.get(value, ()) if isinstance(value, Var) else ()
         equation = level.program.equations[level.makers[value]] if inside else None
         firsts = [self.first(level.within(equation, place), v, kind, at) for place, v in inside] if equation else []
         own = (f[: len(level.devices)] for f in firsts if f is not None)
         return min(own, key=level.in_time, default=None)
 
     @staticmethod
-    def _first_on(level: Level, numbers: np.ndarray[Any, Any], on: Steps) -> Steps | None:
+    def _first_on(level: ProgramLevel, numbers: np.ndarray[Any, Any], on: Steps) -> Steps | None:
         """The first step according to one device's flag, which has the steps of the loops."""
         if numbers.dtype == bool:
             return on if numbers[0] else None
@@ -226,32 +226,30 @@ class Search:
         """Whether a result of the whole program is non-finite, or contains a NaN."""
         return self._when(self.top, self.top.program.outvars[k], (), kind) is not None
 
-    def births_of_result(self, k: int, kind: int, seen: set[Any]) -> list[Birth]:
-        """Where the non-finite values in a result come from."""
-        value = self.top.program.outvars[k]
-        when = self._when(self.top, value, (), kind)
-        return [] if when is None else list(self._from(self.top, value, when, kind, (), seen))
-
     def earliest(self, results: Sequence[int], kind: int) -> Birth | None:
-        """The earliest computed value for which these results are non-finite; an input or constant only if none was computed.
+        """The earliest computed value for which these results are non-finite; else an input or a constant.
 
         Literals in the program come last, as in `jnp.where(n > 0, x, jnp.nan)`, since they are intentional.
         """
-        found = self.births_of_results(results, kind)
-        return min(found, key=lambda b: (not b.equations, isinstance(b.value, Literal), b.order), default=None)
+        births = self.births_of_results(results, kind)
+        return min(births, key=lambda b: (not b.equations, isinstance(b.value, Literal), b.order), default=None)
 
-    def births_of_results(self, results: Sequence[int], kind: int) -> list[Birth]:
-        seen: set[Any] = set()
-        return [b for k in results for b in self.births_of_result(k, kind, seen)]
+    def births_of_results(self, results: Sequence[int], kind: int, seen: set[Any] | None = None) -> list[Birth]:
+        """Where the non-finite values in some results come from."""
+        seen = set() if seen is None else seen
+        values = [self.top.program.outvars[k] for k in results]
+        bad = [v for v in values if self._when(self.top, v, (), kind) is not None]
+        return [b for v in bad for b in self._from(self.top, v, (), kind, (), seen)]
 
-    def given_nans(self, results: Sequence[int]) -> list[Birth]:
-        """The inputs of the program that may contain these results' NaNs, or the infinities that become them."""
-        given = {
+    def inputs_with_nans(self, results: Sequence[int]) -> list[Birth]:
+        """The inputs that may contain these results' NaNs, or the infinities that become NaNs."""
+        inputs = {
             b.value: b for kind in (NAN, INFINITE) for b in self.births_of_results(results, kind) if not b.equations
         }
-        return [b for v, b in given.items() if v in self.top.program.invars and self.is_bad_input(v, NAN)]  # type: ignore[arg-type]
+        own = self.top.program.invars
+        return [b for v, b in inputs.items() if v in own and self.is_bad_input(v, NAN)]  # type: ignore[arg-type]
 
-    def raised_values(self) -> Iterator[tuple[Level, Var]]:
+    def raised_values(self) -> Iterator[tuple[ProgramLevel, Var]]:
         """The watched values that were not finite, in any step."""
         for watch in self.watches:
             level = self.top
@@ -261,7 +259,7 @@ class Search:
                 if self.first(level, v, INFINITE) is not None:
                     yield level, v
 
-    def births(self, level: Level, value: Atom, kind: int, seen: set[Any] | None = None) -> list[Birth]:
+    def births(self, level: ProgramLevel, value: Atom, kind: int, seen: set[Any] | None = None) -> list[Birth]:
         """Where a non-finite value comes from."""
         steps = self.first(level, value, kind)
         if steps is None:
@@ -269,7 +267,7 @@ class Search:
         return list(self._from(level, value, steps, kind, (), set() if seen is None else seen))
 
     def _from(
-        self, level: Level, value: Atom, steps: Steps, kind: int, chain: tuple[Any, ...], seen: set[Any]
+        self, level: ProgramLevel, value: Atom, steps: Steps, kind: int, chain: tuple[Any, ...], seen: set[Any]
     ) -> Iterator[Birth]:
         """Continues from a value that is known to be bad in a step."""
         key = _key(level.path, value)
@@ -286,7 +284,7 @@ class Search:
             for inner_level, v, first in inner:
                 yield from self._from(inner_level, v, first, kind, chain, seen)
             return
-        equations, frontier = self._made_of(level, value)
+        equations, frontier = self._computed_from(level, value)
         around = self._exchanged(level, value, steps)
         whens = (
             (a, next((w for at in around if (w := self._when(level, a, at, kind)) is not None), None)) for a in frontier
@@ -297,20 +295,20 @@ class Search:
         if not bad:
             yield Birth(level, steps, equations, value, kind, chain, self._alike(level, value, steps, kind))
 
-    def _exchanged(self, level: Level, value: Atom, steps: Steps) -> list[Steps]:
-        """Where the operands come from that produce a value: from here, and from other devices if it exchanges values with them."""
+    def _exchanged(self, level: ProgramLevel, value: Atom, steps: Steps) -> list[Steps]:
+        """Where a value's operands come from: from here, and from other devices if it exchanges values with them."""
         equation = level.program.equations[level.makers[value]]
         axes = named_axes(equation.operation) if primitives.exchanges(equation.primitive) else frozenset()
         return [steps, *(level.elsewhere(steps, axes) if axes else ())]
 
-    def _alike(self, level: Level, value: Atom, steps: Steps, kind: int) -> tuple[Steps, ...]:
+    def _alike(self, level: ProgramLevel, value: Atom, steps: Steps, kind: int) -> tuple[Steps, ...]:
         every = frozenset(name for axes in level.devices for name in axes or ())
         others = level.elsewhere(steps, every) if every else ()
         return tuple(at for at in others if self.first(level, value, kind, at) == at)
 
     def _inside(
-        self, level: Level, equation: Equation, value: Atom, steps: Steps, kind: int
-    ) -> Iterator[tuple[Level, Atom, Steps]]:
+        self, level: ProgramLevel, equation: Equation, value: Atom, steps: Steps, kind: int
+    ) -> Iterator[tuple[ProgramLevel, Atom, Steps]]:
         """What a result of an equation with nested programs is in those."""
         if equation.primitive not in flag_rules.own:
             return
@@ -330,54 +328,55 @@ class Search:
             if first is not None and first[: len(steps)] <= steps:
                 yield inner, result, first
             elif result in program.invars:
-                operand = equation.invars[_operand_of(equation, program.invars.index(result), place)]  # type: ignore[arg-type]
+                i = program.invars.index(result)  # type: ignore[arg-type]
+                operand = equation.invars[_operand_of(equation, i, place)]
                 when = self._when(level, operand, steps, kind)
                 if when is not None:
                     yield level, operand, when
 
-    def _made_of(self, level: Level, value: Atom) -> tuple[tuple[Equation, ...], list[Atom]]:
-        """The equations that compute a value from watched values and inputs, through values that are not watched; and these sources."""
-        found: set[int] = set()
+    def _computed_from(self, level: ProgramLevel, value: Atom) -> tuple[tuple[Equation, ...], list[Atom]]:
+        """The equations that compute a value, through unwatched values, from watched ones and inputs; and these."""
+        visited: set[int] = set()
         frontier: dict[Atom, None] = {}
         todo = [level.makers[value]]
         while todo:
             k = todo.pop()
-            if k in found:
+            if k in visited:
                 continue
-            found.add(k)
+            visited.add(k)
             for a in level.program.equations[k].invars:
                 if not is_watchable(a.aval):
                     continue
-                is_known = _key(level.path, a) in self.raised or a in level.told
+                is_known = _key(level.path, a) in self.raised or a in level.covered
                 if isinstance(a, Literal) or a not in level.makers or is_known:
                     frontier[a] = None
                 else:
                     todo.append(level.makers[a])
-        return tuple(level.program.equations[k] for k in sorted(found)), list(frontier)
+        return tuple(level.program.equations[k] for k in sorted(visited)), list(frontier)
 
-    def _when(self, level: Level, a: Atom, steps: Steps, kind: int) -> Steps | None:
+    def _when(self, level: ProgramLevel, a: Atom, steps: Steps, kind: int) -> Steps | None:
         """The step in which a value is bad that others depend on in a given step; None if it is not."""
         if isinstance(a, Literal):
-            return steps if _is_bad(a.val, kind) else None
+            return steps if kinds_of(a.val)[kind] else None
         if a in level.makers or _key(level.path, a) in self.raised:
             return steps if self._is_bad_in(level, a, steps, kind) else None
         return steps if any(True for _ in self._outside(level, a, steps, kind)) else None
 
-    def _is_bad_in(self, level: Level, a: Atom, steps: Steps, kind: int) -> bool:
+    def _is_bad_in(self, level: ProgramLevel, a: Atom, steps: Steps, kind: int) -> bool:
         """Whether a watched value is bad in a given step."""
         first = self.first(level, a, kind, steps)
         if first is None or first >= steps:
             return first == steps
         key = (_key(level.path, a), steps)
         if key not in self.known:
-            asked = [a, *(v for v in self._doubtful(level, steps) if v is not a)]
+            atoms = [a, *(v for v in self._doubtful(level, steps) if v is not a)]
             self.known.update(
                 ((_key(level.path, v), steps), kinds)
-                for v, kinds in zip(asked, self.kinds_in(level, steps, asked), strict=True)
+                for v, kinds in zip(atoms, self.kinds_in(level, steps, atoms), strict=True)
             )
         return self.known[key][kind]
 
-    def _is_bad_within(self, inner: Level, a: Atom, steps: Steps, kind: int) -> bool:
+    def _is_bad_within(self, inner: ProgramLevel, a: Atom, steps: Steps, kind: int) -> bool:
         """The same for a value in a branch or a checkpoint: a branch that was not taken has no values."""
         (*_, (equation, place)), outer = inner.path, inner.outer
         assert outer is not None
@@ -385,13 +384,13 @@ class Search:
             return False
         return self._is_bad_in(inner, a, steps, kind)
 
-    def _doubtful(self, level: Level, steps: Steps) -> list[Var]:
+    def _doubtful(self, level: ProgramLevel, steps: Steps) -> list[Var]:
         """The watched values of a program that were bad in an earlier step, and so may or may not be in this one."""
         here = (v for w in self.watches if w.path == level.path for v in w.values)
         return [v for v in here if (f := self.first(level, v, INFINITE, steps)) is not None and f < steps]
 
     def _from_input(
-        self, level: Level, value: Atom, steps: Steps, kind: int, chain: tuple[Any, ...], seen: set[Any]
+        self, level: ProgramLevel, value: Atom, steps: Steps, kind: int, chain: tuple[Any, ...], seen: set[Any]
     ) -> Iterator[Birth]:
         if level.outer is None or isinstance(value, Literal) or value in level.program.constvars:
             yield Birth(level, steps, (), value, kind, chain)
@@ -399,7 +398,9 @@ class Search:
         for where, a, when in self._outside(level, value, steps, kind):
             yield from self._from(where, a, when, kind, chain, seen)
 
-    def _outside(self, level: Level, value: Atom, steps: Steps, kind: int) -> Iterator[tuple[Level, Atom, Steps]]:
+    def _outside(
+        self, level: ProgramLevel, value: Atom, steps: Steps, kind: int
+    ) -> Iterator[tuple[ProgramLevel, Atom, Steps]]:
         """What an input or constant of a nested program is outside, or in the previous step, if that is bad."""
         if level.outer is None or value in level.program.constvars:
             if self.is_bad_input(value, kind):  # type: ignore[arg-type]
@@ -444,13 +445,12 @@ def _operand_of(equation: Equation, k: int, place: int) -> int:
 def _body(equation: Equation, place: int) -> Body:
     """The role of a nested program, by its index."""
     label, program = equation.programs[place]
-    found = (b for b in bodies(equation) if b.label == label)
-    return next(found, Body(program, range(len(program.invars)), label))
+    matching = (b for b in bodies(equation) if b.label == label)
+    return next(matching, Body(program, range(len(program.invars)), label))
 
 
-def made_by(level: Level, value: Atom) -> Iterator[tuple[Level, Equation]]:
-    """The equations that compute a value, each with its program: for an input of a nested program those outside, and those of the previous
-    step."""
+def computed_by(level: ProgramLevel, value: Atom) -> Iterator[tuple[ProgramLevel, Equation]]:
+    """The equations that compute a value, with their programs: of an input of a body outside, and in the last step."""
     if value in level.makers:
         yield level, level.program.equations[level.makers[value]]
     elif level.outer is not None and value in level.program.invars:
@@ -461,14 +461,7 @@ def made_by(level: Level, value: Atom) -> Iterator[tuple[Level, Equation]]:
             result = level.body.program.outvars[k - carry[0]]
             if result in level.body.makers:
                 yield level.body, level.body.program.equations[level.body.makers[result]]
-        yield from made_by(level.outer, around.invars[_operand_of(around, k, place)])
-
-
-def _is_bad(x: Any, kind: int) -> bool:
-    x = np.asarray(x)
-    if x.dtype.kind not in "fc":
-        x = x.astype(np.float32)
-    return bool((~np.isfinite(x)).any() if kind == INFINITE else np.isnan(x).any())
+        yield from computed_by(level.outer, around.invars[_operand_of(around, k, place)])
 
 
 def _key(path: Path, value: Atom) -> tuple[Any, ...]:

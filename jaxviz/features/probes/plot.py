@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from jaxviz.features.probes.series import Series
 
 
-def plot_series(found: Sequence[Series], axes: Axes | None, log: bool) -> Figure:
+def plot_series(series: Sequence[Series], axes: Axes | None, log: bool) -> Figure:
     """See `Watch.plot`."""
     if axes is None:
         axes = Picture(figsize=(7, 3.6), layout="constrained").add_subplot()
-    names = list(dict.fromkeys(s.name for s in found))
-    for s in found:
+    names = list(dict.fromkeys(s.name for s in series))
+    for s in series:
         steps, ys, drawn = s.line()
         label = f"{s.name}, {drawn}" if s.kind == "value" else f"{s.name}, {drawn} of its cotangent"
         colour = f"C{names.index(s.name) % 10}"
@@ -39,6 +39,6 @@ def plot_series(found: Sequence[Series], axes: Axes | None, log: bool) -> Figure
     if log:
         axes.set_yscale("log")
     axes.spines[["top", "right"]].set_visible(False)
-    if 0 < len(found) <= 20:
+    if 0 < len(series) <= 20:
         axes.legend(frameon=False, fontsize=8)
     return cast(Figure, axes.figure)

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.probes.probes import Site, Spec, link_p, next_place, report_p
+from jaxviz.features.probes.probes import ProbeSite, Spec, link_p, next_place, report_p
 from jaxviz.higher_order.observing import Observer, joined, observed_program, walk_observed
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
@@ -23,7 +23,7 @@ MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class WatchedLine:
     """A line of source, as requested.
 
     Args:
@@ -45,23 +45,23 @@ class Line:
         return location.file == file or location.file.endswith(os.sep + file)
 
 
-def parse_line(line: Any) -> Line:
+def parse_line(line: Any) -> WatchedLine:
     """`'model.py:41'`, or a number for a line of the function's own file.
 
     Raises:
       ValueError: it is neither.
     """
     if isinstance(line, int) and not isinstance(line, bool):
-        return Line("", line)
+        return WatchedLine("", line)
     file, _, number = str(line).rpartition(":")
     if not file or not number.isdigit():
         raise ValueError(
             f"{line!r} is not a line of source. Write it as 'model.py:41', or as 41 for the file of the function."
         )
-    return Line(file, int(number))
+    return WatchedLine(file, int(number))
 
 
-def with_probes(program: Program, lines: Sequence[Line], spec: Spec) -> Program:
+def with_probes(program: Program, lines: Sequence[WatchedLine], spec: Spec) -> Program:
     """The program with the values of these lines reported, each with its position in loops; see `observed_program`.
 
     Raises:
@@ -71,11 +71,11 @@ def with_probes(program: Program, lines: Sequence[Line], spec: Spec) -> Program:
     places = {v: next_place() for v in chosen}
 
     def observe(builder: Builder, v: Var, e: Equation, loop: Atom) -> Atom:
-        site = Site(chosen[v], "value", spec, places[v])
+        site = ProbeSite(chosen[v], "value", spec, places[v])
         params = {"site": site, "axes": 0, "has_step": True}
         avals, context = (v.aval, loop.aval), e.operation.context
-        told = make_operation(report_p, params, avals, (), frozenset([compat.report_effect]), context)
-        builder.equations.append(Equation(told, (v, loop), (), e.source))
+        report = make_operation(report_p, params, avals, (), frozenset([compat.report_effect]), context)
+        builder.equations.append(Equation(report, (v, loop), (), e.source))
         if not spec.cotangents or not jnp.issubdtype(v.aval.dtype, jnp.inexact):
             return v
         params = {**params, "site": replace(site, kind="cotangent")}
@@ -94,19 +94,19 @@ def with_probes(program: Program, lines: Sequence[Line], spec: Spec) -> Program:
             return
         where = joined(builder, loop, index[0]) if index else loop
         op = e.operation
-        made = make_operation(
+        extended = make_operation(
             op.primitive, {**op.params, "has_step": True}, (x.aval, where.aval), op.out_avals, op.effects, op.context
         )
-        builder.equations.append(Equation(made, (x, where), e.outvars, e.source, e.origin))
+        builder.equations.append(Equation(extended, (x, where), e.outvars, e.source, e.origin))
 
     return observed_program(program, Observer(chosen, observe, has_use, extend))
 
 
-def chosen_values(program: Program, lines: Sequence[Line]) -> dict[Var, str]:
-    """The values of each line that another line reads or that are results, with the names under which they are reported."""
+def chosen_values(program: Program, lines: Sequence[WatchedLine]) -> dict[Var, str]:
+    """The values of each line that another line reads or that are results, with their names in the report."""
     own = definition(program.debug_info)
     own_file = own.file if own is not None else ""
-    found: dict[Line, list[tuple[Var, str]]] = {line: [] for line in lines}
+    by_line: dict[WatchedLine, list[tuple[Var, str]]] = {line: [] for line in lines}
     there: set[str] = set()
     for nested in walk_observed(program):
         at = {e: _line_of(e) for e in nested.equations}
@@ -114,12 +114,12 @@ def chosen_values(program: Program, lines: Sequence[Line]) -> dict[Var, str]:
         for line in lines:
             of_line = [e for e, place in at.items() if place is not None and line.is_at(place, own_file)]
             for e, v in _leaving(nested, of_line):
-                found[line].append((v, str(e.params.get("name") or e.primitive.name)))
-    for line, values in found.items():
+                by_line[line].append((v, str(e.params.get("name") or e.primitive.name)))
+    for line, values in by_line.items():
         if not values:
             raise ValueError(_nothing_at(line, program, there))
     chosen: dict[Var, str] = {}
-    for line, values in found.items():
+    for line, values in by_line.items():
         many = len({kind for _, kind in values}) > 1
         chosen.update((v, f"{line.name} {kind}" if many else line.name) for v, kind in values)
     return chosen
@@ -138,13 +138,16 @@ def _leaving(program: Program, equations: Sequence[Equation]) -> list[tuple[Equa
     for e in program.equations:
         for a in e.invars:
             readers.setdefault(a, []).append(e)
-    made = []
+    leaving = []
     for run in _runs(equations):
         inside = set(run)
-        made += [
-            (e, v) for e in run for v in e.outvars if _is_told(v) and any(r not in inside for r in readers.get(v, ()))
+        leaving += [
+            (e, v)
+            for e in run
+            for v in e.outvars
+            if _is_reportable(v) and any(r not in inside for r in readers.get(v, ()))
         ]
-    return made
+    return leaving
 
 
 def _runs(equations: Sequence[Equation]) -> list[list[Equation]]:
@@ -165,16 +168,16 @@ def _runs(equations: Sequence[Equation]) -> list[list[Equation]]:
     return runs
 
 
-def _is_told(v: Var) -> bool:
+def _is_reportable(v: Var) -> bool:
     dtype = getattr(v.aval, "dtype", None)
     return not isinstance(v, DropVar) and isinstance(dtype, np.dtype) and not compat.is_float0(v.aval)
 
 
-def _nothing_at(line: Line, program: Program, there: set[str]) -> str:
+def _nothing_at(line: WatchedLine, program: Program, there: set[str]) -> str:
     of_file = sorted((int(place.rpartition(":")[2]), place) for place in there if not line.file or line.file in place)
     near = [place for _, place in sorted(of_file, key=lambda p: abs(p[0] - line.number))[:MOST_NAMED]]
     hint = f"Lines that do, near it: {', '.join(near)}." if near else "No line of that file does."
     return (
-        f"{line.name} makes no value of {program.name} that can be watched. {hint} Inside a function with a custom rule, or where "
-        "the function differentiates, watch the function that is called there."
+        f"{line.name} makes no value of {program.name} that can be watched. {hint} Inside a function with a custom "
+        "rule, or where the function differentiates, watch the function that is called there."
     )

@@ -1,10 +1,11 @@
-"""`probe`: gives a value a name under which it can be watched as the program runs; and the primitives that implement it.
+"""`probe`: gives a value a name under which it can be watched as the program runs; and its primitives.
 
-If nothing is watched, a probe adds nothing to the program. That holds under `jit` too, since the watched names are part of JAX's cache key
-(`jax.make_user_context`): a program is traced again when a watch begins, and the earlier one is found in the cache when it ends.
+If nothing is watched, a probe adds nothing to the program. That holds under `jit` too, since the watched names are part
+of JAX's cache key (`jax.make_user_context`): a program is traced again when a watch begins, and the earlier one is
+found in the cache when it ends.
 
-A watched probe becomes two equations. `report` has no result, and sends Python the value, or its summary computed on the device. `link` is
-the identity, linear, and lowered to nothing; its transpose is a `report` of the cotangent.
+A watched probe becomes two equations. `report` has no result, and sends Python the value, or its summary computed on
+the device. `link` is the identity, linear, and lowered to nothing; its transpose is a `report` of the cotangent.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ProbeSite:
     """Identifies the probe that sent a report.
 
     Args:
@@ -79,7 +80,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProbedValue:
     """A value received from a running program.
 
     Args:
@@ -93,7 +94,7 @@ class Report:
       seconds: the time spent on it in Python.
     """
 
-    site: Site
+    site: ProbeSite
     axes: int
     size: int
     values: np.ndarray[Any, Any]
@@ -108,12 +109,12 @@ class Receiver(Protocol):
 
     spec: Spec
 
-    def receive(self, report: Report) -> None: ...
+    def receive(self, report: ProbedValue) -> None: ...
 
     def fail(self, error: Exception) -> None: ...
 
 
-_asked: Any = jax.make_user_context(())
+_specs: Any = jax.make_user_context(())
 """The specs of the active watches, part of the key of JAX's caches."""
 
 _active: tuple[Receiver, ...] = ()
@@ -134,7 +135,7 @@ def _set_active(change: Callable[[tuple[Receiver, ...]], tuple[Receiver, ...]]) 
     global _active
     with _lock:
         _active = change(_active)
-        _asked.set_global(tuple(dict.fromkeys(r.spec for r in _active)))
+        _specs.set_global(tuple(dict.fromkeys(r.spec for r in _active)))
 
 
 def own(receiver: Receiver) -> None:
@@ -142,15 +143,15 @@ def own(receiver: Receiver) -> None:
     _owners[receiver.spec.owner] = receiver
 
 
-def asked() -> tuple[Spec, ...]:
+def active_specs() -> tuple[Spec, ...]:
     """What is asked for now."""
-    specs: tuple[Spec, ...] = _asked.value
+    specs: tuple[Spec, ...] = _specs.value
     return specs
 
 
-def asking(spec: Spec) -> Any:
+def tracing_for(spec: Spec) -> Any:
     """A context in which a program is traced for one more spec."""
-    return _asked((*asked(), spec))
+    return _specs((*active_specs(), spec))
 
 
 def is_watching() -> bool:
@@ -162,9 +163,9 @@ def probe(x: T, name: str, *, index: Any = None) -> T:
 
     >>> h = jaxviz.probe(jnp.tanh(x @ w), "hidden")
 
-    If nothing is watched, the compiled program is the one without the probe. Under `jaxviz.watch("hidden")` jitted functions are traced
-    again, and the values and cotangents are recorded, also under `jit`, `vmap`, `grad`, `scan` and `jax.checkpoint`. A function that was
-    compiled ahead of time, by `.lower().compile()`, is not changed.
+    If nothing is watched, the compiled program is the one without the probe. Under `jaxviz.watch("hidden")` jitted
+    functions are traced again, and the values and cotangents are recorded, also under `jit`, `vmap`, `grad`, `scan` and
+    `jax.checkpoint`. A function that was compiled ahead of time, by `.lower().compile()`, is not changed.
 
     Args:
       x: an array, or a pytree of arrays, which are named by their paths too: `probe(grads, "grads")` has 'grads.w'.
@@ -174,7 +175,7 @@ def probe(x: T, name: str, *, index: Any = None) -> T:
     Returns:
       x.
     """
-    specs = asked()
+    specs = active_specs()
     if not specs:
         return x
     if not isinstance(name, str):
@@ -182,8 +183,8 @@ def probe(x: T, name: str, *, index: Any = None) -> T:
     indices = () if index is None else (jnp.atleast_1d(jnp.asarray(index, jnp.int32)),)
     paths, tree = jax.tree_util.tree_flatten_with_path(x)
     leaves = [_probe_leaf(leaf, leaf_name(name, path), indices, specs) for path, leaf in paths]
-    found: T = jax.tree.unflatten(tree, leaves)
-    return found
+    result: T = jax.tree.unflatten(tree, leaves)
+    return result
 
 
 def leaf_name(name: str, path: Sequence[Any]) -> str:
@@ -209,7 +210,7 @@ def next_place() -> int:
 
 def observed(x: Any, name: str, spec: Spec, indices: tuple[Any, ...] = (), has_step: bool = False) -> Any:
     """Reports a value, and returns one whose cotangent will be reported."""
-    site = Site(name, "value", spec, next_place())
+    site = ProbeSite(name, "value", spec, next_place())
     params = {"site": site, "axes": 0, "has_step": has_step}
     array = jnp.asarray(x)
     is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
@@ -224,7 +225,7 @@ def observed(x: Any, name: str, spec: Spec, indices: tuple[Any, ...] = (), has_s
 
 
 def measure(x: Any, what: What, axes: int) -> Any:
-    """The value itself; or for each example its norm, mean, min and max, as `jnp` computes them, and its numbers of NaNs and infinities.
+    """The value itself; or for each example its norm, mean, min and max, as in `jnp`, and its NaNs and infinities.
 
     Statistics are float32, or float64 if the value is; those of complex numbers are of their absolute values.
     """
@@ -243,28 +244,28 @@ def measure(x: Any, what: What, axes: int) -> Any:
     ]
     # Sum by rows first, so that not all elements are added up one after the other.
     shape = (*lead, size // x.shape[-1], x.shape[-1]) if x.ndim > axes else (*lead, 1, 1)
-    found = [jnp.reshape(y, shape) for y in (wide * wide, wide, wide, wide, *bad)]
+    columns = [jnp.reshape(y, shape) for y in (wide * wide, wide, wide, wide, *bad)]
     zero, infinity, none = (np.array(v, wide.dtype) for v in (0, np.inf, -np.inf))
     starts = [zero, zero, infinity, none, np.int32(0), np.int32(0)]
     for _ in range(2):
-        found = list(jax.lax.reduce(found, starts, _combined, (found[0].ndim - 1,)))
-    squares, total, least, most, *counts = found
+        columns = list(jax.lax.reduce(columns, starts, _combined, (columns[0].ndim - 1,)))
+    squares, total, least, most, *counts = columns
     halves = [half.astype(wide.dtype) for count in counts for half in (count // _HALF, count % _HALF)]
     return jnp.stack([jnp.sqrt(squares), total / size, least, most, *halves], -1)
 
 
 def _combined(a: Any, b: Any) -> Any:
-    """All statistics in a single reduction: XLA turns several into several loops, each of which may recompute the value."""
+    """All statistics in one reduction: XLA makes a loop of each, and may recompute the value in every loop."""
     sums = [x + y for x, y in zip(a, b, strict=True)]
     return sums[0], sums[1], jnp.minimum(a[2], b[2]), jnp.maximum(a[3], b[3]), sums[4], sums[5]
 
 
 def statistics(packed: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
     """The statistics that `measure` packs, by name."""
-    found = {name: packed[..., i] for i, name in enumerate(STATISTICS[:4])}
+    by_name = {name: packed[..., i] for i, name in enumerate(STATISTICS[:4])}
     for i, name in enumerate(STATISTICS[4:]):
-        found[name] = (packed[..., 4 + 2 * i] * _HALF + packed[..., 5 + 2 * i]).astype(np.int64)
-    return found
+        by_name[name] = (packed[..., 4 + 2 * i] * _HALF + packed[..., 5 + 2 * i]).astype(np.int64)
+    return by_name
 
 
 @lru_cache(maxsize=64)
@@ -272,7 +273,7 @@ def _measured_now(what: What, axes: int) -> Any:
     return jax.jit(partial(measure, what=what, axes=axes))
 
 
-def _deliver(values: Any, index: Any, device: Any, *, site: Site, axes: int, size: int, has_step: bool) -> None:
+def _deliver(values: Any, index: Any, device: Any, *, site: ProbeSite, axes: int, size: int, has_step: bool) -> None:
     """Delivers a report to its watch. Called on XLA's threads, where an error must not end the program."""
     began = time.perf_counter()
     if site.spec.owner:
@@ -293,7 +294,7 @@ def _deliver(values: Any, index: Any, device: Any, *, site: Site, axes: int, siz
         place = None if device is None else int(device)
         seconds = time.perf_counter() - began
         for receiver in receivers:
-            receiver.receive(Report(site, axes, size, copied, step, index, place, seconds))
+            receiver.receive(ProbedValue(site, axes, size, copied, step, index, place, seconds))
     except Exception as error:
         for receiver in receivers:
             receiver.fail(error)
@@ -308,7 +309,7 @@ emit_p.multiple_results = True
 link_p: Any = Primitive("link")
 
 
-def _report_now(x: Any, *index: Any, site: Site, axes: int, has_step: bool) -> list[Any]:
+def _report_now(x: Any, *index: Any, site: ProbeSite, axes: int, has_step: bool) -> list[Any]:
     values = _measured_now(site.spec.what, axes)(x)
     size = math.prod(x.shape[axes:])
     _deliver(values, index[0] if index else None, None, site=site, axes=axes, size=size, has_step=has_step)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxviz.features.probes import probes
-from jaxviz.features.probes.probes import STATISTICS, Kind, Report, What
+from jaxviz.features.probes.probes import STATISTICS, Kind, ProbedValue, What
 from jaxviz.report.tables import counted, printable
 
 Array = np.ndarray[Any, Any]
@@ -28,7 +28,7 @@ class Record:
       step: its step, see `Watch.step`; if no steps are marked, the number of earlier records.
       place: the number of the place in the program that recorded it, in the order in which places were traced.
       position: the number of earlier records in the same step, place and device.
-      index: the integers that the program recorded with it, such as iterations of loops, outermost first; None if there are none.
+      index: the integers that the program recorded with it, such as iterations of loops, outermost first; or None.
       device: in a `shard_map`, the number of the device in its mesh.
       axes: the number of leading dimensions that `vmap` maps over.
       size: the number of elements of the value, for one example.
@@ -74,7 +74,7 @@ class Series:
         self._begun: dict[tuple[int, int | None], tuple[int, int]] = {}
         self._cotangents: Series | None = None
 
-    def _add(self, report: Report, step: int | None) -> None:
+    def _add(self, report: ProbedValue, step: int | None) -> None:
         number = self.count if step is None else step
         at = report.site.place, report.device
         before, n = self._begun.get(at, (number, 0))
@@ -130,20 +130,19 @@ class Series:
 
     @property
     def positions(self) -> Array:
-        """For each record, the number of earlier records in the same step from the same place: in a scan the iteration, which for cotangents counts from
-        the last."""
+        """For each record, the number of earlier ones of its step and place: in a scan the iteration."""
         return np.array([r.position for r in self.records], int)
 
     @property
     def places(self) -> Array:
-        """For each record, which of the places that share the name it is from: 0 for the one that was traced first. XLA chooses which of them runs first."""
+        """For each record, which place with its name it is from, by the order of tracing; they may run in another."""
         return np.unique([r.place for r in self.records], return_inverse=True)[1]
 
     @property
     def index(self) -> Any:
         """The integers recorded with each record, as an array if each has equally many; None if there are none."""
-        found = [r.index for r in self.records]
-        return _stacked([np.asarray(i) for i in found]) if found and all(i is not None for i in found) else None
+        indices = [r.index for r in self.records]
+        return _stacked([np.asarray(i) for i in indices]) if indices and all(i is not None for i in indices) else None
 
     @property
     def devices(self) -> tuple[int | None, ...]:
@@ -163,7 +162,7 @@ class Series:
         return _stacked([r.values for r in self.records])
 
     def statistic(self, name: str) -> Any:
-        """One of 'norm', 'mean', 'min', 'max', 'nans' and 'infs' for each record, and along further dimensions for each example."""
+        """'norm', 'mean', 'min', 'max', 'nans' or 'infs' of each record; along further dimensions of each example."""
         return _stacked([statistics_of(r, self.what)[name] for r in self.records])
 
     @property
@@ -209,11 +208,11 @@ class Series:
 
     def to_dict(self) -> dict[str, Any]:
         """NumPy arrays by name, for a data frame or a file: steps, positions, and the statistics or the values."""
-        found = {"steps": self.steps, "places": self.places, "positions": self.positions}
+        columns = {"steps": self.steps, "places": self.places, "positions": self.positions}
         if self.index is not None:
-            found["index"] = self.index
+            columns["index"] = self.index
         names = STATISTICS if self.what == "summary" else ()
-        return {**found, **{n: self.statistic(n) for n in names}, **({"values": self.values} if not names else {})}
+        return {**columns, **{n: self.statistic(n) for n in names}, **({"values": self.values} if not names else {})}
 
     def __repr__(self) -> str:
         return f"Series({printable(self.name, 60)!r}, {self.kind}, {counted(self.count, 'record')})"

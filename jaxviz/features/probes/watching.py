@@ -18,7 +18,7 @@ import numpy as np
 from jaxviz.displays import display
 from jaxviz.features.probes import probes
 from jaxviz.features.probes.probe_lines import parse_line, with_probes
-from jaxviz.features.probes.probes import STATISTICS, Report, Spec, What
+from jaxviz.features.probes.probes import STATISTICS, ProbedValue, Spec, What
 from jaxviz.features.probes.series import Series, statistics_of
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program
@@ -55,7 +55,10 @@ class WatchCost:
 
     def __str__(self) -> str:
         each = f", {self.seconds / self.reports * 1e6:,.0f} µs each" if self.reports else ""
-        return f"{self.reports:,} reports took {self.seconds * 1e3:,.1f} ms in Python{each}, and moved {format_bytes(self.nbytes)}"
+        return (
+            f"{self.reports:,} reports took {self.seconds * 1e3:,.1f} ms in Python{each}, and moved "
+            f"{format_bytes(self.nbytes)}"
+        )
 
     __repr__ = __str__
 
@@ -68,8 +71,8 @@ class Watch:
     ...         params = train_step(params, batch)
     >>> w["loss"].mean
 
-    It is a mapping with a `Series` for each name, and can be read while the program runs. A notebook shows it as a plot that follows
-    the program; see `live`.
+    It is a mapping with a `Series` for each name, and can be read while the program runs. A notebook shows it as a plot
+    that follows the program; see `live`.
     """
 
     def __init__(self, names: Sequence[str], what: What, every: int, keep: int, cotangents: bool, owner: int = 0):
@@ -105,13 +108,13 @@ class Watch:
         finally:
             self._listen(False)
             self.is_open = False
-            self._tell(is_over=True)
+            self._notify(is_over=True)
 
     def step(self, number: int | None = None) -> int:
-        """Begins the next step, or the step with this number, and returns the number. All records up to the next step belong to it.
+        """Begins the next step, or the one with this number, to which records now belong, and returns the number.
 
-        It waits for all records under way. If the watch records only every n-th step, the steps in between run the program without
-        probes.
+        It waits for all records under way. If the watch records only every n-th step, the steps in between run the
+        program without probes.
         """
         jax.effects_barrier()
         self._step = number if number is not None else 0 if self._step is None else self._step + 1
@@ -132,7 +135,7 @@ class Watch:
 
     # as a receiver of reports
 
-    def receive(self, report: Report) -> None:
+    def receive(self, report: ProbedValue) -> None:
         """Called by the threads that run the program; see `probes.Receiver`."""
         began = time.perf_counter()
         with self._lock:
@@ -142,7 +145,7 @@ class Watch:
             self._reports += 1
             self._nbytes += report.values.nbytes
             self._seconds += report.seconds + time.perf_counter() - began
-        self._tell()
+        self._notify()
 
     def fail(self, error: Exception) -> None:
         if len(self.errors) < 10:
@@ -155,7 +158,7 @@ class Watch:
             self._series[name] = series
         return self._series[name]
 
-    def _tell(self, is_over: bool = False) -> None:
+    def _notify(self, is_over: bool = False) -> None:
         for listen in self._listens:
             listen(is_over)
 
@@ -175,11 +178,11 @@ class Watch:
         try:
             return self._series[name]
         except KeyError:
-            told = (
+            recorded = (
                 ", ".join(self.names)
                 or "none yet; a function that is compiled ahead of time, or has no such probe, records nothing"
             )
-            raise KeyError(f"no values recorded for {name!r}; recorded: {told}") from None
+            raise KeyError(f"no values recorded for {name!r}; recorded: {recorded}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -203,10 +206,10 @@ class Watch:
 
     def to_dict(self) -> dict[str, Any]:
         """NumPy arrays by name and kind, and the cost."""
-        found: dict[str, Any] = {}
+        series: dict[str, Any] = {}
         for s in self.lines():
-            found.setdefault(s.name, {})[s.kind] = s.to_dict()
-        return {"series": found, "cost": asdict(self.cost)}
+            series.setdefault(s.name, {})[s.kind] = s.to_dict()
+        return {"series": series, "cost": asdict(self.cost)}
 
     def plot(self, ax: Axes | None = None, log: bool = False) -> Figure:
         """Plots numbers, and the norms of arrays, over the steps; cotangents are dashed.
@@ -221,7 +224,7 @@ class Watch:
         return plot_series(self.lines(), ax, log)
 
     def live(self) -> Any:
-        """A widget that plots the records as the program runs, even in the cell that runs it, and that stays in the saved notebook.
+        """A widget that plots the records as the program runs, even in its own cell, and stays in the saved notebook.
 
         A notebook shows this widget for the watch: call `display(w)` before the training begins.
         """
@@ -234,7 +237,7 @@ class Watch:
         return shown
 
     def listen(self, listener: Callable[[bool], None]) -> None:
-        """Calls a function after each record, in the thread that brought it, and with True at the end. The function must be quick and must not raise."""
+        """Calls a function, quick and without errors, after each record in its thread, and with True at the end."""
         self._listens.append(listener)
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -271,9 +274,9 @@ class Watch:
 class WatchedFunction(Watch):
     """A watched function with its records. Made by `watch(f, ...)`; it replaces `f`, also under jax's transforms.
 
-    It is traced as with `jax.jit`: once for each combination of argument types. Each call is a step, and records in a scan or a
-    while loop have the iterations in their `index`. In a compiled program, as under `jax.jit`, it cannot see calls; steps are then
-    those marked by `step`, or else records are counted.
+    It is traced as with `jax.jit`: once for each combination of argument types. Each call is a step, and records in a
+    scan or a while loop have the iterations in their `index`. In a compiled program, as under `jax.jit`, it cannot see
+    calls; steps are then those marked by `step`, or else records are counted.
     """
 
     def __init__(self, fun: Callable[..., Any], lines: Sequence[Any], **options: Any):
@@ -297,17 +300,17 @@ class WatchedFunction(Watch):
 
     def _program(self, args: Any, kwargs: Any, leaves: Sequence[Any], tree: Any) -> tuple[Program, Any]:
         try:
-            key = tree, tuple(compat.aval_of(compat.canonicalize(x)) for x in leaves), probes.asked()
+            key = tree, tuple(compat.aval_of(compat.canonicalize(x)) for x in leaves), probes.active_specs()
             if key in self._programs:
                 return self._programs[key]
         except TypeError:  # an argument is not an array: tracing reports which
             key = None
-        with probes.asking(self.spec):
+        with probes.tracing_for(self.spec):
             traced = trace_call(self._fun, args, kwargs)
-        made = with_probes(traced.program, self._lines, self.spec), traced.out_tree
+        entry = with_probes(traced.program, self._lines, self.spec), traced.out_tree
         if key is not None and not traced.program.is_path:  # a recorded path is valid only for these values
-            self._programs[key] = made
-        return made
+            self._programs[key] = entry
+        return entry
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -325,7 +328,7 @@ def watch(
     keep: int = KEEP,
     cotangents: bool = True,
 ) -> Any:
-    """Records values, or summaries of them, and their cotangents while a program runs: those of probes, or those that a line computes.
+    """Records values, or summaries of them, and cotangents while a program runs: those of probes or of a line.
 
     >>> with jaxviz.watch("loss", "layer1.*") as w:
     ...     for batch in w.steps(batches):
@@ -333,8 +336,8 @@ def watch(
     >>> w["loss"].mean, w["layer1.h"].norm, w["layer1.h"].cotangents.max
     >>> w.plot()
 
-    Within the `with` block, jitted functions are traced once more, with the watched probes in them. Watches that ask for the same share the
-    compiled programs, so entering one again costs nothing; outside the block, the programs are unchanged.
+    Within the `with` block, jitted functions are traced once more, with the watched probes in them. Watches that ask
+    for the same share the compiled programs, so entering one again costs nothing.
 
     If the first argument is a function, `watch` returns a function to use in its place; its source needs no probes:
 
@@ -343,19 +346,19 @@ def watch(
     >>> loss["model.py:41"].cotangents.norm
 
     Args:
-      *names: names of probes, or patterns such as 'layer?.*'; by default all. The first argument may be the function to watch.
-      lines: with a function, lines of source, such as 'model.py:41', or 41 for a line of its own file. Each value of the
-        line is recorded that another line reads or that is a result.
+      *names: names of probes, or patterns such as 'layer?.*'; by default all. A function to watch comes first.
+      lines: with a function, lines of source, such as 'model.py:41', or 41 for a line of its own file. Each value of
+        the line is recorded that another line reads or that is a result.
       what: 'summary' (norm, mean, min, max, and the number of NaNs and infinities, computed on the device) or 'value'.
       every: record every n-th step, see `Watch.step`; if no steps are marked, every n-th record.
       keep: how many records a series keeps.
       cotangents: whether to record cotangents too, where the program is differentiated.
 
     Returns:
-      a `Watch`, which records within a `with` block; or for a function a `WatchedFunction`, which records whenever it runs.
+      a `Watch`, which records within a `with` block; for a function a `WatchedFunction`, which always records.
 
     Raises:
-      ValueError, TypeError: an argument is invalid. If a line computes nothing, the call of the function raises the error.
+      ValueError, TypeError: an argument is invalid; raised by the function's call if a line computes nothing.
     """
     fun = names[0] if names and callable(names[0]) else None
     names = names[fun is not None :]

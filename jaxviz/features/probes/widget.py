@@ -1,7 +1,8 @@
 """The plot of a watch, which follows a training run in the kernel.
 
-The cell that trains keeps the kernel busy, but messages from the kernel still get through: the plot has a thread that sends new records, at
-most ten times a second, and ends when none have come for some time. All that is drawn is in one trait, so it is saved with the notebook.
+The cell that trains keeps the kernel busy, but messages from the kernel still get through: the plot has a thread that
+sends new records, at most ten times a second, and ends when none have come for some time. All that is drawn is in one
+trait, so it is saved with the notebook.
 """
 
 from __future__ import annotations
@@ -53,16 +54,16 @@ class LivePlot(OneWay, anywidget.AnyWidget):  # type: ignore[misc]
         self._sender: threading.Thread | None = None
         self._lock, self._sends = threading.Lock(), threading.Lock()
         super().__init__(shown=shown_of(watch))
-        held = weakref.ref(self)
+        reference = weakref.ref(self)
 
         def listen(is_over: bool) -> None:
-            plot = held()
+            plot = reference()
             if plot is not None:
-                (plot.update if is_over else plot.tell)()
+                (plot.update if is_over else plot.notify)()
 
         watch.listen(listen)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Requests that new records be sent soon. Called by any thread."""
         self._has_news.set()
         if self._sender is None:
@@ -78,11 +79,11 @@ class LivePlot(OneWay, anywidget.AnyWidget):  # type: ignore[misc]
             self.shown = shown_of(self._watch)
 
 
-def _send(held: Any) -> None:
+def _send(reference: Any) -> None:
     """Sends updates to a plot as long as there are any, and as long as it exists."""
     quiet = time.monotonic() + _IDLE
     while True:
-        plot = held()
+        plot = reference()
         if plot is None:
             return
         if plot._has_news.is_set():
@@ -126,7 +127,7 @@ def _line(series: Series) -> LiveLine:
 
 
 def thinned(ys: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, Any]:
-    """Which points to draw so that there are at most `most`: for each interval its minimum and its maximum, and all non-finite ones."""
+    """At most `most` points to draw: of each interval the minimum and the maximum, or the first non-finite one."""
     if len(ys) <= most:
         return np.arange(len(ys))
     keep = {0, len(ys) - 1}

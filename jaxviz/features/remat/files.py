@@ -15,7 +15,7 @@ _BOM = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFile:
+class EncodedSource:
     """A file of the user's.
 
     Args:
@@ -49,14 +49,14 @@ def _with_ends(text: str) -> list[str]:
     return re.findall(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+\Z", text)
 
 
-def source_file(file: str) -> SourceFile:
+def source_file(file: str) -> EncodedSource:
     """A file as it is now; a cell, or a file that is gone, as it was run."""
     if is_cell(file) or not os.path.exists(file):
-        return SourceFile("".join(linecache.getlines(file)), "utf-8")
+        return EncodedSource("".join(linecache.getlines(file)), "utf-8")
     with open(file, "rb") as f:
         encoding, _ = tokenize.detect_encoding(f.readline)
     with open(file, encoding=encoding, newline="") as f:
-        return SourceFile(_BOM * (encoding == "utf-8-sig") + f.read(), encoding.removesuffix("-sig"))
+        return EncodedSource(_BOM * (encoding == "utf-8-sig") + f.read(), encoding.removesuffix("-sig"))
 
 
 def unified(file: str, text: str) -> str:

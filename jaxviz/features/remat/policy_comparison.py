@@ -20,7 +20,7 @@ from jaxviz.analysis.checkpoints import (
 )
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.training_step import subject_of
-from jaxviz.analysis.walk import Tracer, defined_at, location_of
+from jaxviz.analysis.walk import SourceTracer, defined_at, location_of
 from jaxviz.arguments import Argnums
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import SPARED, MemoryTimeline, XlaMemory, memory, xla_memory
@@ -150,7 +150,7 @@ def _key(report: CheckpointReport, v: Decided) -> Key:
 
 def _kept(derivation: Derivation) -> Iterable[Key]:
     """The residuals of a derivation, except arguments, constants and dummies of conds."""
-    trace, naming = Tracer(derivation.forward, looks_through), Naming(derivation.primal)
+    trace, naming = SourceTracer(derivation.forward, looks_through), Naming(derivation.primal)
     for atom in dict.fromkeys(derivation.linearized.residuals):
         for source in trace(atom):
             e = source.equation

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.site import Site
-from jaxviz.analysis.walk import Source, Tracer, location_of
+from jaxviz.analysis.walk import Source, SourceTracer, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.higher_order import Body, bodies, is_call, is_scan, of, scan_length
 from jaxviz.higher_order.jit import JIT
@@ -352,7 +352,7 @@ def find_forced(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site
     excess = had - has
     if not excess or has - had:  # nothing disappeared, or something else replaced it
         return ()
-    there = replace(site, sources=Tracer(other.forward), derivation=other)
+    there = replace(site, sources=SourceTracer(other.forward), derivation=other)
     kept = Counter(made_at(a, there) for a in others if excess[_type(a)])
     # Among values of one type, first take those whose line and operation have no residual left.
     unmatched: list[tuple[Residual, Any]] = []

@@ -433,7 +433,7 @@ def _residual(
     source = real[0]
     producer = source.equation
     kind = _kind(source, atom, site, arguments)
-    held = site.naming.held(producer, source.within) if producer is not None else ()
+    held = site.naming.holders(producer, source.within) if producer is not None else ()
     if producer is not None:
         location = location_of(producer, held) or site.definition
     elif source.passed_by is not None:

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from jaxviz.analysis.walk import location_of
 from jaxviz.arguments import Argnums
-from jaxviz.features.cost.parts import Part, parts
+from jaxviz.features.cost.parts import CostPart, parts
 from jaxviz.features.cost.report import cost
 from jaxviz.features.memory.timeline import memory, peak_text
 from jaxviz.features.residuals.residual_set import residuals
@@ -65,7 +65,7 @@ def _most_at_peak(f: Function, types: tuple[Any, ...], argnums: Argnums) -> str:
     return f"The {peak_text(found)}: most of it is `{largest.what}`, {format_bytes(largest.nbytes)}."
 
 
-def _parts(f: Function, types: tuple[Any, ...]) -> Iterator[Part]:
+def _parts(f: Function, types: tuple[Any, ...]) -> Iterator[CostPart]:
     return (part for e in trace(f)(*types).equations for part in parts(e))
 
 
@@ -113,7 +113,7 @@ def on_devices(f: Function) -> Function:
     return lambda *types: of_all(*types)
 
 
-def _sending(f: Function, types: tuple[Any, ...]) -> list[Part]:
+def _sending(f: Function, types: tuple[Any, ...]) -> list[CostPart]:
     whole = (jax.ShapeDtypeStruct((DEVICES * t.shape[0], *t.shape[1:]), t.dtype) for t in types)
     return [part for part in _parts(on_devices(f), tuple(whole)) if part.cost.bytes_sent]
 

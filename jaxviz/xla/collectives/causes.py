@@ -11,27 +11,28 @@ from jaxviz.ir import compat, primitives
 from jaxviz.ir.syntax import Atom, Equation
 from jaxviz.report.tables import together
 from jaxviz.xla.collectives.exchanges import Exchange
-from jaxviz.xla.collectives.values import Values
+from jaxviz.xla.collectives.values import ValueNames
 from jaxviz.xla.collectives.words import in_words
 from jaxviz.xla.compat.reshards import Need, Needs, Split
 from jaxviz.xla.compiled_memory.places import Place, Places
 
 _SUMMED = ("all-reduce", "reduce-scatter")
 _DONE = {
-    "all-gather": "it is gathered", "all-to-all": "its parts are exchanged", "collective-permute": "its parts are moved",
+    "all-gather": "it is gathered", "all-to-all": "its parts are exchanged",
+    "collective-permute": "its parts are moved",
     "all-reduce": "its parts are summed", "reduce-scatter": "its parts are summed",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class Cause:
+class ExchangeCause:
     """Why devices exchange a value.
 
     Args:
       text: the cause, in a sentence.
-      kind: 'written' for a collective of the program itself, or its transpose; 'cotangent' for the cotangent of a value that is replicated,
-        or gathered, on devices that read different parts of another; 'sum' for a sum over a split dimension; 'asked' for a sharding that
-        the program requests; 'move' for one that an operation needs.
+      kind: 'written' for a collective of the program itself, or its transpose; 'cotangent' for the cotangent of a value
+        that is replicated, or gathered, on devices that read different parts of another; 'sum' for a sum over a split
+        dimension; 'asked' for a sharding that the program requests; 'move' for one that an operation needs.
       number: the number of the equation that needs it.
       value: the exchanged value, or the value whose cotangent is exchanged, if known.
       need: Shardy's record of it; None for a collective of the program itself.
@@ -56,14 +57,14 @@ class Causes:
 
     needs: Needs
     places: Places
-    values: Values
+    values: ValueNames
 
-    def of(self, exchange: Exchange) -> Cause | None:
+    def of(self, exchange: Exchange) -> ExchangeCause | None:
         """The cause of a collective; None if it is unknown."""
         for number in exchange.numbers:
             place = self.places.found[number]
             if is_collective(place.equation):
-                return Cause(self._written(place), "written", number, self.values.cotangent_of(place.equation))
+                return ExchangeCause(self._written(place), "written", number, self.values.cotangent_of(place.equation))
         need = self._need(exchange)
         if need is None:
             return None
@@ -76,30 +77,30 @@ class Causes:
         )
         return self._summed(need, numbers[0]) if need.kind == "sum" else self._moved(need, numbers[0], exchange.kind)
 
-    def of_move(self, number: int) -> Cause | None:
+    def of_move(self, number: int) -> ExchangeCause | None:
         """Why a value is resharded for an equation; None if unknown, or if there are several causes."""
-        found = [n for n in self._by_number.get(number, []) if n.kind == "move"]
-        return self._moved(found[0], number) if len(found) == 1 else None
+        needs = [n for n in self._by_number.get(number, []) if n.kind == "move"]
+        return self._moved(needs[0], number) if len(needs) == 1 else None
 
     # --- needs --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _by_number(self) -> dict[int, list[Need]]:
-        found: dict[int, list[Need]] = {}
+        by_number: dict[int, list[Need]] = {}
         for need in self.needs.needs:
             for path in dict.fromkeys((need.path, need.source)):
                 for number in self.places.tags.named(path):
-                    if need not in found.setdefault(number, []):
-                        found[number].append(need)
-        return found
+                    if need not in by_number.setdefault(number, []):
+                        by_number[number].append(need)
+        return by_number
 
     @cached_property
     def _by_path(self) -> dict[str, list[Need]]:
-        found: dict[str, list[Need]] = {}
+        by_path: dict[str, list[Need]] = {}
         for need in self.needs.needs:
             for path in filter(None, dict.fromkeys((need.path, need.source))):
-                found.setdefault(path, []).append(need)
-        return found
+                by_path.setdefault(path, []).append(need)
+        return by_path
 
     def _need(self, exchange: Exchange) -> Need | None:
         """The need for a collective: found by its name, or else by its equation, for its axes."""
@@ -114,17 +115,19 @@ class Causes:
             own = set(exchange.numbers)
             named = [n for n in named if own & set(self.places.tags.named(n.path))] or named
         numbers = *exchange.numbers, *(() if named else exchange.served)
-        found = named or fitting(n for number in numbers for n in self._by_number.get(number, ()))
-        alike = [n for n in found if self._size(n) == exchange.size]
+        candidates = named or fitting(n for number in numbers for n in self._by_number.get(number, ()))
+        alike = [n for n in candidates if self._size(n) == exchange.size]
         if not named and not exchange.numbers:
-            found = alike  # matched only by its readers, it may be another value that is moved for them
+            candidates = alike  # matched only by its readers, it may be another value that is moved for them
 
         def fit(need: Need) -> tuple[bool, bool, bool, bool, int]:
             of_need = set(self.places.tags.named(need.path))
             served, own = bool(of_need & set(exchange.served)), bool(of_need & set(exchange.numbers))
             return need in alike, served, own, wanted <= _axes(need), -len(_axes(need))
 
-        return max(found, key=fit, default=None) if exchange.axes else found[0] if len(found) == 1 else None
+        return (
+            max(candidates, key=fit, default=None) if exchange.axes else candidates[0] if len(candidates) == 1 else None
+        )
 
     def _size(self, need: Need) -> int:
         """The number of elements of a value on one device before it is moved, or summed."""
@@ -148,12 +151,18 @@ class Causes:
             cotangent = f"the cotangent of `{whose}`" if whose else "the cotangent"
             return f"it is the transpose of the `{call_of(source)}` over {over} that is called here, for {cotangent}"
         if whose:
-            return f"`{whose}` is the same on all devices of {over} but is combined with values that differ: its cotangent is summed"
+            return (
+                f"`{whose}` is the same on all devices of {over} but is combined with values that differ: its "
+                "cotangent is summed"
+            )
         value = self.values.cotangent_returned(equation, place.within)
         whose = in_words(self.values.name(value)) if value is not None and self.values.name(value) else "a value"
-        return f"{whose} is the same on all devices of {over}: each device has a part of its cotangent, and the parts are summed"
+        return (
+            f"{whose} is the same on all devices of {over}: each device has a part of its cotangent, and the parts "
+            "are summed"
+        )
 
-    def _summed(self, need: Need, number: int) -> Cause:
+    def _summed(self, need: Need, number: int) -> ExchangeCause:
         place = self.places.found[number]
         equation = place.equation
         over = axes_text(need.axes)
@@ -170,24 +179,33 @@ class Causes:
             layout = self._layout(value)
             if layout is not None and any(_along(layout, a) is not None for a in need.axes):
                 text = (
-                    f"{whose} is split over {over} and gathered where it is read, {read}: each device has a part of the sum for all of "
-                    f"{whose}'s cotangent"
+                    f"{whose} is split over {over} and gathered where it is read, {read}: each device has a part of "
+                    f"the sum for all of {whose}'s cotangent"
                 )  # fmt: skip
             else:
                 text = f"{whose} is replicated over {over}, {read}: {whose}'s cotangent is summed"
-            return Cause(text, "cotangent", number, value, need)
+            return ExchangeCause(text, "cotangent", number, value, need)
         names = _named(divided) if divided else "what it reads"
         verb = "is" if len(divided) <= 1 else "are"
         what = self.places.label(number)[0]
         if "gather" in need.operation:
-            text = f"{names} {verb} split over {over} along the dimension that is indexed: each device contributes the part that it has"
+            text = (
+                f"{names} {verb} split over {over} along the dimension that is indexed: each device contributes "
+                "the part that it has"
+            )
         else:
-            text = f"{names} {verb} split over {over} along a dimension that {in_words(what)} sums over: each device has a part of the sum"
+            text = (
+                f"{names} {verb} split over {over} along a dimension that {in_words(what)} sums over: each device "
+                "has a part of the sum"
+            )
             if "max" in equation.primitive.name or "min" in equation.primitive.name:
-                text = f"{names} {verb} split over {over} along a dimension that {in_words(what)} reduces: each device has the result of its part"
-        return Cause(text, "sum", number, None, need)
+                text = (
+                    f"{names} {verb} split over {over} along a dimension that {in_words(what)} reduces: each "
+                    "device has the result of its part"
+                )
+        return ExchangeCause(text, "sum", number, None, need)
 
-    def _moved(self, need: Need, number: int, kind: str = "") -> Cause:
+    def _moved(self, need: Need, number: int, kind: str = "") -> ExchangeCause:
         equation = self.places.found[number].equation
         value = self._value_moved(need, equation)
         name = in_words(self.values.name(value)) if value is not None and self.values.name(value) else "the value"
@@ -195,9 +213,9 @@ class Causes:
         before, after = layout_text(need.before), layout_text(need.after)
         if need.is_asked:
             text = f"{name} is {before}, but the program asks for it {after} here: {done}"
-            return Cause(text, "asked", number, value, need)
+            return ExchangeCause(text, "asked", number, value, need)
         why = self._why_moved(need, equation) or f"and needed {after}"
-        return Cause(f"{name} is {before}, {why}: {done}", "move", number, value, need)
+        return ExchangeCause(f"{name} is {before}, {why}: {done}", "move", number, value, need)
 
     def _why_moved(self, need: Need, equation: Equation) -> str:
         """Why an operation cannot use a value with its sharding; '' if its rule does not say."""
@@ -231,7 +249,7 @@ class Causes:
 
     def _divided(self, need: Need, equation: Equation) -> list[str]:
         """The operands that are sharded over the axes along a dimension that is summed over."""
-        found = []
+        names = []
         for f in need.factors:
             if f.kind != "sum":
                 continue
@@ -239,8 +257,8 @@ class Causes:
                 if d is not None and k < len(need.operands) and d < len(need.operands[k].dims):
                     parts = {a.partition(":")[0] for a in need.operands[k].dims[d]}
                     if parts & _axes(need):
-                        found.append(self._operand_name(need, equation, k))
-        return [name for name in dict.fromkeys(found) if name]
+                        names.append(self._operand_name(need, equation, k))
+        return [name for name in dict.fromkeys(names) if name]
 
     def _operand_name(self, need: Need, equation: Equation, place: int) -> str:
         atom = self._operand(need, equation, place)
@@ -258,9 +276,9 @@ class Causes:
 
     def _value_moved(self, need: Need, equation: Equation) -> Atom | None:
         if need.place >= 0:
-            found = self._operand(need, equation, need.place)
-            if found is not None:
-                return found
+            operand = self._operand(need, equation, need.place)
+            if operand is not None:
+                return operand
         if need.is_asked:
             asking = next((self.places.found[n].equation for n in self.places.tags.named(need.path)), equation)
             return asking.invars[0] if asking.invars else None

@@ -1,5 +1,4 @@
-"""What `check_vma` in `jax.shard_map` would change: with it, types record along which axes values differ between devices, so the transpose of a
-`psum` exchanges nothing."""
+"""Whether `check_vma` in `jax.shard_map`, by which types say where values differ, frees the transpose of a `psum`."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ Differing = Mapping[Atom, frozenset[Any]]
 def frees_transpose(holder: Equation, summing: Equation) -> bool:
     """Whether `check_vma=True` removes the sum that is the transpose of a `psum` in a `shard_map` without it.
 
-    It does if the operand differs between the devices along all of its axes, and the result is combined only with values that are the same
-    on them: otherwise the cotangent of the result is summed where they are combined. False also if JAX would refuse the function, since a
-    result that may differ is said to be the same, or if that is unknown.
+    It does if the operand differs between the devices along all of its axes, and the result is combined only with
+    values that are the same on them: otherwise the cotangent of the result is summed where they are combined. False
+    also if JAX would refuse the function, since a result that may differ is said to be the same, or if that is unknown.
     """
     p = holder.operation.params
     body: Program = p["jaxpr"]
@@ -43,10 +42,10 @@ def frees_transpose(holder: Equation, summing: Equation) -> bool:
 
 def _differing(body: Program, in_specs: Iterable[Any], surely: bool) -> Differing:
     """The axes along which the values of a body differ between devices: surely, or perhaps."""
-    found: dict[Atom, frozenset[Any]] = {v: _axes_of(s) for v, s in zip(body.invars, in_specs, strict=True)}
-    every = frozenset[Any]().union(*found.values(), *(_along(e) for _, e in body.walk()))
+    differing: dict[Atom, frozenset[Any]] = {v: _axes_of(s) for v, s in zip(body.invars, in_specs, strict=True)}
+    every = frozenset[Any]().union(*differing.values(), *(_along(e) for _, e in body.walk()))
     for e in body.equations:
-        axes = frozenset[Any]().union(*(found.get(a, ()) for a in e.invars))
+        axes = frozenset[Any]().union(*(differing.get(a, ()) for a in e.invars))
         if _exchanges_inside(e):
             axes = frozenset() if surely else every
         elif primitives.exchanges(e.primitive) and _along(e):
@@ -54,8 +53,8 @@ def _differing(body: Program, in_specs: Iterable[Any], surely: bool) -> Differin
             axes = axes - _along(e) if same else axes | _along(e)
         else:
             axes |= _along(e)
-        found.update(dict.fromkeys(e.outvars, axes))
-    return found
+        differing.update(dict.fromkeys(e.outvars, axes))
+    return differing
 
 
 def _along(e: Equation) -> frozenset[Any]:

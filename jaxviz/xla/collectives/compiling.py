@@ -1,4 +1,4 @@
-"""Compiles a lowered program so that XLA exposes its partitioning: once for each program and flags, and interruptibly."""
+"""Compiles a lowered program so that XLA exposes its partitioning: once for a program and flags, interruptibly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxviz.analysis.lowering import Lowering
 from jaxviz.runtime.stoppable import compiled_once
-from jaxviz.xla.collectives.partitioner_log import Log, Warned, reading_log
+from jaxviz.xla.collectives.partitioner_log import PartitionerLog, Warned, reading_log
 from jaxviz.xla.compat.compiling import compiled_afresh
 from jaxviz.xla.compiled_memory.compiled_program import NO_ROOM, compiler_of, folder_for_dump
 from jaxviz.xla.compiled_memory.messages import message
@@ -47,9 +47,9 @@ def partitioned(lowering: Lowering) -> Partitioned:
       KeyboardInterrupt: the user stops it.
       the errors of compiling.
     """
-    made = compiled_once(lowering.lowered, "shown as it is divided", lambda: _compile(lowering), is_alone=True)
-    lowering.take(made.compiled)
-    return made
+    result = compiled_once(lowering.lowered, "partitioned", lambda: _compile(lowering), is_alone=True)
+    lowering.take(result.compiled)
+    return result
 
 
 def _compile(lowering: Lowering) -> Partitioned:
@@ -62,7 +62,8 @@ def _compile(lowering: Lowering) -> Partitioned:
     unknown = f"XLA on {compiler.backend} does not expose the program that it partitions" if folder else NO_ROOM
     (module,) = executable.hlo_modules()[:1]
     return Partitioned(
-        module.as_serialized_hlo_module_proto(), before, unknown if before is None else "", _warned(log), compiler, compiled,
+        module.as_serialized_hlo_module_proto(), before, unknown if before is None else "", _warned(log), compiler,
+        compiled,
     )  # fmt: skip
 
 
@@ -74,13 +75,13 @@ def _options(folder: str) -> dict[str, Any]:
 
 def _before(folder: Path) -> bytes | None:
     """The largest program that XLA exposed after the pass."""
-    found: list[bytes] = []
+    programs: list[bytes] = []
     for file in folder.glob(f"*after_{_PASS}*.pb"):
         with contextlib.suppress(OSError):
             program = message("Program", file.read_bytes())
-            found.append(program.hlo_module.SerializeToString())
-    return max(found, key=len, default=None)
+            programs.append(program.hlo_module.SerializeToString())
+    return max(programs, key=len, default=None)
 
 
-def _warned(log: Log) -> tuple[Warned, ...] | None:
+def _warned(log: PartitionerLog) -> tuple[Warned, ...] | None:
     return log.warned if log.is_read else None

@@ -16,7 +16,8 @@ from jaxviz.xla.compiled_memory.op_names import paths_of
 from jaxviz.xla.compiled_memory.places import Places
 
 KINDS = (
-    "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute", "collective-broadcast", "ragged-all-to-all",
+    "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute", "collective-broadcast",
+    "ragged-all-to-all",
 )  # fmt: skip
 """XLA's collectives."""
 
@@ -39,7 +40,7 @@ class Exchange:
       axes: the mesh axes along which devices exchange values; () if they are along none.
       group_size: the number of devices that exchange values.
       type: the type of one device's operand.
-      given, made: bytes of one device's operand and result.
+      operand_nbytes, result_nbytes: bytes of one device's operand and result.
       sent: the minimum bytes that a device sends.
       trips: how often it runs in one run of the program; None if unknown.
       size: the number of elements of one device's operand.
@@ -55,8 +56,8 @@ class Exchange:
     axes: tuple[str, ...]
     group_size: int
     type: str
-    given: int
-    made: int
+    operand_nbytes: int
+    result_nbytes: int
     sent: int
     trips: int | None
     size: int
@@ -67,7 +68,7 @@ class Exchange:
     @property
     def nbytes(self) -> int:
         """Bytes on one device of the exchanged array, before or after, whichever is larger."""
-        return max(self.given, self.made)
+        return max(self.operand_nbytes, self.result_nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +92,10 @@ class Reading:
     def exchanges(self) -> list[Exchange]:
         """Its collectives, in the order in which they run."""
         raw = {i.id: i for c in self.read.computations for i in c.instructions}
-        found = [i for i in self.module.instructions.values() if kind_of(i.opcode)]
+        instructions = [i for i in self.module.instructions.values() if kind_of(i.opcode)]
         at = self.module.time
-        found.sort(key=lambda i: (at.get(i.id, len(at)), i.id))
-        return [e for i in found for e in self._of(i, raw[i.id], raw)]
+        instructions.sort(key=lambda i: (at.get(i.id, len(at)), i.id))
+        return [e for i in instructions for e in self._of(i, raw[i.id], raw)]
 
     def _of(self, instruction: Instruction, read: Any, raw: dict[int, Any]) -> Iterator[Exchange]:
         kind = kind_of(instruction.opcode)
@@ -113,12 +114,20 @@ class Reading:
         paths = tuple(paths_of(instruction)) or (re.sub(r"\\(.)", r"\1", instruction.path),)
         for place, (part, numbers) in enumerate(zip(parts, of_part, strict=True)):
             shapes = [self.module.shape((o, ())) for o in part[: 1 if kind == "ragged-all-to-all" else None]]
-            given = sum(s.nbytes or 0 for s in shapes)
+            operand_nbytes = sum(s.nbytes or 0 for s in shapes)
             text = shapes[0].text if len(shapes) == 1 else f"{len(shapes)} × {shapes[0].text}"
-            made = given * size if kind == "all-gather" else given // size if kind == "reduce-scatter" else given
+            result_nbytes = (
+                operand_nbytes * size
+                if kind == "all-gather"
+                else operand_nbytes // size
+                if kind == "reduce-scatter"
+                else operand_nbytes
+            )
             yield Exchange(
-                instruction, kind, place if len(parts) > 1 else -1, len(parts), axes, size, text, given, made,
-                sent_by(kind, max(given, made), size), trips, sum(s.size for s in shapes), paths, numbers, self._served(instruction, kind, place if len(parts) > 1 else -1),
+                instruction, kind, place if len(parts) > 1 else -1, len(parts), axes, size, text, operand_nbytes,
+                result_nbytes,
+                sent_by(kind, max(operand_nbytes, result_nbytes), size), trips, sum(s.size for s in shapes), paths,
+                numbers, self._served(instruction, kind, place if len(parts) > 1 else -1),
             )  # fmt: skip
 
     def _numbers(self, instruction: Instruction, parts: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
@@ -128,7 +137,7 @@ class Reading:
         every = tuple(dict.fromkeys(n for numbers in named for n in numbers))
         if len(parts) == 1 and every:
             return [every]
-        found: list[tuple[int, ...]] = []
+        of_parts: list[tuple[int, ...]] = []
         for place, part in enumerate(parts):
             traced = attribution.traced((part[0], ()))
             numbers = traced.numbers if traced is not None else ()
@@ -139,16 +148,16 @@ class Reading:
             if not numbers and not every:
                 served = attribution.serving((instruction.id, (place,) if len(parts) > 1 else ()))
                 numbers = served.numbers if served is not None else ()
-            found.append(numbers or every)
-        return found
+            of_parts.append(numbers or every)
+        return of_parts
 
     def _served(self, instruction: Instruction, kind: str, place: int) -> tuple[int, ...]:
         """The numbers of the readers of a moved value."""
         if kind in ("all-reduce", "reduce-scatter"):
             return ()
         attribution = Attribution(self.module, self.places, self.n_devices)
-        found = attribution.serving((instruction.id, (place,) if place >= 0 else ()))
-        return found.numbers if found is not None else ()
+        readers = attribution.serving((instruction.id, (place,) if place >= 0 else ()))
+        return readers.numbers if readers is not None else ()
 
     def _trips(self, instruction: Instruction, raw: dict[int, Any], numbers: Sequence[int]) -> int | None:
         trips, computation = 1, instruction.computation

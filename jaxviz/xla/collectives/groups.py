@@ -23,20 +23,23 @@ def groups_of(read: Any, n_devices: int) -> Groups:
     """
     if read.HasField("mesh_device_list"):
         return _of_mesh(read.mesh_device_list)
-    given = read.collective_device_list if read.HasField("collective_device_list") else None
+    devices = read.collective_device_list if read.HasField("collective_device_list") else None
     if read.HasField("iota_device_list"):
         return _of_iota(read.iota_device_list)
-    if given is not None and given.HasField("iota"):
-        return _of_iota(given.iota)
-    listed = given.replica_groups if given is not None and given.replica_groups else read.replica_groups
-    found = tuple(tuple(group.replica_ids) for group in listed)
-    return found if any(found) else (tuple(range(n_devices)),)
+    if devices is not None and devices.HasField("iota"):
+        return _of_iota(devices.iota)
+    listed = devices.replica_groups if devices is not None and devices.replica_groups else read.replica_groups
+    groups = tuple(tuple(group.replica_ids) for group in listed)
+    return groups if any(groups) else (tuple(range(n_devices)),)
 
 
 def _of_iota(iota: Any) -> Groups:
+    return _rows(_order(iota).reshape(iota.n_groups, iota.group_size))
+
+
+def _order(iota: Any) -> np.ndarray:
     devices = np.arange(math.prod(iota.reshaped)).reshape(tuple(iota.reshaped))
-    devices = devices.transpose(tuple(iota.transposed)) if iota.transposed else devices
-    return _rows(devices.reshape(iota.n_groups, iota.group_size))
+    return devices.transpose(tuple(iota.transposed)) if iota.transposed else devices
 
 
 def _of_mesh(listed: Any) -> Groups:
@@ -45,8 +48,7 @@ def _of_mesh(listed: Any) -> Groups:
     if mesh.device_ids:
         devices = np.array(mesh.device_ids)
     elif mesh.HasField("iota"):
-        devices = np.arange(math.prod(mesh.iota.reshaped)).reshape(tuple(mesh.iota.reshaped))
-        devices = devices.transpose(tuple(mesh.iota.transposed)) if mesh.iota.transposed else devices
+        devices = _order(mesh.iota)
     else:
         devices = np.arange(math.prod(sizes))
     # If only part of an axis is meant, split the axis: what comes before the part, the part, and what comes after.
@@ -88,7 +90,7 @@ class Axes:
 
     def along(self, groups: Groups) -> tuple[str, ...]:
         """The axes along which the devices of each group are arranged; () if there are none."""
-        return self._found.get(_canonical(groups), ())
+        return self._axes_of.get(_canonical(groups), ())
 
     def between(self, pairs: Sequence[tuple[int, int]]) -> tuple[str, ...]:
         """The axes along which pairs of devices differ; () if the devices belong to no mesh."""
@@ -110,8 +112,8 @@ class Axes:
         return np.array(tuple(order)).reshape(sizes)
 
     @cached_property
-    def _found(self) -> dict[frozenset[frozenset[int]], tuple[str, ...]]:
-        found: dict[frozenset[frozenset[int]], tuple[str, ...]] = {}
+    def _axes_of(self) -> dict[frozenset[frozenset[int]], tuple[str, ...]]:
+        axes_of: dict[frozenset[frozenset[int]], tuple[str, ...]] = {}
         for name, mesh in self.meshes.items():
             places, names = self._places(name), list(mesh)
             for n in range(1, len(names) + 1):
@@ -119,8 +121,8 @@ class Axes:
                     rest = [k for k in range(len(names)) if k not in chosen]
                     rows = places.transpose([*rest, *chosen]).reshape(-1, math.prod(places.shape[k] for k in chosen))
                     axes = tuple(names[k] for k in chosen if places.shape[k] > 1) or tuple(names[k] for k in chosen)
-                    found.setdefault(_canonical(_rows(rows)), axes)
-        return found
+                    axes_of.setdefault(_canonical(_rows(rows)), axes)
+        return axes_of
 
 
 def _canonical(groups: Groups) -> frozenset[frozenset[int]]:

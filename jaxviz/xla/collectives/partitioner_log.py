@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 _WARNING = re.compile(
-    r"\[spmd\] involuntary full rematerialization\..*?from sharding (?P<before>\{.*?\}) to (?P<after>\{.*?\}) (?:efficiently|without)"
+    r"\[spmd\] involuntary full rematerialization\..*?from sharding (?P<before>\{.*?\}) to (?P<after>\{.*?\}) "
+    r"(?:efficiently|without)"
     r"(?:.*?HLO operation:? (?P<text>%?(?P<name>[\w.-]+) = .*))?",
     re.IGNORECASE,
 )
@@ -38,7 +39,7 @@ class Warned:
 
 
 @dataclass(eq=False)
-class Log:
+class PartitionerLog:
     """What was logged.
 
     Args:
@@ -52,35 +53,36 @@ class Log:
     @property
     def warned(self) -> tuple[Warned, ...]:
         """The reshards, each once."""
-        return tuple(dict.fromkeys(found for line in self.lines if (found := read_warning(line)) is not None))
+        return tuple(dict.fromkeys(reshard for line in self.lines if (reshard := read_warning(line)) is not None))
 
 
 def read_warning(line: str) -> Warned | None:
     """The reshard in a line of XLA's log; None if there is none."""
-    found = _WARNING.search(line)
-    if found is None:
+    match = _WARNING.search(line)
+    if match is None:
         return None
-    text = found["text"] or ""  # older versions name no instruction
+    text = match["text"] or ""  # older versions name no instruction
     path, shape = _PATH.search(text), _SHAPE.search(text)
     return Warned(
-        found["before"], found["after"], found["name"] or "a value", path[1] if path else "", shape[1] if shape else "",
+        match["before"], match["after"], match["name"] or "a value", path[1] if path else "", shape[1] if shape else "",
     )  # fmt: skip
 
 
 class _Redirection:
     """Of the process's standard error: there is one for all logs that are read at the same time.
 
-    The first log begins it and the last one ends it, in whatever order they are closed. Another process may have inherited the pipe, so its end cannot
-    be waited for: a mark in it says that all that was written before has been read, and the thread reads on as long as somebody can write.
+    The first log begins it and the last one ends it, in whatever order they are closed. Another process may have
+    inherited the pipe, so its end cannot be waited for: a mark in it says that all that was written before has been
+    read, and the thread reads on as long as somebody can write.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.logs: tuple[Log, ...] = ()
+        self.logs: tuple[PartitionerLog, ...] = ()
         self.usual = self.pipe = -1
         self.is_read = threading.Event()
 
-    def open(self, log: Log) -> None:
+    def open(self, log: PartitionerLog) -> None:
         """
         Raises:
           OSError: the process has no standard error.
@@ -90,7 +92,7 @@ class _Redirection:
                 self._begin()
             self.logs = (*self.logs, log)
 
-    def close(self, log: Log) -> None:
+    def close(self, log: PartitionerLog) -> None:
         with self.lock:
             if log not in self.logs:  # it was opened before this process was forked
                 return
@@ -119,8 +121,8 @@ class _Redirection:
 
     def _pass_on(self, reads: int, usual: int) -> None:
         rest = b""
-        while got := os.read(reads, 65536):
-            rest += got
+        while chunk := os.read(reads, 65536):
+            rest += chunk
             while _MARK in rest:
                 before, _, rest = rest.partition(_MARK)
                 self._sort(before.splitlines(keepends=True), usual)
@@ -167,12 +169,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 @contextlib.contextmanager
-def reading_log() -> Iterator[Log]:
+def reading_log() -> Iterator[PartitionerLog]:
     """Within it, removes these warnings from the process's standard error; everything else is passed on.
 
     XLA does not log through Python's `sys.stderr`, so the file descriptor has to be read.
     """
-    log = Log()
+    log = PartitionerLog()
     try:
         _redirection.open(log)
     except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -30,8 +31,8 @@ from jaxviz.xla.collectives.exchanges import Reading
 from jaxviz.xla.collectives.groups import Axes
 from jaxviz.xla.collectives.partitioner_log import Warned
 from jaxviz.xla.collectives.replicated import find_replicated
-from jaxviz.xla.collectives.report import Collective, Collectives, Rematerialized, Written
-from jaxviz.xla.collectives.values import Values
+from jaxviz.xla.collectives.report import Collective, Collectives, Rematerialized, WrittenCollective
+from jaxviz.xla.collectives.values import ValueNames
 from jaxviz.xla.compat.reshards import layout_of, needs_of
 from jaxviz.xla.compiled_memory.messages import message
 from jaxviz.xla.compiled_memory.module import Module
@@ -46,24 +47,24 @@ _ASKS = ("sharding_constraint", "reshard")
 @counting("collectives")
 @deep_stack
 def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Collectives:
-    """Reports what devices exchange in a function's gradient: which line each collective is for, how many bytes, how often, and why. It
-    compiles the gradient.
+    """Reports what devices exchange in a function's gradient: which line each collective is for, how many bytes, how
+    often, and why. It compiles the gradient.
 
     >>> print(jaxviz.collectives(loss, params, x))
-    gradient of `loss` in `params` on 8 devices (data=8), compiled on cpu: each device sends at least 84.0 KiB a run in 4 collectives, most
-    of it in …
+    gradient of `loss` in `params` on 8 devices (data=8), compiled on cpu: each device sends at least 84.0 KiB a run …
 
-    The collectives are those of the optimized program, with the axes of the mesh that they run over, the bytes on one device, and how
-    often loops run them. A cause is stated where it follows from XLA's layouts: for example, w is replicated over an axis over which x is
-    split, so w's cotangent is summed; otherwise the report says "no cause found". It also lists the collectives of the function itself,
-    values that are replicated without being asked for, and values that XLA gathers only to reshard them, each with its line.
+    The collectives are those of the optimized program, with the axes of the mesh that they run over, the bytes on one
+    device, and how often loops run them. A cause is stated where it follows from XLA's layouts: for example, w is
+    replicated over an axis over which x is split, so w's cotangent is summed; otherwise the report says "no cause
+    found". It also lists the collectives of the function itself, values that are replicated without being asked for,
+    and values that XLA gathers only to reshard them, each with its line.
 
-    For a training step, which computes a gradient itself and returns more than one number, the report covers the whole step. Compiled
-    programs are cached, by program and flags; compiling can be interrupted.
+    For a training step, which computes a gradient itself and returns more than one number, the report covers the whole
+    step. Compiled programs are cached, by program and flags; compiling can be interrupted.
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments. It runs on several devices if its arguments are on
-        several, or if it specifies a mesh; a `jax.ShapeDtypeStruct` with a sharding counts as such an argument.
+      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments. It runs on several devices if
+        its arguments are on several, also as `jax.ShapeDtypeStruct` with a sharding, or if it specifies a mesh.
       *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
 
@@ -74,7 +75,8 @@ def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Coll
     """
     if isinstance(f, (jax.stages.Lowered, jax.stages.Compiled)):
         raise TypeError(
-            f"a jax.stages.{type(f).__name__} does not have XLA's layouts of the values: call jaxviz.collectives(f, *args) with the function"
+            f"a jax.stages.{type(f).__name__} does not have XLA's layouts of the values: call "
+            "jaxviz.collectives(f, *args) with the function"
         )
     derivation = subject_of(f, args, kwargs, argnums)
     return _of_gradient(derivation) if derivation.step is None else _of_step(derivation)
@@ -109,8 +111,9 @@ def _check_devices(names: Sequence[str], placed: Sequence[Any]) -> None:
     for name, sharding in zip(names, placed, strict=True):
         if is_abstract(sharding):
             raise ValueError(
-                f"{name or 'an argument'} has a sharding over an AbstractMesh, which has no devices to compile for: use a "
-                "sharding over a jax.sharding.Mesh; on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 gives 8 devices"
+                f"{name or 'an argument'} has a sharding over an AbstractMesh, which has no devices to compile for: "
+                "use a sharding over a jax.sharding.Mesh; on a CPU, "
+                "XLA_FLAGS=--xla_force_host_platform_device_count=8 gives 8 devices"
             )  # fmt: skip
 
 
@@ -128,51 +131,52 @@ def read_collectives(
       n_devices: the number of devices that it runs on.
       placed: for each of its inputs its sharding.
     """
-    made = partitioned(lowering)
-    needs = needs_of(lowering.lowered, made.before)
-    read = message("Module", made.module)
+    partition = partitioned(lowering)
+    needs = needs_of(lowering.lowered, partition.before)
+    read = message("Module", partition.module)
     derivation = lowering.derivation
     program = derivation.primal if places.opened is None else places.opened.program
     is_known = jax.config.jax_use_shardy_partitioner and bool(needs.meshes)  # type: ignore[attr-defined]
     mesh = max(needs.meshes.values(), key=len, default={}) or axes_named(program, placed)
     axes = Axes(needs.meshes if is_known else {"mesh": mesh} if mesh else {}, needs.devices)
     reading = Reading(read, Module(read), places, axes, n_devices)
-    causes = Causes(needs, places, Values(places))
-    found = [Caused(e, causes.of(e)) for e in reading.exchanges()]
-    advisor = Advisor(causes, reading.module, found)
-    rematerialized = None if made.warned is None else tuple(_rematerialized(made.warned, causes))
+    causes = Causes(needs, places, ValueNames(places))
+    caused = [Caused(e, causes.of(e)) for e in reading.exchanges()]
+    advisor = Advisor(causes, reading.module, caused)
+    rematerialized = None if partition.warned is None else tuple(_rematerialized(partition.warned, causes))
     replicated = sorted(find_replicated(causes, list(results), mesh), key=lambda r: -r.nbytes) if is_known else []
     notes = (
-        *_notes(made),
+        *_notes(partition),
         *gradient_note(derivation),
         *unopened_note([u for u in derivation.unopened if u.name not in _ASKS]),
     )
     return Collectives(
-        program.name, about, made.compiler, n_devices, dict(mesh), _rows(found, advisor), tuple(_written(places, found)), tuple(replicated),
+        program.name, about, partition.compiler, n_devices, dict(mesh), _rows(caused, advisor), tuple(_written(places,
+            caused)), tuple(replicated),
         rematerialized, notes,
     )  # fmt: skip
 
 
-def _notes(made: Partitioned) -> Iterator[str]:
+def _notes(result: Partitioned) -> Iterator[str]:
     if not jax.config.jax_use_shardy_partitioner:  # type: ignore[attr-defined]
         yield (
             "jax_use_shardy_partitioner is off, so XLA's layouts are unknown: collectives that XLA adds have no "
             "cause, and replicated values are not listed."
         )
-    elif made.before is None:
+    elif result.before is None:
         yield (
-            f"{made.unknown}: causes come from the layouts that Shardy assigns to "
+            f"{result.unknown}: causes come from the layouts that Shardy assigns to "
             "the program that JAX passes to XLA, and XLA's own layouts may differ."
         )  # fmt: skip
-    if made.warned is None:
+    if result.warned is None:
         yield "XLA's log could not be read, so involuntary full rematerializations are not listed."
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _rows(found: Sequence[Caused], advisor: Advisor) -> tuple[Collective, ...]:
-    rows = [(c, _row(c, advisor)) for c in found]
+def _rows(caused_exchanges: Sequence[Caused], advisor: Advisor) -> tuple[Collective, ...]:
+    rows = [(c, _row(c, advisor)) for c in caused_exchanges]
     repeats = advisor.causes.places
 
     def key(pair: tuple[Caused, Collective]) -> Any:
@@ -181,8 +185,8 @@ def _rows(found: Sequence[Caused], advisor: Advisor) -> tuple[Collective, ...]:
         same = repeats.label(number)[2] if number is not None else row.what
         return row.kind, row.axes, row.type, row.trips, row.stage, pattern(row.cause), pattern(row.advice), same
 
-    made = [_one([row for _, row in group]) for group in grouped(rows, key)]
-    return tuple(sorted(made, key=lambda c: -c.total_sent_nbytes))
+    merged = [_one([row for _, row in group]) for group in grouped(rows, key)]
+    return tuple(sorted(merged, key=lambda c: -c.total_sent_nbytes))
 
 
 def _row(caused: Caused, advisor: Advisor) -> Collective:
@@ -193,55 +197,45 @@ def _row(caused: Caused, advisor: Advisor) -> Collective:
         what, location, _ = places.label(caused.number)
         stage, operation = place.stage, place.operation
     return Collective(
-        e.kind, e.axes, e.group_size, e.type, e.nbytes, e.sent, 1, e.trips, stage, what, operation, location,  # type: ignore[arg-type]
-        cause.text if cause is not None else "", cause.kind if cause is not None else "", advisor.of(caused), (e.instruction.name,),  # type: ignore[arg-type]
+        e.kind, e.axes, e.group_size, e.type, e.nbytes, e.sent, 1, e.trips, stage,  # type: ignore[arg-type]
+        what, operation, location, cause.text if cause is not None else "",
+        cause.kind if cause is not None else "", advisor.of(caused), (e.instruction.name,),  # type: ignore[arg-type]
         () if caused.number is None else (caused.number,),
     )  # fmt: skip
 
 
 def _one(rows: Sequence[Collective]) -> Collective:
-    first = rows[0]
     if len(rows) == 1:
-        return first
-    return Collective(
-        first.kind, first.axes, first.group_size, first.type, first.nbytes, first.sent_nbytes, len(rows), first.trips, first.stage,
-        alike([r.what for r in rows]), first.operation, first.location, most_alike([r.cause for r in rows]), first.cause_kind,
-        most_alike([r.advice for r in rows]), tuple(n for r in rows for n in r.instructions),
-        tuple(dict.fromkeys(n for r in rows for n in r.equations)),
+        return rows[0]
+    return replace(
+        rows[0], count=len(rows), what=alike([r.what for r in rows]), cause=most_alike([r.cause for r in rows]),
+        advice=most_alike([r.advice for r in rows]), instructions=tuple(n for r in rows for n in r.instructions),
+        equations=tuple(dict.fromkeys(n for r in rows for n in r.equations)),
     )  # fmt: skip
 
 
-def _written(places: Places, found: Sequence[Caused]) -> Iterator[Written]:
+def _written(places: Places, caused_exchanges: Sequence[Caused]) -> Iterator[WrittenCollective]:
     """The collectives of the programs themselves, and the layouts that they request."""
     became: dict[int, list[str]] = {}
-    for c in found:
+    for c in caused_exchanges:
         for n in {*c.exchange.numbers, *([c.cause.number] if c.cause is not None else [])}:
             became.setdefault(n, []).append(c.exchange.kind)
         if c.cause is not None and c.cause.kind == "asked" and c.cause.need is not None:
             for n in places.tags.named(c.cause.need.path):
                 became.setdefault(n, []).append(c.exchange.kind)
-    rows: list[tuple[Written, Any]] = []
+    rows: list[tuple[WrittenCollective, Any]] = []
     for number, place in enumerate(places.found):
         # JAX's rules constrain shardings, too, which the user did not write.
         asks = place.operation in _ASKS and primal_equation(place.equation).primitive is place.equation.primitive
         if is_collective(place.equation) or asks:
-            rows.append(
-                (
-                    _written_row(number, place, places, tuple(dict.fromkeys(became.get(number, ())))),
-                    places.label(number)[2],
-                )
-            )
-    for group in grouped(
-        rows, lambda r: (r[0].operation, r[0].axes, r[0].type, r[0].trips, r[0].stage, r[0].became, r[1])
-    ):
-        w = group[0][0]
-        yield Written(
-            w.operation, w.axes, w.type, w.nbytes, len(group), w.trips, w.stage, alike([r.what for r, _ in group]), w.location,
-            w.is_transpose, w.became,
-        )  # fmt: skip
+            kinds = tuple(dict.fromkeys(became.get(number, ())))
+            rows.append((_written_row(number, place, places, kinds), places.label(number)[2]))
+    key = lambda w: (w.operation, w.axes, w.type, w.trips, w.stage, w.became)
+    for group in grouped(rows, lambda r: (*key(r[0]), r[1])):
+        yield replace(group[0][0], count=len(group), what=alike([w.what for w, _ in group]))
 
 
-def _written_row(number: int, place: Place, places: Places, became: tuple[str, ...]) -> Written:
+def _written_row(number: int, place: Place, places: Places, became: tuple[str, ...]) -> WrittenCollective:
     what, location, _ = places.label(number)
     equation = place.equation
     loops = [e for e in place.within if is_loop(e)]
@@ -252,8 +246,9 @@ def _written_row(number: int, place: Place, places: Places, became: tuple[str, .
     axes = tuple(sorted(map(str, compat.axis_names(equation.operation.params))))
     text = type_text(avals[0]) if avals else ""
     is_transpose = place.stage == "backward" and place.is_cotangent
-    return Written(
-        place.operation.removesuffix("_invariant"), axes, text if len(avals) < 2 else f"{text} and {len(avals) - 1} more",
+    return WrittenCollective(
+        place.operation.removesuffix("_invariant"), axes,
+        text if len(avals) < 2 else f"{text} and {len(avals) - 1} more",
         sum(map(nbytes, avals)), 1, trips, place.stage, what, location, is_transpose, became,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from jaxviz.xla.compiled_memory.places import Places
 
 
 def find_replicated(causes: Causes, names: list[str], mesh: Mapping[str, int]) -> Iterator[Replicated]:
-    """Arguments without a sharding, gradients that are laid out differently from their arguments, and values computed in full on each device.
+    """Arguments without a sharding, gradients laid out unlike their arguments, and values that each device computes.
 
     Args:
       causes: with the layouts.
@@ -28,11 +28,13 @@ def find_replicated(causes: Causes, names: list[str], mesh: Mapping[str, int]) -
         missing = _missing(split, mesh)
         if not is_said and missing and path in types and split.nbytes >= math.prod(mesh.values()):
             yield _row(path, types[path], split, missing, mesh, at, "this argument has no sharding", "")
-    yield from _gradients(causes, names, mesh, at)
-    yield from _made(places, needs, mesh)
+    yield from _gradients(causes, names, types, mesh)
+    yield from _computed_in_full(places, needs, mesh)
 
 
-def _gradients(causes: Causes, names: list[str], mesh: Mapping[str, int], at: Location | None) -> Iterator[Replicated]:
+def _gradients(
+    causes: Causes, names: list[str], types: Mapping[str, object], mesh: Mapping[str, int]
+) -> Iterator[Replicated]:
     """The gradients that are replicated over axes over which the argument is split."""
     start = "the gradient in "
     for (_, split, is_said), name in zip(causes.needs.results, names, strict=False):
@@ -41,57 +43,37 @@ def _gradients(causes: Causes, names: list[str], mesh: Mapping[str, int], at: Lo
         if is_said or not name.startswith(start) or layout is None:
             continue
         missing = tuple(a for a in _missing(split, mesh) if a in layout.axes)
-        aval = next(
-            (
-                v.aval
-                for v, n in zip(causes.places.programs[0].invars, causes.places.programs[0].arg_names, strict=False)
-                if n == path
-            ),
-            None,
-        )
-        if missing and aval is not None:
+        if missing and path in types:
             why = f"`{path}` is split over {axes_text(missing)}, but the layout of its gradient is left to XLA"
             advice = "`jax.jit(jax.grad(f), out_shardings=…)` with the sharding of the argument splits its gradient"
-            yield _row(name, aval, split, missing, mesh, at, why, advice)
+            yield _row(name, types[path], split, missing, mesh, causes.places.definition, why, advice)
 
 
-def _made(places: Places, needs: Needs, mesh: Mapping[str, int]) -> Iterator[Replicated]:
+def _computed_in_full(places: Places, needs: Needs, mesh: Mapping[str, int]) -> Iterator[Replicated]:
     """Large values that are computed from no argument and no split value."""
     least = max((split.nbytes // max(1, _parts(split, mesh)) for _, split, _ in needs.arguments), default=0)
     seen: set[int] = set()
-    for made in needs.values:
-        missing = _missing(made.split, mesh)
-        if made.operation not in _FROM_NOTHING or len(missing) < len(mesh) or made.split.nbytes <= max(least, 1024):
+    for computed in needs.values:
+        missing = _missing(computed.split, mesh)
+        is_large = computed.split.nbytes > max(least, 1024)
+        if computed.operation not in _FROM_NOTHING or len(missing) < len(mesh) or not is_large:
             continue
-        for number in places.tags.named(made.path)[:1]:
+        for number in places.tags.named(computed.path)[:1]:
             if number not in seen:
                 seen.add(number)
                 what, location, _ = places.label(number)
                 equation = places.found[number].equation
-                aval = next(
-                    (v.aval for v in equation.outvars if tuple(getattr(v.aval, "shape", ())) == made.split.shape), None
-                )
+                avals = (v.aval for v in equation.outvars)
+                aval = next((a for a in avals if tuple(getattr(a, "shape", ())) == computed.split.shape), None)
                 if aval is not None and not equation.programs:
                     why = "each device computes all of it; no split value is involved"
-                    yield _row(
-                        what,
-                        aval,
-                        made.split,
-                        missing,
-                        mesh,
-                        location,
-                        why,
-                        "split it with `jax.lax.with_sharding_constraint`",
-                    )
+                    advice = "split it with `jax.lax.with_sharding_constraint`"
+                    yield _row(what, aval, computed.split, missing, mesh, location, why, advice)
 
 
 _FROM_NOTHING = (
-    "stablehlo.iota",
-    "stablehlo.broadcast_in_dim",
-    "stablehlo.rng_bit_generator",
-    "sdy.constant",
-    "stablehlo.constant",
-)
+    "stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.rng_bit_generator", "sdy.constant", "stablehlo.constant",
+)  # fmt: skip
 
 
 def _missing(split: Split, mesh: Mapping[str, int]) -> tuple[str, ...]:
@@ -104,7 +86,8 @@ def _parts(split: Split, mesh: Mapping[str, int]) -> int:
 
 
 def _row(
-    what: str, aval: object, split: Split, missing: tuple[str, ...], mesh: Mapping[str, int], at: Location | None, why: str, advice: str
+    what: str, aval: object, split: Split, missing: tuple[str, ...], mesh: Mapping[str, int],
+    at: Location | None, why: str, advice: str
 ) -> Replicated:  # fmt: skip
     nbytes = split.nbytes // max(1, _parts(split, mesh))
     return Replicated(

@@ -25,11 +25,12 @@ class Collective(Data):
     """A collective of the compiled program, or several equal ones of one expression in repeated layers.
 
     Args:
-      kind: 'all-reduce', 'reduce-scatter', 'all-gather', 'all-to-all', 'collective-permute', 'collective-broadcast' or 'ragged-all-to-all'.
+      kind: 'all-reduce', 'reduce-scatter', 'all-gather', 'all-to-all', 'collective-permute', 'collective-broadcast' or
+        'ragged-all-to-all'.
       axes: the mesh axes along which devices exchange values; () if they are along none.
       group_size: the number of devices that exchange values.
       type: the type of one device's operand, such as `f32[8,64]`.
-      nbytes: bytes of the exchanged array on one device: of the result of an all-gather, of the operand of a reduce-scatter.
+      nbytes: bytes of the exchanged array on one device: the result of an all-gather, the operand otherwise.
       sent_nbytes: the minimum number of bytes that each device sends, each time.
       count: how many there are in the program.
       trips: how often each runs in one run of the program; None if unknown.
@@ -38,8 +39,9 @@ class Collective(Data):
       operation: the equation's, such as 'dot_general'.
       location: its line in the user's code; None if unknown.
       cause: why it is there; '' if unknown.
-      cause_kind: 'written' for a collective of the function itself, or its transpose; 'cotangent' for a cotangent that is summed; 'sum' for
-        a sum over a split dimension; 'asked' for a layout that the function asks for; 'move' for one that an operation needs.
+      cause_kind: 'written' for a collective of the function itself, or its transpose; 'cotangent' for a cotangent that
+        is summed; 'sum' for a sum over a split dimension; 'asked' for a layout that the function asks for; 'move' for
+        one that an operation needs.
       advice: what would defer, merge or avoid it; '' if nothing is known.
       instructions: the names of the compiled program's instructions.
       equations: the numbers of the equations that they are for, as `Tags` numbers them.
@@ -64,8 +66,8 @@ class Collective(Data):
     equations: tuple[int, ...] = ()
 
     _data = (
-        "kind", "axes", "group_size", "type", "nbytes", "sent_nbytes", "count", "trips", "stage", "what", "operation", "location", "cause",
-        "cause_kind", "advice", "instructions",
+        "kind", "axes", "group_size", "type", "nbytes", "sent_nbytes", "count", "trips", "stage", "what", "operation",
+        "location", "cause", "cause_kind", "advice", "instructions",
     )  # fmt: skip
 
     @property
@@ -85,7 +87,7 @@ class Collective(Data):
 
 
 @dataclass(frozen=True, slots=True)
-class Written(Data):
+class WrittenCollective(Data):
     """A collective, or a requested layout, of the function itself or its gradient, before XLA partitions it.
 
     Args:
@@ -142,7 +144,7 @@ class Replicated(Data):
 
 @dataclass(frozen=True, slots=True)
 class Rematerialized(Data):
-    """A value that XLA gathers whole on each device and splits again, because it finds no direct way from one layout to the other.
+    """A value that XLA gathers whole on each device and splits again, for want of a direct way between two layouts.
 
     Args:
       what: the expression that it is for.
@@ -186,14 +188,14 @@ class Collectives(Report, schema="collectives"):
     n_devices: int
     mesh: dict[str, int]
     compiled: tuple[Collective, ...] = field(repr=False)
-    written: tuple[Written, ...] = field(repr=False)
+    written: tuple[WrittenCollective, ...] = field(repr=False)
     replicated: tuple[Replicated, ...] = field(repr=False)
     rematerialized: tuple[Rematerialized, ...] | None = field(repr=False)
     notes: tuple[str, ...] = ()
 
     _data = (
-        "function", "about", "compiler", "n_devices", "mesh", "nbytes", "sent_nbytes", "explained", "compiled", "written", "replicated",
-        "rematerialized", "notes",
+        "function", "about", "compiler", "n_devices", "mesh", "nbytes", "sent_nbytes", "explained", "compiled",
+        "written", "replicated", "rematerialized", "notes",
     )  # fmt: skip
 
     @cached_property
@@ -214,7 +216,7 @@ class Collectives(Report, schema="collectives"):
 
     @property
     def summary(self) -> str:
-        """gradient of `loss` on 8 devices (data=8), compiled on cpu: each sends at least 61.4 KiB a run in 5 collectives; most in …."""
+        """gradient of `loss` on 8 devices (data=8), compiled on cpu: each device sends at least 61.4 KiB a run in …"""
         on = ", ".join(f"{axis}={n}" for axis, n in self.mesh.items())
         on = f"{counted(self.n_devices, 'device')}{f' ({on})' if on else ''}"
         if not self.compiled:
@@ -222,17 +224,11 @@ class Collectives(Report, schema="collectives"):
         first = self.compiled[0]
         where = f" ({short_location(first.location)})" if first.location is not None else ""
         n = sum(c.count for c in self.compiled)
-        more = (
-            f", most of it in the {first.kind} for {_code(_OPERATION.sub('', first.what))}{where}"
-            if len(self.compiled) > 1
-            else f"{where}"
-        )
+        most = f", most of it in the {first.kind} for {_code(_OPERATION.sub('', first.what))}"
+        more = f"{most if len(self.compiled) > 1 else ''}{where}"
         remat = len(self.rematerialized or ())
-        also = (
-            f"; XLA replicates {counted(remat, 'value')} only to reshard {'it' if remat == 1 else 'them'}"
-            if remat
-            else ""
-        )
+        them = "it" if remat == 1 else "them"
+        also = f"; XLA replicates {counted(remat, 'value')} only to reshard {them}" if remat else ""
         return (
             f"{self.about} on {on}, compiled on {self.compiler.backend}: each device sends at least "
             f"{format_bytes(self.sent_nbytes)} a run in {counted(n, 'collective')}{more}{also}"
@@ -241,7 +237,8 @@ class Collectives(Report, schema="collectives"):
     def _parts(self) -> Iterator[Part]:
         yield Table(
             ("kind", "over", "sent", "bytes", "times", "pass", "line", "why"),
-            [_row(c) for c in self.compiled], "<<>>><<<", "after partitioning, on each device:" if self.compiled else "", more=self._more,
+            [_row(c) for c in self.compiled], "<<>>><<<",
+            "after partitioning, on each device:" if self.compiled else "", more=self._more,
         )  # fmt: skip
         advice = grouped((c for c in self.compiled if c.advice), lambda c: _QUOTED.sub("`…`", c.advice))
         if advice:
@@ -253,16 +250,20 @@ class Collectives(Report, schema="collectives"):
         )  # fmt: skip
         alone = grouped(self.replicated, lambda r: (pattern(r.what), pattern(r.why), r.type, r.axes, r.location))
         yield Table(
-            ("type", "bytes", "if split", "over", "line", "what, and why"), list(map(_row_of_replicated, alone)), "<>><<<",
-            "replicated, though you did not ask for it:" if self.replicated else "",
+            ("type", "bytes", "if split", "over", "line", "what, and why"), list(map(_row_of_replicated, alone)),
+            "<>><<<", "replicated, though you did not ask for it:" if self.replicated else "",
         )  # fmt: skip
         yield Listed(dict.fromkeys(r.advice for r in self.replicated if r.advice))
         yield Table(
-            ("operation", "over", "bytes", "times", "pass", "line", "what, and what XLA compiles it to"), list(map(_row_of_written, self.written)),
+            ("operation", "over", "bytes", "times", "pass", "line", "what, and what XLA compiles it to"),
+            list(map(_row_of_written, self.written)),
             "<<>><<<", "before partitioning, in the function and its gradient:" if self.written else "",
         )  # fmt: skip
         if self.compiled:
-            yield f"{self.explained:.1%} of the bytes have a known cause; `sent` is the minimum for each kind of collective."
+            yield (
+                f"{self.explained:.1%} of the bytes have a known cause; `sent` is the minimum for each kind of "
+                "collective."
+            )
         yield from self.notes
 
     def _more(self, shown: int) -> str:
@@ -282,10 +283,10 @@ def _advice(same: Sequence[Collective]) -> str:
     first = same[0]
     texts = list(dict.fromkeys(c.advice for c in same))
     at = ", ".join(dict.fromkeys(short_location(c.location) for c in same if c.location is not None))
-    said = texts[0]
+    text = texts[0]
     if len(texts) > 1:
-        said = f"{said} ({len(texts) - 1} more like it)"
-    return f"{at}: {said}" if first.location is not None else said
+        text = f"{text} ({len(texts) - 1} more like it)"
+    return f"{at}: {text}" if first.location is not None else text
 
 
 def _row(c: Collective) -> tuple[str, ...]:
@@ -307,18 +308,18 @@ def _row_of_replicated(same: Sequence[Replicated]) -> tuple[str, ...]:
     first = same[0]
     what = alike([r.what for r in same])
     gradient = _GRADIENT.fullmatch(what)
-    said = f"the gradient in `{gradient[1]}`" if gradient is not None else _code(what)
+    name = f"the gradient in `{gradient[1]}`" if gradient is not None else _code(what)
     return (
-        repeated(len(same), first.type), format_bytes(sum(r.nbytes for r in same)), format_bytes(sum(r.split_nbytes for r in same)),
-        ", ".join(first.axes), short_location(first.location),
-        f"{said}: {alike([r.why for r in same])}",
+        repeated(len(same), first.type), format_bytes(sum(r.nbytes for r in same)),
+        format_bytes(sum(r.split_nbytes for r in same)), ", ".join(first.axes), short_location(first.location),
+        f"{name}: {alike([r.why for r in same])}",
     )  # fmt: skip
 
 
-def _row_of_written(w: Written) -> tuple[str, ...]:
+def _row_of_written(w: WrittenCollective) -> tuple[str, ...]:
     return (
-        w.operation, ", ".join(w.axes), format_bytes(w.nbytes), _times(w.count, w.trips), w.stage, short_location(w.location),
-        f"{_code(w.what)}{_became(w)}",
+        w.operation, ", ".join(w.axes), format_bytes(w.nbytes), _times(w.count, w.trips), w.stage,
+        short_location(w.location), f"{_code(w.what)}{_became(w)}",
     )  # fmt: skip
 
 
@@ -329,10 +330,10 @@ def _times(count: int, trips: int | None) -> str:
     return repeated(count, f"{trips:,}") if trips > 1 else f"{count:,}"
 
 
-def _became(w: Written) -> str:
-    said = ["the transpose of the one in the forward pass"] if w.is_transpose else []
-    said += [", ".join(w.became)] if w.became else ["no communication"]
-    return f": {'; '.join(said)}"
+def _became(w: WrittenCollective) -> str:
+    parts = ["the transpose of the one in the forward pass"] if w.is_transpose else []
+    parts += [", ".join(w.became)] if w.became else ["no communication"]
+    return f": {'; '.join(parts)}"
 
 
 def _code(what: str) -> str:

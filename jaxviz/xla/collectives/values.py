@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
-from jaxviz.analysis.walk import programs_in, with_holders
+from jaxviz.analysis.walk import cotangents_of, tangents_of, with_holders
 from jaxviz.derivation import Derivation
 from jaxviz.higher_order import Body, bodies, is_scan, of
 from jaxviz.ir.primitives import keeps_numbers
@@ -16,7 +16,7 @@ from jaxviz.xla.compiled_memory.places import Places
 
 
 @dataclass(frozen=True)
-class Given:
+class BodyInput:
     """An input of a body.
 
     Args:
@@ -31,7 +31,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Values:
+class ValueNames:
     """The names of values.
 
     Args:
@@ -60,20 +60,20 @@ class Values:
         if atom in self._residuals:
             return self._residuals[atom]
         if atom in self._makers:
-            return self._made(atom, seen)
-        given = self._given.get(atom)
-        if given is None:
+            return self._name_of_result(atom, seen)
+        body_input = self._body_inputs.get(atom)
+        if body_input is None:
             return ""
-        if is_scan(given.holder):
-            n_before, n_carry = of(given.holder).carry(given.holder.operation)
-            if 0 <= given.place - n_before < n_carry:
-                before = given.body.program.outvars[given.place - n_before]
+        if is_scan(body_input.holder):
+            n_before, n_carry = of(body_input.holder).carry(body_input.holder.operation)
+            if 0 <= body_input.place - n_before < n_carry:
+                before = body_input.body.program.outvars[body_input.place - n_before]
                 return self._name(before, seen) or self._name(
-                    given.holder.invars[given.body.operands[given.place]], seen
+                    body_input.holder.invars[body_input.body.operands[body_input.place]], seen
                 )
-        return self._name(given.holder.invars[given.body.operands[given.place]], seen)
+        return self._name(body_input.holder.invars[body_input.body.operands[body_input.place]], seen)
 
-    def _made(self, atom: Atom, seen: frozenset[Atom]) -> str:
+    def _name_of_result(self, atom: Atom, seen: frozenset[Atom]) -> str:
         equation, within, place = self._makers[atom]
         inside = [b for b in bodies(equation) if b.has_results]
         if of(equation).kind in ("call", "devices") and len(inside) == 1:
@@ -84,7 +84,7 @@ class Values:
         return named
 
     def cotangent_of(self, equation: Equation) -> Atom | None:
-        """The value whose cotangent, or a part of it, an equation of the backward program computes; None if it computes none."""
+        """The value whose cotangent, or a part of it, an equation of the backward program computes; None if none."""
         origin = equation.origin
         if origin is None or origin.role not in ("cotangent", "accumulation", "zero"):
             return None
@@ -99,7 +99,7 @@ class Values:
         return next((v for v in values if getattr(v.aval, "size", 0) in sizes), values[0] if values else None)
 
     def cotangent_returned(self, equation: Equation, within: Sequence[Equation]) -> Atom | None:
-        """The value whose cotangent an equation computes as a result of the equation that contains it; None if it does not."""
+        """The value whose cotangent an equation computes as a result of the equation that contains it; None if none."""
         for body in bodies(within[-1]) if within and equation.outvars else ():
             if body.has_results and equation.outvars[0] in body.program.outvars:
                 result = within[-1].outvars[body.program.outvars.index(equation.outvars[0])]
@@ -111,12 +111,12 @@ class Values:
         seen: set[Atom] = set()
         while atom not in seen:
             seen.add(atom)
-            if atom in self._given and atom not in self._arguments:
-                given = self._given[atom]
-                n_before, n_carry = of(given.holder).carry(given.holder.operation)
-                if n_before <= given.place < n_before + n_carry:
+            if atom in self._body_inputs and atom not in self._arguments:
+                body_input = self._body_inputs[atom]
+                n_before, n_carry = of(body_input.holder).carry(body_input.holder.operation)
+                if n_before <= body_input.place < n_before + n_carry:
                     return atom
-                atom = given.holder.invars[given.body.operands[given.place]]
+                atom = body_input.holder.invars[body_input.body.operands[body_input.place]]
             elif atom in self._makers and keeps_numbers(self._makers[atom][0]):
                 atom = self._makers[atom][0].invars[0]
         return atom
@@ -126,13 +126,13 @@ class Values:
         source = self.source(atom)
         if isinstance(source, Literal):
             return ""
-        return self._arguments.get(source) or self._kept_arguments.get(source, "")
+        return self._arguments.get(source) or self._saved_arguments.get(source, "")
 
-    def given(self, atom: Atom) -> Given | None:
+    def body_input(self, atom: Atom) -> BodyInput | None:
         """Which input of a body a value is; None if it is none."""
         while atom in self._makers and keeps_numbers(self._makers[atom][0]):
             atom = self._makers[atom][0].invars[0]
-        return self._given.get(atom)
+        return self._body_inputs.get(atom)
 
     @cached_property
     def _naming(self) -> Naming:
@@ -141,19 +141,13 @@ class Values:
 
     @cached_property
     def _tangents(self) -> dict[Atom, Atom]:
-        """Maps a tangent to the value that it is the tangent of."""
-        if not self.places.has_gradient:
-            return {}
-        return {t: s.values[0] for p in programs_in(self.derivation.linear) for t, s in p.tangents().items()}
+        return tangents_of(self.derivation.linear) if self.places.has_gradient else {}
 
     @cached_property
     def _cotangent_of(self) -> dict[Atom, Atom]:
-        found: dict[Atom, Atom] = {}
-        for program in programs_in(self.derivation.backward) if self.places.has_gradient else ():
-            for ct, relation, tangent in program.relations():
-                if relation != "value" and tangent in self._tangents:
-                    found.setdefault(ct, self._tangents[tangent])
-        return found
+        if not self.places.has_gradient:
+            return {}
+        return {ct: value for ct, (value, _) in cotangents_of(self.derivation.backward, self._tangents).items()}
 
     @cached_property
     def _programs(self) -> list[tuple[Equation, tuple[Equation, ...]]]:
@@ -166,28 +160,28 @@ class Values:
         return {v: (e, within, i) for e, within in reversed(self._programs) for i, v in enumerate(e.outvars)}
 
     @cached_property
-    def _given(self) -> dict[Atom, Given]:
-        found: dict[Atom, Given] = {}
+    def _body_inputs(self) -> dict[Atom, BodyInput]:
+        inputs: dict[Atom, BodyInput] = {}
         for e, _ in self._programs:
             for body in bodies(e):
                 for i, v in enumerate(body.program.invars):
-                    found.setdefault(v, Given(e, body, i))
-        return found
+                    inputs.setdefault(v, BodyInput(e, body, i))
+        return inputs
 
     @cached_property
     def _arguments(self) -> dict[Atom, str]:
-        found: dict[Atom, str] = {}
+        paths: dict[Atom, str] = {}
         for program in (self.places.programs[0], self.derivation.primal):
-            found.update((v, n) for v, n in zip(program.invars, program.arg_names, strict=False) if n)
-        return found
+            paths.update((v, n) for v, n in zip(program.invars, program.arg_names, strict=False) if n)
+        return paths
 
     @cached_property
-    def _kept_arguments(self) -> dict[Atom, str]:
+    def _saved_arguments(self) -> dict[Atom, str]:
         """The inputs of the backward program that are arguments of the function."""
-        kept = (
+        residuals = (
             dict(zip(self.derivation.backward.invars, self.places.residuals, strict=False)) if self._residuals else {}
         )
-        return {v: self._residuals[v] for v, residual in kept.items() if residual.kind == "argument"}
+        return {v: self._residuals[v] for v, residual in residuals.items() if residual.kind == "argument"}
 
     @cached_property
     def _residuals(self) -> dict[Atom, str]:

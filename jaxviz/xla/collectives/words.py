@@ -6,7 +6,7 @@ import re
 
 
 def in_words(name: str) -> str:
-    """`` `x @ w` ``; in a phrase such as "the cotangent of x @ w" or "exp in jax.nn.softmax(x)", only the expression is code."""
+    """`` `x @ w` ``; in "the cotangent of x @ w" or "exp in jax.nn.softmax(x)", only the expression is code."""
     phrase = re.match(
         r"(the cotangent of |a part of the cotangent of |\S+ (?:in|for) (?:the (?:cotangent|derivative) of )?)(.+)",
         name,

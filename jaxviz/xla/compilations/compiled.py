@@ -83,8 +83,8 @@ class CompileReport(Report, schema="jit.report"):
         head = f"{self.function} on {device_text(self.devices)}, {self.chosen_by}"
         used = [d for d in self.donations if d.result is not None]
         if self.donations:
-            saved = sum(self.arguments[d.argument].nbytes for d in used)
-            head += f"; {len(used)} of {len(self.donations)} donated arguments reused, {format_bytes(saved)}"
+            reused = sum(self.arguments[d.argument].nbytes for d in used)
+            head += f"; {len(used)} of {len(self.donations)} donated arguments reused, {format_bytes(reused)}"
         if self.temporary is not None:
             head += f"; temporaries {format_bytes(self.temporary)}{' a device' if n > 1 else ''}"
         return head
@@ -107,12 +107,10 @@ class CompileReport(Report, schema="jit.report"):
         several = len(self.devices) > 1
         size = lambda g: sum(p.nbytes for p in g)
         groups = sorted(self._groups, key=lambda g: -size(g))
-        on_one = lambda g: (
-            format_bytes(sum(p.nbytes_per_device or 0 for p in g)) if g[0].nbytes_per_device is not None else ""
-        )
-        static = [
-            (name, "static", "", *(("", "") if several else ()), f"= {value}") for name, value in self.static.items()
-        ]
+        part = lambda g: format_bytes(sum(p.nbytes_per_device or 0 for p in g))
+        on_one = lambda g: "" if g[0].nbytes_per_device is None else part(g)
+        blank = ("", "") if several else ()
+        static = [(name, "static", "", *blank, f"= {value}") for name, value in self.static.items()]
         rows = [
             (
                 alike([p.path for p in g]), repeated(len(g), g[0].type), format_bytes(size(g)),
@@ -134,16 +132,15 @@ def report_compiled(
     compiled = compiled_by_jax(traced.lower())
     program = read_jaxpr(traced.jaxpr)
     donated = [i.donated for i in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
-    given, static = _arguments(fun, args, kwargs, options)
-    names = [path for path, _ in given]
+    arguments, static = _arguments(fun, args, kwargs, options)
+    names = [path for path, _ in arguments]
     in_shardings = input_shardings(compiled, program)
     out_shardings = _by_value(compat.output_shardings(compiled, len(_numbers(program.outvars))), program.outvars)
-    kept = [s is not None for s in in_shardings]
+    taken = [s is not None for s in in_shardings]
     results = result_paths(traced)
-    donations = as_compiled(program, donated, compiled, kept, results.__getitem__)
-    notes = {
-        i: "" if is_kept else "not part of the compiled program: nothing reads it" for i, is_kept in enumerate(kept)
-    }
+    donations = as_compiled(program, donated, compiled, taken, results.__getitem__)
+    unread = "not part of the compiled program: nothing reads it"
+    notes = {i: "" if is_taken else unread for i, is_taken in enumerate(taken)}
     takes: dict[int, str] = {}
     for d in donations:
         if d.result is None:
@@ -153,41 +150,33 @@ def report_compiled(
             takes[d.result] = f"in the memory of {names[d.argument]}"
     shardings = [s for s in (*in_shardings, *out_shardings) if s is not None]
     # A program that reads no argument and returns nothing has no shardings.
-    placed = shardings or [x.sharding for _, x in given if isinstance(x, jax.Array) and x.committed]
+    placed = shardings or [x.sharding for _, x in arguments if isinstance(x, jax.Array) and x.committed]
     devices = device_names(d for s in placed for d in s.device_set) or device_names([default_device()])
     memory = compiled.memory_analysis()
+    inputs = zip(names, program.invars, in_shardings, strict=True)
+    outputs = zip(results, program.outvars, out_shardings, strict=True)
     return CompileReport(
-        function_name(fun),
-        devices,
-        _chosen_by(options, given, len(devices)),
-        tuple(
-            _placed(name, v, s, notes[i])
-            for i, (name, v, s) in enumerate(zip(names, program.invars, in_shardings, strict=True))
-        ),
-        tuple(
-            _placed(results[k], a, s, takes.get(k, ""))
-            for k, (a, s) in enumerate(zip(program.outvars, out_shardings, strict=True))
-        ),
-        static,
-        donations,
-        None if memory is None else int(memory.temp_size_in_bytes),
-    )
+        function_name(fun), devices, _chosen_by(options, arguments, len(devices)),
+        tuple(_placed(*of_input, notes[i]) for i, of_input in enumerate(inputs)),
+        tuple(_placed(*of_output, takes.get(k, "")) for k, of_output in enumerate(outputs)),
+        static, donations, None if memory is None else int(memory.temp_size_in_bytes),
+    )  # fmt: skip
 
 
 def input_shardings(compiled: Any, program: Program) -> list[Any]:
-    """The sharding of each input of a program, or of the first array that it consists of; None for one that the compiled program leaves out."""
+    """The sharding of each input of a program, or of its first array; None if the compiled program leaves it out."""
     return _by_value(jax.tree.leaves(compiled.input_shardings, is_leaf=lambda x: x is None), program.invars)
 
 
-def compiled_inputs(program: Program, kept: Sequence[bool]) -> list[int]:
+def compiled_inputs(program: Program, taken: Sequence[bool]) -> list[int]:
     """For each input of a compiled program the number of the argument that it belongs to."""
-    return [i for i in _numbers(program.invars) if kept[i]]
+    return [i for i in _numbers(program.invars) if taken[i]]
 
 
 def _by_value(of_arrays: Sequence[Any], atoms: Sequence[Atom]) -> list[Any]:
     """For each value what is given for the first of its arrays."""
-    found = dict(zip(reversed(_numbers(atoms)), reversed(of_arrays), strict=True))
-    return [found.get(i) for i in range(len(atoms))]
+    by_value = dict(zip(reversed(_numbers(atoms)), reversed(of_arrays), strict=True))
+    return [by_value.get(i) for i in range(len(atoms))]
 
 
 def _numbers(atoms: Sequence[Atom]) -> list[int]:
@@ -223,16 +212,16 @@ def layout_of(sharding: Any) -> str:
 
 
 def as_compiled(
-    program: Program, donated: Sequence[bool], compiled: Any, kept: Sequence[bool], name: NameOf
+    program: Program, donated: Sequence[bool], compiled: Any, taken: Sequence[bool], name: NameOf
 ) -> tuple[Donation, ...]:
     """What JAX planned for donated arguments, corrected by what XLA reports."""
     planned = match_donations(program, donated, name)
     pairs = aliases_of(compiled)
-    place, results = compiled_inputs(program, kept), _numbers(program.outvars)
+    place, results = compiled_inputs(program, taken), _numbers(program.outvars)
     if pairs is None or any(i >= len(place) or k >= len(results) for i, k in pairs.items()):
         return planned  # XLA does not say, or there are tokens among its inputs
     result_of = {place[i]: results[k] for i, k in pairs.items()}
-    return tuple(_corrected(program, d, result_of, kept[d.argument], compiled, name) for d in planned)
+    return tuple(_corrected(program, d, result_of, taken[d.argument], compiled, name) for d in planned)
 
 
 def aliases_of(compiled: Any) -> dict[int, int] | None:
@@ -240,15 +229,15 @@ def aliases_of(compiled: Any) -> dict[int, int] | None:
     head = _head(compiled)
     if head is None:
         return None
-    found = re.search(r"input_output_alias=\{(.*?)\}, \w+=", head)
-    pairs = re.findall(r"\{(\d*)\}: \((\d+), ", found.group(1)) if found else []
+    match = re.search(r"input_output_alias=\{(.*?)\}, \w+=", head)
+    pairs = re.findall(r"\{(\d*)\}: \((\d+), ", match.group(1)) if match else []
     return {int(i): int(k or 0) for k, i in pairs}
 
 
 def donated_inputs(compiled: Any) -> frozenset[int]:
-    """The inputs of a compiled program whose memory it takes, whether or not a result reuses it; empty if the backend provides no text."""
-    found = re.search(r"buffer_donor=\{(.*?)\}, \w+=", _head(compiled) or "")
-    offered = re.findall(r"\((\d+), ", found.group(1)) if found else []
+    """The inputs whose memory a compiled program takes, reused or not; empty if the backend provides no text."""
+    match = re.search(r"buffer_donor=\{(.*?)\}, \w+=", _head(compiled) or "")
+    offered = re.findall(r"\((\d+), ", match.group(1)) if match else []
     return frozenset({*(aliases_of(compiled) or ()), *map(int, offered)})
 
 
@@ -261,33 +250,35 @@ def _head(compiled: Any) -> str | None:
 
 
 def _corrected(
-    program: Program, planned: Donation, result_of: dict[int, int], is_kept: bool, compiled: Any, name: NameOf
+    program: Program, planned: Donation, result_of: dict[int, int], is_taken: bool, compiled: Any, name: NameOf
 ) -> Donation:
     i = planned.argument
     if i in result_of:
         return Donation(i, result_of[i])
     if planned.result is not None:
         other = _laid_out_otherwise(compiled, program, i, planned.result, name(planned.result))
-        return Donation(
-            i, None, other or f"XLA did not reuse its memory for {name(planned.result)}, which has the same type"
-        )
-    reason = why_not(program, i, is_kept, set(result_of.values()), planned.offered, name, is_final=True)
+        same = f"XLA did not reuse its memory for {name(planned.result)}, which has the same type"
+        return Donation(i, None, other or same)
+    reason = why_not(program, i, is_taken, set(result_of.values()), planned.offered, name, is_final=True)
     return Donation(i, None, reason, planned.offered)
 
 
 def _laid_out_otherwise(compiled: Any, program: Program, i: int, k: int, result: str) -> str:
     """How the memory layouts of an argument and a result with equal types differ; '' if they do not."""
-    given = _by_value(jax.tree.leaves(compiled.input_formats, is_leaf=lambda x: x is None), program.invars)[i]
-    made = _by_value(jax.tree.leaves(compiled.output_formats), program.outvars)[k]
-    if given is None or given.sharding is None or made.sharding is None:
+    argument = _by_value(jax.tree.leaves(compiled.input_formats, is_leaf=lambda x: x is None), program.invars)[i]
+    result_format = _by_value(jax.tree.leaves(compiled.output_formats), program.outvars)[k]
+    if argument is None or argument.sharding is None or result_format.sharding is None:
         return ""
-    kinds = given.sharding.memory_kind, made.sharding.memory_kind
+    kinds = argument.sharding.memory_kind, result_format.sharding.memory_kind
     if kinds[0] != kinds[1]:
         return f"{result} has its type but is in {kinds[1]} memory, and the argument is in {kinds[0]} memory"
-    places = layout_of(given.sharding), layout_of(made.sharding)
+    places = layout_of(argument.sharding), layout_of(result_format.sharding)
     if places[0] != places[1]:
-        return f"{result} has its type but the layout {places[1] or 'on one device'}, and the argument has {places[0] or 'on one device'}"
-    if given.layout != made.layout:
+        return (
+            f"{result} has its type but the layout {places[1] or 'on one device'}, and the argument has "
+            f"{places[0] or 'on one device'}"
+        )
+    if argument.layout != result_format.layout:
         return f"{result} has its type but a different order of dimensions in memory"
     return ""
 

@@ -1,4 +1,4 @@
-"""What JAX compiled, and why again: what changed in the cache key, at which call, how long it took, and what to write instead."""
+"""What JAX compiled, and why again: what changed in the cache key, at which call, for how long, and what to do."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _FIRST = "call jaxviz.watch_compilations() at the start, or run it again after j
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KeyChange:
     """One change in the cache key.
 
     Args:
-      kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'tree', 'function', 'closure', 'options', 'config',
-        'watch', for what `jaxviz.watch` asks of probes; or 'part', for a different part of the function that a transform outside of `jit`
-        compiles.
+      kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'tree', 'function', 'closure',
+        'options', 'config', 'watch', for what `jaxviz.watch` asks of probes; or 'part', for a different part of the
+        function that a transform outside of `jit` compiles.
       path: of the argument, such as `params['w']`; the name of the static argument, the variable, the option.
       before, after: as text; '' if there is nothing to say.
     """
@@ -82,7 +82,7 @@ class Recompilation(Data):
     number: int
     site: Location | None
     since: int | None
-    changes: tuple[Change, ...]
+    changes: tuple[KeyChange, ...]
     trace: float | None
     lower: float | None
     compile: float | None
@@ -111,12 +111,12 @@ class FunctionCompilations(Report, schema="explain_recompile.function"):
       definition: where it is defined.
       compiled: the compilations in order; see `Recompilation`.
       n_functions: how many function objects this definition created.
-      only_traced: how often it was traced but not compiled: by `jax.make_jaxpr`, `jax.eval_shape`, `f.trace`, or a call that raised an
-        error.
-      is_part: whether these are parts of a jitted function that a transform outside of `jit`, such as `jax.grad`, compiled one by one.
+      only_traced: how often it was only traced: by `jax.make_jaxpr`, `jax.eval_shape`, `f.trace`, or in an error.
+      is_part: whether these are parts of a jitted function that a transform outside of `jit`, such as `jax.grad`,
+        compiled one by one.
       is_watched: whether compilations were watched before this report was requested.
-      asked: for the given arguments, the number of the compilation that they use, or None if there is none, and how they differ from the
-        nearest one. None if no arguments were given.
+      call: for the given arguments, the number of the compilation that they use, or None if there is none, and how they
+        differ from the nearest one. None if no arguments were given.
     """
 
     name: str
@@ -125,7 +125,7 @@ class FunctionCompilations(Report, schema="explain_recompile.function"):
     n_functions: int
     only_traced: int = 0
     is_part: bool = False
-    asked: tuple[int | None, tuple[Change, ...]] | None = None
+    call: tuple[int | None, tuple[KeyChange, ...]] | None = None
     is_watched: bool = True
 
     @property
@@ -153,12 +153,15 @@ class FunctionCompilations(Report, schema="explain_recompile.function"):
     @property
     def answer(self) -> str:
         """`A call with these arguments would be compiled: x: f32[3] → f32[4].`; '' if no arguments were given."""
-        if self.asked is None:
+        if self.call is None:
             return ""
-        number, changes = self.asked
+        number, changes = self.call
         if number is not None:
             return f"A call with these arguments has been compiled: {number}."
-        return f"A call with these arguments would be compiled{': ' if changes else ', the first'}{'; '.join(map(str, changes))}."
+        return (
+            "A call with these arguments would be "
+            f"compiled{': ' if changes else ', the first'}{'; '.join(map(str, changes))}."
+        )
 
     @property
     def cause(self) -> str:
@@ -186,7 +189,8 @@ class FunctionCompilations(Report, schema="explain_recompile.function"):
         yield Listed(self.advice)
 
     _data = (
-        "name", "definition", "count", "seconds", "n_functions", "only_traced", "is_part", "compiled", "advice", "answer",
+        "name", "definition", "count", "seconds", "n_functions", "only_traced", "is_part", "compiled", "advice",
+        "answer",
     )  # fmt: skip
 
 
@@ -199,7 +203,7 @@ def _phases(r: Recompilation) -> list[tuple[str, float]]:
 
 
 def _row(r: Recompilation) -> tuple[str, ...]:
-    times = ["kept" if s is None else format_seconds(s) for s in (r.trace, r.lower, r.compile)]
+    times = ["cached" if s is None else format_seconds(s) for s in (r.trace, r.lower, r.compile)]
     site = "" if r.site is None else short_location(r.site)
     return (str(r.number), "" if r.since is None else str(r.since), "ahead" if r.ahead else "", site, *times, r.text)
 
@@ -300,14 +304,14 @@ class CompilationReport(Report, schema="explain_recompile"):
         yield Listed(f"{f.name}: {line}" for f in self.functions for line in f.advice)
         yield from (f"Some compilations were not seen: {problem}" for problem in compilations.failures()[-1:])
 
-    _TOLD = ("name", "seconds=total")
-    _data = ("count", "since", "functions", ("library", _TOLD), ("jaxviz", _TOLD))
+    _RECORD = ("name", "seconds=total")
+    _data = ("count", "since", "functions", ("library", _RECORD), ("jaxviz", _RECORD))
 
 
-def _text_of(found: Sequence[Compilation]) -> str:
+def _text_of(records: Sequence[Compilation]) -> str:
     """The most frequent names, and the user's lines."""
-    names = ", ".join(f"{name} ({n})" for name, n in Counter(c.name for c in found).most_common(4))
-    sites = [f"{s} ({n})" for s, n in Counter(short_location(c.site) for c in found if c.site).most_common(2)]
+    names = ", ".join(f"{name} ({n})" for name, n in Counter(c.name for c in records).most_common(4))
+    sites = [f"{s} ({n})" for s, n in Counter(short_location(c.site) for c in records if c.site).most_common(2)]
     return f"{names}{'; most at ' + ', '.join(sites) if sites else ''}"
 
 
@@ -323,10 +327,10 @@ def explain_recompile(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Fu
 def explain_recompile(
     f: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any
 ) -> FunctionCompilations | CompilationReport:
-    """Explains why a jitted function was compiled again: the call, what changed in the cache key, and the seconds, for each compilation.
+    """Explains why a jitted function was compiled again: for each time the call, what changed, and the seconds.
 
-    Call `watch_compilations()` at the start: nothing is watched before. Without that, the report says so, and compilations are watched from
-    then on. Each compilation is compared with the earlier one of the same function that differs least from it.
+    Call `watch_compilations()` at the start: nothing is watched before. Without that, the report says so, and
+    compilations are watched from then on. Each compilation is compared with the most similar earlier one.
 
     >>> jaxviz.watch_compilations()
     >>> print(jaxviz.explain_recompile(step))
@@ -337,9 +341,9 @@ def explain_recompile(
     2    1  train.py:30  0.9 ms   4 ms    23 ms    params['w']: f32[3] → f32[4]
 
     Args:
-      f: a function of `jax.jit` or of `jaxviz.jit`, or the function that was jitted. All functions of one definition count as one. Without
-        it, all functions.
-      *args, **kwargs: the arguments of a possible call: the report says whether this call would be compiled, and why. The call is not made.
+      f: a function of `jax.jit` or of `jaxviz.jit`, or the function that was jitted. All functions of one definition
+        count as one. Without it, all functions.
+      *args, **kwargs: of a possible call, which is not made: the report says whether it would be compiled, and why.
 
     Raises:
       TypeError: f is not a function; or arguments are given but f is not jitted.
@@ -367,16 +371,16 @@ def explain_recompile(
     if jitted is not None:
         key = compilations.key_of(fun, jitted[1], args, kwargs)
     elif own and hasattr(fun, "__wrapped__"):
-        key, this = (
-            compilations.key_of_wrapped(fun, args, kwargs),
-            compilations.identity(compilations.root_function(fun)),
-        )
+        key = compilations.key_of_wrapped(fun, args, kwargs)
+        this = compilations.identity(compilations.root_function(fun))
     else:
         raise TypeError(f"{name} is not jitted, so its calls are not compiled; pass jax.jit({name})")
-    return replace(report, asked=_asked(name, this, key, [c for c in own if c.is_compiled]))
+    return replace(report, call=_possible_call(name, this, key, [c for c in own if c.is_compiled]))
 
 
-def _asked(name: str, this: int, key: Key, compiled: Sequence[Compilation]) -> tuple[int | None, tuple[Change, ...]]:
+def _possible_call(
+    name: str, this: int, key: Key, compiled: Sequence[Compilation]
+) -> tuple[int | None, tuple[KeyChange, ...]]:
     call = Compilation(0, name, "call", None, this, None, key, "program", is_primitive=False)
     since, changes = _nearest(call, compiled)
     return (None if since is None or changes else compiled.index(since) + 1), changes
@@ -385,7 +389,7 @@ def _asked(name: str, this: int, key: Key, compiled: Sequence[Compilation]) -> t
 def watch_compilations(on: bool = True) -> CompilationReport:
     """Watches what JAX compiles from now on, for `explain_recompile` and for the report that it returns.
 
-    >>> with jaxviz.watch_compilations() as seen:  # until the block ends; without `with`, until watch_compilations(False)
+    >>> with jaxviz.watch_compilations() as seen:  # or, without `with`, until watch_compilations(False)
     ...     train(params)
     >>> print(seen)
     >>> assert seen.count <= 1
@@ -415,118 +419,114 @@ def _function(records: Sequence[Compilation]) -> FunctionCompilations:
     first = records[0]
     earlier = [c for c in compilations.LOG if c.number < first.number and _group(c) == _group(first) and c.is_compiled]
     compiled = [c for c in records if c.is_compiled]
-    made: list[Recompilation] = []
+    compilations_of_it: list[Recompilation] = []
     before = list(earlier)
     for c in compiled:
         since, changes = _nearest(c, before)
         number = len(before) + 1
         trace, lower, compiling = (c.seconds.get(phase) for phase in ("trace", "lower", "compile"))
         place = before.index(since) + 1 if since is not None else None
-        made.append(Recompilation(number, c.site, place, changes, trace, lower, compiling, c.kind == "ahead", c.began))
+        compilations_of_it.append(
+            Recompilation(number, c.site, place, changes, trace, lower, compiling, c.kind == "ahead", c.began)
+        )
         before.append(c)
     return FunctionCompilations(
-        first.name, first.definition, tuple(made), len({c.function for c in records}), len(records) - len(compiled), first.kind == "part"
+        first.name, first.definition, tuple(compilations_of_it), len({c.function for c in records}),
+        len(records) - len(compiled), first.kind == "part"
     )  # fmt: skip
 
 
-def _nearest(c: Compilation, earlier: Sequence[Compilation]) -> tuple[Compilation | None, tuple[Change, ...]]:
+def _nearest(c: Compilation, earlier: Sequence[Compilation]) -> tuple[Compilation | None, tuple[KeyChange, ...]]:
     """The earlier program that differs least from a new one; like in JAX, one of the same function if there is one."""
     if not earlier:
         return None, ()
     of_it = [e for e in earlier if e.function == c.function] or earlier
-    found = [(e, changes_between(e, c)) for e in of_it[-_NEAREST_OF:]]
-    return min(reversed(found), key=lambda pair: sum(2 if c.kind == "shape and dtype" else 1 for c in pair[1]))
+    candidates = [(e, changes_between(e, c)) for e in of_it[-_NEAREST_OF:]]
+    return min(reversed(candidates), key=lambda pair: sum(2 if c.kind == "shape and dtype" else 1 for c in pair[1]))
 
 
-def changes_between(old: Compilation, new: Compilation) -> tuple[Change, ...]:
+def changes_between(old: Compilation, new: Compilation) -> tuple[KeyChange, ...]:
     """The differences between the keys of two programs of one definition."""
     if old.key is None or new.key is None:
         return ()
     if new.kind == "part":  # programs with the same name and types may still differ: the jaxpr is part of the key
-        return tuple(_key_changes(old.key, new.key)) or (Change("part", new.name),)
+        return tuple(_key_changes(old.key, new.key)) or (KeyChange("part", new.name),)
     changes = []
     if old.function != new.function:
-        changes = [Change("function", new.name), *_held_changes("closure", old.key.closure, new.key.closure)]
+        changes = [KeyChange("function", new.name), *_changed_tokens("closure", old.key.closure, new.key.closure)]
     return (*changes, *_key_changes(old.key, new.key))
 
 
-def _watch_change(before: Any, after: Any) -> Change | None:
+def _watch_change(before: Any, after: Any) -> KeyChange | None:
     """Says that other probes are watched, which is part of the key of jax's caches."""
     specs = [*(before or ()), *(after or ())] if isinstance(before, tuple) and isinstance(after, tuple) else []
     if not specs or not all(isinstance(s, Spec) for s in specs):
         return None
     named = lambda specs: ", ".join(dict.fromkeys(name for s in specs for name in s.names)) or "nothing"
-    return Change("watch", "jaxviz.watch", named(before), named(after))
+    return KeyChange("watch", "jaxviz.watch", named(before), named(after))
 
 
-def _key_changes(old: Key, new: Key) -> Iterator[Change]:
+def _key_changes(old: Key, new: Key) -> Iterator[KeyChange]:
     for name in old.config.keys() | new.config.keys():
         before, after = old.config.get(name), new.config.get(name)
         if before is not after and before != after:
             text = mesh_text if name in compat.MESH_IN_USE else str
-            yield _watch_change(before, after) or Change("config", name, text(before), text(after))
+            yield _watch_change(before, after) or KeyChange("config", name, text(before), text(after))
     for name in old.options:
         if old.options[name] != new.options.get(name):
-            yield Change("options", name, old.options[name], new.options.get(name, ""))
-    yield from _held_changes("static", old.static, new.static)
+            yield KeyChange("options", name, old.options[name], new.options.get(name, ""))
+    yield from _changed_tokens("static", old.static, new.static)
     if old.tree != new.tree:
         yield from _tree_changes(old, new)
     for name in new.by_keyword:
         if name in old.by_position:
-            yield Change("tree", name, "given by position", "given by keyword")
+            yield KeyChange("tree", name, "given by position", "given by keyword")
     for name in new.by_position:
         if name in old.by_keyword:
-            yield Change("tree", name, "given by keyword", "given by position")
+            yield KeyChange("tree", name, "given by keyword", "given by position")
     for path, leaf in new.leaves.items():
         if path in old.leaves and old.leaves[path] != leaf:
             yield from _leaf_changes(path, old.leaves[path], leaf)
 
 
-def _held_changes(kind: str, old: dict[str, Held], new: dict[str, Held]) -> Iterator[Change]:
+def _changed_tokens(kind: str, old: dict[str, Held], new: dict[str, Held]) -> Iterator[KeyChange]:
     nothing = Held("not given", None)
     for name in dict.fromkeys((*old, *new)):
         before, after = old.get(name, nothing), new.get(name, nothing)
         if before.token != after.token:
             another = f"another {after.text.removeprefix('a ')}" if before.text == after.text else after.text
-            yield Change(kind, name, before.text, another)
+            yield KeyChange(kind, name, before.text, another)
 
 
-def _tree_changes(old: Key, new: Key) -> Iterator[Change]:
+def _tree_changes(old: Key, new: Key) -> Iterator[KeyChange]:
     gone = [p for p in old.leaves if p not in new.leaves]
     come = [p for p in new.leaves if p not in old.leaves]
     if gone or come:
-        yield from (Change("tree", p, after=new.leaves[p].type) for p in come)
-        yield from (Change("tree", p, before=old.leaves[p].type) for p in gone)
+        yield from (KeyChange("tree", p, after=new.leaves[p].type) for p in come)
+        yield from (KeyChange("tree", p, before=old.leaves[p].type) for p in gone)
         return
     for path, before, after in tree_differences(old.tree, new.tree):
-        yield Change("tree", path or "the arguments", _node(before), _node(after))
+        yield KeyChange("tree", path or "the arguments", _node(before), _node(after))
 
 
 def _node(text: str) -> str:
     """`a list` of `<class 'list'>`, and `a Net with (2,)` of an object with static fields."""
-    found = re.fullmatch(r"<class '(?:.*\.)?(\w+)'>(?: with pytree metadata (.*))?", text, re.DOTALL)
-    return text if found is None else f"a {found[1]}{f' with {found[2]}' * bool(found[2])}"
+    match = re.fullmatch(r"<class '(?:.*\.)?(\w+)'>(?: with pytree metadata (.*))?", text, re.DOTALL)
+    return text if match is None else f"a {match[1]}{f' with {match[2]}' * bool(match[2])}"
 
 
-def _leaf_changes(path: str, old: Leaf, new: Leaf) -> Iterator[Change]:
+def _leaf_changes(path: str, old: Leaf, new: Leaf) -> Iterator[KeyChange]:
     if old.dtype != new.dtype and old.shape != new.shape:
-        yield Change("shape and dtype", path, old.type, new.type)
+        yield KeyChange("shape and dtype", path, old.type, new.type)
     elif old.dtype != new.dtype:
-        yield Change("dtype", path, old.type, new.type)
+        yield KeyChange("dtype", path, old.type, new.type)
     elif old.shape != new.shape:
-        yield Change("shape", path, old.type, new.type)
+        yield KeyChange("shape", path, old.type, new.type)
     elif old.type != new.type:
-        yield Change("place", path, old.type, new.type)
+        yield KeyChange("place", path, old.type, new.type)
     if old.is_weak != new.is_weak:
         before, after = (f"{x.type}, {'weakly typed' if x.is_weak else 'not weakly'}" for x in (old, new))
-        yield Change("weak type", path, before, after)
+        yield KeyChange("weak type", path, before, after)
     if old.place != new.place:
-        yield Change(
-            "place",
-            path,
-            old.place or "not committed to a device",
-            f"committed to {new.place}" if new.place else "not committed to a device",
-        )
-
-
-# --- advice -----------------------------------------------------------------------------------------------------------
+        nowhere = "not committed to a device"
+        yield KeyChange("place", path, old.place or nowhere, f"committed to {new.place}" if new.place else nowhere)

@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol
 from jaxviz.analysis.grouping import pattern, repetition
 from jaxviz.analysis.lowering import Lowering
 from jaxviz.analysis.passes import OpenedStep
-from jaxviz.analysis.walk import Tracer, defined_at, place_of, primal_equation, with_holders
+from jaxviz.analysis.walk import SourceTracer, defined_at, place_of, primal_equation, with_holders
 from jaxviz.derivation import Derivation
-from jaxviz.features.memory.names import Names
+from jaxviz.features.memory.names import DerivationNames
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.higher_order import bodies, of
 from jaxviz.ir.origin import Location
@@ -216,7 +216,7 @@ class Places:
         found: dict[int, list[int]] = {}
         if self.has_gradient:
             forward = self.derivation.forward
-            trace = Tracer(forward)
+            trace = SourceTracer(forward)
             for k, atom in enumerate(self.derivation.linearized.residuals):
                 for source in trace(atom):
                     if source.equation is None or source.is_dummy:
@@ -242,13 +242,13 @@ class Places:
         return frozenset(primal_equation(p.equation) for p in self.found if p.is_recomputed)
 
     @cached_property
-    def _names(self) -> Names:
-        return Names(self.derivation)
+    def _names(self) -> DerivationNames:
+        return DerivationNames(self.derivation)
 
     @cached_property
-    def _names_outside(self) -> Names:
+    def _names_outside(self) -> DerivationNames:
         program = self.derivation.primal if self.opened is None else self.opened.program
-        return Names(Derivation(program, (), lambda _: Counter()))
+        return DerivationNames(Derivation(program, (), lambda _: Counter()))
 
     def _same_value(
         self, equation: Equation, within: tuple[Equation, ...]

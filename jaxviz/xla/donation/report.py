@@ -1,4 +1,4 @@
-"""The effect of donation in one call of a jitted function: which result reuses which argument's memory, the bytes saved, and why not more."""
+"""The effect of donation in a jitted call: which results reuse which arguments' memory, and how much less it takes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from jaxviz.report.tables import counted, format_bytes, listed, more_rows, nbyte
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import unwatched
 from jaxviz.runtime.stoppable import compiled_by_jax
+from jaxviz.transforms.driver import select
 from jaxviz.xla.compat.jitted import buffers_of, jitted_anew, jitted_function, wraps_a_jit
 from jaxviz.xla.compilations.compiled import (
     aliases_of,
@@ -88,11 +89,11 @@ class DonationReport(Report, schema="donation"):
       donated: see `Donated`.
       others: arguments that are not donated but whose memory a result could reuse: path, bytes, path of the result.
       notes: further remarks on the arguments.
-      is_told: whether XLA reports which results reuse the memory of arguments; otherwise the report has what JAX asked XLA for.
-      memory: bytes that the call takes on one device, with donation and without: the sum of XLA's figures for arguments, results and
-        temporaries. None if the backend does not report them.
+      is_told: whether XLA reports which results reuse arguments' memory; otherwise the report has JAX's request.
+      memory: bytes that the call takes on one device, with donation and without: the sum of XLA's figures for
+        arguments, results and temporaries. None if the backend does not report them.
       n_devices: the number of devices that it runs on.
-      twice: for each array that is donated and passed a second time, with which the call fails, the paths of its arguments.
+      twice: for each array that is donated and passed a second time, so that the call fails, its arguments.
     """
 
     function: str
@@ -106,7 +107,7 @@ class DonationReport(Report, schema="donation"):
 
     @property
     def spared(self) -> int | None:
-        """Bytes that donation saves on one device; None if the backend does not report them."""
+        """How many bytes less the call takes on one device; None if the backend does not report them."""
         return None if self.memory is None else self.memory[1] - self.memory[0]
 
     @property
@@ -116,27 +117,30 @@ class DonationReport(Report, schema="donation"):
 
     @property
     def summary(self) -> str:
-        """`donation of step: results reuse 2 of 3 donated arguments, which saves 60 B (180 B → 120 B); 12 B donated without effect`."""
+        """`donation of step: results reuse 2 of 3 donated arguments, so the call takes 60 B less (180 B → 120 B)`."""
         if self.twice:
             return f"donation of {self.function}: the call fails, because a donated array is passed twice: {self._same}"
         n, used = len(self.donated), sum(bool(d.result) for d in self.donated)
         if not n:
             return f"donation of {self.function}: it donates no argument"
         nothing = f"; {format_bytes(self.unused)} donated without effect" if self.unused else ""
-        asked = "" if self.is_told else "; this is what JAX asked XLA for, and XLA does not report what it did"
-        return f"donation of {self.function}: results reuse {used} of {counted(n, 'donated argument')}{self._saves}{nothing}{asked}"
+        unreported = "" if self.is_told else "; this is what JAX asked XLA for, and XLA does not report what it did"
+        return (
+            f"donation of {self.function}: results reuse {used} of "
+            f"{counted(n, 'donated argument')}{self._less}{nothing}{unreported}"
+        )
 
     @property
-    def _saves(self) -> str:
+    def _less(self) -> str:
         if self.memory is None or not any(d.result for d in self.donated):
             return ""
         before, after = format_bytes(self.memory[1]), format_bytes(self.memory[0])
         here = " on each device" if self.n_devices > 1 else ""
         if self.memory[0] == self.memory[1]:
-            return f", which saves nothing: the call takes {before}{here} without it, too"
+            return f", which makes no difference: the call takes {before}{here} without it, too"
         if self.memory[0] > self.memory[1]:
-            return f", which saves nothing: the call takes {after}{here}, and {before} without it"
-        return f", which saves {format_bytes(self.memory[1] - self.memory[0])}{here} ({before} → {after})"
+            return f", which does not help: the call takes {after}{here}, and {before} without it"
+        return f", so the call takes {format_bytes(self.memory[1] - self.memory[0])} less{here} ({before} → {after})"
 
     @cached_property
     def _same(self) -> str:
@@ -157,13 +161,16 @@ class DonationReport(Report, schema="donation"):
         columns = ([alike([*column]) for column in ([p for p, *_ in g], [r for *_, r in g])] for g in groups)
         sizes = (format_bytes(sum(n for _, n, _ in g)) for g in groups)
         shown = listed((f"{path} (to {result}, {n})" for (path, result), n in zip(columns, sizes, strict=True)), 4)
-        return f"Donating {shown} could save {size}, if the caller does not read {'it' if len(self.others) == 1 else 'them'} afterwards."
+        return (
+            f"Donating {shown} could free {size}, if the caller does not read "
+            f"{'it' if len(self.others) == 1 else 'them'} afterwards."
+        )
 
     def _chart(self) -> Bars:
         kind = lambda d: "spared" if d.is_spared else "copied" if d.is_copied else "for nothing"
-        found = [(d.path, d.nbytes, kind(d)) for d in self.donated]
-        found += [(path, n, "could be donated") for path, n, _ in self.others]
-        groups = grouped(found, lambda row: (pattern(row[0]), row[2]))
+        rows_of = [(d.path, d.nbytes, kind(d)) for d in self.donated]
+        rows_of += [(path, n, "could be donated") for path, n, _ in self.others]
+        groups = grouped(rows_of, lambda row: (pattern(row[0]), row[2]))
         rows = [(alike([path for path, *_ in g]), sum(n for _, n, _ in g), g[0][2]) for g in groups]
         return Bars(rows, f"bytes of the arguments of {self.function}, by the effect of donation")
 
@@ -183,17 +190,8 @@ class DonationReport(Report, schema="donation"):
         yield Listed(self.advice)
 
     _data = (
-        "function",
-        "spared",
-        "unused",
-        "is_told",
-        "memory",
-        "n_devices",
-        "twice",
-        "donated",
-        "notes",
-        "others=_others",
-    )
+        "function", "spared", "unused", "is_told", "memory", "n_devices", "twice", "donated", "notes", "others=_others",
+    )  # fmt: skip
 
     @property
     def _others(self) -> list[dict[str, str | int]]:
@@ -202,15 +200,14 @@ class DonationReport(Report, schema="donation"):
 
 @api_boundary
 def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationReport:
-    """Says which donated arguments of a jitted call a result reuses, what that saves, and why the others have no effect. It compiles the call, with
-    donation and without, and does not run it.
+    """Says which donated arguments of a jitted call a result reuses, how much less it takes, and why the others have no
+    effect. It compiles the call, with donation and without, and does not run it.
 
     >>> print(jaxviz.donation(step, params, grads))
-    donation of step: results reuse 1 of 2 donated arguments, which saves 60 B (192 B → 132 B); 12 B donated without effect
-    ...
+    donation of step: results reuse 1 of 2 donated arguments, so the call takes 60 B less (192 B → 132 B); ...
 
-    XLA reports which results reuse the memory of arguments (`input_output_alias` in the compiled program), and whether it copies an argument
-    first. What is saved is the difference of the bytes that the two compiled programs take.
+    XLA reports which results reuse the memory of arguments (`input_output_alias` in the compiled program), and whether
+    it copies an argument first. The difference is that of the bytes that the two compiled programs take.
 
     Args:
       f: a function of `jax.jit` or `jaxviz.jit`, or of a library that wraps it, such as Equinox's `filter_jit`.
@@ -222,12 +219,12 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
     """
     with unwatched(), noting_arguments(f, args, kwargs), without_leaks(f, args, kwargs):
         call = _call_of(f, args, kwargs)
-    program, given, names, results, compiled = call.program, call.given, call.names, call.results, call.compiled
-    kept = [s is not None for s in input_shardings(compiled, program)]
+    program, is_donated, names, results, compiled = call.program, call.donated, call.names, call.results, call.compiled
+    taken_inputs = [s is not None for s in input_shardings(compiled, program)]
     numbers = _copied(compiled)
-    copied = {i for n, i in enumerate(compiled_inputs(program, kept)) if n in numbers}
+    copied = {i for n, i in enumerate(compiled_inputs(program, taken_inputs)) if n in numbers}
     donated = []
-    for d in as_compiled(program, given, compiled, kept, results.__getitem__):
+    for d in as_compiled(program, is_donated, compiled, taken_inputs, results.__getitem__):
         aval = program.invars[d.argument].aval
         result = "" if d.result is None else results[d.result]
         donated.append(
@@ -239,30 +236,30 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
     taken = {d.result for d in donated}
     could = [
         (names[d.argument], nbytes(program.invars[d.argument].aval), results[d.result])
-        for d in match_donations(program, [True] * len(given))
-        if d.result is not None and not given[d.argument] and results[d.result] not in taken
+        for d in match_donations(program, [True] * len(is_donated))
+        if d.result is not None and not is_donated[d.argument] and results[d.result] not in taken
     ]
-    places = compiled_inputs(program, kept)
+    places = compiled_inputs(program, taken_inputs)
     at_risk = {places[n] for n in donated_inputs(compiled) if n < len(places)}
     shardings = input_shardings(compiled, program)
     n_devices = max((len(s.device_set) for s in shardings if s is not None), default=1)
     with_it = _bytes_taken(compiled)
     without = with_it if not taken - {""} else _bytes_taken(call.without_donation())
     return DonationReport(
-        call.name, tuple(donated), tuple(could), _on_host(call.leaves, given, names), aliases_of(compiled) is not None,
-        None if with_it is None or without is None else (with_it, without), n_devices,
+        call.name, tuple(donated), tuple(could), _on_host(call.leaves, is_donated, names),
+        aliases_of(compiled) is not None, None if with_it is None or without is None else (with_it, without), n_devices,
         tuple(_passed_twice(call, at_risk, shardings)),
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _JittedCall:
     """A call of a jitted function, compiled.
 
     Args:
       name: of the function.
       program: what is jitted.
-      given: for each of its inputs whether it is donated.
+      donated: for each of its inputs whether it is donated.
       names, leaves: of its inputs, and their values.
       results: the names of its results.
       compiled: the compiled program.
@@ -271,7 +268,7 @@ class _Call:
 
     name: str
     program: Program
-    given: Sequence[bool]
+    donated: Sequence[bool]
     names: Sequence[str]
     leaves: Sequence[Any]
     results: Sequence[str]
@@ -279,7 +276,7 @@ class _Call:
     without_donation: Callable[[], Any]
 
 
-def _call_of(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+def _call_of(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _JittedCall:
     underneath = jitted_of(f)
     if (jitted := jitted_function(underneath)) is not None:
         fun, info = jitted
@@ -288,7 +285,7 @@ def _call_of(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         leaves = jax.tree.leaves(_dynamic(fun, info, args, kwargs))
         names = compat.argument_paths(fun, info, args, kwargs)
         anew = lambda: compiled_by_jax(jitted_anew(fun, info).trace(*args, **kwargs).lower())
-        return _Call(
+        return _JittedCall(
             function_name(fun), read_jaxpr(traced.jaxpr), given, names, leaves, result_paths(traced),
             compiled_by_jax(traced.lower()), anew,
         )  # fmt: skip
@@ -297,8 +294,8 @@ def _call_of(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     raise TypeError(f"{function_name(f)} is not jitted: pass jax.jit({function_name(f)}, donate_argnums=...)")
 
 
-def _wrapped_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-    """The one call of a jitted function that a wrapper of one makes, as a library's own `jit` does; None if it does something else."""
+def _wrapped_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _JittedCall | None:
+    """The one call of a jitted function that a wrapper makes, as a library's own `jit` does; None if it does more."""
     derivation = derive(f, *args, argnums=(), **kwargs)
     outer = derivation.primal
     if len(outer.equations) != 1 or of(outer.equations[0]) is not JIT:
@@ -306,15 +303,15 @@ def _wrapped_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     (e,) = outer.equations
     body, params = e.params["jaxpr"], e.params
     leaves, _, _, is_input = flat_arguments(args, kwargs, ())
-    inputs = [x for x, given in zip(leaves, is_input, strict=True) if given]
+    inputs = select(is_input, leaves)
     values: dict[Atom, tuple[str, Any]] = {
         v: ("a value that it closes over", x) for v, x in zip(outer.constvars, outer.consts, strict=True)
     }
     values |= {v: (name, x) for v, name, x in zip(outer.invars, outer.arg_names, inputs, strict=True)}
-    given = [values.get(a, ("a number", a.val if isinstance(a, Literal) else None)) for a in e.invars]
+    operands = [values.get(a, ("a number", a.val if isinstance(a, Literal) else None)) for a in e.invars]
     paths = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(derivation.out_tree, outer.outvars))
     returned = {v: f"result{jax.tree_util.keystr(path)}" for path, v in paths}
-    types = types_to_lower(body, [placed_at(x) for _, x in given])
+    types = types_to_lower(body, [placed_at(x) for _, x in operands])
 
     def compiled(donated: Sequence[int]) -> Any:
         jitted = jax.jit(
@@ -323,8 +320,8 @@ def _wrapped_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         )  # fmt: skip
         return compiled_by_jax(jitted.lower(*types))
 
-    return _Call(
-        outer.name, body, params["donated_invars"], [name for name, _ in given], [x for _, x in given],
+    return _JittedCall(
+        outer.name, body, params["donated_invars"], [name for name, _ in operands], [x for _, x in operands],
         [returned.get(v, "a result that is not returned") for v in e.outvars],
         compiled([i for i, d in enumerate(params["donated_invars"]) if d]), lambda: compiled(()),
     )  # fmt: skip
@@ -349,28 +346,29 @@ def _copied(compiled: Any) -> frozenset[int]:
 
 
 def _bytes_taken(compiled: Any) -> int | None:
-    """The bytes of the arguments, results and temporaries of a compiled program on one device; None if the backend does not report them."""
+    """The bytes of a compiled program's arguments, results and temporaries on one device; None if unknown."""
     memory = compiled.memory_analysis()
     if memory is None:
         return None
-    made = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return int(memory.argument_size_in_bytes + made + memory.temp_size_in_bytes)
+    results = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return int(memory.argument_size_in_bytes + results + memory.temp_size_in_bytes)
 
 
-def _on_host(leaves: Sequence[Any], given: Sequence[bool], names: Sequence[str]) -> tuple[str, ...]:
+def _on_host(leaves: Sequence[Any], is_donated: Sequence[bool], names: Sequence[str]) -> tuple[str, ...]:
     on_host = [
         n
-        for x, d, n in zip(leaves, given, names, strict=True)
+        for x, d, n in zip(leaves, is_donated, names, strict=True)
         if d and not isinstance(x, (jax.Array, jax.ShapeDtypeStruct))
     ]
     if not on_host:
         return ()
     return (
-        f"{', '.join(on_host[:4])}: not on a device; JAX donates the copy that it puts on a device, and your array stays valid.",
+        f"{', '.join(on_host[:4])}: not on a device; JAX donates the copy that it puts on a device, and your "
+        "array stays valid.",
     )
 
 
-def _passed_twice(call: _Call, at_risk: Set[int], shardings: Sequence[Any]) -> Iterator[tuple[str, ...]]:
+def _passed_twice(call: _JittedCall, at_risk: Set[int], shardings: Sequence[Any]) -> Iterator[tuple[str, ...]]:
     """The names of the inputs that share memory which the call may overwrite, for each such memory."""
     sharing: dict[Any, list[int]] = {}
     for i, (x, s) in enumerate(zip(call.leaves, shardings, strict=True)):
@@ -378,6 +376,6 @@ def _passed_twice(call: _Call, at_risk: Set[int], shardings: Sequence[Any]) -> I
         if s is not None and isinstance(x, jax.Array) and x.sharding.is_equivalent_to(s, x.ndim):
             for buffer in buffers_of(x):
                 sharing.setdefault(buffer, []).append(i)
-    for same in dict.fromkeys(tuple(found) for found in sharing.values()):
+    for same in dict.fromkeys(tuple(places) for places in sharing.values()):
         if len(same) > 1 and at_risk & set(same):
             yield tuple(call.names[i] for i in same)

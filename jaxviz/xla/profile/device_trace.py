@@ -1,4 +1,4 @@
-"""What a device did while Python ran, recorded by `jax.profiler`: each instruction, and each call of a jitted function."""
+"""What a device did while Python ran, by `jax.profiler`: each instruction, and each call of a jitted function."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class DeviceTrace:
     """A recording.
 
     Args:
-      instructions: seconds and number of runs of each instruction, by module and name, such as `('jit_step', 'dot.1')`. The seconds are the
-        median of one run, times the number of runs; of an instruction that runs several kernels, such as a library call, those of all.
+      instructions: seconds and number of runs of each instruction, by module and name, such as `('jit_step', 'dot.1')`.
+        The seconds are the median of one run, times the number of runs; of an instruction that runs several kernels,
+        such as a library call, those of all.
       seconds: the recorded duration of the run.
       busy: seconds of these during which an instruction ran.
       calls: seconds and number of calls of each jitted function, on the host.

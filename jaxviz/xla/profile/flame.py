@@ -86,7 +86,7 @@ def _parts(paths: Sequence[tuple[Path, float]]) -> tuple[Flame, ...]:
 
 
 def speedscope(flame: Flame, name: str) -> dict[str, Any]:
-    """The bars in the format of https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources: one sample for each path."""
+    """The bars in the format of https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources."""
     frames: dict[str, int] = {}
     samples: list[list[int]] = []
     weights: list[float] = []

@@ -1,4 +1,4 @@
-"""Measures a Python function that calls jitted ones as one jitted function, and the function that it calls most in a `jax.lax.scan`."""
+"""Measures a Python function that calls jitted ones inside one `jit`, and what it calls most in a `jax.lax.scan`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BUDGET = 2.0
 
 
 @dataclass(frozen=True)
-class Loop:
+class PythonLoop:
     """The cost of a Python function that calls jitted functions, and its cost as one jitted function.
 
     Args:
@@ -60,7 +60,7 @@ class Loop:
 
     @property
     def saving(self) -> float | None:
-        """Measured seconds of a call that one `jit` around the whole, or a scan of its body, saves; None if nothing was measured."""
+        """Measured seconds that one `jit` around the whole, or a scan of its body, is faster; None if unknown."""
         if self.whole is not None:
             return max(0.0, self.run - self.whole)
         return max(0.0, self.body_calls * (self.step - self.scanned)) if self.body else None
@@ -69,48 +69,50 @@ class Loop:
     def texts(self) -> tuple[str, ...]:
         """Its sentences."""
         run = format_seconds(self.run)
-        found = []
+        sentences = []
         if self.whole is not None:
-            found.append(
-                f"Measured: inside one jax.jit, the whole takes {format_seconds(self.whole)} a call, where it takes {run} now with "
-                f"{self.calls:,.0f} dispatches; compiled in {format_seconds(self.compiling)}."
+            sentences.append(
+                f"Measured: inside one jax.jit, the whole takes {format_seconds(self.whole)} a call, where it "
+                f"takes {run} now with {self.calls:,.0f} dispatches; compiled in {format_seconds(self.compiling)}."
             )
         else:
-            found.append(f"Not measured inside one jax.jit: {self.reason}")
+            sentences.append(f"Not measured inside one jax.jit: {self.reason}")
         if self.body:
-            found.append(
-                f"Measured: {self.body}, called {self.body_calls:,} times, takes {format_seconds(self.step)} a call in a Python loop and "
-                f"{format_seconds(self.scanned)} a step in jax.lax.scan inside jit: {format_seconds(self.body_calls * self.step)} and "
+            sentences.append(
+                f"Measured: {self.body}, called {self.body_calls:,} times, takes {format_seconds(self.step)} a "
+                f"call in a Python loop and {format_seconds(self.scanned)} a step in jax.lax.scan inside jit: "
+                f"{format_seconds(self.body_calls * self.step)} and "
                 f"{format_seconds(self.body_calls * self.scanned)} in all."
             )
         if self.whole is None and not self.body and self.busy is not None:
             bound = format_seconds(max(0.0, self.run - self.busy))
-            found.append(
-                f"The device computes for {format_seconds(self.busy)} of {run}, so at most {bound} can be saved with the same kernels."
+            sentences.append(
+                f"The device computes for {format_seconds(self.busy)} of {run}, so with the same kernels "
+                f"a call can be at most {bound} faster."
             )
-        return tuple(found)
+        return tuple(sentences)
 
 
 def look_for_loop(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], busy: float | None, calls: float
-) -> Loop | None:
-    """What one `jit` would save; None for a function with at most one call.
+) -> PythonLoop | None:
+    """How much faster one `jit` would be; None for a function with at most one call.
 
-    Arrays and floats are arguments of the jitted function, everything else is a constant. The alternatives are timed in turns.
+    Arrays and floats are arguments of the jitted function, all else is constant. Alternatives are timed in turns.
     """
     if calls < 2:
         return None
     now = lambda: f(*args, **kwargs)
     whole, compiling, reason = _whole(f, args, kwargs)
     run, measured = _in_turns(now, whole) if whole is not None else (_in_turns(now, now)[0], None)
-    found = Loop(run, calls, busy, measured, compiling, reason)
+    loop = PythonLoop(run, calls, busy, measured, compiling, reason)
     body = _body(f, args, kwargs)
     if body is None:
-        return found
-    fun, given, n, carried = body
+        return loop
+    fun, arguments, n, carried = body
     steps = min(n, _MOST_STEPS)
-    step, scanned = _in_turns(*_loops(fun, given, carried, steps))
-    return replace(found, body=function_name(fun), body_calls=n, step=step / steps, scanned=scanned / steps)
+    step, scanned = _in_turns(*_loops(fun, arguments, carried, steps))
+    return replace(loop, body=function_name(fun), body_calls=n, step=step / steps, scanned=scanned / steps)
 
 
 def _whole(
@@ -127,45 +129,48 @@ def _whole(
         a, k = jax.tree.unflatten(tree, filled)
         return f(*a, **k)
 
-    given, jitted = [leaves[i] for i in at], jax.jit(whole)
+    operands, jitted = [leaves[i] for i in at], jax.jit(whole)
     started = time.perf_counter()
     try:
         with without_leaks(f, args, kwargs):
-            n = len(jitted.trace(*given).jaxpr.eqns)
+            n = len(jitted.trace(*operands).jaxpr.eqns)
         if n > _MOST_EQUATIONS:
-            reason = f"it has {n:,} equations, more than {_MOST_EQUATIONS:,}, since each iteration of a Python loop is traced."
+            reason = (
+                f"it has {n:,} equations, more than {_MOST_EQUATIONS:,}, since each iteration of a Python loop is "
+                "traced."
+            )
             return None, 0.0, reason
-        jax.block_until_ready(jitted(*given))
+        jax.block_until_ready(jitted(*operands))
     except Exception as error:  # anything in it that cannot be traced
         text = message_of(error).strip()
         return None, 0.0, f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
-    return (lambda: jitted(*given)), time.perf_counter() - started, ""
+    return (lambda: jitted(*operands)), time.perf_counter() - started, ""
 
 
 def _body(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], int, dict[int, int]] | None:
-    """The jitted function that is called most, with the arguments of a call, the number of its calls, and which result is which next
-    argument."""
+    """The jitted function that is called most, the arguments of a call, how many calls, and what is carried."""
     counts: Counter[int] = Counter()
     last: dict[int, tuple[Any, tuple[Any, ...]]] = {}
 
-    def hear(fun: Any, given: tuple[Any, ...], named: dict[str, Any], _: Any) -> None:
+    def hear(fun: Any, arguments: tuple[Any, ...], named: dict[str, Any], _: Any) -> None:
         jitted = jitted_function(fun)
-        if jitted is None or named or not _is_users(jitted[0]) or any(map(compat.is_tracer, jax.tree.leaves(given))):
+        is_traced = any(map(compat.is_tracer, jax.tree.leaves(arguments)))
+        if jitted is None or named or is_traced or not _is_users(jitted[0]):
             return
         counts[id(fun)] += 1
-        last[id(fun)] = fun, given
+        last[id(fun)] = fun, arguments
 
     with calls_heard(hear):
         jax.block_until_ready(f(*args, **kwargs))
     for key, n in counts.most_common(3):
-        fun, given = last[key]
-        if n < 2 or any(x.is_deleted() for x in jax.tree.leaves(given) if isinstance(x, jax.Array)):
+        fun, arguments = last[key]
+        if n < 2 or any(x.is_deleted() for x in jax.tree.leaves(arguments) if isinstance(x, jax.Array)):
             continue
-        carried = _carried(fun, given)
+        carried = _carried(fun, arguments)
         if carried:
-            return fun, given, n, carried
+            return fun, arguments, n, carried
     return None
 
 
@@ -174,11 +179,11 @@ def _is_users(fun: Any) -> bool:
     return at is not None and is_of_program(at.file)
 
 
-def _carried(fun: Any, given: tuple[Any, ...]) -> dict[int, int]:
-    """Which argument each result can be in the next call; a single result has index 0. Other results are stacked, as in a scan."""
-    out = jax.eval_shape(fun, *given)
+def _carried(fun: Any, arguments: tuple[Any, ...]) -> dict[int, int]:
+    """Which argument each result can be in the next call, by index. Other results are stacked, as in a scan."""
+    out = jax.eval_shape(fun, *arguments)
     results = list(out) if isinstance(out, tuple) and not hasattr(out, "_fields") else [out]
-    kinds = [_kind(x) for x in given]
+    kinds = [_kind(x) for x in arguments]
     carried: dict[int, int] = {}
     for k, result in enumerate(results):
         i = next((i for i, kind in enumerate(kinds) if kind == _kind(result) and i not in carried.values()), None)
@@ -193,7 +198,7 @@ def _kind(tree: Any) -> Any:
 
 
 def _loops(
-    fun: Any, given: tuple[Any, ...], carried: dict[int, int], n: int
+    fun: Any, arguments: tuple[Any, ...], carried: dict[int, int], n: int
 ) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """The same function on the same values, n times, in a Python loop and in a scan."""
 
@@ -206,7 +211,7 @@ def _loops(
         return tuple(new), tuple(r for k, r in enumerate(results) if k not in carried)
 
     def in_python() -> Any:
-        state = given
+        state = arguments
         rest: Any = None
         for _ in range(n):
             state, rest = turn(state)
@@ -224,9 +229,9 @@ def _loops(
 
         return jax.lax.scan(body, start, None, length=n)
 
-    still = tuple(None if i in moving else x for i, x in enumerate(given))
+    still = tuple(None if i in moving else x for i, x in enumerate(arguments))
     whole = jax.jit(lambda start: scanned(start, still))
-    start = tuple(jax.tree.map(jax.numpy.asarray, given[i]) for i in moving)
+    start = tuple(jax.tree.map(jax.numpy.asarray, arguments[i]) for i in moving)
     return in_python, lambda: whole(start)
 
 
@@ -237,8 +242,8 @@ def _in_turns(one: Callable[[], Any], other: Callable[[], Any], n: int = 9) -> t
         jax.block_until_ready(run())
     until = time.perf_counter() + _BUDGET
     while len(times[0]) < 3 or (len(times[0]) < n and time.perf_counter() < until):
-        for run, found in zip((one, other), times, strict=True):
+        for run, seconds in zip((one, other), times, strict=True):
             started = time.perf_counter()
             jax.block_until_ready(run())
-            found.append(time.perf_counter() - started)
+            seconds.append(time.perf_counter() - started)
     return statistics.median(times[0]), statistics.median(times[1])

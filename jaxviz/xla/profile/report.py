@@ -1,5 +1,4 @@
-"""Where the time of a call goes: tracing, derivation, lowering, compilation, dispatch, execution; by line, by kernel; and the cost of a
-Python loop."""
+"""Where the time of a call goes, by phase, line and kernel; and the cost of a Python loop."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ from jaxviz.xla.compiled_memory.compiled_program import compiled_module
 from jaxviz.xla.compiled_memory.places import Places
 from jaxviz.xla.profile.device_trace import DeviceTrace, device_trace
 from jaxviz.xla.profile.flame import Flame, Path, chart_of, flame_of, speedscope
-from jaxviz.xla.profile.python_loop import Loop, look_for_loop
+from jaxviz.xla.profile.python_loop import PythonLoop, look_for_loop
 from jaxviz.xla.profile.sampling import Samples, Stack, sampled
 
 if TYPE_CHECKING:
@@ -65,8 +64,8 @@ class Phase:
     """A phase of a call.
 
     Args:
-      name: 'tracing', 'derivation', 'lowering', 'compilation', 'dispatch' or 'execution'; for a Python function, 'python' instead
-        of 'dispatch'.
+      name: 'tracing', 'derivation', 'lowering', 'compilation', 'dispatch' or 'execution'; for a Python function,
+        'python' instead of 'dispatch'.
       seconds: its time.
       once: whether it happens only in the first call for these types.
       note: how it was measured.
@@ -156,7 +155,7 @@ class Profile(Report, schema="profile"):
     busy: float | None
     kernels: tuple[Kernel, ...]
     dispatches: tuple[Dispatch, ...]
-    loop: Loop | None
+    loop: PythonLoop | None
     flame: Flame
     notes: tuple[str, ...] = ()
 
@@ -166,21 +165,24 @@ class Profile(Report, schema="profile"):
         Raises:
           KeyError: there is no phase of this name.
         """
-        found = [p.seconds for p in self.phases if p.name == phase]
-        if not found:
+        seconds = [p.seconds for p in self.phases if p.name == phase]
+        if not seconds:
             raise KeyError(f"no phase {phase!r}; there are {', '.join(p.name for p in self.phases)}")
-        return found[0]
+        return seconds[0]
 
     @property
     def summary(self) -> str:
-        """`profile of step on cpu: 1.24 ms a call (5 calls, 1.2 to 1.4 ms), 61 % of it on the device; 0.41 s before the first`."""
+        """`profile of step on cpu: 1.24 ms a call (5 calls, 1.2 to 1.4 ms), 61 % of it on the device; …`."""
         first = sum(p.seconds for p in self.phases if p.once)
         low, high = map(format_seconds, self.spread)
         on = ""
         if self.busy is not None and self.run:
             on = f", {100 * min(1.0, self.busy / self.run):.0f} % of it on the device"
         n = f"{counted(self.repeats, 'call')}, {low} to {high}"
-        return f"profile of {self.function} on {self.backend}: {format_seconds(self.run)} a call ({n}){on}; {format_seconds(first)} before the first"
+        return (
+            f"profile of {self.function} on {self.backend}: {format_seconds(self.run)} a call ({n}){on}; "
+            f"{format_seconds(first)} before the first"
+        )
 
     def _parts(self) -> Iterator[Table | Listed]:
         phases = [(p.name, format_seconds(p.seconds), "once" if p.once else "each call", p.note) for p in self.phases]
@@ -232,14 +234,14 @@ class Profile(Report, schema="profile"):
 
 @api_boundary
 def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **kwargs: Any) -> Profile:
-    """Measures where the time of a call goes: tracing, derivation, lowering, compilation, dispatch and execution, and which lines take it.
+    """Measures where the time of a call goes: tracing, derivation, lowering, compilation, dispatch, execution; by line.
 
     >>> jaxviz.profile(step, params, batch)
 
-    A jitted function is traced, lowered and compiled again, even if it is cached; inner functions that JAX has already traced are not
-    traced again. Any other function runs unchanged. If it calls jitted functions, in a loop for example, the report says how much of its
-    time is Python and dispatch, and measures the time inside one jitted function. The function runs several times, with its effects.
-    Donated arguments are copied first.
+    A jitted function is traced, lowered and compiled again, even if it is cached; inner functions that JAX has already
+    traced are not traced again. Any other function runs unchanged. If it calls jitted functions, in a loop for example,
+    the report says how much of its time is Python and dispatch, and measures the time inside one jitted function. The
+    function runs several times, with its effects. Donated arguments are copied first.
 
     Args:
       f: a function of `jax.jit` or `jaxviz.jit`, or any other.
@@ -299,21 +301,16 @@ def _profile_jitted(
 
     derivation = tracing * _share(stacks, "derivation")
     waiting = returned if busy is None else max(0.0, run - busy)
-    how = "until the call returns"
+    how, what = "until the call returns", "from then until the results are ready"
     if busy is not None:
-        how = "the rest of a call, while the device is idle: Python, arguments, waiting"
+        how, what = "the rest of a call, while the device is idle: Python, arguments, waiting", "the device computes"
     phases = [
         Phase("tracing", tracing - derivation, True, "your function runs on tracers"),
         Phase("derivation", derivation, True, "jax's and jaxviz's transforms, while it is traced"),
         Phase("lowering", lowering, True, "to StableHLO"),
         Phase("compilation", compiling, True, "by XLA"),
         Phase("dispatch", waiting, False, how),
-        Phase(
-            "execution",
-            run - waiting,
-            False,
-            "the device computes" if busy is not None else "from then until the results are ready",
-        ),
+        Phase("execution", run - waiting, False, what),
     ]
     parts = (
         flame_of(_paths(stacks), "tracing", seconds=tracing),
@@ -343,8 +340,8 @@ def _sampled_stage(make: Callable[[], Any], call: bool = False) -> tuple[Any, fl
     while not times or (sum(times) < _ENOUGH and len(times) < 20):
         do = make() if call else make
         with sampled() as seen:
-            made = do()
-        first = made if first is None else first
+            result = do()
+        first = result if first is None else first
         times.append(seen.seconds)
         stacks += seen.stacks
     return first, statistics.median(times), stacks
@@ -353,26 +350,26 @@ def _sampled_stage(make: Callable[[], Any], call: bool = False) -> tuple[Any, fl
 def _timed(
     call: Callable[[Any], Any], fresh: Callable[[], Any], repeat: int | None
 ) -> tuple[float, tuple[float, float], int, float]:
-    """The median time until results are available, the least and the most, the number of calls, and the median until the call returns."""
+    """Until results are ready: the median, least and most time; the calls; the median until a call returns."""
     jax.block_until_ready(call(fresh()))  # compiles it if necessary
-    given = jax.block_until_ready(fresh())
+    arguments = jax.block_until_ready(fresh())
     started = time.perf_counter()
-    jax.block_until_ready(call(given))
+    jax.block_until_ready(call(arguments))
     once = time.perf_counter() - started
     n = repeat if repeat is not None else max(3, min(50, int(_BUDGET / max(once, 1e-9))))
     ready, returned = [], []
     for _ in range(max(1, n)):
-        given = jax.block_until_ready(fresh())
+        arguments = jax.block_until_ready(fresh())
         started = time.perf_counter()
-        out = call(given)
+        out = call(arguments)
         returned.append(time.perf_counter() - started)
         jax.block_until_ready(out)
         ready.append(time.perf_counter() - started)
     return statistics.median(ready), (min(ready), max(ready)), len(ready), statistics.median(returned)
 
 
-def _run_all(call: Callable[[Any], Any], given: Sequence[Any]) -> None:
-    for arguments in given:
+def _run_all(call: Callable[[Any], Any], calls: Sequence[Any]) -> None:
+    for arguments in calls:
         jax.block_until_ready(call(arguments))
 
 
@@ -380,20 +377,20 @@ def _run_all(call: Callable[[Any], Any], given: Sequence[Any]) -> None:
 
 _RUNS_OTHERS = ("while", "conditional", "call", "async-start", "async-done")
 _ONE_BY_ONE = {"xla_gpu_enable_command_buffer": ""}
-"""Options with which XLA launches each kernel by itself, instead of several as one graph, which profilers do not tell apart."""
+"""Options with which XLA launches each kernel by itself: profilers do not tell those of one graph apart."""
 _RUNS = 10
 
 
 @dataclass(frozen=True)
 class _Numbered:
-    """A program with each equation's number as its scope, so that instructions tell where they come from, lowered and compiled."""
+    """A compiled program with each equation's number as its scope, by which instructions say where they come from."""
 
     lowering: Lowering
     compiled: Any
 
 
 def _numbered(traced: Any, leaves: Sequence[Any]) -> tuple[_Numbered | None, float, tuple[str, ...]]:
-    """The program of a traced call with numbered equations, and the seconds that XLA took to compile it, or why there is none."""
+    """The program of a traced call with numbered equations, and the seconds of compiling it; or why there is none."""
     try:
         program = read_jaxpr(traced.jaxpr)
         tags = Tags((program,))
@@ -408,8 +405,8 @@ def _numbered(traced: Any, leaves: Sequence[Any]) -> tuple[_Numbered | None, flo
 
 def _clocked(do: Callable[[], Any]) -> tuple[Any, float]:
     started = time.perf_counter()
-    made = do()
-    return made, time.perf_counter() - started
+    result = do()
+    return result, time.perf_counter() - started
 
 
 def _kernels_of(numbered: _Numbered, leaves: Sequence[Any]) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
@@ -476,20 +473,23 @@ def _profile_python(
     samples = _sampled_runs(call, run)
     runs = min(n, 10)
     recorded = device_trace(lambda: _run_all(call, [None] * runs))
-    told = recorded is not None and bool(recorded.instructions)
-    busy = run * recorded.share if recorded is not None and told else None
-    kernels = _by_module(recorded, runs) if recorded is not None and told else ()
+    has_instructions = recorded is not None and bool(recorded.instructions)
+    busy = run * recorded.share if recorded is not None and has_instructions else None
+    kernels = _by_module(recorded, runs) if recorded is not None and has_instructions else ()
     dispatches = () if recorded is None else tuple(
-        sorted((Dispatch(name, times / runs, s / runs) for name, (s, times) in recorded.calls.items()), key=lambda d: -d.seconds)
+        sorted((Dispatch(name, times / runs, s / runs) for name, (s, times) in recorded.calls.items()),
+            key=lambda d: -d.seconds)
     )  # fmt: skip
     seconds = {phase: sum(c.seconds.get(phase, 0.0) for c in cold) for phase in ("trace", "lower", "compile")}
     derivation = run * _share(samples.stacks, "derivation")
     computing = busy or 0.0
     python = max(0.0, run - computing - derivation)
     n_programs = sum(c.is_compiled for c in cold)
-    kept = "" if n_programs else "; all of it came from the cache"
+    from_cache = "" if n_programs else "; all of it came from the cache"
     phases = [
-        Phase("tracing", seconds["trace"], True, f"of the jitted functions in it, and of single operations{kept}"),
+        Phase(
+            "tracing", seconds["trace"], True, f"of the jitted functions in it, and of single operations{from_cache}"
+        ),
         Phase("lowering", seconds["lower"], True),
         Phase("compilation", seconds["compile"], True, f"of {counted(n_programs, 'program')}"),
         Phase("python", python, False, "Python and dispatch: the rest of a call, while the device is idle"),
@@ -498,7 +498,7 @@ def _profile_python(
             "execution",
             computing,
             False,
-            "the device computes" if told else "not reported by jax.profiler: counted under python here",
+            "the device computes" if has_instructions else "not reported by jax.profiler: counted under python here",
         ),
     ]
     name, total_once = function_name(f), sum(seconds.values())
@@ -523,12 +523,12 @@ def _sampled_runs(call: Callable[[Any], Any], run: float) -> Samples:
 
 def _by_module(recorded: DeviceTrace, runs: int) -> tuple[Kernel, ...]:
     named = re.compile(r"(while|conditional|call)(\.\d+)*$")
-    found = [
+    kernels = [
         Kernel(f"{module.removeprefix('jit_')}: {name}", seconds / runs, times / runs, "")
         for (module, name), (seconds, times) in recorded.instructions.items()
         if not named.match(name)
     ]
-    return tuple(sorted(found, key=lambda k: -k.seconds))
+    return tuple(sorted(kernels, key=lambda k: -k.seconds))
 
 
 # --- stacks -----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Samples Python's stack every millisecond from another thread, for a flame graph and shares of the time.
 
-A thread that looks at `sys._current_frames` slows the program by less than a run differs from the next; `cProfile`, which hears of each
-call, takes as long again in tracing, and knows no lines.
+A thread that looks at `sys._current_frames` slows the program by less than a run differs from the next; `cProfile`,
+which hears of each call, takes as long again in tracing, and knows no lines.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ class Samples:
 def sampled(interval: float = 1e-3) -> Iterator[Samples]:
     """Samples this thread's Python frames from another thread, while the context is active.
 
-    Python exposes a frame only between two of its operations, so a long call of C is seen once, with the time that it took.
+    Python exposes a frame only between two of its operations, so a long call of C is seen once, with its time.
 
     Args:
       interval: seconds between two samples; no less than the operating system allows.
     """
-    found, done = Samples(), threading.Event()
+    samples, done = Samples(), threading.Event()
     here, outer = threading.get_ident(), sys._getframe(2)
 
     def look() -> None:
         last = time.perf_counter()
         while not done.wait(interval):
-            # Before 3.12, Python may collect garbage while it creates a frame object and switch to the other thread, whose frame is then
-            # gone.
+            # Before 3.12, Python may collect garbage while it creates a frame object and switch to the other thread,
+            # whose frame is then gone.
             with collector_paused():
                 stack = _stack(sys._current_frames().get(here), outer)
             now = time.perf_counter()
-            found.stacks.append((stack, now - last))
+            samples.stacks.append((stack, now - last))
             last = now
 
     thread, switch = threading.Thread(target=look, daemon=True), sys.getswitchinterval()
@@ -63,9 +63,9 @@ def sampled(interval: float = 1e-3) -> Iterator[Samples]:
     thread.start()
     started = time.perf_counter()
     try:
-        yield found
+        yield samples
     finally:
-        found.seconds = time.perf_counter() - started
+        samples.seconds = time.perf_counter() - started
         done.set()
         thread.join()
         sys.setswitchinterval(switch)

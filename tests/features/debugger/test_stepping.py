@@ -13,7 +13,7 @@ from short_runs import short
 from test_matrix import marked
 
 import jaxviz
-from jaxviz.features.debugger.positions import Level, Position, Stage, SteppingError
+from jaxviz.features.debugger.positions import Level, Position, StepperStage, SteppingError
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.runtime.evaluate import evaluate
 
@@ -24,7 +24,7 @@ QUICK = """mlp with_a_key trees nested_jit scan_rnn scan_reverse scan_of_length_
 def machine(fun, *args, budget=1 << 30):
     program = jaxviz.trace(fun)(*args)
     leaves = jax.tree.leaves(args)
-    return Machine([Stage("primal", program, lambda _: leaves)], budget)
+    return Machine([StepperStage("primal", program, lambda _: leaves)], budget)
 
 
 def numbers(x):

@@ -13,8 +13,8 @@ from short_runs import short
 
 import jaxviz
 from benchmarks import models
-from jaxviz.derivation import Derivation, _held_as_constants
-from jaxviz.features.lint.recompute import Kept, _line, _runs, candidates, is_cheap
+from jaxviz.derivation import Derivation, _literals_as_constants
+from jaxviz.features.lint.recompute import SavedValues, _line, _runs, candidates, is_cheap
 from jaxviz.ir import compat
 from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
@@ -77,14 +77,14 @@ def held_by_jax(program: Program, nonzeros) -> int:
         _, pull = jax.vjp(f, *(x for nz, x in zip(nonzeros, given, strict=True) if nz))
         found.append(sum(nbytes(jax.typeof(x)) for x in {id(x): x for x in jax.tree.leaves(pull)}.values()))
 
-    program = _held_as_constants(program)
+    program = _literals_as_constants(program)
     jax.make_jaxpr(hold)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in program.in_avals))
     return found[0]
 
 
 def check(d: Derivation, runs) -> int:
     """Compares the savings of checkpoints around some runs, separately and all together; returns the number of runs."""
-    kept = Kept(d)
+    kept = SavedValues(d)
     before = held_by_jax(d.primal, d.nonzeros)
     read = [run for run in runs if kept.is_read_by(run)]
     for some in [*([run] for run in read), read]:
@@ -114,7 +114,7 @@ def test_what_a_checkpoint_saves_is_what_jax_holds_less(case):
 def test_of_models(model):
     f, args = model(2)
     d = flat(f, *args)
-    kept = Kept(d)
+    kept = SavedValues(d)
     assert kept.nbytes == sum(nbytes(a.aval) for a in d.linearized.residuals)
     assert check(d, [run for _, run in _runs(d.primal, _line)])
     before = held_by_jax(d.primal, d.nonzeros)
@@ -130,7 +130,7 @@ def lines_of(f, *args):
     start = f.__code__.co_firstlineno
     return [
         (c.first.line - start, c.last.line - start, len(c.runs), c.is_function)
-        for c in candidates(Kept(flat(f, *args)))
+        for c in candidates(SavedValues(flat(f, *args)))
     ]
 
 
@@ -166,7 +166,7 @@ def test_a_loop_in_a_function_is_part_of_it():
     def f(x):
         return jnp.sum(act(x @ W) @ W)
 
-    (c,) = candidates(Kept(flat(f, X)))
+    (c,) = candidates(SavedValues(flat(f, X)))
     assert (len(c.runs), c.is_function) == (1, True)
 
 
@@ -187,7 +187,7 @@ def test_operations_that_repeat_in_a_library_are_no_loop():
     def f(x):
         return jnp.sum(noise(x @ W) @ W)
 
-    (c,) = candidates(Kept(flat(f, X)))
+    (c,) = candidates(SavedValues(flat(f, X)))
     assert c.is_function
     assert len(c.runs) == 1
     assert c.first.line == noise.__code__.co_firstlineno + 1
@@ -200,7 +200,7 @@ def test_each_call_of_a_function_is_a_time_of_its_own():
     def f(x):
         return jnp.sum(act(act(x)) @ W)
 
-    (c,) = candidates(Kept(flat(f, X)))
+    (c,) = candidates(SavedValues(flat(f, X)))
     assert (len(c.runs), c.is_function) == (2, True)
     assert [len(run) for run in c.runs] == [3, 3]
 
@@ -213,12 +213,12 @@ def test_of_a_function_that_calls_a_costly_one_only_lines():
         y = jnp.sin(jnp.cos(jnp.exp(x)))
         return jnp.sum(jnp.sin(product(y)))
 
-    assert [c.is_function for c in candidates(Kept(flat(f, X)))] == [False]
+    assert [c.is_function for c in candidates(SavedValues(flat(f, X)))] == [False]
 
 
 def test_nothing_costly_is_computed_again():
     for d in (flat(c.fun, *c.args) for c in CASES[1::4]):
-        for c in candidates(Kept(d)):
+        for c in candidates(SavedValues(d)):
             assert all(is_cheap(e) for run in c.runs for e in run)
 
 
@@ -267,5 +267,5 @@ def _twice(x, _=None):
 )
 def test_each_of_two_loops_with_the_same_body_keeps_values_of_its_own(f):
     d = flat(f, jnp.ones(4))
-    assert Kept(d).nbytes == held_by_jax(d.primal, d.nonzeros)
+    assert SavedValues(d).nbytes == held_by_jax(d.primal, d.nonzeros)
     jaxviz.lint(d)  # it terminates

@@ -505,7 +505,7 @@ def test_what_is_run_leaves_debug_nans_to_be_switched_on_later(own_state):
 @pytest.fixture
 def compiled(monkeypatch):
     """The programs compiled after the first one, as text."""
-    texts, once = [], running.Run.once
+    texts, once = [], running.CompiledRun.once
 
     def noted(run, fun):
         def call(*args):
@@ -514,7 +514,7 @@ def compiled(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(running.Run, "once", noted)
+    monkeypatch.setattr(running.CompiledRun, "once", noted)
     return texts
 
 

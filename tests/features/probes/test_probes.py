@@ -397,7 +397,7 @@ def test_errors_of_the_program_come_through():
     for error, f in ((Wrong, fun), (Wrong, jax.jit(fun)), (KeyboardInterrupt, interrupted)):
         with pytest.raises(error), jaxviz.watch("h"):
             f(X)
-        assert probes.asked() == ()
+        assert probes.active_specs() == ()
 
 
 def test_what_cannot_be_taken_does_not_end_the_program(monkeypatch):

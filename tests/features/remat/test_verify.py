@@ -36,7 +36,7 @@ def test_a_function_that_takes_less_as_written_than_modelled(before, after, mode
     assert found.summary.startswith(start)
     assert not found.is_undone
     if not found.happened:
-        said = "XLA computes some values again without being told to. With the plan it takes what the model says."
+        said = "XLA recomputes some values by itself. With the plan it takes what the model says."
         assert found.notes[0] == said
 
 
@@ -90,10 +90,7 @@ def test_checkpoints_that_save_nothing_but_are_not_undone():
     modelled = timeline.peak_nbytes - timeline.steps[timeline.peak].nbytes[0]
     as_modelled = replace(timeline.xla, temporaries=modelled, temporaries_without_checkpoints=modelled)
     vars(timeline)["xla"] = as_modelled
-    assert (
-        "XLA computes some values again without being told to, and the checkpoints save next to nothing"
-        in timeline.compare()
-    )
+    assert "XLA recomputes some values by itself, and the checkpoints save next to nothing" in timeline.compare()
     vars(timeline)["xla"] = replace(as_modelled, temporaries=2 * modelled, temporaries_without_checkpoints=2 * modelled)
     assert "XLA undoes them" in timeline.compare()
 

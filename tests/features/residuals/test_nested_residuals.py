@@ -10,7 +10,7 @@ from programs import CASES
 
 import jaxviz
 from jaxviz.analysis.checkpoints import looks_through, report_checkpoints
-from jaxviz.analysis.walk import Tracer
+from jaxviz.analysis.walk import SourceTracer
 from jaxviz.derivation import derive
 from jaxviz.ir import compat
 from jaxviz.report.tables import nbytes
@@ -101,7 +101,7 @@ def test_what_is_said_to_be_saved_is_what_the_forward_pass_keeps(case, policy):
     derivation = derive(f, *case.args, argnums=tuple(range(len(case.args))))
     (checkpoint,) = derivation.linearized.checkpoints
     (report,) = report_checkpoints(derivation)
-    trace = Tracer(checkpoint.forward, looks_through)
+    trace = SourceTracer(checkpoint.forward, looks_through)
     kept = {}
     for a in checkpoint.forward.outvars[len(checkpoint.forward.outvars) - checkpoint.n_residuals :]:
         (source,) = trace(a)

@@ -6,7 +6,7 @@ import type { Model } from "../model/model";
 import type { Player } from "../model/player";
 import type { Place } from "../model/records";
 import { NO_SWITCHES, Switches, type SwitchSource } from "../model/switches";
-import type { Advice } from "../wire/explorer.generated";
+import type { PeakAdvice } from "../wire/explorer.generated";
 import type { CheckResult } from "../wire/schema";
 
 export interface Selection {
@@ -319,9 +319,9 @@ export class State {
   }
 
   /** The advice on the peak, when available. */
-  get advised(): Advice | null {
+  get advised(): PeakAdvice | null {
     const text = this.advice.read();
-    return text === "" ? null : (JSON.parse(text) as Advice);
+    return text === "" ? null : (JSON.parse(text) as PeakAdvice);
   }
 
   /** Shows the stages of a pane as code or as a graph. */

@@ -117,7 +117,7 @@ export interface WrittenCode {
 }
 
 /** Advice on the peak: a sentence with the corresponding setting of the switches, and the cards of the largest saved expressions, in their order. `error` is the reason if there is none. */
-export interface Advice {
+export interface PeakAdvice {
   sentence: string;
   setting: string;
   cards: string[];

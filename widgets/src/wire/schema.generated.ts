@@ -354,7 +354,7 @@ export interface CheckResult {
   differences: string[];
 }
 
-/** A summary of a gradient in words: what it saves, the largest part of that, its peak, and what it saves in how many values; '' if unknown or not known yet. */
+/** A summary of a gradient in words: what it saves, in how many values, mostly what, its peak; '' until known. */
 export interface Headline {
   keeps: string;
   largest: string;
