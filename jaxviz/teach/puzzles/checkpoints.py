@@ -265,7 +265,7 @@ LOOPS = Puzzle(
     "loops", "A loop of loops",
     "400 steps of 10,000 particles. Lower the peak, with at most twice the FLOPs.",
     orbit, PEAK, _ORBIT, lambda rng: (normal(rng, 4), normal(rng, 4)),
-    least_peak(1.0), "the lowest peak that the planner finds for twice the FLOPs",
+    amount_of(_twenty_chunks), "the peak of 20 chunks of 20 steps",
     (
         "A checkpoint around the step saves 400 states. One around the whole loop saves one, but then all 400 are in memory in the backward pass.",
         "In between: a loop over 20 chunks, each a loop of 20 steps, with checkpoints around the chunk and around the step.",
