@@ -1196,7 +1196,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the peak for some work is the lowest measured by chance",
         "jaxviz/features/remat/choose.py",
-        "while (high := peak()) - low > near * high:",
+        "while (high := peak()) - low > max(near * high, 1):",
         "while False:",
         "tests/features/remat/test_bounds.py",
     ),

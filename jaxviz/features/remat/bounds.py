@@ -85,7 +85,7 @@ def least_peak(search: Search, peak: int, most_work: int) -> int:
       most_work: FLOPs.
     """
     low, high = 0, peak
-    while high - low > _EXACT * peak:
+    while high - low > max(_EXACT * peak, 1):
         middle = (low + high) // 2
         least = min(least_works(search, search.sets, lambda t, m=middle: m - t.peak_nbytes), default=inf)  # type: ignore[misc]
         low, high = (middle, high) if least > most_work else (low, middle)

@@ -180,14 +180,14 @@ def with_lowest_peak(search: Search, most_work: int, near: float = NEAR) -> Tria
     peak = lambda: min(t.trade.peak_nbytes for t in affordable())
     below = lambda peak: lambda t: peak - t.peak_nbytes
     lowest = low = min(t.trade.peak_nbytes for t in search.plans)
-    while (high := peak()) - low > near * high:
+    while (high := peak()) - low > max(near * high, 1):
         middle = (low + high) // 2
         _nearly_fastest(search, below(middle))
         if peak() > middle:
             low = middle
     found = fastest(search, below(lowest - 1)) if peak() <= lowest else None
     while found is not None and found.trade.work <= most_work:
-        found = fastest(search, below(int((1 - near) * peak())))
+        found = fastest(search, below(min(int((1 - near) * peak()), peak() - 1)))
     least = least_peak(search, peak(), most_work)
     search.bound = Bound(least, of_peak=True) if least else None
     return min((t for t in affordable() if t.trade.peak_nbytes <= (1 + _SAME) * peak()), key=by_work)

@@ -149,6 +149,12 @@ def test_no_choice_with_offloading_takes_much_less_work_or_has_a_much_lower_peak
     held_against_all(name, "1GB/s, 0.005TFLOP/s", 0.08)
 
 
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_the_peak_of_a_few_bytes_is_searched_to_its_end(n):
+    plan = jaxviz.plan_remat(lambda x: jnp.sum(jnp.tanh(x) ** 2), jnp.ones(n), work="100%")
+    assert plan.peak_nbytes <= plan.before.peak_nbytes
+
+
 @pytest.mark.parametrize("work", short(["5%", "20%"], ["20%"]))
 def test_the_gap_to_the_lowest_peak_is_said(work):
     case = llama(8, True)
