@@ -168,7 +168,7 @@ def _meetings(
 
 def _reduction(flops: int) -> Count:
     """The reduction is applied to all elements but the first of each result."""
-    return lambda op: moved(op, flops * (op.in_avals[0].size - op.out_avals[0].size))
+    return lambda op: moved(op, flops * max(op.in_avals[0].size - op.out_avals[0].size, 0))
 
 
 def _cumulative(flops: int, transcendentals: int = 0) -> Count:
@@ -182,7 +182,7 @@ def _cumulative(flops: int, transcendentals: int = 0) -> Count:
 
 def _window(op: Operation) -> Cost:
     size = math.prod(op.params["window_dimensions"])
-    return moved(op, op.out_avals[0].size * (size - 1))
+    return moved(op, op.out_avals[0].size * max(size - 1, 0))
 
 
 def _select_and_scatter(op: Operation) -> Cost:

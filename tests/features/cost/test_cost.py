@@ -131,6 +131,11 @@ def test_gradients_of_convolutions_as_xla_counts_them():
     assert total(both, *args).flops == xla(both, *args)["flops"] > 0
 
 
+@pytest.mark.parametrize("f", [jnp.sum, jnp.cumsum, lambda x: jnp.sum(x, axis=0, keepdims=True)])
+def test_what_has_no_elements_takes_no_work(f):
+    assert jaxviz.cost(lambda x: jnp.sum(f(x)), jnp.ones(0)).total.flops == 0
+
+
 def test_a_triangular_solve_counts_as_xla_counts_it():
     """One multiplication and one addition per matrix element, including those above the diagonal, and right-hand side."""
     solve = lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
