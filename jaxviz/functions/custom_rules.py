@@ -72,15 +72,15 @@ class custom_jvp(jax.custom_jvp):  # type: ignore[type-arg]
     def _push(self, index: int, rule: Rule) -> Rule:
         @_in_place_of(rule)
         def checked(tangent: Any, out: Any, *primals: Any) -> Any:
-            given = _run(rule, (tangent, out, *primals))
+            tangent_out = _run(rule, (tangent, out, *primals))
             try:
-                jax.tree.map(lambda *_: None, out, given)  # this is how JAX sums what the rules return
+                jax.tree.map(lambda *_: None, out, tangent_out)  # this is how JAX sums what the rules return
             except ValueError as error:
                 raise ValueError(
-                    f"{error}\nThe tangent that the rule of {argument_names(self.fun)(index)} gives {_difference(given, out)}. "
+                    f"{error}\nThe tangent that the rule of {argument_names(self.fun)(index)} gives {_difference(tangent_out, out)}. "
                     f"{_places(self.fun, rule)}"
                 ) from None
-            return given
+            return tangent_out
 
         return checked
 
@@ -153,8 +153,8 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
         except jax.errors.UnexpectedTracerError as error:
             names = argument_names(self.fun)
             traced = [names(i) for i in self.nondiff_argnums if i < len(args) and _holds_tracer(args[i])]
-            held = f" It is given a tracer for {', '.join(traced)}, in nondiff_argnums." if traced else ""
-            _explain_tracer(error, f"Raised in {where}.{held}")
+            note = f" It is given a tracer for {', '.join(traced)}, in nondiff_argnums." if traced else ""
+            _explain_tracer(error, f"Raised in {where}.{note}")
             raise
         except Exception as error:
             if "closed-over value" in message_of(error):  # JAX's CustomVJPException has no public name
@@ -195,19 +195,19 @@ def custom_gradient(fun: Rule) -> Rule:
                 )
             cts = _run(rule, (ct,))
             # JAX accepts a single cotangent without a tuple.
-            given = (cts,) if jax.tree_util.all_leaves([cts]) else cts
-            if error := types.refused(given, argument_names(fun)):
+            by_argument = (cts,) if jax.tree_util.all_leaves([cts]) else cts
+            if error := types.refused(by_argument, argument_names(fun)):
                 raise type(error)(f"{error} {_places(fun, rule)}")
             return cts
 
         return value, (_in_place_of(rule)(backward) if callable(rule) else backward)
 
-    made: Any = jax.custom_gradient(checked)
-    if not isinstance(made, jax.custom_vjp):
-        return made  # type: ignore[no-any-return]
-    named = custom_vjp(made.fun)
+    function: Any = jax.custom_gradient(checked)
+    if not isinstance(function, jax.custom_vjp):
+        return function  # type: ignore[no-any-return]
+    named = custom_vjp(function.fun)
     named._user_fun = fun
-    jax.custom_vjp.defvjp(named, made.fwd, made.bwd)  # type: ignore[arg-type]
+    jax.custom_vjp.defvjp(named, function.fwd, function.bwd)  # type: ignore[arg-type]
     return named
 
 
@@ -346,15 +346,15 @@ def _difference(got: Any, want: Any) -> str:
 
 def _mismatches(got: Any, want: Any, tangent: bool = False) -> str:
     """The leaves with another shape or dtype, for pytrees with the same structure; '' if there are none."""
-    found = []
+    mismatches = []
     for (path, g), w in zip(tree_flatten_with_path(got)[0], jax.tree.leaves(want), strict=True):
-        given, primal = _type_of(g), _type_of(w)
+        aval, primal = _type_of(g), _type_of(w)
         expected = primal.to_tangent_aval() if tangent and primal is not None else primal
-        if given is None or expected is None or (given.shape, given.dtype) == (expected.shape, expected.dtype):
+        if aval is None or expected is None or (aval.shape, aval.dtype) == (expected.shape, expected.dtype):
             continue
         at = f" at {keystr(path)}" if path else ""
-        found.append(f"expected {expected.str_short()}{at}, got {given.str_short()}")
-    return "; ".join(found)
+        mismatches.append(f"expected {expected.str_short()}{at}, got {aval.str_short()}")
+    return "; ".join(mismatches)
 
 
 def _jvp_problem(rule: str, fun: str, out: Any, types: Any) -> str:
@@ -428,9 +428,9 @@ class _ArgumentTypes:
     def of(args: tuple[Any, ...]) -> _ArgumentTypes:
         leaves, tree = tree_flatten_with_path(args)
         types = [_type_of(x) for _, x in leaves]
-        given = [_Leaf(keystr(p), getattr(t, "shape", None), getattr(t, "dtype", None))
+        leaf_types = [_Leaf(keystr(p), getattr(t, "shape", None), getattr(t, "dtype", None))
                  for (p, _), t in zip(leaves, types, strict=True)]  # fmt: skip
-        return _ArgumentTypes(tuple(given), tree)
+        return _ArgumentTypes(tuple(leaf_types), tree)
 
     def __hash__(self) -> int:
         return hash(self.leaves)  # metadata of user-defined containers may not be hashable
@@ -438,19 +438,19 @@ class _ArgumentTypes:
     def refused(self, cts: Any, name: Callable[[int], str]) -> Exception | None:
         """JAX's error for a backward rule's result, if it has to be refused; `name` returns the arguments' names."""
         arguments: Any = jax.tree.unflatten(self.tree, self.leaves)
-        given = tuple(cts) if isinstance(cts, list) and len(cts) == len(arguments) else cts
+        by_argument = tuple(cts) if isinstance(cts, list) and len(cts) == len(arguments) else cts
         words = (
             "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple of the primal "
             "function, and in particular must produce a tuple of length equal to the number of arguments to the primal function, but "
-            f"got bwd output structure {jax.tree.structure(given)} for primal input structure {self.tree}:"
+            f"got bwd output structure {jax.tree.structure(by_argument)} for primal input structure {self.tree}:"
         )
         wanted = f"{counted(len(arguments), 'cotangent')}, one for each differentiable argument"
-        if not isinstance(given, tuple):
-            return TypeError(f"{words} expected a tuple of {wanted}, got a {type(given).__name__}.")
-        if len(given) != len(arguments):
-            return TypeError(f"{words} expected {wanted}, got {len(given)}.")
+        if not isinstance(by_argument, tuple):
+            return TypeError(f"{words} expected a tuple of {wanted}, got a {type(by_argument).__name__}.")
+        if len(by_argument) != len(arguments):
+            return TypeError(f"{words} expected {wanted}, got {len(by_argument)}.")
         pairs: list[tuple[int, _Leaf, Any]] = []
-        for i, (ct, argument) in enumerate(zip(given, arguments, strict=True)):
+        for i, (ct, argument) in enumerate(zip(by_argument, arguments, strict=True)):
             # As in JAX, one cotangent may apply to all leaves below it, and None means zeros.
             note = lambda x, below, i=i: pairs.extend((i, leaf, x) for leaf in jax.tree.leaves(below))
             try:
@@ -464,23 +464,23 @@ class _ArgumentTypes:
 
 def _refused_cotangent(leaf: _Leaf, ct: Any, index: int, name: str) -> Exception | None:
     """JAX's error for a cotangent of the wrong type; it only checks the shape, and accepts anything for integers."""
-    given = _type_of(ct)
-    if leaf.shape is None or given is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+    aval = _type_of(ct)
+    if leaf.shape is None or aval is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return None
     path = leaf.path.removeprefix(f"[{index}]")
-    detail = f"expected {leaf} at {name}{path}, got {given.str_short()}"
+    detail = f"expected {leaf} at {name}{path}, got {aval.str_short()}"
     if isinstance(ct, SymbolicZero):
-        if (given.shape, given.dtype) == (leaf.shape, leaf.dtype):
+        if (aval.shape, aval.dtype) == (leaf.shape, leaf.dtype):
             return None
         return ValueError(
             "Custom VJP bwd rule produced a SymbolicZero with a shape/dtype that does not match the corresponding input tangent "
             f"shape/dtype: at output{leaf.path} {detail}. Consider just returning a None here instead of a SymbolicZero object."
         )
-    if given.shape == leaf.shape or jax.config.jax_disable_bwd_checks:
+    if aval.shape == leaf.shape or jax.config.jax_disable_bwd_checks:
         return None
     return ValueError(
         "Custom VJP bwd rule must produce an output with the same type as the args tuple of the primal function, but at "
-        f"output{leaf.path} the bwd rule produced an output of type {given.str_short()} corresponding to an input of type {leaf}: "
+        f"output{leaf.path} the bwd rule produced an output of type {aval.str_short()} corresponding to an input of type {leaf}: "
         f"{detail}."
     )
 

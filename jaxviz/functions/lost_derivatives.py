@@ -79,7 +79,7 @@ def lost_in(program: Program, point: Sequence[Any], compiled: Callable[..., Call
         arrays = [[np.asarray(x, np.float64) for x in group] for group in values]
         return {v: _Move(step, eps, *at) for v, *at in zip(observed, *arrays, strict=True)}
 
-    found: dict[tuple[str, Location | None], Lost] = {}
+    lost_at: dict[tuple[str, Location | None], Lost] = {}
     for direction in directions:
         moving = moves(direction)
         here: dict[Atom, Any] = dict(zip(program.invars, point, strict=True))
@@ -88,15 +88,15 @@ def lost_in(program: Program, point: Sequence[Any], compiled: Callable[..., Call
             operands = lambda e=e: compiled(as_function(replace(program, outvars=e.invars)), *point)(*point)
             inside = [lost for body, inputs in _bodies(e, operands) for lost in lost_in(body, inputs, compiled)]
             for lost in inside or [_lost(e, move, _undifferentiated(e, program), here)]:
-                found.setdefault((lost.operation, lost.location), lost)
-    return tuple(found.values())[:MOST_SHOWN]
+                lost_at.setdefault((lost.operation, lost.location), lost)
+    return tuple(lost_at.values())[:MOST_SHOWN]
 
 
 def like(x: Any, values: Any) -> Any:
     """Values as an array with the type of another, and on its devices: over explicit axes the sharding is part of the type."""
-    made = jnp.asarray(values, x.dtype)
+    array = jnp.asarray(values, x.dtype)
     sharding = placed_at(x)
-    return made if sharding is None else jax.device_put(made, sharding)
+    return array if sharding is None else jax.device_put(array, sharding)
 
 
 def _direction(point: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
@@ -193,12 +193,12 @@ def _is_float(aval: Any) -> bool:
 
 def _differentiated(equation: Equation) -> Equation:
     """The operation that an equation is part of the derivative of; an operation of a custom rule stands for itself."""
-    found = equation
+    outermost = equation
     for e in ancestors(equation):
         if of(e).has_custom_rule:
             break
-        found = e
-    return found
+        outermost = e
+    return outermost
 
 
 def _undifferentiated(equation: Equation, program: Program) -> Equation | None:

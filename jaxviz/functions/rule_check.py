@@ -124,8 +124,8 @@ class RuleCheck(Report, schema="check_rule"):
                 return f"{about} is wrong in the {x.kind} of {x.path}{x.element}: {x.rule:.6g} where {against} {x.numerical:.6g}{where}"
         if all(x.verdict == "not differentiable" for x in self.leaves):
             return f"{about} could not be checked: the function is not differentiable here"
-        told = f"{about} agrees with numerical differences"
-        return f"{told}, but not every second derivative could be computed" if self.no_second else told
+        agreement = f"{about} agrees with numerical differences"
+        return f"{agreement}, but not every second derivative could be computed" if self.no_second else agreement
 
 
 def _number(x: float | None) -> str:
@@ -184,8 +184,8 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
         )
 
     def flat(*moved: Any) -> list[Any]:
-        given = dict(zip(active, moved, strict=True))
-        a, k = jax.tree.unflatten(tree, [given.get(i, x) for i, x in enumerate(values)])
+        replaced = dict(zip(active, moved, strict=True))
+        a, k = jax.tree.unflatten(tree, [replaced.get(i, x) for i, x in enumerate(values)])
         results = tree_flatten_with_path(f(*a, **k))[0]
         outputs[:] = [f"output{keystr(p)}" for p, y in results if _is_float(y)]
         if not outputs:
@@ -199,11 +199,11 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
         return pull([jnp.ones_like(y) for y in results])
 
     outputs: list[str] = []
-    given = tuple(jnp.asarray(values[i]) for i in active)
+    point = tuple(jnp.asarray(values[i]) for i in active)
     used = [
         *values,
-        *values_of(flat, given, {}),
-        *values_of(slopes, given, {}),
+        *values_of(flat, point, {}),
+        *values_of(slopes, point, {}),
     ]  # the rule may use others than the function
     notes = [
         f"{names[i]} was held fixed: it is {'in nondiff_argnums' if is_fixed[i] else 'not of a floating-point type'}."
@@ -213,12 +213,12 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
     check = partial(_checked, flat, inputs=[names[i] for i in active], outputs=outputs, tol=tol, has_rule=_has_rule(f))
     try:
         with jax.enable_x64(True), restored(used):
-            found = check(tuple(jnp.asarray(values[i], jnp.float64) for i in active))
+            report = check(tuple(jnp.asarray(values[i], jnp.float64) for i in active))
     except Exception as error:
         with noting_arguments(f, args, kwargs), restored(used):
-            found = check(tuple(jnp.asarray(values[i]) for i in active))
+            report = check(tuple(jnp.asarray(values[i]) for i in active))
         notes.append(f"Checked in the given types: in 64 bits it raises {type(error).__name__}.")
-    return replace(found, function=function_name(f), notes=(*notes, *found.notes))
+    return replace(report, function=function_name(f), notes=(*notes, *report.notes))
 
 
 def _checked(
@@ -487,14 +487,16 @@ class _Differences:
             if all(np.isfinite(y).all() for y in (*up, *down)):
                 break
         rounding = 4 * float(jnp.finfo(self.point[i].dtype).eps) * np.max(np.abs(x), initial=0.0) / h
-        made = []
+        derivatives = []
         for u, d, nu, nd, y in zip(up, down, near_up, near_down, self.here, strict=True):
             wide, near = (u - d) / (2 * h), (nu - nd) / h
             noise = 8 * self.eps * np.max(np.abs(y), initial=0.0) / h
             wide_jump, jump = np.abs(u - 2 * y + d) / h, np.abs(nu - 2 * y + nd) / (h / 2)
             stays = (jump > 0.75 * wide_jump) & (jump > 2 * noise + 1e-3 * np.abs(near))
-            made.append((near, 2 * np.abs(near - wide) + noise + rounding * np.abs(near), np.where(stays, jump, 0.0)))
-        return made
+            derivatives.append(
+                (near, 2 * np.abs(near - wide) + noise + rounding * np.abs(near), np.where(stays, jump, 0.0))
+            )
+        return derivatives
 
     def cotangent(self, i: int, path: str, reverse: Reverse, plain: Reverse | None) -> LeafCheck:
         x = self.point[i]
@@ -534,10 +536,10 @@ class _Differences:
                 tried.append(_Tried(rule, numerical, replaced, slack, jump))
         return self._leaf("tangent", path, tried)
 
-    def result(self, k: int, path: str, given: Any) -> LeafCheck:
+    def result(self, k: int, path: str, value: Any) -> LeafCheck:
         """A result of the rule, compared with that of the function."""
         noise = np.full_like(self.here[k], 8 * self.eps * np.max(np.abs(self.here[k]), initial=0.0))
-        return self._leaf("result", path, [_Tried(_array(given), self.here[k], None, noise, np.zeros_like(noise))])
+        return self._leaf("result", path, [_Tried(_array(value), self.here[k], None, noise, np.zeros_like(noise))])
 
     def _leaf(self, kind: str, path: str, tried: list[_Tried]) -> LeafCheck:
         """The first attempt with the verdict, which is the easiest to read, and its element with the largest error."""
@@ -549,9 +551,9 @@ class _Differences:
         numerical, jump = value(shown.numerical) or 0.0, value(shown.jump) or 0.0
         if verdict == "not differentiable":
             sides = f"{numerical - jump / 2:.6g} on one side and {numerical + jump / 2:.6g} on the other"
-            given = sides if np.isfinite(numerical) else f"{numerical}"
+            slopes = sides if np.isfinite(numerical) else f"{numerical}"
             self.notes.append(
-                f"The function is not differentiable here: differences for the {kind} of {path}{element} give {given}."
+                f"The function is not differentiable here: differences for the {kind} of {path}{element} give {slopes}."
             )
         error = max(float(np.max(t.gap, initial=0.0)) for t in tried)
         off = [np.max(np.abs(t.rule - t.replaced), initial=0.0) for t in tried if t.replaced is not None]
@@ -586,5 +588,7 @@ def without_rules(program: Program) -> Program:
         if operation.programs:
             operation = replace(operation, params=map_programs(operation.params, without_rules), rules={})
         builder.equations.append(replace(equation, operation=operation, invars=tuple(ins)))
-    made = builder.program(program.invars, [env.get(a, a) for a in program.outvars], program.debug_info, like=program)
-    return replace(made, closed=program.closed)
+    replaced = builder.program(
+        program.invars, [env.get(a, a) for a in program.outvars], program.debug_info, like=program
+    )
+    return replace(replaced, closed=program.closed)

@@ -70,9 +70,9 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
     traced, pushed, nonzeros = _derived(
         lambda traced, nonzeros, _: jvp_program(traced.program, nonzeros, traced.n_results), fun, primals, has_aux
     )
-    given = [compat.canonicalize(t) for t, nz in zip(tangent_leaves, nonzeros, strict=True) if nz]
+    tangents_in = [compat.canonicalize(t) for t, nz in zip(tangent_leaves, nonzeros, strict=True) if nz]
     try:
-        outs = _run_forward(pushed.program, [*traced.leaves, *given])
+        outs = _run_forward(pushed.program, [*traced.leaves, *tangents_in])
     except (TypeError, ValueError) as error:
         note_arguments(error, fun, primals, {})
         raise
@@ -177,8 +177,8 @@ def _derived(
     traced = trace_call(fun, primals, has_aux=has_aux)
     nonzeros = _differentiable(traced.program)
     if in_nzs is not None:
-        asked = compat.flags(in_nzs, jax.tree.structure(primals), "in_nzs")
-        nonzeros = [nonzero and wanted for nonzero, wanted in zip(nonzeros, asked, strict=True)]
+        selected = compat.flags(in_nzs, jax.tree.structure(primals), "in_nzs")
+        nonzeros = [nonzero and wanted for nonzero, wanted in zip(nonzeros, selected, strict=True)]
     try:
         return traced, derive(traced, nonzeros, None), nonzeros
     except compat.ConcretizationTypeErrors:
@@ -224,16 +224,16 @@ def _push_forward(
                 "linearized function called on tangent values inconsistent with the original primal values:\n"
                 f"Got tangent aval {got} for primal aval {aval} but expected {expected}."
             )
-    given = [t for t, nz in zip(leaves, nonzeros, strict=True) if nz]
-    outs = _run_forward(linear, [*residuals, *given])
+    nonzero_tangents = [t for t, nz in zip(leaves, nonzeros, strict=True) if nz]
+    outs = _run_forward(linear, [*residuals, *nonzero_tangents])
     full = _with_zeros(outs, nonzeros_out, [a.to_tangent_aval() for a in out_avals])
     return jax.tree.unflatten(out_tree, full)
 
 
 def _with_zeros(values: Sequence[Any], nonzeros: Sequence[bool], avals: Sequence[Any]) -> list[Any]:
     """One value per type: the given ones where nonzero, and zeros for the others."""
-    given = iter(values)
-    return [next(given) if nz else compat.zeros(a) for nz, a in zip(nonzeros, avals, strict=True)]
+    it = iter(values)
+    return [next(it) if nz else compat.zeros(a) for nz, a in zip(nonzeros, avals, strict=True)]
 
 
 @api_boundary
@@ -414,8 +414,8 @@ def vmap(
             traced = trace_call(fun, args, kwargs, closes_over=False)
         except compat.RuleHoldsTracer:
             return fun(*args, **kwargs)  # JAX maps a custom rule together with the values it closes over
-        made = vmap_program(traced.program, dims, axis)
-        outs = compat.outside_vmap(lambda: evaluate(made.program, values), made.dims_out)
+        batched = vmap_program(traced.program, dims, axis)
+        outs = compat.outside_vmap(lambda: evaluate(batched.program, values), batched.dims_out)
         return jax.tree.unflatten(traced.out_tree, outs)
 
     options = {
@@ -425,13 +425,13 @@ def vmap(
         "axis_size": axis_size,
         "spmd_axis_name": spmd_axis_name,
     }
-    made = compat.jax_vmap(of_one, **options)
+    mapped_f = compat.jax_vmap(of_one, **options)
 
-    @wraps(made)
+    @wraps(mapped_f)
     @api_boundary
     def vmap_f(*args: Any, **kwargs: Any) -> Any:
         try:
-            return made(*args, **kwargs)
+            return mapped_f(*args, **kwargs)
         except (TypeError, ValueError) as error:
             note_arguments(error, fun, args, kwargs)
             raise
@@ -446,8 +446,8 @@ def partial_in(
     wanted = in_bounds(argnums, len(args))
 
     def in_argnums(*dyn_args: Any) -> Any:
-        given = dict(zip(wanted, dyn_args, strict=True))
-        return fun(*(given.get(i, a) for i, a in enumerate(args)), **kwargs)
+        by_place = dict(zip(wanted, dyn_args, strict=True))
+        return fun(*(by_place.get(i, a) for i, a in enumerate(args)), **kwargs)
 
     dyn_args = tuple(args[i] for i in wanted)
     info = compat.function_debug_info(fun, args, kwargs)
@@ -480,9 +480,9 @@ def named(fun: Callable[..., Any], what: str, argnums: Any) -> Callable[[Callabl
 
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         name = getattr(fun, "__name__", "the function")
-        made = wraps(fun)(wrapper) if hasattr(fun, "__name__") else wrapper
-        made.__doc__ = f"{what} of {name} with respect to positional argument(s) {argnums}."
-        return made
+        decorated = wraps(fun)(wrapper) if hasattr(fun, "__name__") else wrapper
+        decorated.__doc__ = f"{what} of {name} with respect to positional argument(s) {argnums}."
+        return decorated
 
     return decorate
 
@@ -532,8 +532,8 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
         full = _with_zeros(evaluate(backward.backward, cts), backward.nonzeros_out, in_avals)
         return jax.tree.unflatten(jax.tree.structure(primals), full)
 
-    made: Callable[[Any], Any] = Partial(transposed, program.consts)
-    return made
+    function: Callable[[Any], Any] = Partial(transposed, program.consts)
+    return function
 
 
 def _is(kind: Any, dtype: Any) -> bool:

@@ -42,25 +42,25 @@ class Transposable:
         self.n_residuals = len(parts.residuals)
         places: dict[Atom, int] = {v: i for i, v in enumerate(traced.program.invars)}
         self.from_argument = tuple(places.get(a) for a in parts.residuals)
-        self._found: dict[tuple[Mask, Mask, bool], Transposed] = {}
+        self._transposed: dict[tuple[Mask, Mask, bool], Transposed] = {}
 
-    def transposed(self, given: Mask, wanted: Mask, logs: bool) -> Transposed:
+    def transposed(self, nonzero_cts: Mask, wanted: Mask, logs: bool) -> Transposed:
         """The backward program for the results whose cotangents are given and the arguments whose cotangents are wanted, with logged values
         if requested."""
-        found = self._found.get((given, wanted, logs))
-        if found is None:
-            found = self.transposed_at(given, logs, None)
+        transposed = self._transposed.get((nonzero_cts, wanted, logs))
+        if transposed is None:
+            transposed = self.transposed_at(nonzero_cts, logs, None)
             if not all(wanted):
-                used = [w for w, nonzero in zip(wanted, found.nonzeros_out, strict=True) if nonzero]
-                used += [True] * (len(found.backward.outvars) - len(used))
-                keep = [True] * len(found.backward.invars)
-                found = Transposed(
-                    dce_program(found.backward, used, keep)[0],
-                    tuple(w and nonzero for w, nonzero in zip(wanted, found.nonzeros_out, strict=True)),
-                    found.logs,
+                used = [w for w, nonzero in zip(wanted, transposed.nonzeros_out, strict=True) if nonzero]
+                used += [True] * (len(transposed.backward.outvars) - len(used))
+                keep = [True] * len(transposed.backward.invars)
+                transposed = Transposed(
+                    dce_program(transposed.backward, used, keep)[0],
+                    tuple(w and nonzero for w, nonzero in zip(wanted, transposed.nonzeros_out, strict=True)),
+                    transposed.logs,
                 )
-            self._found[given, wanted, logs] = found
-        return found
+            self._transposed[nonzero_cts, wanted, logs] = transposed
+        return transposed
 
     def cotangents(
         self, residuals: Sequence[Any], cts: Sequence[Any], wanted: Mask, logs: bool
@@ -76,20 +76,20 @@ class Transposable:
         Returns:
           those that are not zero, which these are, and the tree of the logged values, None without any.
         """
-        given = tuple([not compat.is_zero(ct) for ct in cts])
-        inputs = [*residuals, *(ct for ct, g in zip(cts, given, strict=True) if g)]
+        nonzero_cts = tuple([not compat.is_zero(ct) for ct in cts])
+        inputs = [*residuals, *(ct for ct, g in zip(cts, nonzero_cts, strict=True) if g)]
         try:
-            found = self.transposed(given, wanted, logs)
+            transposed = self.transposed(nonzero_cts, wanted, logs)
         except compat.ConcretizationTypeErrors:
             if not are_concrete(inputs):
                 raise
-            found = self.transposed_at(given, logs, list(map(compat.concrete_value, inputs)))
-        return iter(_evaluate(found.backward, inputs)), found.nonzeros_out, found.logs
+            transposed = self.transposed_at(nonzero_cts, logs, list(map(compat.concrete_value, inputs)))
+        return iter(_evaluate(transposed.backward, inputs)), transposed.nonzeros_out, transposed.logs
 
-    def transposed_at(self, given: Mask, logs: bool, at: Sequence[Any] | None) -> Transposed:
+    def transposed_at(self, nonzero_cts: Mask, logs: bool, at: Sequence[Any] | None) -> Transposed:
         """The backward program, at these values of the residuals and the given cotangents, for rules whose Python looks at values."""
         linear = [False] * self.n_residuals + [True] * sum(self.nonzeros_in)
-        return transpose_program(self.linear, linear, given, TransposeOptions(logs=logs, at=at))
+        return transpose_program(self.linear, linear, nonzero_cts, TransposeOptions(logs=logs, at=at))
 
 
 @dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)
@@ -183,8 +183,8 @@ def vjp_of(
     """The `VJP` with these values of its residuals, and of its `saveable` arguments, by default all."""
     saved = {i: x for i, x in zip(known.from_argument, residuals, strict=True) if i is not None}
     arguments = [
-        saved[i] if i in saved and kept else compat.not_saveable() if i in saved else compat.NOT_NEEDED
-        for i, kept in enumerate(saveable or [True] * in_tree.num_leaves)
+        saved[i] if i in saved and is_saveable else compat.not_saveable() if i in saved else compat.NOT_NEEDED
+        for i, is_saveable in enumerate(saveable or [True] * in_tree.num_leaves)
     ]
     opaque = [x for i, x in zip(known.from_argument, residuals, strict=True) if i is None]
     return VJP(known, in_tree, out_tree, list(compat.nested_like(in_tree, arguments)), opaque)

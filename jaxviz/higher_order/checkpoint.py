@@ -106,11 +106,11 @@ class Remat(Call):
         others = [Var(v.aval) for v, lin in zip(body.invars, linear, strict=True) if not lin]
         saved = builder.inline(again, others)[len(parts.known_results) :]
         cts_in = {i: Var(compat.cotangent_type(v.aval)) for i, v in enumerate(body.outvars) if nonzero_cts[i]}
-        given = [v for i, v in cts_in.items() if parts.unknown_out[i]]
+        linear_cts = [v for i, v in cts_in.items() if parts.unknown_out[i]]
         cotangents = back.backward.cotangents()
         summands = [ct for cts in cotangents.values() for ct in cts]
         with_cotangents = replace(back.backward, outvars=(*back.backward.outvars, *summands))
-        outs = builder.inline(with_cotangents, [*saved, *given])
+        outs = builder.inline(with_cotangents, [*saved, *linear_cts])
         outs, cts_inside = outs[: len(back.backward.outvars)], outs[len(back.backward.outvars) :]
         whole = builder.program([*others, *cts_in.values()], outs, compat.derived_debug_info(
             body.debug_info, [""] * (len(others) + len(cts_in)), len(outs)
@@ -139,10 +139,10 @@ class Remat(Call):
             return read, used, operation
         prevent_cse = _per_input(operation.params["prevent_cse"], lambda p: select(read, p))
         params = {**operation.params, "jaxpr": smaller, "prevent_cse": prevent_cse}
-        made = make_operation(
+        remat = make_operation(
             operation.primitive, params, smaller.in_avals, smaller.out_avals, smaller.effects, operation.context
         )
-        return read, used, made
+        return read, used, remat
 
     def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
         inner = flag_program(operation.params["jaxpr"], deciding)
@@ -158,8 +158,8 @@ class Remat(Call):
             "jaxpr": body,
             "prevent_cse": (*prevent_cse, True) if isinstance(prevent_cse, tuple) else prevent_cse,
         }
-        made = make_operation(op.primitive, params, body.in_avals, body.out_avals, body.effects, op.context)
-        builder.equations.append(Equation(made, (*e.invars, loop), e.outvars, e.source, e.origin))
+        remat = make_operation(op.primitive, params, body.in_avals, body.out_avals, body.effects, op.context)
+        builder.equations.append(Equation(remat, (*e.invars, loop), e.outvars, e.source, e.origin))
 
 
 CHECKPOINT = Remat(compat.remat_p)
@@ -180,11 +180,11 @@ def apply_remat(like: Operation, body: Program, prevent_cse: Any, **changes: Any
     if isinstance(prevent_cse, tuple):
         prevent_cse = ((True,) * n) + prevent_cse
     params = {**like.params, "jaxpr": inner, "prevent_cse": prevent_cse, **changes}
-    made = make_operation(like.primitive, params, inner.in_avals, inner.out_avals, inner.effects, like.context)
+    remat = make_operation(like.primitive, params, inner.in_avals, inner.out_avals, inner.effects, like.context)
     builder = Builder()
     invars = [Var(a) for a in body.in_avals]
     constants = [builder.constant(v, value) for v, value in zip(body.constvars, body.consts, strict=True)]
-    return builder.program(invars, builder.apply(made, [*constants, *invars]))
+    return builder.program(invars, builder.apply(remat, [*constants, *invars]))
 
 
 def _per_input(prevent_cse: Any, change: Any) -> Any:
@@ -257,12 +257,12 @@ def _rounding(x: Var, rounded: Var, made_by: Equation | None) -> Equation:
     params = compat.rounding_params(x.aval)
     assert params is not None
     context = made_by.operation.context if made_by is not None else compat.current_context()
-    made = make_operation(compat.reduce_precision_p, params, (x.aval,), (x.aval,), frozenset(), context)
+    rounding = make_operation(compat.reduce_precision_p, params, (x.aval,), (x.aval,), frozenset(), context)
     source = made_by.source if made_by is not None else None
     origin = Origin(
         made_by, "linearize", "rounded when it is saved, so that both passes read the same value", "residual"
     )
-    return Equation(made, (x,), (rounded,), source, origin)
+    return Equation(rounding, (x,), (rounded,), source, origin)
 
 
 def _split_inside(operation: Operation, unknown: Mask, available: Mask, policy: Policy) -> SplitRule:
@@ -282,5 +282,5 @@ def _split_inside(operation: Operation, unknown: Mask, available: Mask, policy: 
 
 def _inlined(cotangents: Mapping[Atom, Sequence[Atom]], parts: Sequence[Atom]) -> Mapping[Atom, tuple[Atom, ...]]:
     """The inlined cotangents; `parts` has the new variables of their summands."""
-    given = iter(parts)
-    return {value: tuple([next(given) for _ in cts]) for value, cts in cotangents.items()}
+    summands = iter(parts)
+    return {value: tuple([next(summands) for _ in cts]) for value, cts in cotangents.items()}

@@ -76,8 +76,8 @@ class Cond(Primitive):
         branches: tuple[Program, ...] = operation.params["branches"]
         _, *nz = nonzeros
         nonzeros_out = _any_branch(jvp_program(b, nz).nonzeros_out for b in branches)
-        made = cond_operation(operation, [jvp_program(b, nz, instantiate=nonzeros_out).program for b in branches])
-        return JvpRule(Template(call_of(made), "primal"), nonzeros_out, "jvp of a cond")
+        cond = cond_operation(operation, [jvp_program(b, nz, instantiate=nonzeros_out).program for b in branches])
+        return JvpRule(Template(call_of(cond), "primal"), nonzeros_out, "jvp of a cond")
 
     def linearize(self, operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
         if mode.recomputes_conds and not compat.writes_in_place(
@@ -90,7 +90,7 @@ class Cond(Primitive):
         parts = [linearize_program(b, nz, instantiate=nonzeros_out, mode=mode) for b in branches]
         n_out = len(nonzeros_out)
         passed = [_passed_on(i, b) if compat.COND_PASSES_OPERANDS_ON else {} for i, b in enumerate(branches)]
-        saved = [[a for a in p.residuals if a not in given] for p, given in zip(parts, passed, strict=True)]
+        saved = [[a for a in p.residuals if a not in outer] for p, outer in zip(parts, passed, strict=True)]
         refuse_own_references([a for group in saved for a in group], "A branch of a cond")
         avals, places = _merged(saved)
         forward = [_saving(p.forward, n_out, m, avals, at) for p, m, at in zip(parts, saved, places, strict=True)]
@@ -100,16 +100,16 @@ class Cond(Primitive):
         ] = {}  # residuals of any branch that are operands of the cond, or constants of the branch
         all_places: list[list[int]] = []
         constants: dict[Var, Any] = {}
-        for branch, p, given, at in zip(branches, parts, passed, places, strict=True):
+        for branch, p, outer, at in zip(branches, parts, passed, places, strict=True):
             own = iter(at)
             for a in p.residuals:
-                if a in given and given[a] not in outside:
-                    kind, i = given[a]
-                    outside[given[a]] = primal.invars[1 + i] if kind == "operand" else branch.constvars[i]
+                if a in outer and outer[a] not in outside:
+                    kind, i = outer[a]
+                    outside[outer[a]] = primal.invars[1 + i] if kind == "operand" else branch.constvars[i]
                     if kind != "operand":
                         constants[branch.constvars[i]] = branch.consts[i]
             order = list(outside)
-            all_places.append([len(avals) + order.index(given[a]) if a in given else next(own) for a in p.residuals])
+            all_places.append([len(avals) + order.index(outer[a]) if a in outer else next(own) for a in p.residuals])
         whole = [*avals, *(a.aval for a in outside.values())]
         linear = [_taking(p.linear, len(p.residuals), whole, at) for p, at in zip(parts, all_places, strict=True)]
         primal = replace(primal, constvars=tuple(constants), consts=tuple(constants.values()))
@@ -156,12 +156,12 @@ class Cond(Primitive):
         options = TransposeOptions(instantiate=nonzeros_out, ct_avals=operation.out_avals, logs=logs)
         parts = [transpose_program(b, lin, nonzero_cts, options) for b in branches]
         n_cts = sum(nonzeros_out)
-        made = cond_operation(operation, [_with_zeros_logged(i, parts, n_cts) for i in range(len(parts))])
-        call, tree = call_of(made), None
+        cond = cond_operation(operation, [_with_zeros_logged(i, parts, n_cts) for i in range(len(parts))])
+        call, tree = call_of(cond), None
         if any(p.logs is not None for p in parts):
-            given = iter(call.outvars[n_cts:])
+            logs_out = iter(call.outvars[n_cts:])
             logged = [
-                {} if p.logs is None else jax.tree.unflatten(p.logs, islice(given, p.logs.num_leaves)) for p in parts
+                {} if p.logs is None else jax.tree.unflatten(p.logs, islice(logs_out, p.logs.num_leaves)) for p in parts
             ]
             leaves, tree = jax.tree.flatten(compat.logged_by_branches(call.invars[0], logged))
             if logs:
@@ -175,16 +175,16 @@ class Cond(Primitive):
         if dims[0] is not None and platforms is None:
             return _vmap_to_select(operation, dims, axis)
         at = [None if d is None else 0 for d in dims]
-        found = [vmap_program(b, at[1:], axis, to=[compat.IF_MAPPED] * len(b.outvars)) for b in branches]
+        mapped = [vmap_program(b, at[1:], axis, to=[compat.IF_MAPPED] * len(b.outvars)) for b in branches]
         dims_out = [
             None if all(d is None for d in of_branches) else 0
-            for of_branches in zip(*(b.dims_out for b in found), strict=True)
+            for of_branches in zip(*(b.dims_out for b in mapped), strict=True)
         ]
         parts = [vmap_program(b, at[1:], axis, to=dims_out) for b in branches]
         builder, operands, ins = inputs_moved(operation, dims, (dims[0], *at[1:]), axis)
         if dims[0] is not None:  # the platform does not depend on the example
-            asked = trace_rule(lambda: [compat.platform_index(platforms)], [])
-            ins[0] = builder.inline(asked, [])[0]
+            platform = trace_rule(lambda: [compat.platform_index(platforms)], [])
+            ins[0] = builder.inline(platform, [])[0]
         outs = builder.apply(cond_operation(operation, [b.program for b in parts]), ins)
         notes = tuple(note for b in parts for note in b.notes)
         return vmap_rule(builder, operands, outs, dims_out, "vmap of a cond", notes=notes)
@@ -202,10 +202,10 @@ class Cond(Primitive):
 
     def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
         """Each branch returns the flags of all branches; those of the others are not set."""
-        found = [flag_program(b, deciding) for b in operation.params["branches"]]
-        watches = [(place, w) for place, inner in enumerate(found) for w in inner.watches]
+        flagged = [flag_program(b, deciding) for b in operation.params["branches"]]
+        watches = [(place, w) for place, inner in enumerate(flagged) for w in inner.watches]
         branches = []
-        for mine, inner in enumerate(found):
+        for mine, inner in enumerate(flagged):
             builder = Builder()
             operands = [Var(a) for a in inner.program.in_avals]
             outs = builder.inline(inner.program, operands)
@@ -216,14 +216,14 @@ class Cond(Primitive):
                 for place, w in watches
             ]
             branches.append(unknown(builder.program(operands, [*results, *flags])))
-        made = cond_operation(operation, branches)
+        cond = cond_operation(operation, branches)
         builder = Builder()
         operands = [Var(a) for a in operation.in_avals]
-        return FlagRule(builder.program(operands, builder.apply(made, operands)), tuple(watches))
+        return FlagRule(builder.program(operands, builder.apply(cond, operands)), tuple(watches))
 
     def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-        made = cond_operation(e.operation, [observing.last(branch, loop) for branch in e.params["branches"]])
-        builder.equations.append(Equation(made, (*e.invars, loop), e.outvars, e.source, e.origin))
+        cond = cond_operation(e.operation, [observing.last(branch, loop) for branch in e.params["branches"]])
+        builder.equations.append(Equation(cond, (*e.invars, loop), e.outvars, e.source, e.origin))
 
 
 COND = Cond(compat.cond_p)
@@ -265,10 +265,10 @@ def _saving(
     builder = Builder(known.constvars, known.consts)
     builder.equations += known.equations
     own = dict(zip(at, residuals, strict=True))
-    kept = [own[i] if i in own else builder.splice(_dummy(a), ())[0] for i, a in enumerate(avals)]
-    info = compat.derived_debug_info(known.debug_info, [""] * len(known.invars), n_results + len(kept))
-    made = builder.program(known.invars, [*known.outvars[:n_results], *kept], info)
-    return replace(made, relations=known.relations)
+    saved = [own[i] if i in own else builder.splice(_dummy(a), ())[0] for i, a in enumerate(avals)]
+    info = compat.derived_debug_info(known.debug_info, [""] * len(known.invars), n_results + len(saved))
+    branch = builder.program(known.invars, [*known.outvars[:n_results], *saved], info)
+    return replace(branch, relations=known.relations)
 
 
 @shared
@@ -287,8 +287,8 @@ def _taking(staged: Program, n_own: int, avals: Sequence[Any], at: Sequence[int]
 
 def _passed_on(number: int, branch: Program) -> dict[Atom, tuple[Any, int]]:
     """The inputs and constants of a branch, with their values outside."""
-    given: dict[Atom, tuple[Any, int]] = {v: ("operand", i) for i, v in enumerate(branch.invars)}
-    return given | {v: (number, i) for i, v in enumerate(branch.constvars)}
+    operands: dict[Atom, tuple[Any, int]] = {v: ("operand", i) for i, v in enumerate(branch.invars)}
+    return operands | {v: (number, i) for i, v in enumerate(branch.constvars)}
 
 
 def _linearize_cond_again(operation: Operation, nonzeros: Mask, mode: Mode) -> LinearizeRule:
@@ -314,11 +314,11 @@ def _linearize_cond_again(operation: Operation, nonzeros: Mask, mode: Mode) -> L
     n_operands = len(nz)
     keep = [False] * n_operands + [True] * sum(nz)
     read = _any_branch(dce_program(b, keep_inputs=keep)[1] for b in linear)
-    made = cond_operation(operation, [dce_program(b, keep_inputs=read)[0] for b in linear])
+    cond = cond_operation(operation, [dce_program(b, keep_inputs=read)[0] for b in linear])
     primal = call_of(operation)
     residuals = (primal.invars[0], *select(read[:n_operands], primal.invars[1:]))
     name = "linearize of a cond whose branch is run again"
-    return rule_of(primal, len(nonzeros_out), residuals, call_of(made), nonzeros_out, name)
+    return rule_of(primal, len(nonzeros_out), residuals, call_of(cond), nonzeros_out, name)
 
 
 def _with_zeros_logged(branch: int, parts: Sequence[Transposed], n_cts: int) -> Program:

@@ -110,8 +110,8 @@ def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tu
     forward = read_traced(traced)
     operands = (*(Var(a) for a in operation.in_avals[:n_consts]), *forward.invars)
     n_made = n_residuals - sum(i is not None for i in forwarded)
-    made = iter(forward.outvars[:n_made])
-    saved = [next(made) if i is None else operands[i] for i in forwarded]
+    computed = iter(forward.outvars[:n_made])
+    saved = [next(computed) if i is None else operands[i] for i in forwarded]
     constants = [(a.val,) if isinstance(a, Literal) and not a.held else None for a in saved]
     residuals = tuple(a for a, c in zip(saved, constants, strict=True) if c is None)
     results = forward.outvars[n_made:]

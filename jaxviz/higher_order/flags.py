@@ -66,13 +66,13 @@ def counting(inner: Flagged, watches: Sequence[FlaggedValues], n_consts: int, n_
     so_far = [Var(unraised(w.n_flags, w.n_loops).out_avals[0]) for w in watches]
     noted = note(builder, so_far, flags, watches, step)
     before = [Var(v.aval) for v in carry] if keeps else []
-    kept: list[Atom] = []
+    carry_to_keep: list[Atom] = []
     if keeps:
         rule = _kept(len(so_far), *(v.aval for v in (*so_far, *before)))
-        kept = builder.inline(rule, [*so_far, *before, *carry])
+        carry_to_keep = builder.inline(rule, [*so_far, *before, *carry])
     after = builder.inline(_next(), [step])
     carried, ys = partition(results, n_carry)
-    ins, outs = [*carry, step, *so_far, *before], [*carried, *after, *noted, *kept]
+    ins, outs = [*carry, step, *so_far, *before], [*carried, *after, *noted, *carry_to_keep]
     return unknown(builder.program([*consts, *ins, *xs], [*outs, *ys]))
 
 
@@ -91,10 +91,10 @@ def _kept(n: int, *avals: Any) -> Program:
     """(the flags of `n` watches so far, the kept carry, that of this step) → the carry to keep: this step's until a flag is set."""
 
     def keep(*args: Any) -> list[Any]:
-        so_far, kept, now = partition(args, n, len(avals) - n)
+        so_far, earlier, now = partition(args, n, len(avals) - n)
         first = [lax.reshape(lax.slice(f, (0, 0, 0), (1, f.shape[1], 1)), (f.shape[1],)) for f in so_far]
         is_raised = lax.ge(lax.reduce_max(lax.concatenate(first, 0), (0,)), jnp.int32(0))
-        return [lax.select_n(is_raised, y, x) for x, y in zip(kept, now, strict=True)]
+        return [lax.select_n(is_raised, y, x) for x, y in zip(earlier, now, strict=True)]
 
     return trace_rule(keep, [*avals, *avals[n:]])
 

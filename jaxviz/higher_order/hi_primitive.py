@@ -15,17 +15,17 @@ class HiPrimitive(Primitive):
     is_opened = False
 
     def dce(self, operation: Operation, used: Mask) -> DceRule:
-        found = compat.dce_hi_primitive(one_equation(operation), used)
-        if found is None:
+        reduced = compat.dce_hi_primitive(one_equation(operation), used)
+        if reduced is None:
             return nothing_left(operation)
-        read, left, params = found
+        read, left, params = reduced
         if all(read) and all(left) and params == operation.params:
             return tuple(read), tuple(left), operation
-        made = make_operation(
+        smaller = make_operation(
             operation.primitive, params, select(read, operation.in_avals), select(left, operation.out_avals),
             operation.effects, operation.context,
         )  # fmt: skip
-        return tuple(read), tuple(left), made
+        return tuple(read), tuple(left), smaller
 
 
 HI_PRIMITIVE = HiPrimitive(compat.hi_primitive_p)

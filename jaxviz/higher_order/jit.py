@@ -60,8 +60,8 @@ class Jit(Call):
         forward, refs = with_refs_as_inputs(with_results(parts.forward, [*(results[i] for i in returned), *computed]))
         outside.update(zip(refs, refs, strict=True))
         inputs = [*([None] * len(refs)), *range(n_in)]
-        made = jit_operation(operation, forward, inputs, [*returned, *([None] * len(computed))])
-        outs = tuple(Var(a) for a in made.out_avals)
+        jit = jit_operation(operation, forward, inputs, [*returned, *([None] * len(computed))])
+        outs = tuple(Var(a) for a in jit.out_avals)
         result_of = dict(zip(returned, outs, strict=False))
         outer_results = [result_of[i] if i in result_of else outside[a] for i, a in enumerate(results)]
         for a, v in zip([*(results[i] for i in returned), *computed], outs, strict=True):
@@ -69,7 +69,7 @@ class Jit(Call):
         linearize.refuse_own_references([a for a in parts.residuals if a not in outside], "A jitted function")
         residuals = [outside[a] for a in parts.residuals]
 
-        call = Equation(made, (*refs, *operands), outs)
+        call = Equation(jit, (*refs, *operands), outs)
         results_out = (*outer_results, *residuals)
         primal = Program((*constants, *refs), operands, results_out, (call,), (*body.consts, *refs.values()))
         tangents_in = [i for i, nz in enumerate(nonzeros) if nz]
@@ -94,9 +94,9 @@ class Jit(Call):
         computed = [r for r in parts.residuals if r not in outside and r not in results]
         known, refs = with_refs_as_inputs(with_results(parts.known, [*parts.known_results, *computed]))
         inputs = [*([None] * len(refs)), *known_in]
-        made = jit_operation(operation, known, inputs, [*known_out, *([None] * len(computed))])
-        given = [builder.constant(v, x) for v, x in refs.items()]
-        outs = builder.apply(made, [*given, *(operands[i] for i in known_in)])
+        jit = jit_operation(operation, known, inputs, [*known_out, *([None] * len(computed))])
+        ref_operands = [builder.constant(v, x) for v, x in refs.items()]
+        outs = builder.apply(jit, [*ref_operands, *(operands[i] for i in known_in)])
         n_results = len(parts.known_results)
         for inner, outer in zip([*computed, *parts.known_results], [*outs[n_results:], *outs[:n_results]], strict=True):
             outside.setdefault(inner, outer)
@@ -138,12 +138,12 @@ class Jit(Call):
             "in_shardings": shardings(p["in_shardings"], dims, body.program.in_avals),
             "out_shardings": shardings(p["out_shardings"], body.dims_out, body.program.out_avals),
         }
-        made = make_operation(
+        jit = make_operation(
             operation.primitive, params, body.program.in_avals, body.program.out_avals, body.program.effects,
             operation.context,
         )  # fmt: skip
         name = "vmap of a jitted function"
-        return VmapRule(Template(call_of(made), "primal"), body.dims_out, name, notes=body.notes)
+        return VmapRule(Template(call_of(jit), "primal"), body.dims_out, name, notes=body.notes)
 
     def dce(self, operation: Operation, used: Mask) -> DceRule:
         body: Program = operation.params["jaxpr"]
@@ -158,8 +158,8 @@ class Jit(Call):
 
     def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
         body = observing.last(e.params["jaxpr"], loop)
-        made = jit_operation(e.operation, body, [*range(len(e.invars)), None], range(len(e.outvars)))
-        builder.equations.append(Equation(made, (*e.invars, loop), e.outvars, e.source, e.origin))
+        jit = jit_operation(e.operation, body, [*range(len(e.invars)), None], range(len(e.outvars)))
+        builder.equations.append(Equation(jit, (*e.invars, loop), e.outvars, e.source, e.origin))
 
 
 JIT = Jit(compat.jit_p)
@@ -237,5 +237,5 @@ def _transposed_jit(
         "out_layouts": (*(p["in_layouts"][i] for i in cts_out), *([None] * n_logged)),
         "donated_invars": (False,) * len(body.invars),
     }
-    made = make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
-    return _with_constants_first(made, refs)
+    jit = make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
+    return _with_constants_first(jit, refs)

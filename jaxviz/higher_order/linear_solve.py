@@ -54,8 +54,8 @@ class LinearSolve(Call):
         if any(of_matrix):
             pushed = jvp_program(matvec, (*of_matrix, *([False] * len(of_b))), instantiate=[True] * len(of_b))
             matrix, solution = operands[: len(of_matrix)], results[: len(of_b)]
-            given = [*matrix, *solution, *(tangents[v] for v in select(of_matrix, matrix))]
-            moved = builder.inline(pushed.program, given)[len(of_b) :]
+            inputs = [*matrix, *solution, *(tangents[v] for v in select(of_matrix, matrix))]
+            moved = builder.inline(pushed.program, inputs)[len(of_b) :]
             for i, (t, has_tangent) in enumerate(zip(moved, of_b, strict=True)):
                 (right[i],) = _less(builder, right[i] if has_tangent else None, t)
         pushed_results = builder.apply(operation, [*operands[:n_closed_over], *right])

@@ -197,7 +197,7 @@ class Scan(Call):
             i for part in (carry_out, ys_out) for i in (*part, *(tangent_out[j] for j in part if j in tangent_out))
         ]
         body = with_results(body, [body.outvars[i] for i in out_order])
-        made = scan.like(body, n_consts + sum(const_nz), n_carry + sum(carry_nz))
+        pushed_scan = scan.like(body, n_consts + sum(const_nz), n_carry + sum(carry_nz))
 
         builder = Builder()
         primals = [Var(a) for a in operation.in_avals]
@@ -207,7 +207,7 @@ class Scan(Call):
             by_place[place] = (
                 tangents[i] if i in tangents else builder.zero(operation.in_avals[i].to_tangent_aval(), "jvp")
             )
-        outs = builder.apply(made, [by_place[i] for i in order])
+        outs = builder.apply(pushed_scan, [by_place[i] for i in order])
         results = dict(zip(out_order, outs, strict=True))
         program = builder.program([*primals, *tangents.values()], [results[i] for i in range(len(outs))])
         template = Template(program, "primal", keeps_lines=True)
@@ -226,7 +226,7 @@ class Scan(Call):
         nz = (*const_nz, *carry_nz, *xs_nz)
         primal, fixed = _known_scan(scan, parts.forward, n_consts, n_carry, parts.residuals)
         body, order = _residuals_in_place(parts.linear, fixed)
-        made = scan.like(body, sum(fixed) + sum(const_nz), sum(carry_nz))
+        linear_scan = scan.like(body, sum(fixed) + sum(const_nz), sum(carry_nz))
 
         builder = Builder()
         n_out = len(operation.out_avals)
@@ -236,11 +236,11 @@ class Scan(Call):
         for i, (a, z) in enumerate(zip(operation.in_avals, nz, strict=True)):
             if z:
                 ins.append(tangents[i] if i in tangents else builder.zero(a.to_tangent_aval(), "linearize"))
-        outs = builder.apply(made, [ins[i] for i in order])
+        outs = builder.apply(linear_scan, [ins[i] for i in order])
         linear = builder.program([*residuals, *tangents.values()], outs)
         name = "linearize of a scan"
-        kept = primal.outvars[n_out:]
-        return rule_of(primal, n_out, kept, linear, parts.nonzeros_out, name, True, scan.repeated(parts.checkpoints))
+        saved = primal.outvars[n_out:]
+        return rule_of(primal, n_out, saved, linear, parts.nonzeros_out, name, True, scan.repeated(parts.checkpoints))
 
     def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
         scan = ScanParams(operation)
@@ -260,17 +260,17 @@ class Scan(Call):
         uk = (*const_uk, *carry_uk, *xs_uk)
         n_known_carry = n_carry - sum(carry_uk)
         now, fixed = _known_scan(scan, parts.known, n_consts - sum(const_uk), n_known_carry, parts.residuals)
-        given = iter(now.invars)
-        inputs = [Var(a) if u else next(given) for a, u in zip(operation.in_avals, uk, strict=True)]
+        known_inputs = iter(now.invars)
+        inputs = [Var(a) if u else next(known_inputs) for a, u in zip(operation.in_avals, uk, strict=True)]
         now = reordered_inputs(now, [v for v, u in zip(inputs, unknown, strict=True) if not u])
         body, order = _residuals_in_place(parts.staged, fixed)
         later_in = [i for i in range(n_in) if by_policy or uk[i]]
         n_later_consts = n_consts if by_policy else sum(const_uk)
-        made = scan.like(body, sum(fixed) + n_later_consts, n_carry if by_policy else sum(carry_uk))
+        staged = scan.like(body, sum(fixed) + n_later_consts, n_carry if by_policy else sum(carry_uk))
         places = [*parts.residuals_after(n_in), *later_in]
         return SplitRule(
             Template(now, "primal", keeps_lines=True),
-            Template(call_of(made), "tangent"),
+            Template(call_of(staged), "tangent"),
             tuple(places[i] for i in order),
             parts.unknown_out,
             parts.available_out,
@@ -305,7 +305,7 @@ class Scan(Call):
             range(len(parts.backward.invars)), n_fixed, n_stacked, n_carry, n_ys
         )
         body = reordered(parts.backward, [*fixed, *ct_consts, *ct_carry, *ct_ys, *stacked])
-        made = scan.like(body, n_fixed, n_const_lin + n_carry, reverse=not operation.params["reverse"])
+        backward_scan = scan.like(body, n_fixed, n_const_lin + n_carry, reverse=not operation.params["reverse"])
 
         builder = Builder()
         others = [Var(a) for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
@@ -322,11 +322,13 @@ class Scan(Call):
             builder.zero(compat.cotangent_type(a), "transpose") if ct is None else ct
             for ct, a in zip(cts[:n_carry], operation.out_avals, strict=False)
         ]
-        given = [ct for ct in cts if ct is not None]
+        nonzero_cts_in = [ct for ct in cts if ct is not None]
         ys = [ct for ct in cts[n_carry:] if ct is not None]
-        outs = builder.apply(made, [*others[:n_fixed], *starts, *going_round, *ys, *others[n_fixed + n_starts :]])
+        outs = builder.apply(
+            backward_scan, [*others[:n_fixed], *starts, *going_round, *ys, *others[n_fixed + n_starts :]]
+        )
         is_operand = (*([True] * n_const_lin), *carry_lin, *([True] * sum(xs_lin)))
-        backward = builder.program([*others, *given], [*select(is_operand, outs[:n_lin]), *outs[n_lin:]])
+        backward = builder.program([*others, *nonzero_cts_in], [*select(is_operand, outs[:n_lin]), *outs[n_lin:]])
         template = Template(backward, "cotangent", keeps_lines=True)
         return TransposeRule(template, (True,) * sum(linear), "transpose of a scan", parts.logs)
 
@@ -381,8 +383,8 @@ class Scan(Call):
         beside = starts(builder, watches, carry, keeps)
         body = counting(inner, watches, n_consts, n_carry, keeps)
         outs = builder.apply(scan.like(body, n_consts, n_carry + len(beside)), [*consts, *carry, *beside, *xs])
-        carry, _, flags, kept, ys = partition(outs, n_carry, 1, len(watches), len(beside) - 1 - len(watches))
-        return FlagRule(builder.program(operands, [*carry, *ys, *flags, *kept]), tuple((0, w) for w in watches))
+        carry, _, flags, first_carry, ys = partition(outs, n_carry, 1, len(watches), len(beside) - 1 - len(watches))
+        return FlagRule(builder.program(operands, [*carry, *ys, *flags, *first_carry]), tuple((0, w) for w in watches))
 
     def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
         """The vector is the first constant, and the iterations are numbered along with the values scanned over."""
@@ -392,8 +394,8 @@ class Scan(Call):
         (inner,) = inside.inline(joining(loop.aval.shape[0]), (outer, i))
         body = observing.body(scan.body, inner, (outer, *scan.body.invars, i), inside)
         count = builder.inline(all_numbers(int(e.params["length"])), ())
-        made = scan.like(body, scan.n_consts + 1, scan.n_carry)
-        builder.equations.append(Equation(made, (loop, *e.invars, *count), e.outvars, e.source, e.origin))
+        observed = scan.like(body, scan.n_consts + 1, scan.n_carry)
+        builder.equations.append(Equation(observed, (loop, *e.invars, *count), e.outvars, e.source, e.origin))
 
 
 SCAN = Scan(compat.scan_p)
@@ -443,9 +445,9 @@ def _known_scan(
     outer_xs = [scan.outer(v, True) for v in xs]
     invariant = builder.inline(parts.known, [v for v in consts if v not in refs])
     n_hoisted = len(parts.known_results)
-    made = scan.like(parts.staged, len(parts.residuals) + len(refs), n_carry)
+    staged_scan = scan.like(parts.staged, len(parts.residuals) + len(refs), n_carry)
     ins = [*invariant[n_hoisted:], *refs, *outer_carry, *outer_xs]
-    outs = builder.apply(made, ins) if made.out_avals or made.effects else []
+    outs = builder.apply(staged_scan, ins) if staged_scan.out_avals or staged_scan.effects else []
     hoisted, stacked = iter(invariant[:n_hoisted]), iter(outs[len(results) :])
     place: dict[Atom, Atom] = dict(zip(xs, outer_xs, strict=True))
     is_fixed = {**fixed}
@@ -453,8 +455,8 @@ def _known_scan(
         place[r] = next(stacked) if later else next(hoisted)
         if not later:
             is_fixed[r] = None
-    kept = [place.get(r, r) for r in residuals]
-    program = builder.program([*consts, *outer_carry, *outer_xs], [*outs[: len(results)], *kept])
+    saved = [place.get(r, r) for r in residuals]
+    program = builder.program([*consts, *outer_carry, *outer_xs], [*outs[: len(results)], *saved])
     return program, tuple(r in is_fixed for r in residuals)
 
 

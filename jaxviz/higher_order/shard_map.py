@@ -96,19 +96,21 @@ class ShardMap(Call):
         n_out = len(body.outvars)
         with compat.inside_shard_map(operation) as names:
             parts = linearize_program(body, nonzeros, mode=mode)
-            kept = _keep(operation, names, parts.forward, parts.forward.outvars[:n_out], parts.residuals, parts.linear)
+            passed = _keep(
+                operation, names, parts.forward, parts.forward.outvars[:n_out], parts.residuals, parts.linear
+            )
         builder = Builder()
         operands = [Var(a) for a in operation.in_avals]
         outs = apply_shard_map(
-            builder, operation, kept.forward, operands, p["in_specs"], [*p["out_specs"], *kept.own_specs]
+            builder, operation, passed.forward, operands, p["in_specs"], [*p["out_specs"], *passed.own_specs]
         )
-        residuals = kept.values(operands, outs)
+        residuals = passed.values(operands, outs)
         primal = builder.program(operands, outs)
         linear = _call_of(
             operation,
-            kept.linear,
+            passed.linear,
             [*(a.aval for a in residuals), *(a.to_tangent_aval() for a in select(nonzeros, operation.in_avals))],
-            [*kept.specs(p["in_specs"], p["out_specs"]), *_tangent(select(nonzeros, p["in_specs"]))],
+            [*passed.specs(p["in_specs"], p["out_specs"]), *_tangent(select(nonzeros, p["in_specs"]))],
             _tangent(select(parts.nonzeros_out, p["out_specs"])),
         )
         name = "linearize of shard_map"
@@ -119,20 +121,20 @@ class ShardMap(Call):
         known = [not u for u in unknown]
         with compat.inside_shard_map(operation) as names:
             parts = split_program(p["jaxpr"], unknown, SplitOptions(policy, available))
-            kept = _keep(operation, names, parts.known, parts.known_results, parts.residuals, parts.staged)
+            passed = _keep(operation, names, parts.known, parts.known_results, parts.residuals, parts.staged)
         known_in = select(known, p["in_specs"])
         known_out = select([not u for u in parts.unknown_out], p["out_specs"])
         builder = Builder()
         operands = [Var(a) for a in select(known, operation.in_avals)]
-        outs = apply_shard_map(builder, operation, kept.forward, operands, known_in, [*known_out, *kept.own_specs])
-        residuals = kept.values(operands, outs)
+        outs = apply_shard_map(builder, operation, passed.forward, operands, known_in, [*known_out, *passed.own_specs])
+        residuals = passed.values(operands, outs)
         now = builder.program(operands, [*outs[: len(known_out)], *residuals])
         staged_in = unknown if available is None else available
         later = _call_of(
             operation,
-            kept.linear,
+            passed.linear,
             [*(a.aval for a in residuals), *select(staged_in, operation.in_avals)],
-            [*kept.specs(known_in, known_out), *select(staged_in, p["in_specs"])],
+            [*passed.specs(known_in, known_out), *select(staged_in, p["in_specs"])],
             select(parts.available_out, p["out_specs"]),
         )
         name = "partial evaluation of shard_map"
@@ -212,11 +214,11 @@ class ShardMap(Call):
             invars = [Var(a) for a in inner.program.in_avals]
             results, flags = partition(within.inline(inner.program, invars), len(body.outvars))
             flags = [within.inline(of_all_devices(f.aval, tuple(sizes.items())), [f])[0] for f in flags]
-            made = unknown(within.program(invars, [*results, *flags], None, like=inner.program))
+            flagged = unknown(within.program(invars, [*results, *flags], None, like=inner.program))
         builder = Builder()
         operands = [Var(a) for a in operation.in_avals]
         specs = [*p["out_specs"], *(compat.replicated_spec(f.aval) for f in flags)]
-        outs = apply_shard_map(builder, operation, made, operands, p["in_specs"], specs)
+        outs = apply_shard_map(builder, operation, flagged, operands, p["in_specs"], specs)
         n = math.prod(sizes.values())
         watches = (replace(w, devices=(n, *w.devices)) for w in inner.watches)
         return FlagRule(builder.program(operands, outs), tuple((0, w) for w in watches))
@@ -226,9 +228,9 @@ class ShardMap(Call):
         body = observing.last(p["jaxpr"], loop)
         specs = (*p["in_specs"], compat.replicated_spec(loop.aval))
         outs = apply_shard_map(builder, e.operation, body, (*e.invars, loop), specs, p["out_specs"])
-        made = builder.equations.pop()
-        assert list(made.outvars) == outs
-        builder.equations.append(replace(made, outvars=e.outvars, source=e.source, origin=e.origin))
+        observed = builder.equations.pop()
+        assert list(observed.outvars) == outs
+        builder.equations.append(replace(observed, outvars=e.outvars, source=e.source, origin=e.origin))
 
 
 SHARD_MAP = ShardMap(compat.shard_map_p)
@@ -261,8 +263,8 @@ def apply_shard_map(
     with like.context.manager:
         out_avals = tuple(compat.type_of_all(a, s, params) for a, s in zip(inner.out_avals, out_specs, strict=True))
     effects = compat.effects_outside(inner.effects, like.params["mesh"])
-    made = make_operation(like.primitive, params, tuple(a.aval for a in atoms), out_avals, effects, like.context)
-    return builder.apply(made, atoms)
+    mapped = make_operation(like.primitive, params, tuple(a.aval for a in atoms), out_avals, effects, like.context)
+    return builder.apply(mapped, atoms)
 
 
 def _call_of(
@@ -300,14 +302,14 @@ class _Kept:
 
     def specs(self, in_specs: Sequence[Spec], out_specs: Sequence[Spec]) -> list[Spec]:
         """How each residual is laid out."""
-        given, own = (*in_specs, *out_specs), iter(self.own_specs)
-        return [next(own) if i is None else given[i] for i in self.forwarded]
+        outer, own = (*in_specs, *out_specs), iter(self.own_specs)
+        return [next(own) if i is None else outer[i] for i in self.forwarded]
 
     def values(self, operands: Sequence[Atom], outs: Sequence[Atom]) -> list[Atom]:
         """The residuals outside, given the operands and all results of the forward `shard_map`."""
         n_results = len(outs) - len(self.own_specs)
-        given, own = (*operands, *outs[:n_results]), iter(outs[n_results:])
-        return [next(own) if i is None else given[i] for i in self.forwarded]
+        outer, own = (*operands, *outs[:n_results]), iter(outs[n_results:])
+        return [next(own) if i is None else outer[i] for i in self.forwarded]
 
 
 def _keep(

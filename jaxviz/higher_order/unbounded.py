@@ -72,7 +72,7 @@ def _changes(bound: Atom, outer: Equation) -> bool:
     body = next((b.program for b in bodies(outer) if b.has_results), None)
     if body is None:
         return False
-    made = {v: e for e in body.equations for v in e.outvars}
+    producer = {v: e for e in body.equations for v in e.outvars}
     n_fixed, _ = of(outer).carry(outer.operation)
     pending, seen = [bound], set[Atom]()
     while pending:
@@ -82,6 +82,6 @@ def _changes(bound: Atom, outer: Equation) -> bool:
         seen.add(a)
         if a in body.invars[n_fixed:]:
             return True
-        if a in made:
-            pending += made[a].invars
+        if a in producer:
+            pending += producer[a].invars
     return False

@@ -193,7 +193,7 @@ class While(Primitive):
         body = reordered(pushed.program, [*consts, *const_dots, *carry, *carry_dots])
         unread = [Var(v.aval) for v in body.invars[len(body.invars) - len(carry_dots) :]]
         condition = reordered_inputs(loop.condition, [*loop.condition.invars, *unread])
-        made = loop.like(condition, n_condition, body, n_body + sum(body_nz))
+        pushed_loop = loop.like(condition, n_condition, body, n_body + sum(body_nz))
 
         builder = Builder()
         primals = [Var(a) for a in operation.in_avals]
@@ -211,7 +211,7 @@ class While(Primitive):
             *(primals[i] for i in of_carry),
             *going_round,
         ]
-        outs = builder.apply(made, ins)
+        outs = builder.apply(pushed_loop, ins)
         program = builder.program([*primals, *tangents.values()], outs)
         template = Template(program, "primal", keeps_lines=True)
         return JvpRule(template, carry_nz, "jvp of a while loop")
@@ -239,11 +239,11 @@ class While(Primitive):
             return all_staged(operation, unknown, name)
         known_body = with_results(parts.known, parts.known_results)
         known_condition = with_results(condition.known, condition.known_results)
-        made = loop.like(known_condition, n_condition - sum(condition_uk), known_body, n_body - sum(body_uk))
+        known_loop = loop.like(known_condition, n_condition - sum(condition_uk), known_body, n_body - sum(body_uk))
         builder = Builder()
         operands = [Var(a) for a in operation.in_avals]
         uk = (*condition_uk, *body_uk, *carry_uk)
-        outs = builder.apply(made, [v for v, u in zip(operands, uk, strict=True) if not u])
+        outs = builder.apply(known_loop, [v for v, u in zip(operands, uk, strict=True) if not u])
         now = builder.program([v for v, u in zip(operands, unknown, strict=True) if not u], outs)
         available_out = (True,) * len(carry_uk) if by_policy else carry_uk
         whole = call_of(operation)
@@ -285,8 +285,8 @@ class While(Primitive):
         again = vmap_program(body, [*body_dims, *carry], axis, to=carry)
         tested = vmap_program(test, [*cond_dims, *carry], axis, to=to)
         builder, operands, ins = inputs_moved(operation, dims, [*cond_dims, *body_dims, *carry], axis)
-        made = loop.like(tested.program, sizes[0], again.program, sizes[1])
-        outs = builder.apply(made, ins)
+        mapped_loop = loop.like(tested.program, sizes[0], again.program, sizes[1])
+        outs = builder.apply(mapped_loop, ins)
         return vmap_rule(builder, operands, outs, carry, "vmap of a while loop", text, (*tested.notes, *again.notes))
 
     def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
@@ -296,28 +296,30 @@ class While(Primitive):
         n_condition, n_consts = loop.sizes
         n_carry = len(operation.out_avals)
         inner = flag_program(loop.body, deciding)
-        asked = _flags_alone(flag_program(loop.condition, True)) if deciding else None
-        both = inner if asked is None else _side_by_side(asked, n_condition, inner, n_consts)
-        n_all = n_consts if asked is None else n_condition + n_consts
+        condition_flags = _flags_alone(flag_program(loop.condition, True)) if deciding else None
+        both = inner if condition_flags is None else _side_by_side(condition_flags, n_condition, inner, n_consts)
+        n_all = n_consts if condition_flags is None else n_condition + n_consts
         watches = in_a_loop(both)
         keeps &= bool(watches)
         body = counting(both, watches, n_all, n_carry, keeps)
         unread = [Var(a) for a in body.in_avals[n_all + n_carry :]]
         condition = unknown(replace(loop.condition, invars=(*loop.condition.invars, *unread)))
-        made = loop.like(condition, n_condition, body, n_all)
+        flagged_loop = loop.like(condition, n_condition, body, n_all)
         builder = Builder()
         operands = [Var(a) for a in operation.in_avals]
         for_condition, consts, carry = partition(operands, n_condition, n_consts)
-        before = operands if asked is None else [*for_condition, *for_condition, *consts, *carry]
-        outs = builder.apply(made, [*before, *starts(builder, watches, carry, keeps)])
-        carry, (step,), flags, kept = partition(outs, n_carry, 1, len(watches))
-        if asked is not None:
-            now = builder.inline(asked.program, [*for_condition, *carry])
+        before = operands if condition_flags is None else [*for_condition, *for_condition, *consts, *carry]
+        outs = builder.apply(flagged_loop, [*before, *starts(builder, watches, carry, keeps)])
+        carry, (step,), flags, first_carry = partition(outs, n_carry, 1, len(watches))
+        if condition_flags is not None:
+            now = builder.inline(condition_flags.program, [*for_condition, *carry])
             first = len(watches) - len(now)
             flags = [*flags[:first], *note(builder, flags[first:], now, watches[first:], step)]
         labels = [label for label, _ in operation.programs]
         places = [labels.index("body_jaxpr")] * len(inner.watches) + [labels.index("cond_jaxpr")] * len(watches)
-        return FlagRule(builder.program(operands, [*carry, *flags, *kept]), tuple(zip(places, watches, strict=False)))
+        return FlagRule(
+            builder.program(operands, [*carry, *flags, *first_carry]), tuple(zip(places, watches, strict=False))
+        )
 
     def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
         """The vector is the first constant of the body, and the iterations are counted in the last part of the carry."""
@@ -338,8 +340,8 @@ class While(Primitive):
         condition = replace(parts.condition, invars=unread, debug_info=info)
         (zero,) = builder.inline(first_number(), ())
         operands = (*e.invars[:n_condition], loop, *e.invars[n_condition:], zero)
-        made = parts.like(condition, n_condition, body, n_body + 1)
-        builder.equations.append(Equation(made, operands, (*e.outvars, Var(number())), e.source, e.origin))
+        observed = parts.like(condition, n_condition, body, n_body + 1)
+        builder.equations.append(Equation(observed, operands, (*e.outvars, Var(number())), e.source, e.origin))
 
 
 WHILE = While(compat.while_p)
@@ -360,14 +362,14 @@ def _flags_alone(flagged: Flagged) -> Flagged:
     return Flagged(smaller, flagged.watches)
 
 
-def _side_by_side(asked: Flagged, n_condition: int, inner: Flagged, n_consts: int) -> Flagged:
+def _side_by_side(condition: Flagged, n_condition: int, inner: Flagged, n_consts: int) -> Flagged:
     """A loop's body with the flags of its condition: `consts of the condition, consts, carry → carry, flags, flags of the condition`."""
     builder = Builder()
-    operands = [Var(a) for a in (*asked.program.in_avals[:n_condition], *inner.program.in_avals)]
+    operands = [Var(a) for a in (*condition.program.in_avals[:n_condition], *inner.program.in_avals)]
     for_condition, consts, carry = partition(operands, n_condition, n_consts)
-    flags = builder.inline(asked.program, [*for_condition, *carry])
+    flags = builder.inline(condition.program, [*for_condition, *carry])
     outs = builder.inline(inner.program, [*consts, *carry])
-    return Flagged(builder.program(operands, [*outs, *flags]), (*inner.watches, *asked.watches))
+    return Flagged(builder.program(operands, [*outs, *flags]), (*inner.watches, *condition.watches))
 
 
 def with_one_predicate(program: Program) -> Program:
@@ -392,10 +394,13 @@ def _with_one_predicate(equation: Equation) -> Equation:
     condition = loop.condition
     any_goes_on = Builder(condition.constvars, condition.consts)
     goes_on = any_goes_on.inline(condition, condition.invars)
-    made = any_goes_on.inline(trace_rule(_any, [goes_on[0].aval]), goes_on)
+    predicate = any_goes_on.inline(trace_rule(_any, [goes_on[0].aval]), goes_on)
     body = _keeping(loop, equation)
     new = loop.like(
-        unknown(any_goes_on.program(condition.invars, made)), n_condition, unknown(body), n_condition + n_consts
+        unknown(any_goes_on.program(condition.invars, predicate)),
+        n_condition,
+        unknown(body),
+        n_condition + n_consts,
     )
     for_condition, rest = partition(equation.invars, n_condition)
     return replace(equation, operation=new, invars=(*for_condition, *for_condition, *rest))
@@ -411,12 +416,12 @@ def _keeping(loop: WhileParams, equation: Equation) -> Program:
     after = builder.inline(loop.body, [*consts, *carry])
     first = len(builder.equations)
     types = [goes_on.aval, *(a.aval for a in (*carry, *after))]
-    kept = builder.inline(
+    carry_out = builder.inline(
         trace_rule(lambda p, *xs: kept_carry(p, *partition(xs, len(carry))), types), [goes_on, *carry, *after]
     )
     for k in range(first, len(builder.equations)):
         builder.equations[k] = replace(builder.equations[k], source=equation.source)
-    return builder.program(operands, kept, None, like=loop.body)
+    return builder.program(operands, carry_out, None, like=loop.body)
 
 
 def _any(goes_on: Any) -> list[Any]:

@@ -41,24 +41,24 @@ def api_boundary(fun: F) -> F:
                 error.__traceback__ = _without_library(error.__traceback__)
             raise
 
-    made: F = compat.api_boundary(bounded)
-    return made
+    wrapped: F = compat.api_boundary(bounded)
+    return wrapped
 
 
 def _without_library(traceback: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames of the standard library that hidden frames call."""
-    kept: list[TracebackType] = []
+    shown: list[TracebackType] = []
     is_hidden = True
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
         if not (is_hidden and _is_library(file)):
-            kept.append(traceback)
+            shown.append(traceback)
             is_hidden = compat.is_hidden(file)
         traceback = traceback.tb_next
-    made = None
-    for t in reversed(kept):
-        made = TracebackType(made, t.tb_frame, t.tb_lasti, t.tb_lineno)
-    return made
+    shortened = None
+    for t in reversed(shown):
+        shortened = TracebackType(shortened, t.tb_frame, t.tb_lasti, t.tb_lineno)
+    return shortened
 
 
 def _is_library(file: str) -> bool:

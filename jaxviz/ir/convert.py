@@ -42,13 +42,13 @@ def operation(
     kinds = tuple(map(compat.kind_of_ref, in_avals)) if effects else ()
     key = (primitive, exact_params(params), in_avals, out_avals, effects, context, kinds)
     try:
-        found = _operations.get(key)
+        operation = _operations.get(key)
     except TypeError:
         return Operation(primitive, params, in_avals, out_avals, effects, context)
-    if found is None:
-        found = Operation(primitive, params, in_avals, out_avals, effects, context)
-        _operations.keep(key, found, weakly=found.has_user_data)
-    return found
+    if operation is None:
+        operation = Operation(primitive, params, in_avals, out_avals, effects, context)
+        _operations.keep(key, operation, weakly=operation.has_user_data)
+    return operation
 
 
 def applied(primitive: Any, params: Mapping[str, Any], in_avals: tuple[Any, ...], context: Any) -> Operation:
@@ -59,15 +59,15 @@ def applied(primitive: Any, params: Mapping[str, Any], in_avals: tuple[Any, ...]
     """
     key: Any = (primitive, exact_params(params), in_avals, context)
     try:
-        found = _applied.get(key)
+        recorded = _applied.get(key)
     except TypeError:  # a param is not hashable
-        found = key = None
-    if found is None:
+        recorded = key = None
+    if recorded is None:
         out_avals = compat.plain_result_types(primitive, params, in_avals, context)
-        found = operation(primitive, read_params(params), in_avals, out_avals, frozenset(), context)
-        if key is not None and not found.programs:
-            _applied.keep(key, found, weakly=found.has_user_data)
-    return found
+        recorded = operation(primitive, read_params(params), in_avals, out_avals, frozenset(), context)
+        if key is not None and not recorded.programs:
+            _applied.keep(key, recorded, weakly=recorded.has_user_data)
+    return recorded
 
 
 def shared(make: Callable[P, R]) -> Callable[P, R]:
@@ -80,8 +80,8 @@ def shared(make: Callable[P, R]) -> Callable[P, R]:
     @wraps(make)
     def made(*args: P.args, **kwargs: P.kwargs) -> R:
         key = (compat.trace_key(), *map(exact, args))
-        found = table.get(key)
-        return table.keep(key, make(*args, **kwargs)) if found is None else found
+        result = table.get(key)
+        return table.keep(key, make(*args, **kwargs)) if result is None else result
 
     return made
 
@@ -165,18 +165,18 @@ class _Reader:
         )  # fmt: skip
 
     def bind(self, var: Any) -> Var:
-        made = DropVar(var.aval) if isinstance(var, jex_core_DropVar) else _bound_var(var)
-        self.env[var] = made
-        return made
+        variable = DropVar(var.aval) if isinstance(var, jex_core_DropVar) else _bound_var(var)
+        self.env[var] = variable
+        return variable
 
     def atom(self, atom: Any) -> Atom:
         if not isinstance(atom, jex_core.Literal):
             return self.env[atom]
-        made = self.literals.get(id(atom))
-        if made is None:
+        literal = self.literals.get(id(atom))
+        if literal is None:
             held = id(atom) in self.held or compat.is_array(atom.val)
-            made = self.literals[id(atom)] = Literal(atom.val, atom.aval, held)
-        return made
+            literal = self.literals[id(atom)] = Literal(atom.val, atom.aval, held)
+        return literal
 
     def equation(self, eqn: Any) -> Equation:
         invars = tuple([self.atom(a) for a in eqn.invars])
@@ -260,19 +260,19 @@ def write_program(program: Program) -> Any:
     literals: dict[int, Any] = {}
 
     def bind(var: Var) -> Any:
-        made = compat.DropVar(var.aval) if isinstance(var, DropVar) else jex_core.Var(var.aval)
+        variable = compat.DropVar(var.aval) if isinstance(var, DropVar) else jex_core.Var(var.aval)
         if isinstance(var, _StatefulVar):
-            made.initial_qdd, made.final_qdd = var.initial_state, var.final_state
-        env[var] = made
-        return made
+            variable.initial_qdd, variable.final_qdd = var.initial_state, var.final_state
+        env[var] = variable
+        return variable
 
     def atom(a: Atom) -> Any:
         if isinstance(a, Var):
             return env[a]
-        made = literals.get(id(a))
-        if made is None:
-            made = literals[id(a)] = jex_core.Literal(a.val, a.aval)
-        return made
+        literal = literals.get(id(a))
+        if literal is None:
+            literal = literals[id(a)] = jex_core.Literal(a.val, a.aval)
+        return literal
 
     constvars = [bind(v) for v in program.constvars]
     invars = [bind(v) for v in program.invars]

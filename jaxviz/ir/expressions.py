@@ -96,8 +96,8 @@ def expressions_from(location: Location | None) -> list[str]:
 
 def assigned_at(location: Location | None) -> str:
     """`x`: what the value of the expression at a location is assigned to; '' if it is part of a larger expression."""
-    found = span_at(location.file, *_key(location)) if location is not None and _SHOWN.get() else None
-    return found.assigned if found is not None else ""
+    span = span_at(location.file, *_key(location)) if location is not None and _SHOWN.get() else None
+    return span.assigned if span is not None else ""
 
 
 def assignment(assigned: str, expression: str) -> str:
@@ -138,10 +138,10 @@ class _Source:
     @cached_property
     def beginning(self) -> dict[tuple[int, int], list[tuple[int, int, int, int]]]:
         """The expressions by their start, the shortest first."""
-        found: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
+        beginning: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
         for key in sorted(self.spans):
-            found.setdefault(key[:2], []).append(key)
-        return found
+            beginning.setdefault(key[:2], []).append(key)
+        return beginning
 
     @cached_property
     def unpacked(self) -> dict[tuple[int, str], str]:
@@ -178,22 +178,22 @@ def _on_one_line(text: str) -> str:
     """A multi-line text as it would be written on one line, without comments."""
     if "\n" not in text:
         return text
-    made = ""
+    line = ""
     end, row = 0, 1
     for token in _tokens(text):
         if token.type in (tokenize.NL, tokenize.COMMENT):
             continue
-        (start_row, start), opens = token.start, made.endswith(("(", "[", "{"))
+        (start_row, start), opens = token.start, line.endswith(("(", "[", "{"))
         if start_row != row:
             closes = token.string in (")", "]", "}")
-            if closes and made.endswith(","):
-                made = made[:-1]
-            made += "" if not made or opens or closes or token.string == "." else " "
+            if closes and line.endswith(","):
+                line = line[:-1]
+            line += "" if not line or opens or closes or token.string == "." else " "
         elif start > end:
-            made += " "
-        made += token.string
+            line += " "
+        line += token.string
         row, end = token.end
-    return made
+    return line
 
 
 def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
@@ -255,24 +255,24 @@ def _spans(lines: Sequence[str]) -> dict[tuple[int, int, int, int], Span]:
     nodes = list(ast.walk(tree))
     iterated = {id(n.iter) for n in nodes if isinstance(n, (ast.For, ast.comprehension))}
     quoted = {id(n) for text in nodes if isinstance(text, ast.JoinedStr) for n in ast.walk(text)}
-    found: dict[tuple[int, int, int, int], Span] = {}
+    spans: dict[tuple[int, int, int, int], Span] = {}
     for node in nodes:
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             at = (node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)
             alone = _stands_alone(node, lines)
-            found[at] = Span(*at, node.target.id, node.target.id if alone else "", alone)
+            spans[at] = Span(*at, node.target.id, node.target.id if alone else "", alone)
         if not isinstance(node, _WRITTEN):
             continue
         start, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
         read = isinstance(getattr(node, "ctx", None), (ast.Load, type(None))) and not isinstance(node, ast.Name)
         free = read and id(node) not in iterated and id(node) not in quoted
         span = Span(*start, *end, assigned.get(id(node), ""), "", free)
-        found.setdefault((*start, *end), span)
+        spans.setdefault((*start, *end), span)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             # If a method is called on another line than its object, Python records the method's name as the start.
             line, column = node.func.end_lineno or 0, (node.func.end_col_offset or 0) - len(node.func.attr.encode())
-            found.setdefault((line, column, *end), span)
-    return found
+            spans.setdefault((line, column, *end), span)
+    return spans
 
 
 def _assignments(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -294,7 +294,7 @@ def _assignments(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def _unpacked(lines: Sequence[str]) -> dict[tuple[int, str], str]:
     """The names that the functions of a file give to parts of their arguments, by the function's first line and the part's path."""
-    found: dict[tuple[int, str], str] = {}
+    names: dict[tuple[int, str], str] = {}
     for function in ast.walk(_tree(lines)):
         if isinstance(function, ast.FunctionDef):
             start = min([function.lineno, *(d.lineno for d in function.decorator_list)])
@@ -303,8 +303,8 @@ def _unpacked(lines: Sequence[str]) -> dict[tuple[int, str], str]:
                 match statement:
                     case ast.Assign(targets=[ast.Tuple() as target], value=ast.Name(id=name)) if name in parameters:
                         for path, part in _parts(target, name):
-                            found.setdefault((start, path), part)
-    return found
+                            names.setdefault((start, path), part)
+    return names
 
 
 def _parts(target: ast.expr, path: str) -> Iterator[tuple[str, str]]:

@@ -62,15 +62,15 @@ def without_leaks(
         user's own functions name, and what these contain.
     """
     leaves = jax.tree.leaves((args, kwargs))  # pytrees of arguments are built anew for the call
-    kept = _reached([fun, *(x for x in leaves if not isinstance(x, (jax.Array, *_PLAIN)))])
+    contents = _reached([fun, *(x for x in leaves if not isinstance(x, (jax.Array, *_PLAIN)))])
     try:
         yield
     except BaseException:
-        _put_back(kept)
+        _put_back(contents)
         raise
-    if found := _put_back(kept):
+    if leaked := _put_back(contents):
         fun, args, kwargs = getattr(fun, "stands_for", (fun, args, kwargs or {}))
-        _say(fun, args, kwargs, found)
+        _say(fun, args, kwargs, leaked)
 
 
 @dataclass(slots=True)
@@ -90,10 +90,10 @@ class _Kept:
     label: Callable[[Any], str]
 
 
-def _put_back(kept: list[_Kept]) -> dict[str, Any]:
+def _put_back(contents: list[_Kept]) -> dict[str, Any]:
     """Puts back what tracers of ended traces replaced; these tracers, by the names of their places."""
-    found: dict[str, Any] = {}
-    for k in kept:
+    leaked: dict[str, Any] = {}
+    for k in contents:
         with contextlib.suppress(Exception):  # attributes may be read-only, or computed by code that fails
             now = k.read()
             if len(now) == len(k.before) and all(map(is_, now.values(), k.before.values())):
@@ -101,8 +101,8 @@ def _put_back(kept: list[_Kept]) -> dict[str, Any]:
             for key, x in now.items():
                 if x is not k.before.get(key, _ABSENT) and (tracer := _leaked_in(x)) is not None:
                     k.put(key, k.before.get(key, _ABSENT))
-                    found.setdefault(k.label(key), tracer)
-    return found
+                    leaked.setdefault(k.label(key), tracer)
+    return leaked
 
 
 def _leaked_in(x: Any) -> Any:
@@ -117,7 +117,7 @@ def _reached(roots: list[Any], tracers: list[Any] | None = None) -> list[_Kept]:
 
     With `tracers`, which gets those that are met, functions are left out: what they refer to was there before.
     """
-    found: list[_Kept] = []
+    reached: list[_Kept] = []
     seen: set[int] = set()
     kinds = _kinds.copy()
     pending: deque[tuple[Any, _Kind, _Name]] = deque()
@@ -141,12 +141,12 @@ def _reached(roots: list[Any], tracers: list[Any] | None = None) -> list[_Kept]:
         for y, its_name in kind.items(x, name):
             add(y, its_name, is_open=is_open)
         with contextlib.suppress(Exception):  # attributes may be computed by code that fails
-            for kept in kind.contents(x, name):
-                found.append(kept)
-                if len(kept.before) <= MOST_ITEMS:
-                    for key, y in kept.before.items():
-                        add(y, kept.label, key, is_open=is_open)
-    return found
+            for contents in kind.contents(x, name):
+                reached.append(contents)
+                if len(contents.before) <= MOST_ITEMS:
+                    for key, y in contents.before.items():
+                        add(y, contents.label, key, is_open=is_open)
+    return reached
 
 
 _Name = Callable[[], str]
@@ -379,10 +379,10 @@ def _short(key: Any) -> str:
     return text if len(text) <= 30 else f"{text[:29]}…"
 
 
-def _say(fun: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+def _say(fun: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], leaked: Mapping[str, Any]) -> None:
     """Warns that a function stored tracers, or raises an error if the user asked for one."""
     name = compat.function_debug_info(fun, args, dict(kwargs)).func_name if callable(fun) else "A custom rule"
-    for place, tracer in found.items():
+    for place, tracer in leaked.items():
         at = locate(compat.source_of(tracer))
         value = f"`{expression}`" if (expression := expression_at(at)) else "a traced value"
         text = (

@@ -178,7 +178,7 @@ def _lines_of(traceback: Any) -> _Lines:
 def owners(codes: Sequence[Any]) -> list[Owner]:
     """The owner of each code of a stack, innermost first. Code that a library generates, compiles and calls, as type checkers do, counts as
     Python's; and so does what a library's own `jax.core.Trace` runs for an operation, since the operation was not written there."""
-    found: list[Owner] = []
+    owner_of_each: list[Owner] = []
     in_library = in_trace = False
     for code in reversed(codes):
         whose = owner(code.co_filename)
@@ -187,8 +187,8 @@ def owners(codes: Sequence[Any]) -> list[Owner]:
         else:
             in_library = whose == "library"
             in_trace = (in_trace or (in_library and code.co_name == "process_primitive")) and whose != "user"
-        found.append("python" if in_trace and whose == "library" else whose)
-    return found[::-1]
+        owner_of_each.append("python" if in_trace and whose == "library" else whose)
+    return owner_of_each[::-1]
 
 
 def location_at(code: Any, instruction: int) -> Location:
@@ -205,9 +205,9 @@ def _call_stack(traceback: Any) -> tuple[Location, ...]:
     codes, instructions = traceback.raw_frames()
     frames = list(zip(codes, instructions, owners(codes), strict=True))
     for whose in ("user", "library"):
-        found = tuple(location_at(code, i) for code, i, o in frames if o == whose)
-        if found:
-            return found
+        locations = tuple(location_at(code, i) for code, i, o in frames if o == whose)
+        if locations:
+            return locations
     return ()
 
 
@@ -250,8 +250,8 @@ def is_inside_own_code(source: Any) -> bool:
     if traceback is None:
         return False
     # flax excludes its frames from the user's.
-    found = owners(traceback.raw_frames()[0])
-    return next((o in ("user", "library") for o in found if o not in ("jax", "python")), False)
+    whose = owners(traceback.raw_frames()[0])
+    return next((o in ("user", "library") for o in whose if o not in ("jax", "python")), False)
 
 
 def definition(debug_info: Any) -> Location | None:

@@ -43,11 +43,11 @@ def own_code(include: Iterable[str] = (), exclude: Iterable[str] = ()) -> None:
     Raises:
       TypeError: an argument is a string.
     """
-    for name, given in (("include", include), ("exclude", exclude)):
-        if isinstance(given, str):
-            raise TypeError(f"{name} must be a list of modules or paths: write {name}=[{given!r}]")
-        if not isinstance(given, Iterable):
-            raise TypeError(f"{name} must be a list of modules or paths, such as {name}=['my_lib']; got {given!r}")
+    for name, argument in (("include", include), ("exclude", exclude)):
+        if isinstance(argument, str):
+            raise TypeError(f"{name} must be a list of modules or paths: write {name}=[{argument!r}]")
+        if not isinstance(argument, Iterable):
+            raise TypeError(f"{name} must be a list of modules or paths, such as {name}=['my_lib']; got {argument!r}")
     included, excluded = tuple(include), tuple(exclude)
     if not included and not excluded:
         included, excluded = _from_environment()
@@ -120,7 +120,7 @@ def _module(file: str) -> str:
 def package(file: str) -> str:
     """`flax` for a file of an installed package; '' for others."""
     for folder in _INSTALLED:
-        _, found, inside = file.rpartition(folder)
-        if found:
+        _, separator, inside = file.rpartition(folder)
+        if separator:
             return inside.split(os.sep)[0].removesuffix(".py")
     return ""

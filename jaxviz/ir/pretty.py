@@ -33,7 +33,7 @@ def format_program(program: Program) -> str:
     return "\n".join(["# one path, recorded on concrete values:", *seen, text])
 
 
-def variable_names(program: Program, given: Mapping[Var, str] | None = None) -> dict[Var, str]:
+def variable_names(program: Program, known: Mapping[Var, str] | None = None) -> dict[Var, str]:
     """A name for every variable, in JAX's style: a, ..., z, ba, bb, ...; those of a nested program after its equation's.
 
     As in JAX's output, the inputs and results of a jit have the same names inside and outside.
@@ -42,9 +42,9 @@ def variable_names(program: Program, given: Mapping[Var, str] | None = None) -> 
 
     Args:
       program: the program.
-      given: names that some variables already have, such as residuals from the forward program; no other variable gets them.
+      known: names that some variables already have, such as residuals from the forward program; no other variable gets them.
     """
-    names: dict[Var, str] = dict(given or {})
+    names: dict[Var, str] = dict(known or {})
     taken = frozenset(names.values())
     times = Counter(_nested(program))
     shared = frozenset(nested for nested, n in times.items() if n > 1)

@@ -326,15 +326,15 @@ def full_name(name: str) -> str:
 
 
 def _is_there(name: str) -> bool:
-    found, path = importlib.import_module("jax._src"), "jax._src"
+    holder, path = importlib.import_module("jax._src"), "jax._src"
     for part in name.split("."):
         path += f".{part}"
-        if not hasattr(found, part):
+        if not hasattr(holder, part):
             try:
                 importlib.import_module(path)  # not imported by anything yet
             except ImportError:
                 return False
-        found = getattr(found, part)
+        holder = getattr(holder, part)
     return True
 
 
@@ -375,17 +375,17 @@ def complete(module: Any, path: str = "") -> Any:
 class _Incomplete:
     """A module or class that lacks names."""
 
-    def __init__(self, found: Any, path: str):
-        self.__dict__.update(_found=found, _path=path)
+    def __init__(self, holder: Any, path: str):
+        self.__dict__.update(_holder=holder, _path=path)
 
     def __getattr__(self, name: str) -> Any:
         path = f"{self._path}.{name}"
-        return _Missing(path) if path in missing_names() else complete(getattr(self._found, name), path)
+        return _Missing(path) if path in missing_names() else complete(getattr(self._holder, name), path)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if f"{self._path}.{name}" in missing_names():
             raise _error(f"{self._path}.{name}")
-        setattr(self._found, name, value)
+        setattr(self._holder, name, value)
 
 
 class _Missing:

@@ -116,23 +116,23 @@ class SharedTable(Generic[T]):
         Raises:
           TypeError: the key is not hashable.
         """
-        found = self._recent.get(key)
-        if found is None:
-            if self._earlier and (found := self._earlier.get(key)) is not None:
-                self.keep(key, found)
+        value = self._recent.get(key)
+        if value is None:
+            if self._earlier and (value := self._earlier.get(key)) is not None:
+                self.keep(key, value)
             elif self._weak:
-                found = self._weak.get(key)
-        return found
+                value = self._weak.get(key)
+        return value
 
-    def keep(self, key: Any, made: T, weakly: bool = False) -> T:
+    def keep(self, key: Any, value: T, weakly: bool = False) -> T:
         """Stores an object, with `weakly` only by a weak reference; and returns it."""
         if weakly:
-            self._weak[key] = made
-            return made
+            self._weak[key] = value
+            return value
         if len(self._recent) >= self.size:  # two generations, so that a hit costs no more than a lookup
             self._recent, self._earlier = {}, self._recent
-        self._recent[key] = made
-        return made
+        self._recent[key] = value
+        return value
 
     def values(self) -> Iterator[T]:
         """The strongly held objects."""

@@ -97,12 +97,12 @@ def with_fixed(
       is_input: for each flat argument whether the function takes it.
     """
     leaves, tree = jax.tree.flatten((args, kwargs))
-    fixed = [None if given else x for given, x in zip(is_input, leaves, strict=True)]
+    fixed = [None if is_in else x for is_in, x in zip(is_input, leaves, strict=True)]
     objects = {id(x) for x in fixed if x is not None and not compat.is_array_like(x)}
 
     def call(*inputs: Any) -> Any:
-        given = iter(inputs)
-        all_leaves = [next(given) if is_in else x for is_in, x in zip(is_input, fixed, strict=True)]
+        it = iter(inputs)
+        all_leaves = [next(it) if is_in else x for is_in, x in zip(is_input, fixed, strict=True)]
         call_args, call_kwargs = jax.tree.unflatten(tree, all_leaves)
         out = fun(*call_args, **call_kwargs)
         return jax.tree.map(lambda x: None if id(x) in objects else x, out) if objects else out
@@ -110,8 +110,8 @@ def with_fixed(
     call.stands_for = fun, args, kwargs  # type: ignore[attr-defined]  # for `note_arguments`
     info = compat.function_debug_info(fun, args, kwargs)
     if info.arg_names is not None and len(info.arg_names) == len(leaves):
-        info = info._replace(arg_names=tuple(n for n, given in zip(info.arg_names, is_input, strict=True) if given))
-    return call, tuple(x for x, given in zip(leaves, is_input, strict=True) if given), info
+        info = info._replace(arg_names=tuple(n for n, is_in in zip(info.arg_names, is_input, strict=True) if is_in))
+    return call, tuple(x for x, is_in in zip(leaves, is_input, strict=True) if is_in), info
 
 
 @deep_stack
@@ -154,8 +154,8 @@ def trace_call(
     seen: dict[str, Any] = {}
 
     def flat(*tracers: Any) -> list[Any]:
-        given = [x if of_value else t for x, t, of_value in zip(leaves, tracers, is_value, strict=True)]
-        call_args, call_kwargs = jax.tree.unflatten(in_tree, given)
+        call_leaves = [x if of_value else t for x, t, of_value in zip(leaves, tracers, is_value, strict=True)]
+        call_args, call_kwargs = jax.tree.unflatten(in_tree, call_leaves)
         with noting_arguments(fun, args, kwargs):
             out = fun(*call_args, **call_kwargs)
         aux: list[Any] = []
@@ -178,8 +178,8 @@ def trace_call(
     _check_leaks(program, leaves)
 
     def rebuild_aux(values: Sequence[Any]) -> Any:
-        given = iter(values)
-        aux_leaves = [next(given) if is_traced else x for x, is_traced in zip(seen["aux"], traced_aux, strict=True)]
+        it = iter(values)
+        aux_leaves = [next(it) if is_traced else x for x, is_traced in zip(seen["aux"], traced_aux, strict=True)]
         return jax.tree.unflatten(seen["aux_tree"], aux_leaves)
 
     traced_aux = [compat.is_tracer(x) for x in seen["aux"]]

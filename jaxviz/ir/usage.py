@@ -49,28 +49,31 @@ def say_what_to_write(
     if unexpected and (close := get_close_matches(unexpected[0], parameters, 1, 0.8)):
         _note(error, f"Did you mean {close[0]}?")
     places = [i for i, name in enumerate(parameters) if name in _FUNCTION]
-    given = [args[i] for i in places if i < len(args)]
+    candidates = [args[i] for i in places if i < len(args)]
     if not places or places[0] != 0 or any(name in kwargs for name in _FUNCTION):
         return
-    if not given:
+    if not candidates:
         _note(error, f"{_WRITE}{_call(public, ['f', 'g'], ['x'])}.")
         return
-    functions = list(filter(_is_function, given))
+    functions = list(filter(_is_function, candidates))
     if not functions:
         _note(error, _instead_of_result(public, len(places)))
-    elif len(functions) < len(given):
-        names = [_name(x) if _is_function(x) else "g" for x in given]
+    elif len(functions) < len(candidates):
+        names = [_name(x) if _is_function(x) else "g" for x in candidates]
         _note(error, f"{_WRITE}{_call(public, names, _required(functions[0]) or ['x'])}: it takes two functions.")
     elif len(args) < len(places):
-        _note(error, f"{_WRITE}{_call(public, [*map(_name, given), 'g'], _required(given[0]) or ['x'])}.")
+        _note(
+            error,
+            f"{_WRITE}{_call(public, [*map(_name, candidates), 'g'], _required(candidates[0]) or ['x'])}.",
+        )
     elif (
         len(args) == len(places)
-        and callable(given[0])
+        and callable(candidates[0])
         and (kwargs.keys() <= parameters.keys() or _BY_POSITION in message_of(error))
     ):
-        wanted = _required(given[0])
+        wanted = _required(candidates[0])
         if wanted and _takes_arguments(public):
-            names = list(map(_name, given))
+            names = list(map(_name, candidates))
             _note(error, f"{_WRITE}{_call(public, names, wanted)}: the arguments of {names[0]} come after it.")
 
 
@@ -128,8 +131,8 @@ def _may_be_of_array(function: ast.expr, variables: Mapping[str, Any]) -> bool:
     return not isinstance(owner, ModuleType)
 
 
-def _keyword(given: ast.keyword) -> str:
-    return f"{given.arg}={ast.unparse(given.value)}" if given.arg else f"**{ast.unparse(given.value)}"
+def _keyword(keyword: ast.keyword) -> str:
+    return f"{keyword.arg}={ast.unparse(keyword.value)}" if keyword.arg else f"**{ast.unparse(keyword.value)}"
 
 
 _ROOM = 60

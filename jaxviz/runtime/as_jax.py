@@ -33,8 +33,8 @@ def wrong_values(
     """The results of a function, and the references that it uses, that are not the same after its forward program as after `jax.vjp`."""
     refs = list({id(x): x for x in (*inputs, *primal.consts) if compat.is_written_in_place(x)}.values())
     with restored(refs):
-        found, _ = compat.jax_vjp(*in_active(call, inputs, active))
-        theirs = [*jax.tree.leaves(found), *(x for ref in refs for x in compat.contents(ref))]
+        value, _ = compat.jax_vjp(*in_active(call, inputs, active))
+        theirs = [*jax.tree.leaves(value), *(x for ref in refs for x in compat.contents(ref))]
     copied = compat.Copies()
     program = replace(forward, consts=tuple(map(copied, forward.consts)))
     results = evaluate(program, list(map(copied, inputs)))[: len(primal.outvars)]
@@ -50,15 +50,15 @@ def wrong_values(
 
 
 def in_active(
-    call: Callable[..., Any], given: Sequence[Any], active: Sequence[bool]
+    call: Callable[..., Any], inputs: Sequence[Any], active: Sequence[bool]
 ) -> tuple[Callable[..., Any], *tuple[Any, ...]]:
     """A call as a function of the arguments in which it is differentiated, and those arguments."""
 
     def of_active(*xs: Any) -> Any:
         it = iter(xs)
-        return call(*(next(it) if a else x for a, x in zip(active, given, strict=True)))
+        return call(*(next(it) if a else x for a, x in zip(active, inputs, strict=True)))
 
-    return of_active, *(x for a, x in zip(active, given, strict=True) if a)
+    return of_active, *(x for a, x in zip(active, inputs, strict=True) if a)
 
 
 def _is_close(x: Any, y: Any) -> bool:

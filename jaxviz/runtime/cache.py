@@ -44,15 +44,15 @@ others."""
 
 
 def remember_step(
-    made: Callable[..., Any], fun: Callable[..., Any], transform: Callable[..., Any], options: dict[str, Any]
+    transformed: Callable[..., Any], fun: Callable[..., Any], transform: Callable[..., Any], options: dict[str, Any]
 ) -> Callable[..., Any]:
-    """Records that `made` is `transform(fun, **options)`, and returns it."""
+    """Records that `transformed` is `transform(fun, **options)`, and returns it."""
     leaves, tree = jax.tree.flatten(options, is_leaf=lambda x: x is None)
     key = (transform.__name__, tree, exact(tuple(leaves)))
     with contextlib.suppress(TypeError):  # an option is not hashable: treat it like any other function
         hash(key)
-        _steps[made] = Step(fun, transform.__name__, key, functools.partial(transform, **options))
-    return made
+        _steps[transformed] = Step(fun, transform.__name__, key, functools.partial(transform, **options))
+    return transformed
 
 
 def steps_of(fun: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Step, ...]]:
@@ -175,23 +175,23 @@ _dropped = [0, 0]
 def compiled_of(fun: Callable[..., Any], options: dict[str, Any]) -> Compiled:
     """The entry of a function with these parameters of `jax.jit`: an existing one for equal parameters, otherwise a new one."""
     root, steps = steps_of(fun)
-    found = _entry_of(root)
+    entry = _entry_of(root)
     key: Any = (tuple(step.key for step in steps), *jax.tree.flatten(tuple(sorted(options.items()))))
     key = (key[0], exact(tuple(key[1])), key[2])
     try:
         hash(key)
     except TypeError:
-        found = None
-    if found is None:
+        entry = None
+    if entry is None:
         return _compile(lambda: root, root, steps, options)
-    if key not in found.compiled:
-        found.compiled[key] = _compile(found.reference, root, steps, options)
-    return found.compiled[key]
+    if key not in entry.compiled:
+        entry.compiled[key] = _compile(entry.reference, root, steps, options)
+    return entry.compiled[key]
 
 
 def _compile(find: Callable[[], Any], root: Any, steps: tuple[Step, ...], options: dict[str, Any]) -> Compiled:
-    held = _Held(find, root, steps)
-    return Compiled(jax.jit(held, **options), held.programs)
+    function = _Held(find, root, steps)
+    return Compiled(jax.jit(function, **options), function.programs)
 
 
 def _entry_of(root: Any) -> _Entry | None:
@@ -256,9 +256,9 @@ def cache_info() -> CacheInfo:
     2 hits, 1 miss; 1 program of 1 function
       grad(loss) of (f32[3], f32[8,3])
     """
-    held = [c for entry in _entries.values() for c in entry.compiled.values()]
-    programs = tuple(p for c in held for p in c.programs)
-    hits = _dropped[0] + sum(c.hits for c in held)
+    compiled = [c for entry in _entries.values() for c in entry.compiled.values()]
+    programs = tuple(p for c in compiled for p in c.programs)
+    hits = _dropped[0] + sum(c.hits for c in compiled)
     return CacheInfo(hits, _dropped[1] + len(programs), sum(bool(e.compiled) for e in _entries.values()), programs)
 
 

@@ -172,18 +172,18 @@ _under_way = _UnderWay()
 def _on_start(event: str, value: float, **about: Any) -> None:
     del value
     if (phase := PHASES.get(event)) is not None:
-        found = None
+        compilation = None
         try:
             frame = sys._getframe(1)
             if _watches:
-                found = _begin(phase, str(about.get("fun_name", "")), frame)
+                compilation = _begin(phase, str(about.get("fun_name", "")), frame)
             if _heard_calls is not None and not _under_way.is_own:
                 call = compat.jit_call_under_way(frame)
                 if call is not None and call.kind == "call" and compat.donates(call.info):
                     _heard_calls(call, user_site(frame))
         except Exception as error:  # an observer must not break the user's program
             _failures.append(f"{type(error).__name__}: {error}")
-        _under_way.current.append(found)
+        _under_way.current.append(compilation)
 
 
 def _on_end(event: str, seconds: float, **about: Any) -> None:
@@ -202,23 +202,23 @@ def _begin(phase: str, name: str, frame: Any) -> Compilation:
     name = name.removeprefix("jit(").removesuffix(")") if name.startswith("jit(") else name
     call = compat.jit_call_under_way(frame)
     if call is None:
-        found = next((c for c in reversed(_under_way.ahead) if c.name == name and phase not in c.seconds), None)
+        compilation = next((c for c in reversed(_under_way.ahead) if c.name == name and phase not in c.seconds), None)
     else:
-        found = _under_way.started.get(call.identity)
-        if found is not None and (phase == "trace" or phase in found.seconds):
-            found = None
-    if found is None:
-        found = _new(name, call, frame)
+        compilation = _under_way.started.get(call.identity)
+        if compilation is not None and (phase == "trace" or phase in compilation.seconds):
+            compilation = None
+    if compilation is None:
+        compilation = _new(name, call, frame)
         if call is not None and call.kind != "ahead":
-            _under_way.started[call.identity] = found
+            _under_way.started[call.identity] = compilation
         else:
-            _under_way.ahead.append(found)
+            _under_way.ahead.append(compilation)
         if _under_way.is_own:
-            return found
-        LOG.append(found)
+            return compilation
+        LOG.append(compilation)
         for watch in _watches:
-            watch.append(found)
-    return found
+            watch.append(compilation)
+    return compilation
 
 
 def _new(name: str, call: compat.JitCall | None, frame: Any) -> Compilation:
@@ -235,8 +235,12 @@ def _new(name: str, call: compat.JitCall | None, frame: Any) -> Compilation:
     wrapping = None if is_of_user(call.fun) else _wrapping_call(frame)
     if wrapping is not None:
         wrapper, args, kwargs = wrapping
-        at, this, held = definition_of(wrapper), identity(root_function(wrapper)), key_of_wrapped(wrapper, args, kwargs)
-        return Compilation(number, function_name(wrapper), call.kind, at, this, site, held, _owner(at), False)
+        at, this, wrapped = (
+            definition_of(wrapper),
+            identity(root_function(wrapper)),
+            key_of_wrapped(wrapper, args, kwargs),
+        )
+        return Compilation(number, function_name(wrapper), call.kind, at, this, site, wrapped, _owner(at), False)
     at = definition_of(call.fun)
     is_primitive = compat.is_primitive_call(call.fun)
     key = None if is_primitive else key_of(call.fun, call.info, call.args, call.kwargs)
@@ -412,32 +416,34 @@ def _fields(x: Any) -> dict[str, Any]:
 
 def _closure(fun: Any) -> dict[str, Held]:
     """What a function closes over and what is bound to it, and the same for the functions that it wraps, except jax's own."""
-    found: dict[str, Held] = {}
+    closed_over: dict[str, Held] = {}
     for _ in range(100):
         if isinstance(fun, functools.partial):
             bound = {f"argument {i}": x for i, x in enumerate(fun.args)} | dict(fun.keywords)
-            found |= {name: _bound(x) for name, x in bound.items()}
+            closed_over |= {name: _bound(x) for name, x in bound.items()}
             fun = fun.func
         elif inspect.ismethod(fun):
-            found["self"] = Held(f"a {type(fun.__self__).__name__}", identity(fun.__self__), by_identity=True)
+            closed_over["self"] = Held(f"a {type(fun.__self__).__name__}", identity(fun.__self__), by_identity=True)
             fun = fun.__func__
         elif (code := getattr(fun, "__code__", None)) is not None:
             if is_of_program(code.co_filename):
                 for name, cell in zip(code.co_freevars, fun.__closure__ or (), strict=False):
                     try:
-                        found[name] = _bound(cell.cell_contents)
+                        closed_over[name] = _bound(cell.cell_contents)
                     except ValueError:  # a variable without a value yet
                         continue
                 names = code.co_varnames[: code.co_argcount]
-                given = fun.__defaults__ or ()
-                found |= {f"{n}=": _bound(x) for n, x in zip(names[len(names) - len(given) :], given, strict=True)}
-                found |= {f"{n}=": _bound(x) for n, x in (fun.__kwdefaults__ or {}).items()}
+                defaults = fun.__defaults__ or ()
+                closed_over |= {
+                    f"{n}=": _bound(x) for n, x in zip(names[len(names) - len(defaults) :], defaults, strict=True)
+                }
+                closed_over |= {f"{n}=": _bound(x) for n, x in (fun.__kwdefaults__ or {}).items()}
             fun = getattr(fun, "__wrapped__", None)
         else:
             fun = getattr(fun, "__wrapped__", None)
         if fun is None:
             break
-    return found
+    return closed_over
 
 
 def _bound(x: Any, depth: int = 8) -> Held:

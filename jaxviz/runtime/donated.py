@@ -103,14 +103,14 @@ class _Watch:
 
     Args:
       went: the calls that took arrays.
-      given: calls that were offered arrays, but may not have taken them.
+      offered: calls that were offered arrays, but may not have taken them.
       repeated: calls by the identity of the function and their position in the code.
       credit: the seconds that recording may take now.
       at: when that was computed.
     """
 
     went: _Calls = field(default_factory=_Calls)
-    given: _Calls = field(default_factory=_Calls)
+    offered: _Calls = field(default_factory=_Calls)
     repeated: dict[Any, _Repeated] = field(default_factory=dict)
     credit: float = 0.0
     at: float = field(default_factory=time.perf_counter)
@@ -147,13 +147,13 @@ class _Watch:
         """Records what a call donates; when this runs, the array is deleted. JAX's hook is for calls that need no compilation."""
         is_array = lambda x: isinstance(x, jax.Array) and not compat.is_tracer(x)
         _, noted = _donated(call.fun, call.info, call.args, call.kwargs, at, is_array)
-        self.given.add(noted)
+        self.offered.add(noted)
 
     def where(self, x: Any) -> str:
         """`to step as params['w'] at train.py:30`, for a deleted array; '' if unknown."""
-        found = self.went.find(x) or self.given.find(x)
-        if found:
-            return found
+        place = self.went.find(x) or self.offered.find(x)
+        if place:
+            return place
         for repeated in self.repeated.values():
             if not repeated.is_complete and x.aval in repeated.types:
                 return f"probably {repeated.first.text(repeated.types.index(x.aval))}"
@@ -240,7 +240,7 @@ def check_not_donated(
         is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
         where = _watch.where(x) if _watch is not None else ""
         unknown = "It was donated to a jitted function, or deleted"
-        told = (
+        what = (
             f"It was donated {where}."
             if where
             else f"{unknown}; call jaxviz.watch_donations() beforehand to learn by which call."
@@ -248,7 +248,7 @@ def check_not_donated(
         advice = "Split a key before you donate it." if is_key else "Use what that call returned, or do not donate it."
         raise RuntimeError(
             f"{'Random key' if is_key else 'Array'} has been deleted with shape={x.aval.str_short()}. It is the argument "
-            f"{path or '(unnamed)'} of {function_name(fun)}. {told} {advice}"
+            f"{path or '(unnamed)'} of {function_name(fun)}. {what} {advice}"
         ) from cause
 
 

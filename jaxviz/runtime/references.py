@@ -61,13 +61,13 @@ def on_values(program: Program) -> tuple[Program, tuple[Any, ...]]:
     parts = [compat.array_types(v.type_with_state) if is_high else [v.aval] for v in taking.invars]
     if is_high:
         jaxpr = compat.without_mutable_types(jaxpr)
-    made = read_jaxpr(compat.without_refs(jaxpr, lower=is_high))
+    pure = read_jaxpr(compat.without_refs(jaxpr, lower=is_high))
     if is_high:
         n = sum(len(p) for v, p in zip(taking.invars, parts, strict=True) if compat.is_mutable_type(v.aval))
-        made = replace(made, outvars=(*made.outvars[n:], *made.outvars[:n]))
+        pure = replace(pure, outvars=(*pure.outvars[n:], *pure.outvars[:n]))
     names = [name for name, p in zip([*("" for _ in refs), *program.arg_names], parts, strict=True) for _ in p]
-    info = compat.derived_debug_info(program.debug_info, names, len(made.outvars))
-    return replace(made, debug_info=info), tuple(refs.values())
+    info = compat.derived_debug_info(program.debug_info, names, len(pure.outvars))
+    return replace(pure, debug_info=info), tuple(refs.values())
 
 
 @contextlib.contextmanager
@@ -84,7 +84,7 @@ def restored(values: Iterable[Any]) -> Iterator[None]:
 
 def values_of(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The arguments of a call, and what the function closes over, which is found by tracing it; if that fails, it is unknown."""
-    found: list[Any] = jax.tree.leaves((args, kwargs))
+    values: list[Any] = jax.tree.leaves((args, kwargs))
     with contextlib.suppress(Exception):  # raised again when the function runs
-        found += trace_call(f, args, kwargs).program.consts
-    return found
+        values += trace_call(f, args, kwargs).program.consts
+    return values

@@ -89,7 +89,7 @@ class _Compilation(Generic[T]):
         self.error: BaseException | None = None
         self.waiting: set[object] = set()
         """One entry for each call that waits; a number could be wrong after an interrupt."""
-        self._made: list[T] = []
+        self._results: list[T] = []
         self._work: Callable[[], T] | None = work
 
     def result(self) -> T:
@@ -115,14 +115,14 @@ class _Compilation(Generic[T]):
             self.waiting.discard(waits)
         if self.error is not None:
             raise self.error
-        return self._made[0]
+        return self._results[0]
 
     def _run(self) -> None:
         if not _turns.take(self):
             return
         try:
             with unwatched():
-                self._made.append(self._work())  # type: ignore[misc]
+                self._results.append(self._work())  # type: ignore[misc]
         except BaseException as error:
             self.error = error
         finally:
@@ -198,11 +198,11 @@ def _result(key: str, work: Callable[[], T], is_alone: bool, is_kept: bool) -> T
             del _known[k]
     with counting("compiling"):
         try:
-            made = of.result()
+            result = of.result()
         finally:
             if of.over.is_set() and (of.error is not None or not is_kept):
                 _forget(key, of)
-    return made
+    return result
 
 
 def _forget(key: str, of: _Compilation[Any]) -> None:
@@ -216,8 +216,8 @@ def key_of(lowered: Any, how: str = "") -> str:
     flags = os.environ.get("XLA_FLAGS", ""), os.environ.get("LIBTPU_INIT_ARGS", "")
     backend = jax.default_backend(), jax.devices()[0].device_kind, version("jaxlib")
     settings = repr(sorted((k, v) for k, v in jax.config.values.items() if "compil" in k or "shardy" in k))
-    told = "\n".join([compat.told_of(lowered), how, *flags, *backend, settings])
-    return hashlib.sha256(told.encode()).hexdigest()
+    text = "\n".join([compat.told_of(lowered), how, *flags, *backend, settings])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _forked() -> None:

@@ -76,15 +76,15 @@ class Cotangents:
         Args:
           inputs, of_inputs: as for `of_values`.
         """
-        found = self._with_inputs(inputs, of_inputs)
-        for v, ct in found.items():
+        cts = self._with_inputs(inputs, of_inputs)
+        for v, ct in cts.items():
             yield ct, "cotangent", v
         for v, parts in self._readers().items():
             if len(parts) < 2:
                 continue
             for _, ct in parts:
                 yield ct, "part", v
-            so_far = found[v]
+            so_far = cts[v]
             for _ in parts[2:]:
                 so_far = self.first[so_far]
                 yield so_far, "part", v
@@ -99,12 +99,12 @@ class Cotangents:
           program: the linear program.
           inputs, of_inputs: its linear inputs, and their cotangents, zeros that were written out among them.
         """
-        found, readers = self._with_inputs(inputs, of_inputs), self._readers()
+        cts, readers = self._with_inputs(inputs, of_inputs), self._readers()
         of_values: dict[Atom, tuple[Atom, ...]] = {}
         for t, sharing in program.tangents().items():
-            if t not in found:
+            if t not in cts:
                 continue
-            of_values.setdefault(sharing.values[0], (found[t],))
+            of_values.setdefault(sharing.values[0], (cts[t],))
             read = [_read_by(equation, sharing) for equation, _ in readers.get(t, ())]
             for i, value in enumerate(sharing.values[1:], 1):
                 if any(not places or min(places) < i <= max(places) for places in read):
@@ -113,7 +113,7 @@ class Cotangents:
                     [ct for places, (_, ct) in zip(read, readers[t], strict=True) if min(places) >= i] if read else []
                 )
                 if parts:
-                    of_values.setdefault(value, (found[t],) if len(parts) == len(read) else tuple(parts))
+                    of_values.setdefault(value, (cts[t],) if len(parts) == len(read) else tuple(parts))
         return of_values
 
 

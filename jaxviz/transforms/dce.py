@@ -47,7 +47,7 @@ def live_equations(
       made_smaller: whether an equation that has a rule in `dce_rules` is replaced by the reduced one.
       effects: whether one that has an effect is always live, and not only one that reads or writes a reference.
     """
-    kept: list[Equation] = []
+    needed: list[Equation] = []
     with_rule = dce_rules.own if made_smaller else ()
     for equation in reversed(equations):
         operation = equation.operation
@@ -61,9 +61,9 @@ def live_equations(
         ):
             continue
         live.update(equation.invars)
-        kept.append(equation)
-    kept.reverse()
-    return kept
+        needed.append(equation)
+    needed.reverse()
+    return needed
 
 
 def dce_program(
@@ -95,7 +95,7 @@ def dce_program(
     info = program.debug_info
     if info is not None:
         info = info._replace(arg_names=select(keep, program.arg_names), result_paths=("",) * len(outvars))
-    made = replace(
+    smaller = replace(
         program,
         constvars=select(live_consts, program.constvars),
         consts=select(live_consts, program.consts),
@@ -105,17 +105,17 @@ def dce_program(
         effects=program_effects(equations, select(keep, program.invars)),
         debug_info=info,
     )
-    return made, keep
+    return smaller, keep
 
 
 def _smaller(equation: Equation, live: set[Atom]) -> Equation | None:
     used = tuple([v in live for v in equation.outvars])
-    read, given, operation = dce_rules(equation.operation, used)
+    read, remaining, operation = dce_rules(equation.operation, used)
     if operation is None:
         return None
     if operation is equation.operation:
         return equation
-    outvars: tuple[Var, ...] = select(given, equation.outvars)
+    outvars: tuple[Var, ...] = select(remaining, equation.outvars)
     return Equation(operation, select(read, equation.invars), outvars, equation.source, equation.origin)
 
 

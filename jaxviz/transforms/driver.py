@@ -111,12 +111,12 @@ class Builder:
 
     def constant(self, var: Var, value: Any) -> Var:
         """The variable of a closed-over array, the same for the same array."""
-        found = self._constant.get(id(value))
-        if found is None:
-            found = self._constant[id(value)] = var.renewed()
-            self.constvars.append(found)
+        constant = self._constant.get(id(value))
+        if constant is None:
+            constant = self._constant[id(value)] = var.renewed()
+            self.constvars.append(constant)
             self.consts.append(value)
-        return found
+        return constant
 
     def splice(
         self,
@@ -180,13 +180,13 @@ class Builder:
 
     @cached_property
     def _copied(self) -> Relations:
-        found: dict[Any, None] = {}  # nested programs may be reached several times
+        relations: dict[Any, None] = {}  # nested programs may be reached several times
         for template, env in self._related:
             slots = template.slots or {}
             for v, relation, of in template.program.relations():
                 if id(v) in slots:
-                    found[env[slots[id(v)]], relation, of] = None
-        return tuple(found)
+                    relations[env[slots[id(v)]], relation, of] = None
+        return tuple(relations)
 
     def relations(self) -> Relations:
         """How the variables of derived programs that were copied in relate to those of the programs from which these were derived.
@@ -217,12 +217,12 @@ class Builder:
 
 def program_effects(equations: Sequence[Equation], invars: Sequence[Var]) -> frozenset[Any]:
     """The effects of a program of these equations; one that concerns an operand is followed to the program's input."""
-    found: set[Any] = set()
+    effects: set[Any] = set()
     for e in equations:
         if e.effects:
             where: dict[Atom, int] = {v: i for i, v in enumerate(invars)}
-            found |= compat.moved_effects(e.effects, [where.get(a) for a in e.invars])
-    return frozenset(found)
+            effects |= compat.moved_effects(e.effects, [where.get(a) for a in e.invars])
+    return frozenset(effects)
 
 
 @shared
@@ -265,17 +265,17 @@ class RuleTable(SharedTable[R]):
             return self._of_user_data(operation, masks)
         key = (operation, *masks)
         rule = self.get(key)
-        return self.keep(key, self._found(operation, masks)) if rule is None else rule
+        return self.keep(key, self._new(operation, masks)) if rule is None else rule
 
     def _of_user_data(self, operation: Operation, masks: tuple[Any, ...]) -> R:
         key = (self.generation, *masks)
         if key not in operation.rules:
             with deep_stack, compat.within(operation.context):  # for the zeros and dummies that it emits
-                operation.rules[key] = self._found(operation, masks)
+                operation.rules[key] = self._new(operation, masks)
         rule: R = operation.rules[key]
         return rule
 
-    def _found(self, operation: Operation, masks: tuple[Any, ...]) -> R:
+    def _new(self, operation: Operation, masks: tuple[Any, ...]) -> R:
         try:
             return self.find(operation)(operation, *masks)
         except (AttributeError, AssertionError) as error:
@@ -468,7 +468,7 @@ def with_refs_as_inputs(program: Program) -> tuple[Program, dict[Var, Any]]:
     others = {v: x for v, x in constants.items() if v not in refs}
     invars = (*refs, *program.invars)
     info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(program.outvars))
-    made = replace(
+    taking = replace(
         program,
         constvars=tuple(others),
         consts=tuple(others.values()),
@@ -476,7 +476,7 @@ def with_refs_as_inputs(program: Program) -> tuple[Program, dict[Var, Any]]:
         effects=program_effects(program.equations, invars),
         debug_info=info,
     )
-    return made, refs
+    return taking, refs
 
 
 def with_results(program: Program, outvars: Sequence[Atom]) -> Program:

@@ -104,7 +104,7 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False,
     """
     builder = Builder(program.constvars, program.consts)
     nested: list[tuple[FlaggedValues, Atom]] = []
-    kept: list[Atom] = []
+    first_carries: list[Atom] = []
     loops: list[Equation] = []
     for e in program.equations:
         if e.primitive not in flag_rules.own:
@@ -118,9 +118,9 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False,
         ]
         if of_loop := outs[len(e.outvars) + len(rule.watches) :]:
             loops.append(e)
-            kept += of_loop
-    given = tuple(v for v in program.invars if inputs and is_watchable(v.aval))
-    values = (*given, *watched(program, deciding))
+            first_carries += of_loop
+    watched_inputs = tuple(v for v in program.invars if inputs and is_watchable(v.aval))
+    values = (*watched_inputs, *watched(program, deciding))
     own: list[Atom] = []
     watches: list[FlaggedValues] = []
     if values:
@@ -129,9 +129,9 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False,
         watches = [FlaggedValues((), 0, program, values)]
     of_loops = dict.fromkeys(a for e in loops for a in (*e.invars, *e.outvars) if type(a) is Var)
     known = tuple(v for v in of_loops if v not in program.invars and v not in program.constvars)
-    outvars = (*program.outvars, *own, *(flags for _, flags in nested), *kept, *known)
-    made = builder.program(program.invars, outvars, None, like=program)
-    return Flagged(made, (*watches, *(watch for watch, _ in nested)), tuple(loops), known)
+    outvars = (*program.outvars, *own, *(flags for _, flags in nested), *first_carries, *known)
+    flagged = builder.program(program.invars, outvars, None, like=program)
+    return Flagged(flagged, (*watches, *(watch for watch, _ in nested)), tuple(loops), known)
 
 
 _INFINITY = np.float32(np.inf).view(np.int32)
@@ -223,12 +223,12 @@ def covered_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]
     if n_carry is None:
         return {}
     bound = [(p, {v for e in p.equations for v in e.outvars}) for _, p in equation.programs]
-    told = {}
+    covered = {}
     for k, v in enumerate(equation.outvars[n_carry:], n_carry):
-        inside = [(place, p.outvars[k]) for place, (p, made) in enumerate(bound) if p.outvars[k] in made]
+        inside = [(place, p.outvars[k]) for place, (p, computed) in enumerate(bound) if p.outvars[k] in computed]
         if len(inside) == len(bound) and is_watchable(v.aval):
-            told[v] = tuple((place, a) for place, a in inside if isinstance(a, Var))
-    return told
+            covered[v] = tuple((place, a) for place, a in inside if isinstance(a, Var))
+    return covered
 
 
 def decides(operation: Operation) -> bool:
@@ -238,16 +238,18 @@ def decides(operation: Operation) -> bool:
 
 def watched(program: Program, deciding: bool = False) -> tuple[Var, ...]:
     """The values of a program that get a flag, in evaluation order, without those of nested programs."""
-    found: set[Atom] = set(program.outvars)
-    told: set[Atom] = set()
+    candidates: set[Atom] = set(program.outvars)
+    covered: set[Atom] = set()
     for e in program.equations:
         hides = [not p and is_watchable(a.aval) for p, a in zip(passes_on(e.operation), e.invars, strict=True)]
         if any(is_watchable(a) for a in e.operation.out_avals) or (deciding and decides(e.operation)):
-            found.update(a for a, h in zip(e.invars, hides, strict=True) if h)
+            candidates.update(a for a, h in zip(e.invars, hides, strict=True) if h)
         if any(hides):
-            found.update(e.outvars)
-        told.update(covered_inside(e))
-    made = (v for e in program.equations for v in e.outvars)
+            candidates.update(e.outvars)
+        covered.update(covered_inside(e))
+    computed = (v for e in program.equations for v in e.outvars)
     return tuple(
-        v for v in made if v in found and v not in told and is_watchable(v.aval) and not isinstance(v, DropVar)
+        v
+        for v in computed
+        if v in candidates and v not in covered and is_watchable(v.aval) and not isinstance(v, DropVar)
     )

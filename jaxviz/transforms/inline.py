@@ -45,7 +45,7 @@ def originals(program: Program, opened: Program, is_opened: Callable[[Equation],
       opened: with the calls inlined.
       is_opened: which calls are.
     """
-    found: dict[Equation, Made] = {}
+    origin_of: dict[Equation, Made] = {}
 
     def walk(p: Program, within: tuple[Equation, ...]) -> Iterator[Made]:
         for e in p.equations:
@@ -59,13 +59,13 @@ def originals(program: Program, opened: Program, is_opened: Callable[[Equation],
         for (e, holders), copied in zip(
             [(e, within) for e in p.equations] if is_left else walk(p, within), now.equations, strict=True
         ):
-            if copied not in found:
-                found[copied] = e, holders
+            if copied not in origin_of:
+                origin_of[copied] = e, holders
                 for (_, inside), (_, inside_now) in zip(e.programs, copied.programs, strict=True):
                     note(inside, inside_now, (*holders, e))
 
     note(program, opened, ())
-    return found
+    return origin_of
 
 
 def called_program(operation: Operation) -> Program:

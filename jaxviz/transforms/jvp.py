@@ -138,10 +138,10 @@ def jvp_program(
     results = [primal.get(a, a) for a in program.outvars] + tangents_out
     names = [*program.arg_names, *([""] * len(tangents_in))]
     info = compat.derived_debug_info(program.debug_info, names, len(results))
-    made = builder.program([*program.invars, *tangents_in], results, info, like=program)
-    made = replace(
-        made,
+    pushed = builder.program([*program.invars, *tangents_in], results, info, like=program)
+    pushed = replace(
+        pushed,
         tangents=partial(values_of_tangents, tangent, primal, program.outvars),
         relations=partial(relations_of_values, primal, tangent, builder),
     )
-    return Jvp(made, nonzeros_out)
+    return Jvp(pushed, nonzeros_out)

@@ -124,10 +124,10 @@ def jax_rule(
         return LinearizeRule(Template(call, "primal"), tangent, (), (True,) * len(operation.out_avals), name)
     if compat.has_plain_jvp_rule(operation.primitive):
         params = write_params(operation)
-        rule, avals, given = compat.jvp_rule(
+        rule, avals, nonzeros_out = compat.jvp_rule(
             operation.primitive, params, operation.in_avals, nonzeros, operation.context
         )
-        return split_jvp(trace_rule(rule, avals, operation), given, len(operation.in_avals), name)
+        return split_jvp(trace_rule(rule, avals, operation), nonzeros_out, len(operation.in_avals), name)
     primal, linear, nonzeros_out = compat.linearize_rule(
         operation.primitive, write_params(operation), operation.in_avals, nonzeros, operation.context, is_vjp, values
     )
@@ -136,8 +136,8 @@ def jax_rule(
     linear, read = dce_program(with_constants_as_inputs(linear), keep_inputs=[False] * n_res + [True] * sum(nonzeros))
     residuals = select(read[:n_res], primal.outvars[n_out:])
     had = {*primal.invars, *primal.outvars[:n_out]}
-    kept = (*primal.outvars[:n_out], *(a for a in dict.fromkeys(residuals) if a not in had))
-    primal, _ = dce_program(replace(primal, outvars=kept), keep_inputs=[True] * len(primal.invars))
+    returned = (*primal.outvars[:n_out], *(a for a in dict.fromkeys(residuals) if a not in had))
+    primal, _ = dce_program(replace(primal, outvars=returned), keep_inputs=[True] * len(primal.invars))
     return rule_of(primal, n_out, residuals, linear, tuple(nonzeros_out), name, keeps_lines=True)
 
 
@@ -177,14 +177,14 @@ def split_jvp(
         raise unknown_results()
     # A tangent that depends on none of the input tangents is zero, even if it is written out.
     unknown_tangents = iter(parts.unknown_out[n_out:])
-    nonzero = tuple([given and next(unknown_tangents) for given in nonzeros_out])
+    nonzero = tuple([is_written and next(unknown_tangents) for is_written in nonzeros_out])
     n_residuals = len(parts.residuals)
-    linear, kept = dce_program(parts.staged, keep_inputs=[False] * n_residuals + [True] * n_tangents)
-    residuals = select(kept[:n_residuals], parts.residuals)
+    linear, is_read = dce_program(parts.staged, keep_inputs=[False] * n_residuals + [True] * n_tangents)
+    residuals = select(is_read[:n_residuals], parts.residuals)
     results = parts.known.outvars[:n_out]
     had = {*parts.known.invars, *results}
     others = len(parts.known.outvars) - n_out - n_residuals
-    computed = [k and a not in had for k, a in zip(kept, parts.residuals, strict=False)]
+    computed = [k and a not in had for k, a in zip(is_read, parts.residuals, strict=False)]
     primal, _ = dce_program(parts.known, [True] * n_out + [False] * others + computed)
     return rule_of(primal, n_out, residuals, linear, nonzero, name, keeps_lines, parts.checkpoints)
 
@@ -326,10 +326,10 @@ class _Parts:
         values = ins + outs
         taken = [self.residual(values[i], i >= n_in) for i in rule.residuals]
         taken += [tangent[a] for a in equation.invars if a in tangent]
-        given = iter(self.linear.splice(rule.linear, taken, equation, "linearize", rule.name))
+        tangents_out = iter(self.linear.splice(rule.linear, taken, equation, "linearize", rule.name))
         for v, nonzero in zip(equation.outvars, rule.nonzeros_out, strict=True):
             if nonzero:
-                tangent[v] = next(given)  # type: ignore[assignment]
+                tangent[v] = next(tangents_out)  # type: ignore[assignment]
         self.checkpoints += rule.checkpoints
 
     def residual(self, atom: Atom, made_by_rule: bool) -> Atom:
@@ -341,10 +341,10 @@ class _Parts:
                 atom = Literal(atom.val, atom.aval, held=True)
             elif not atom.held:
                 return atom
-        found = self.residuals.get(atom)
-        if found is None:
-            found = self.residuals[atom] = atom.renewed()
-        return found
+        residual = self.residuals.get(atom)
+        if residual is None:
+            residual = self.residuals[atom] = atom.renewed()
+        return residual
 
     def zero(self, atom: Atom) -> Atom:
         """The tangent of a result that has none, written out."""
@@ -357,8 +357,8 @@ class _Parts:
         info = compat.derived_debug_info(program.debug_info, names, len(tangents_out))
         whole = self.linear.program([*residuals.values(), *self.tangents_in], tangents_out, info, like=program)
         keep = [False] * len(residuals) + [True] * len(self.tangents_in)
-        linear, kept = dce_program(whole, keep_inputs=keep)
-        saved = select(kept[: len(residuals)], [*residuals])
+        linear, is_read = dce_program(whole, keep_inputs=keep)
+        saved = select(is_read[: len(residuals)], [*residuals])
         results = [primal.get(a, a) for a in program.outvars]
         info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results) + len(saved))
         forward, _ = dce_program(self.forward.program(program.invars, [*results, *saved], info, like=program))

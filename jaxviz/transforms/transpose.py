@@ -234,17 +234,17 @@ def transpose_program(
             if True not in nonzeros and not (logs and any(nonzero_cts)):
                 continue
             mask = tuple([a in is_linear for a in equation.invars])
-            given = [a for a in equation.invars if a not in is_linear]
-            given += [ct for ct in cts if ct is not None]
+            inputs = [a for a in equation.invars if a not in is_linear]
+            inputs += [ct for ct in cts if ct is not None]
             operation = equation.operation
             avals = operation.out_avals
             if len(cts) != 1 or cts[0] is None or cts[0].aval is not avals[0]:
                 operation = _typed_as(operation, cts)
-            values = partial(values_at, builder, invars, at, given) if at is not None else partial(_literals, given)
+            values = partial(values_at, builder, invars, at, inputs) if at is not None else partial(_literals, inputs)
             rule = _rule(operation, mask, nonzeros, logs, values)
             if True not in nonzeros and rule.logs is None:
                 continue  # a rule with a log effect logs for zeros as well, in a program with any cotangent, as in JAX
-            outs = iter(builder.splice(rule.backward, given, equation, "transpose", rule.name))
+            outs = iter(builder.splice(rule.backward, inputs, equation, "transpose", rule.name))
             operands = [a for a in equation.invars if a in is_linear]
             for operand, nonzero_out in zip(operands, rule.nonzeros_out, strict=True):
                 if nonzero_out:

@@ -62,24 +62,24 @@ def find_unopened(programs: Iterable[Program], costs: bool = False) -> tuple[Uno
             )
             for e, holders in _walk(program, (), costs, is_unopened)
         )
-    return tuple(replace(found, count=n) for found, n in most.items())
+    return tuple(replace(unopened, count=n) for unopened, n in most.items())
 
 
-def unopened_text(found: Sequence[Unopened], listed: int = 5) -> str:
+def unopened_text(unopened: Sequence[Unopened], listed: int = 5) -> str:
     """`not opened: pallas_call (model.py:12), 2 times RematTraced (model.py:30)`; '' if there are none.
 
     Args:
       listed: how many are named.
     """
-    if not found:
+    if not unopened:
         return ""
-    more = [f"{len(found) - listed:,} more"] if len(found) > listed else []
-    return f"not opened: {', '.join([*map(str, found[:listed]), *more])}"
+    more = [f"{len(unopened) - listed:,} more"] if len(unopened) > listed else []
+    return f"not opened: {', '.join([*map(str, unopened[:listed]), *more])}"
 
 
-def unopened_note(found: Sequence[Unopened]) -> tuple[str, ...]:
+def unopened_note(unopened: Sequence[Unopened]) -> tuple[str, ...]:
     """The same as a note of a report; none if there are none."""
-    text = unopened_text(found)
+    text = unopened_text(unopened)
     return (f"{text}. jaxviz does not show what is computed, saved or checkpointed inside.",) if text else ()
 
 

@@ -69,8 +69,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "an operation in a chain counts as dead",
         "jaxviz/transforms/dce.py",
-        "        live.update(equation.invars)\n        kept.append(equation)\n    kept.reverse()",
-        "        kept.append(equation)\n        live.update(equation.invars[:1])\n    kept.reverse()",
+        "        live.update(equation.invars)\n        needed.append(equation)\n    needed.reverse()",
+        "        needed.append(equation)\n        live.update(equation.invars[:1])\n    needed.reverse()",
         "tests/test_matrix.py -k 'cotangents or well_typed'",
     ),
     Fault(
@@ -692,8 +692,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a linearized function takes its tangents in reverse order",
         "jaxviz/functions/transformations.py",
-        "    given = [t for t, nz in zip(leaves, nonzeros, strict=True) if nz]\n    outs = _run_forward(linear",
-        "    given = [t for t, nz in zip(leaves, nonzeros, strict=True) if nz][::-1]\n    outs = _run_forward(linear",
+        "    nonzero_tangents = [t for t, nz in zip(leaves, nonzeros, strict=True) if nz]\n    outs = _run_forward(linear",
+        "    nonzero_tangents = [t for t, nz in zip(leaves, nonzeros, strict=True) if nz][::-1]\n    outs = _run_forward(linear",
         "tests/test_matrix.py -k linearized",
     ),
     Fault(
@@ -1049,8 +1049,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the seeds of check_rule lack the sharding of their values",
         "jaxviz/functions/lost_derivatives.py",
-        "return made if sharding is None else jax.device_put(made, sharding)",
-        "return made",
+        "return array if sharding is None else jax.device_put(array, sharding)",
+        "return array",
         "tests/functions/test_rule_check.py",
     ),
     Fault(
