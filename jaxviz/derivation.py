@@ -78,7 +78,7 @@ class Check:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Called:
+class DerivedCall:
     """A call of a function, and with respect to which arguments it is differentiated; see `flat_arguments`."""
 
     function: Callable[..., Any]
@@ -123,7 +123,7 @@ class Derivation:
     step: Any = None
     not_followed: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    called: Called | None = None
+    called: DerivedCall | None = None
 
     @cached_property
     def pushed(self) -> Jvp:
@@ -413,10 +413,8 @@ def derive(
         return Derivation(program, nonzeros, reference, cond_residuals, (None,) * len(nonzeros))
     compat.check_callable(f)
     derivation = derive_call(f, args, kwargs, positions(f, args, argnums), cond_residuals)
-    refuses_as_jax = argnums is not None and not any(
-        map(is_mixed, args)
-    )  # as for `jax.grad`, and not Equinox's `filter_grad`
-    return derivation if refuses_as_jax or not derivation.refused else replace(derivation, refused=())
+    refuses = argnums is not None and not any(map(is_mixed, args))  # as `jax.grad`, not as Equinox's `filter_grad`
+    return derivation if refuses or not derivation.refused else replace(derivation, refused=())
 
 
 @deep_stack
@@ -449,7 +447,7 @@ def derive_call(
             traced.out_tree,
             find_wrong_values=wrong,
             refused=refused,
-            called=Called(f, args, kwargs, wanted),
+            called=DerivedCall(f, args, kwargs, wanted),
         )
 
     result = derivation()

@@ -20,7 +20,7 @@ from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.passes import NotAnEquation, OpenedStep, Opening, Passes, pass_p, with_passes_together
 from jaxviz.analysis.walk import with_holders
 from jaxviz.arguments import Argnums, flat_arguments, placed_at, positions
-from jaxviz.derivation import Called, Derivation, derive
+from jaxviz.derivation import Derivation, DerivedCall, derive
 from jaxviz.functions import transformations
 from jaxviz.functions.vjp_function import Transposable, vjp_of
 from jaxviz.higher_order import of
@@ -30,7 +30,7 @@ from jaxviz.ir.convert import trace_rule
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program
-from jaxviz.ir.trace import Traced, trace_call, with_fixed
+from jaxviz.ir.trace import TracedFunction, trace_call, with_fixed
 from jaxviz.report.tables import nbytes
 from jaxviz.transforms.dce import live_equations
 from jaxviz.transforms.driver import Mask, with_constants_as_inputs
@@ -56,7 +56,7 @@ class TrainingStep:
     maps: tuple[Operation, ...]
     placed: tuple[Any, ...]
     out_tree: Any
-    called: Called
+    called: DerivedCall
     not_followed: tuple[str, ...]
 
     @property
@@ -140,7 +140,7 @@ def trace_training_step(
     mark = max(passes, key=size)
     maps = tuple(e.operation for e in passes[mark] if of(e) is SHARD_MAP)
 
-    called, placed = Called(f, args, kwargs, wanted), tuple(map(placed_at, inputs))
+    called, placed = DerivedCall(f, args, kwargs, wanted), tuple(map(placed_at, inputs))
     return TrainingStep(program, tuple(taken), mark, maps, placed, traced.out_tree, called, not_followed)
 
 
@@ -348,7 +348,7 @@ class _VjpCall:
       cond_residuals: what conds save, an option of `jaxviz.vjp`.
     """
 
-    traced: Traced
+    traced: TracedFunction
     program: Program
     consts: tuple[Any, ...]
     nonzeros: list[bool]
@@ -419,7 +419,7 @@ class _BackwardPass(Transposable):
       mark: the number of the gradient in the step.
     """
 
-    def __init__(self, traced: Traced, derivation: Derivation, nonzeros: Sequence[bool], mark: int):
+    def __init__(self, traced: TracedFunction, derivation: Derivation, nonzeros: Sequence[bool], mark: int):
         super().__init__(traced, derivation.linearized, nonzeros)
         self.derivation = derivation
         self.mark = mark

@@ -403,7 +403,7 @@ def _fwd_problem(rule: str, fun: str, out: Any, types: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Leaf:
+class _ArgumentLeaf:
     """Represents a leaf of the arguments: its path, and its shape and dtype if it has them."""
 
     path: str
@@ -421,14 +421,14 @@ class _ArgumentTypes:
     They are not part of any trace, so repeated calls have equal ones, and the residuals have the same leaves as without them.
     """
 
-    leaves: tuple[_Leaf, ...]
+    leaves: tuple[_ArgumentLeaf, ...]
     tree: Any
 
     @staticmethod
     def of(args: tuple[Any, ...]) -> _ArgumentTypes:
         leaves, tree = tree_flatten_with_path(args)
         types = [_type_of(x) for _, x in leaves]
-        leaf_types = [_Leaf(keystr(p), getattr(t, "shape", None), getattr(t, "dtype", None))
+        leaf_types = [_ArgumentLeaf(keystr(p), getattr(t, "shape", None), getattr(t, "dtype", None))
                  for (p, _), t in zip(leaves, types, strict=True)]  # fmt: skip
         return _ArgumentTypes(tuple(leaf_types), tree)
 
@@ -449,7 +449,7 @@ class _ArgumentTypes:
             return TypeError(f"{words} expected a tuple of {wanted}, got a {type(by_argument).__name__}.")
         if len(by_argument) != len(arguments):
             return TypeError(f"{words} expected {wanted}, got {len(by_argument)}.")
-        pairs: list[tuple[int, _Leaf, Any]] = []
+        pairs: list[tuple[int, _ArgumentLeaf, Any]] = []
         for i, (ct, argument) in enumerate(zip(by_argument, arguments, strict=True)):
             # As in JAX, one cotangent may apply to all leaves below it, and None means zeros.
             note = lambda x, below, i=i: pairs.extend((i, leaf, x) for leaf in jax.tree.leaves(below))
@@ -462,7 +462,7 @@ class _ArgumentTypes:
         )
 
 
-def _refused_cotangent(leaf: _Leaf, ct: Any, index: int, name: str) -> Exception | None:
+def _refused_cotangent(leaf: _ArgumentLeaf, ct: Any, index: int, name: str) -> Exception | None:
     """JAX's error for a cotangent of the wrong type; it only checks the shape, and accepts anything for integers."""
     aval = _type_of(ct)
     if leaf.shape is None or aval is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):

@@ -16,7 +16,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import message_of
 from jaxviz.ir.syntax import Program
-from jaxviz.ir.trace import Traced, are_concrete, note_arguments, trace_call
+from jaxviz.ir.trace import TracedFunction, are_concrete, note_arguments, trace_call
 from jaxviz.runtime.cache import remember_step
 from jaxviz.runtime.donated import check_not_donated
 from jaxviz.runtime.evaluate import evaluate
@@ -167,12 +167,12 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, in_
 
 
 def _derived(
-    derive: Callable[[Traced, list[bool], Any], Derived],
+    derive: Callable[[TracedFunction, list[bool], Any], Derived],
     fun: Callable[..., Any],
     primals: tuple[Any, ...],
     has_aux: bool,
     in_nzs: Any = None,
-) -> tuple[Traced, Derived, list[bool]]:
+) -> tuple[TracedFunction, Derived, list[bool]]:
     """Traces a function and derives from it; on its values if the Python of a custom rule branches on one."""
     traced = trace_call(fun, primals, has_aux=has_aux)
     nonzeros = _differentiable(traced.program)
@@ -191,7 +191,7 @@ def _derived(
 
 def _linearized(
     fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, mode: Mode, in_nzs: Any
-) -> tuple[Traced, list[Any], Linearized, list[bool]]:
+) -> tuple[TracedFunction, list[Any], Linearized, list[bool]]:
     check_not_donated(fun, primals, {})
     traced, parts, nonzeros = _derived(
         lambda traced, nonzeros, at: linearize_program(traced.program, nonzeros, traced.n_results, mode=mode, at=at),

@@ -13,7 +13,7 @@ from jax.tree_util import Partial, register_pytree_node
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.syntax import Atom, Program
-from jaxviz.ir.trace import Traced, are_concrete
+from jaxviz.ir.trace import TracedFunction, are_concrete
 from jaxviz.runtime.donated import is_deleted
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.transforms.dce import dce_program
@@ -31,7 +31,7 @@ class Transposable:
       nonzeros: which of its flat arguments carry a tangent.
     """
 
-    def __init__(self, traced: Traced, parts: Linearized, nonzeros: Sequence[bool]):
+    def __init__(self, traced: TracedFunction, parts: Linearized, nonzeros: Sequence[bool]):
         self.name = traced.program.name
         self.primal_jaxpr = lambda: traced.program.jaxpr.jaxpr
         self.in_avals = [v.aval for v in traced.program.invars]

@@ -28,13 +28,13 @@ from jaxviz.transforms.jvp import JvpRule, jvp_program
 from jaxviz.transforms.linearize import linearize_from_jvp
 from jaxviz.transforms.partial_eval import split_program
 from jaxviz.transforms.policy import Policy, recomputed
-from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.primitive import CallPrimitive
 from jaxviz.transforms.split_rules import SplitOptions, SplitRule
 from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
 
-class Remat(Call):
+class Remat(CallPrimitive):
     is_checkpoint = True
 
     def first_covered(self, operation: Operation) -> int:

@@ -7,12 +7,12 @@ from jaxviz.ir.syntax import Operation
 from jaxviz.transforms.driver import Mask, Template
 from jaxviz.transforms.jvp import JvpRule, jvp_program
 from jaxviz.transforms.linearize import linearize_from_jvp
-from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.primitive import CallPrimitive
 from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
 
-class PlainCall(Call):
+class PlainCall(CallPrimitive):
     def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:
         pushed = jvp_program(operation.params["call_jaxpr"], nonzeros)
         return JvpRule(Template(pushed.program, "primal", keeps_lines=True), pushed.nonzeros_out, "jvp of a call")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Operation
-from jaxviz.transforms.primitive import Body, Call
+from jaxviz.transforms.primitive import Body, CallPrimitive
 
 
-class Composite(Call):
+class Composite(CallPrimitive):
     """JAX's own rules raise clear errors."""
 
     def bodies(self, operation: Operation) -> tuple[Body, ...]:

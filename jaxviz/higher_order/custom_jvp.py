@@ -16,11 +16,11 @@ from jaxviz.transforms.jvp import JvpRule
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode
 from jaxviz.transforms.partial_eval import split_program
 from jaxviz.transforms.policy import Policy
-from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.primitive import CallPrimitive
 from jaxviz.transforms.split_rules import SplitRule
 
 
-class CustomJvp(Call):
+class CustomJvp(CallPrimitive):
     has_custom_rule = True
     splits_by_policy = False
 

@@ -21,11 +21,11 @@ from jaxviz.transforms.dce import DceRule, dce_program, nothing_left, roles_by_u
 from jaxviz.transforms.driver import Builder, Mask, Template, call_of, select
 from jaxviz.transforms.jvp import JvpRule
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode
-from jaxviz.transforms.primitive import Call, Primitive
+from jaxviz.transforms.primitive import CallPrimitive, Primitive
 from jaxviz.transforms.transpose import TransposeRule
 
 
-class CustomVjp(Call):
+class CustomVjp(CallPrimitive):
     has_custom_rule = True
     splits_by_policy = False
 

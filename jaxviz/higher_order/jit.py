@@ -27,13 +27,13 @@ from jaxviz.transforms.jvp import JvpRule
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode
 from jaxviz.transforms.partial_eval import split_program
 from jaxviz.transforms.policy import Policy
-from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.primitive import CallPrimitive
 from jaxviz.transforms.split_rules import SplitOptions, SplitRule
 from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
 
 
-class Jit(Call):
+class Jit(CallPrimitive):
     is_typed_by_cotangents = True
 
     def jvp(self, operation: Operation, nonzeros: Mask) -> JvpRule:

@@ -22,11 +22,11 @@ from jaxviz.transforms.dce import roles_by_use
 from jaxviz.transforms.driver import Builder, Mask, Template, no_rule, partition, select
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import linearize_from_jvp
-from jaxviz.transforms.primitive import Body, Call
+from jaxviz.transforms.primitive import Body, CallPrimitive
 from jaxviz.transforms.transpose import TransposeRule, transpose_rules
 
 
-class LinearSolve(Call):
+class LinearSolve(CallPrimitive):
     """Operands: what the programs `matvec`, `vecmat`, `solve` and `transpose_solve` close over, then `b`."""
 
     has_custom_rule = True

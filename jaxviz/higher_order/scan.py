@@ -44,8 +44,8 @@ from jaxviz.transforms.linearize import (
 )
 from jaxviz.transforms.partial_eval import split_program
 from jaxviz.transforms.policy import Policy
-from jaxviz.transforms.primitive import Call
-from jaxviz.transforms.split_rules import Split, SplitOptions, SplitRule
+from jaxviz.transforms.primitive import CallPrimitive
+from jaxviz.transforms.split_rules import SplitOptions, SplitProgram, SplitRule
 from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
 from jaxviz.transforms.vmap import Dims, Vmapped, VmapRule, inputs_moved, vmap_program, vmap_rule
 
@@ -99,7 +99,7 @@ class ScanParams:
         return Var(self.stacked(v.aval) if is_stacked else v.aval)
 
 
-class Scan(Call):
+class Scan(CallPrimitive):
     kind = "loop"
     is_typed_by_cotangents = True
 
@@ -249,7 +249,7 @@ class Scan(Call):
         const_uk, carry_uk, xs_uk = partition(unknown, n_consts, n_carry)
         by_policy = available is not None
 
-        def split(carry_uk: Mask) -> Split:
+        def split(carry_uk: Mask) -> SplitProgram:
             carried = (*carry_uk, *([False] * n_ys))
             options = SplitOptions(ensure_unknown=carried)
             if by_policy:

@@ -37,7 +37,7 @@ from jaxviz.transforms.jvp import JvpRule, jvp_program
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_program, rule_of
 from jaxviz.transforms.partial_eval import split_program
 from jaxviz.transforms.policy import Policy
-from jaxviz.transforms.primitive import Call
+from jaxviz.transforms.primitive import CallPrimitive
 from jaxviz.transforms.split_rules import SplitOptions, SplitRule
 from jaxviz.transforms.transpose import TransposeOptions, TransposeRule, transpose_program
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program
@@ -69,7 +69,7 @@ def only_passes_a_scalar(equation: Equation) -> bool:
     )
 
 
-class ShardMap(Call):
+class ShardMap(CallPrimitive):
     kind = "devices"
     can_be_stepped = False  # it is a single step
 
@@ -285,7 +285,7 @@ def _cotangent(specs: Sequence[Spec]) -> list[Spec]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _PassedResiduals:
     """How the residuals of a body get from one `shard_map` to the other.
 
     Args:
@@ -319,7 +319,7 @@ def _keep(
     results: Sequence[Atom],
     residuals: Sequence[Atom],
     linear: Program,
-) -> _Kept:
+) -> _PassedResiduals:
     """Makes it possible for a body's residuals to leave it.
 
     Args:
@@ -346,7 +346,7 @@ def _keep(
             before[i] = Var(a.aval)
             after.append(_reshape(_squeeze, before[i], linear.invars[i], made_by, _TAKEN_OUT))
         own.append(a)
-    return _Kept(
+    return _PassedResiduals(
         with_results(replace(forward, equations=tuple(equations)), [*results, *own]),
         replace(linear, invars=tuple(before), equations=(*after, *linear.equations)),
         forwarded,

@@ -42,7 +42,7 @@ from jaxviz.transforms.linearize import (
 from jaxviz.transforms.partial_eval import split_program
 from jaxviz.transforms.policy import Policy
 from jaxviz.transforms.primitive import Body, Primitive
-from jaxviz.transforms.split_rules import Split, SplitOptions, SplitRule, all_staged
+from jaxviz.transforms.split_rules import SplitOptions, SplitProgram, SplitRule, all_staged
 from jaxviz.transforms.transpose import TransposeRule
 from jaxviz.transforms.vmap import Dim, Dims, Vmapped, VmapRule, inputs_moved, vmap_program, vmap_rule
 
@@ -225,7 +225,7 @@ class While(Primitive):
         condition_uk, body_uk, carry_uk = partition(unknown, n_condition, n_body)
         by_policy = available is not None
 
-        def split(program: Program, unknown: Sequence[bool], ensure: Sequence[bool]) -> Split:
+        def split(program: Program, unknown: Sequence[bool], ensure: Sequence[bool]) -> SplitProgram:
             options = SplitOptions(ensure_unknown=ensure)
             if by_policy:
                 all_in, all_out = [True] * len(program.invars), [True] * len(ensure)

@@ -137,7 +137,7 @@ def read_jaxpr(
         return known
     closed = isinstance(jaxpr, jex_core.ClosedJaxpr)
     inner = jaxpr.jaxpr if closed else jaxpr
-    program = _Reader(held).read(inner, tuple(jaxpr.consts) if closed else (), closed, branches, is_path)
+    program = _JaxprReader(held).read(inner, tuple(jaxpr.consts) if closed else (), closed, branches, is_path)
     for i, equation in made_from.items():
         program.equations[i].origin = equation.origin
     program.__dict__["jaxpr"] = jaxpr  # converting back yields the very object that JAX's caches know
@@ -145,7 +145,7 @@ def read_jaxpr(
     return program
 
 
-class _Reader:
+class _JaxprReader:
     def __init__(self, held: Collection[int]):
         self.held = held
         self.env: dict[Any, Var] = {}

@@ -74,7 +74,7 @@ def without_leaks(
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Contents:
     """The contents of an object before the trace.
 
     Args:
@@ -90,7 +90,7 @@ class _Kept:
     label: Callable[[Any], str]
 
 
-def _put_back(contents: list[_Kept]) -> dict[str, Any]:
+def _put_back(contents: list[_Contents]) -> dict[str, Any]:
     """Puts back what tracers of ended traces replaced; these tracers, by the names of their places."""
     leaked: dict[str, Any] = {}
     for k in contents:
@@ -112,12 +112,12 @@ def _leaked_in(x: Any) -> Any:
     return next(filter(compat.is_leaked, tracers), None)
 
 
-def _reached(roots: list[Any], tracers: list[Any] | None = None) -> list[_Kept]:
+def _reached(roots: list[Any], tracers: list[Any] | None = None) -> list[_Contents]:
     """What can be written to from some objects, the nearest first.
 
     With `tracers`, which gets those that are met, functions are left out: what they refer to was there before.
     """
-    reached: list[_Kept] = []
+    reached: list[_Contents] = []
     seen: set[int] = set()
     kinds = _kinds.copy()
     pending: deque[tuple[Any, _Kind, _Name]] = deque()
@@ -164,7 +164,7 @@ class _Kind:
     """
 
     items: Callable[[Any, _Name], list[tuple[Any, _Name]]]
-    contents: Callable[[Any, _Name], Iterator[_Kept]]
+    contents: Callable[[Any, _Name], Iterator[_Contents]]
     is_open: bool = True
 
 
@@ -228,32 +228,32 @@ def _parameters(function: Any) -> tuple[str, ...]:
     return () if code is None else code.co_varnames[: code.co_argcount]
 
 
-def _of_mapping(x: Any, name: _Name) -> Iterator[_Kept]:
+def _of_mapping(x: Any, name: _Name) -> Iterator[_Contents]:
     yield _mapping(x, lambda key: f"{name()}[{_short(key)}]")
 
 
-def _of_list(x: Any, name: _Name) -> Iterator[_Kept]:
+def _of_list(x: Any, name: _Name) -> Iterator[_Contents]:
     before = list(x)
     whole = lambda *_: (x.clear(), x.extend(before))
-    yield _Kept(dict(enumerate(before)), lambda: dict(enumerate(list(x))), whole, lambda i: f"{name()}[{i}]")
+    yield _Contents(dict(enumerate(before)), lambda: dict(enumerate(list(x))), whole, lambda i: f"{name()}[{i}]")
 
 
-def _of_class(x: Any, name: _Name) -> Iterator[_Kept]:
+def _of_class(x: Any, name: _Name) -> Iterator[_Contents]:
     if _is_own_class(x):
         yield _attributes(x, lambda: dict(vars(x)), lambda: x.__name__, type)
 
 
-def _of_cache(x: Any, name: _Name) -> Iterator[_Kept]:
+def _of_cache(x: Any, name: _Name) -> Iterator[_Contents]:
     results = lambda: dict(enumerate(_cached(x)))
-    yield _Kept(results(), results, lambda *_: x.cache_clear(), lambda _: f"the cache of {x.__name__}")
+    yield _Contents(results(), results, lambda *_: x.cache_clear(), lambda _: f"the cache of {x.__name__}")
 
 
-def _of_function(x: Any, name: _Name) -> Iterator[_Kept]:
+def _of_function(x: Any, name: _Name) -> Iterator[_Contents]:
     yield from _variables(x)
     yield _mapping(vars(x), lambda key: f"{x.__name__}.{key}")
 
 
-def _of_object(x: Any, name: _Name) -> Iterator[_Kept]:
+def _of_object(x: Any, name: _Name) -> Iterator[_Contents]:
     called = lambda: name() or getattr(x, "__name__", type(x).__name__)
     if slots := _slots(type(x)):
         read = lambda: {s: v for s in slots if (v := getattr(x, s, _ABSENT)) is not _ABSENT}
@@ -262,7 +262,7 @@ def _of_object(x: Any, name: _Name) -> Iterator[_Kept]:
         yield _mapping(attributes, lambda key: f"{called()}.{key}")
 
 
-_CONTENTS: dict[type, Callable[[Any, _Name], Iterator[_Kept]]] = {
+_CONTENTS: dict[type, Callable[[Any, _Name], Iterator[_Contents]]] = {
     types.FunctionType: _of_function,
     MutableMapping: _of_mapping,
     list: _of_list,
@@ -295,13 +295,13 @@ _kinds = {type(x): _kind(x) for x in _EXAMPLES}
 """The kinds of Python's own classes."""
 
 
-def _variables(function: types.FunctionType) -> Iterator[_Kept]:
+def _variables(function: types.FunctionType) -> Iterator[_Contents]:
     """The variables outside of a function that it uses: of enclosing functions, and of its module if that is the user's own."""
     code = function.__code__
     if function.__closure__ and not _is_of_jax(function):
         cells = dict(zip(code.co_freevars, function.__closure__, strict=True))
         read = lambda: {name: x for name, cell in cells.items() for x in _content(cell)}
-        yield _Kept(read(), read, lambda name, x: _fill(cells[name], x), str)
+        yield _Contents(read(), read, lambda name, x: _fill(cells[name], x), str)
     if is_own(code.co_filename):
         names, module = _names(code), function.__globals__
         yield _globals(module, names)
@@ -317,21 +317,21 @@ def _is_of_jax(x: Any) -> bool:
     return type(x) is types.FunctionType and owner(x.__code__.co_filename) == "jax"
 
 
-def _globals(module: dict[str, Any], names: frozenset[str], prefix: str = "") -> _Kept:
+def _globals(module: dict[str, Any], names: frozenset[str], prefix: str = "") -> _Contents:
     read = lambda: {name: module[name] for name in names if name in module}
     return _mapping(module, lambda name: f"{prefix}{name}", read)
 
 
 def _mapping(
     x: MutableMapping[Any, Any], label: Callable[[Any], str], read: Callable[[], dict[Any, Any]] | None = None
-) -> _Kept:
+) -> _Contents:
     read = read or (lambda: dict(x))
-    return _Kept(read(), read, lambda key, v: x.pop(key) if v is _ABSENT else x.__setitem__(key, v), label)
+    return _Contents(read(), read, lambda key, v: x.pop(key) if v is _ABSENT else x.__setitem__(key, v), label)
 
 
-def _attributes(x: Any, read: Callable[[], dict[str, Any]], name: _Name, kind: Any) -> _Kept:
+def _attributes(x: Any, read: Callable[[], dict[str, Any]], name: _Name, kind: Any) -> _Contents:
     put = lambda key, v: kind.__delattr__(x, key) if v is _ABSENT else kind.__setattr__(x, key, v)
-    return _Kept(read(), read, put, lambda key: f"{name()}.{key}")
+    return _Contents(read(), read, put, lambda key: f"{name()}.{key}")
 
 
 def _content(cell: Any) -> tuple[Any, ...]:

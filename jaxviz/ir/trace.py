@@ -24,7 +24,7 @@ MOST_NOTED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedFunction:
     """A traced call.
 
     Args:
@@ -126,7 +126,7 @@ def trace_call(
     keeps_rules: bool = True,
     on_values: bool = False,
     closes_over: bool = True,
-) -> Traced:
+) -> TracedFunction:
     """Traces one call.
 
     Args:
@@ -184,7 +184,7 @@ def trace_call(
 
     traced_aux = [compat.is_tracer(x) for x in seen["aux"]]
     seen["aux"] = [None if is_traced else x for x, is_traced in zip(seen["aux"], traced_aux, strict=True)]
-    return Traced(program, tuple(leaves), in_tree, seen["out_tree"], seen["n_results"], rebuild_aux)
+    return TracedFunction(program, tuple(leaves), in_tree, seen["out_tree"], seen["n_results"], rebuild_aux)
 
 
 def _trace_flat(

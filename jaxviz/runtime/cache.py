@@ -22,7 +22,7 @@ from jaxviz.ir.sharing import exact
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AppliedTransform:
     """One transform of a function.
 
     Args:
@@ -38,7 +38,7 @@ class Step:
     apply: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-_steps: weakref.WeakKeyDictionary[Any, Step] = weakref.WeakKeyDictionary()
+_steps: weakref.WeakKeyDictionary[Any, AppliedTransform] = weakref.WeakKeyDictionary()
 """Maps a function created by a transform to how it was created. This is not an attribute of it, which `functools.wraps` would copy to
 others."""
 
@@ -51,20 +51,20 @@ def remember_step(
     key = (transform.__name__, tree, exact(tuple(leaves)))
     with contextlib.suppress(TypeError):  # an option is not hashable: treat it like any other function
         hash(key)
-        _steps[transformed] = Step(fun, transform.__name__, key, functools.partial(transform, **options))
+        _steps[transformed] = AppliedTransform(fun, transform.__name__, key, functools.partial(transform, **options))
     return transformed
 
 
-def steps_of(fun: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Step, ...]]:
+def steps_of(fun: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[AppliedTransform, ...]]:
     """The user's function, and the transforms that led from it to `fun`, in the order in which they were applied."""
-    steps: list[Step] = []
+    steps: list[AppliedTransform] = []
     while (step := _find_step(fun)) is not None:
         steps.append(step)
         fun = step.fun
     return fun, tuple(reversed(steps))
 
 
-def _find_step(fun: Any) -> Step | None:
+def _find_step(fun: Any) -> AppliedTransform | None:
     try:
         return _steps.get(fun)
     except TypeError:  # not hashable, or no weak references
@@ -93,7 +93,7 @@ class CachedProgram:
 
 
 @dataclass(eq=False)
-class Compiled:
+class CompiledFunction:
     """The compiled programs of one function with certain transforms and parameters, for all types of arguments.
 
     Args:
@@ -116,7 +116,7 @@ class Compiled:
 class _Held:
     """A callable that represents the user's function and its transforms without keeping the function alive."""
 
-    def __init__(self, find: Callable[[], Any], root: Callable[..., Any], steps: tuple[Step, ...]):
+    def __init__(self, find: Callable[[], Any], root: Callable[..., Any], steps: tuple[AppliedTransform, ...]):
         self.find = find
         self.applies = tuple(step.apply for step in steps)
         self.names = tuple(step.name for step in steps)
@@ -144,7 +144,7 @@ def jitted_of(fun: Any) -> Any:
     """The `jax.jit` function in a function of `jaxviz.jit`; any other function unchanged."""
     # A function that wraps a jitted one, such as its gradient, has a copy of its attributes.
     compiled = None if inspect.isfunction(fun) else getattr(fun, "__dict__", {}).get("_compiled")
-    return compiled.jitted if isinstance(compiled, Compiled) else fun
+    return compiled.jitted if isinstance(compiled, CompiledFunction) else fun
 
 
 def function_name(fun: Any) -> str:
@@ -162,7 +162,7 @@ def _type(x: Any) -> str:
 @dataclass
 class _Entry:
     reference: Any
-    compiled: dict[Hashable, Compiled] = field(default_factory=dict)
+    compiled: dict[Hashable, CompiledFunction] = field(default_factory=dict)
 
 
 _entries: dict[Hashable, _Entry] = {}
@@ -172,7 +172,7 @@ _dropped = [0, 0]
 """Hits and misses of removed entries, so that they still count."""
 
 
-def compiled_of(fun: Callable[..., Any], options: dict[str, Any]) -> Compiled:
+def compiled_of(fun: Callable[..., Any], options: dict[str, Any]) -> CompiledFunction:
     """The entry of a function with these parameters of `jax.jit`: an existing one for equal parameters, otherwise a new one."""
     root, steps = steps_of(fun)
     entry = _entry_of(root)
@@ -189,9 +189,11 @@ def compiled_of(fun: Callable[..., Any], options: dict[str, Any]) -> Compiled:
     return entry.compiled[key]
 
 
-def _compile(find: Callable[[], Any], root: Any, steps: tuple[Step, ...], options: dict[str, Any]) -> Compiled:
+def _compile(
+    find: Callable[[], Any], root: Any, steps: tuple[AppliedTransform, ...], options: dict[str, Any]
+) -> CompiledFunction:
     function = _Held(find, root, steps)
-    return Compiled(jax.jit(function, **options), function.programs)
+    return CompiledFunction(jax.jit(function, **options), function.programs)
 
 
 def _entry_of(root: Any) -> _Entry | None:

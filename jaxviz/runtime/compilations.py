@@ -62,7 +62,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class KeyValue:
     """A value that is part of the key and not an array: of a static argument, or one that the function closes over.
 
     Args:
@@ -77,7 +77,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Key:
+class CacheKey:
     """The cache key of a compiled program.
 
     Args:
@@ -94,10 +94,10 @@ class Key:
     tree: Any
     by_position: tuple[str, ...]
     by_keyword: tuple[str, ...]
-    static: dict[str, Held]
+    static: dict[str, KeyValue]
     options: dict[str, str]
     config: dict[str, Any]
-    closure: dict[str, Held]
+    closure: dict[str, KeyValue]
 
 
 Owner = Literal["program", "jax", "jaxviz"]
@@ -114,7 +114,7 @@ class Compilation:
       definition: where the function is defined.
       function: identifies the function. 0 if unknown.
       site: the user's line that called it.
-      key: see `Key`; None if only the name is known.
+      key: see `CacheKey`; None if only the name is known.
       owner: whether the function is the user's, JAX's or jaxviz's.
       is_primitive: whether it is a single operation outside `jit`.
       began: the start time, in seconds since the epoch.
@@ -127,7 +127,7 @@ class Compilation:
     definition: Location | None
     function: int
     site: Location | None
-    key: Key | None
+    key: CacheKey | None
     owner: Owner
     is_primitive: bool
     began: float = field(default_factory=time.time)
@@ -230,7 +230,7 @@ def _new(name: str, call: compat.JitCall | None, frame: Any) -> Compilation:
         at = definition(call.debug_info)
         leaves = {f"argument {i}": _leaf(x) for i, x in enumerate(call.args)}
         return Compilation(
-            number, name, "part", at, 0, site, Key(leaves, None, (), (), {}, {}, {}, {}), _owner(at), False
+            number, name, "part", at, 0, site, CacheKey(leaves, None, (), (), {}, {}, {}, {}), _owner(at), False
         )
     wrapping = None if is_of_user(call.fun) else _wrapping_call(frame)
     if wrapping is not None:
@@ -318,14 +318,14 @@ def definition_of(fun: Any) -> Location | None:
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-def key_of(fun: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+def key_of(fun: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CacheKey:
     """The cache key of the program for a call of a jitted function."""
     static, positional, named = compat.static_arguments(fun, info, args, kwargs)
     leaves = jax.tree.leaves((tuple(positional.values()), named))
     paths: Sequence[str] = compat.argument_paths(fun, info, args, kwargs)
     if len(paths) != len(leaves):
         paths = [f"argument {i}" for i in range(len(leaves))]
-    return Key(
+    return CacheKey(
         {path: _leaf(x) for path, x in zip(paths, leaves, strict=True)},
         jax.tree.structure(positional | named),
         tuple(compat.parameters(fun, len(args), {})[0]),
@@ -337,7 +337,7 @@ def key_of(fun: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     )
 
 
-def key_of_wrapped(wrapper: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+def key_of_wrapped(wrapper: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CacheKey:
     """The same for a call of an object that jits what it wraps, and whose arguments are static where they are not arrays."""
     try:
         bound = inspect.signature(wrapper).bind(*args, **kwargs).arguments
@@ -349,7 +349,7 @@ def key_of_wrapped(wrapper: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
         for path, x in jax.tree_util.tree_leaves_with_path(tree)
     }
     is_array = lambda x: isinstance(x, (jax.Array, np.ndarray, np.generic))
-    return Key(
+    return CacheKey(
         {path: _leaf(x) for path, x in leaves.items() if is_array(x)},
         jax.tree.structure(dict(bound)),
         (),
@@ -374,13 +374,13 @@ def _leaf(x: Any) -> Leaf:
 _NUMBERS = (type(None), bool, int, float, complex, str, bytes)
 
 
-def _held(x: Any) -> Held:
+def _held(x: Any) -> KeyValue:
     """A static argument, of which JAX also computes a hash."""
     if type(x) in _NUMBERS:
-        return Held(_text(x), (type(x).__name__, x))
+        return KeyValue(_text(x), (type(x).__name__, x))
     kind: Any = type(x)
     by_identity = kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__
-    return Held(_text(x), (kind.__name__, identity(x) if by_identity else hash(x)), by_identity)
+    return KeyValue(_text(x), (kind.__name__, identity(x) if by_identity else hash(x)), by_identity)
 
 
 def _text(x: Any) -> str:
@@ -414,16 +414,16 @@ def _fields(x: Any) -> dict[str, Any]:
     return {f.name: values[f.name] for f in dataclasses.fields(x) if f.name in values} if values else {}
 
 
-def _closure(fun: Any) -> dict[str, Held]:
+def _closure(fun: Any) -> dict[str, KeyValue]:
     """What a function closes over and what is bound to it, and the same for the functions that it wraps, except jax's own."""
-    closed_over: dict[str, Held] = {}
+    closed_over: dict[str, KeyValue] = {}
     for _ in range(100):
         if isinstance(fun, functools.partial):
             bound = {f"argument {i}": x for i, x in enumerate(fun.args)} | dict(fun.keywords)
             closed_over |= {name: _bound(x) for name, x in bound.items()}
             fun = fun.func
         elif inspect.ismethod(fun):
-            closed_over["self"] = Held(f"a {type(fun.__self__).__name__}", identity(fun.__self__), by_identity=True)
+            closed_over["self"] = KeyValue(f"a {type(fun.__self__).__name__}", identity(fun.__self__), by_identity=True)
             fun = fun.__func__
         elif (code := getattr(fun, "__code__", None)) is not None:
             if is_of_program(code.co_filename):
@@ -446,25 +446,25 @@ def _closure(fun: Any) -> dict[str, Held]:
     return closed_over
 
 
-def _bound(x: Any, depth: int = 8) -> Held:
+def _bound(x: Any, depth: int = 8) -> KeyValue:
     """A value that a function closes over: anything but a number or a container of numbers is compared by identity."""
     if isinstance(x, (jax.Array, np.ndarray)):
-        return Held(_kind(x), identity(x), by_identity=True)
+        return KeyValue(_kind(x), identity(x), by_identity=True)
     if type(x) in _NUMBERS:
-        return Held(_text(x), (type(x).__name__, x))
+        return KeyValue(_text(x), (type(x).__name__, x))
     if type(x) in (list, tuple, dict) or _fields(x):
         inside = x if type(x) in (list, tuple, dict) else _fields(x)
         if len(inside) > _MOST or not depth:
-            return Held(f"a {type(x).__name__}", identity(x), by_identity=True)
+            return KeyValue(f"a {type(x).__name__}", identity(x), by_identity=True)
         parts = [_bound(y, depth - 1) for y in (inside.values() if isinstance(inside, dict) else inside)]
         names = tuple(map(_text, inside)) if isinstance(inside, dict) else ()
         arrays = any(p.by_identity for p in parts)
         text = f"a {type(x).__name__} of {len(parts):,} values" if arrays else _text(x)
-        return Held(text, (type(x).__name__, names, tuple(p.token for p in parts)), arrays)
+        return KeyValue(text, (type(x).__name__, names, tuple(p.token for p in parts)), arrays)
     code = getattr(root_function(x), "__code__", None) if callable(x) else None
     if code is not None:  # a function that is created anew is not the reason for the difference
-        return Held(function_name(x), (code.co_filename, code.co_firstlineno, code.co_name))
-    return Held(_text(x), (type(x).__name__, identity(x)), by_identity=True)
+        return KeyValue(function_name(x), (code.co_filename, code.co_firstlineno, code.co_name))
+    return KeyValue(_text(x), (type(x).__name__, identity(x)), by_identity=True)
 
 
 def _kind(x: Any) -> str:

@@ -31,7 +31,7 @@ _KEPT = 1000
 
 
 @dataclass(eq=False, slots=True)
-class _Call:
+class _DonatingCall:
     """A donating call, without its arrays.
 
     Args:
@@ -69,7 +69,7 @@ class _Repeated:
     """
 
     function: weakref.ref[Any]
-    first: _Call
+    first: _DonatingCall
     types: list[Any]
     times: int = 0
     is_complete: bool = True
@@ -79,10 +79,10 @@ class _Calls:
     """The calls whose arrays are still referenced."""
 
     def __init__(self) -> None:
-        self.calls: list[_Call] = []
+        self.calls: list[_DonatingCall] = []
         self._most = 64
 
-    def add(self, call: _Call) -> None:
+    def add(self, call: _DonatingCall) -> None:
         self.calls.append(call)
         if len(self.calls) > self._most:
             self.calls = [c for c in self.calls if any(r() is not None for r in c.arrays)]
@@ -170,13 +170,13 @@ _watch: _Watch | None = None
 
 def _donated(
     fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any], source: Any, is_taken: Callable[[Any], bool]
-) -> tuple[list[Any], _Call]:
+) -> tuple[list[Any], _DonatingCall]:
     """The leaves of the arguments that a call donates, and the call with the deleted ones among them."""
     leaves, tree = jax.tree.flatten(compat.donated_arguments(fun, info, args, kwargs))
     taken = [(i, x) for i, x in enumerate(leaves) if is_taken(x)]
     taken += [(i, compat.key_data(x)) for i, x in taken if type(x) is not compat.ArrayImpl]
     arrays = [weakref.ref(x) for _, x in taken]
-    return leaves, _Call(function_name(fun), tree, source, arrays, [i for i, _ in taken])
+    return leaves, _DonatingCall(function_name(fun), tree, source, arrays, [i for i, _ in taken])
 
 
 def donated_to(x: Any) -> str | None:

@@ -19,7 +19,7 @@ def _sum_of_hi_types(aval: Any) -> Program:
     )
 
 
-class Cotangents:
+class CotangentSums:
     """The cotangent of each variable of a linear program: the sum of what the equations that read it add.
 
     Args:

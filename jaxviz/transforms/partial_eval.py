@@ -22,10 +22,10 @@ from jaxviz.ir.syntax import Atom, Checkpoint, Decision, Equation, Literal, Orig
 from jaxviz.transforms.driver import Builder, Mask, either, fixpoint, located, relations_of_part, select
 from jaxviz.transforms.policy import decide, in_force, offloaded, recomputation, with_own_origin
 from jaxviz.transforms.primitive import of
-from jaxviz.transforms.split_rules import Split, SplitOptions, split_rules
+from jaxviz.transforms.split_rules import SplitOptions, SplitProgram, split_rules
 
 
-def split_program(program: Program, unknown: Sequence[bool], options: SplitOptions | None = None) -> Split:
+def split_program(program: Program, unknown: Sequence[bool], options: SplitOptions | None = None) -> SplitProgram:
     """Splits a program by which of its inputs are unknown until later.
 
     Raises:
@@ -36,7 +36,7 @@ def split_program(program: Program, unknown: Sequence[bool], options: SplitOptio
     if options.policy is None and compat.makes_refs(program.effects):
         refs = [v for e in program.equations for v in e.outvars if compat.is_mutable(v.aval)]
 
-    def split(is_staged: Mask) -> Split:
+    def split(is_staged: Mask) -> SplitProgram:
         return _Splitter(program, unknown, options, select(is_staged, refs)).split()
 
     # A reference that the staged part uses too is made there. JAX makes it now: in a loop then only once, with what earlier iterations wrote.
@@ -63,7 +63,7 @@ class _Splitter:
         self.decisions: list[Decision] = []
         self.checkpoints: list[Checkpoint] = []
 
-    def split(self) -> Split:
+    def split(self) -> SplitProgram:
         by_policy = self.options.policy is not None
         with located(enumerate(self.program.equations)) as equations:
             for _, equation in equations:
@@ -146,7 +146,7 @@ class _Splitter:
     def is_constant(self, atom: Atom) -> bool:
         return isinstance(atom, Literal) and not (self.options.is_rule and atom.held)
 
-    def finish(self) -> Split:
+    def finish(self) -> SplitProgram:
         options, outvars = self.options, self.program.outvars
         unknown_out = either([a in self.unknown for a in outvars], options.ensure_unknown or [False] * len(outvars))
         available_out = unknown_out
@@ -159,7 +159,7 @@ class _Splitter:
         inputs = [*self.residuals.values(), *self.staged_inputs]
         staged = self.part(self.staged, inputs, staged_results, tangents=self.program.tangents)
         residuals, decisions, checkpoints = tuple(self.residuals), tuple(self.decisions), tuple(self.checkpoints)
-        return Split(known, staged, residuals, unknown_out, available_out, decisions, checkpoints)
+        return SplitProgram(known, staged, residuals, unknown_out, available_out, decisions, checkpoints)
 
     def part(self, builder: Builder, invars: Sequence[Var], results: Sequence[Atom], **of_derived: Any) -> Program:
         program = self.program

@@ -163,7 +163,7 @@ class Primitive:
         return f"{type(self).__name__}({self.primitive})"
 
 
-class Call(Primitive):
+class CallPrimitive(Primitive):
     """A primitive that calls a program on all of its operands.
 
     Args:

@@ -35,7 +35,7 @@ class SplitOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitProgram:
     """A program split in two.
 
     Args:

@@ -24,7 +24,7 @@ from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule, trace_rule_on_values, write_params
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
-from jaxviz.transforms.cotangents import Cotangents
+from jaxviz.transforms.cotangents import CotangentSums
 from jaxviz.transforms.dce import live_equations, values_at
 from jaxviz.transforms.driver import (
     Builder,
@@ -214,7 +214,7 @@ def transpose_program(
             is_linear.update(equation.outvars)
             linear_equations.append((index, equation))
 
-    cotangents = Cotangents(builder)
+    cotangents = CotangentSums(builder)
     invars = [v for v, lin in zip(program.invars, linear, strict=True) if not lin]
     ct_avals = options.ct_avals or program.out_avals
     read_outside = [*zip(select(nonzero_cts, program.outvars), select(nonzero_cts, ct_avals), strict=True)]

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from jaxviz.arguments import flat_arguments
-from jaxviz.derivation import Called, Derivation
+from jaxviz.derivation import Derivation, DerivedCall
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.syntax import Program
@@ -110,7 +110,7 @@ class Call:
         return update_wrapper(planned, f, updated=())
 
 
-def _call(called: Called | None, program: Program, out_tree: Any, name: str) -> Call:
+def _call(called: DerivedCall | None, program: Program, out_tree: Any, name: str) -> Call:
     if called is None:
         return Call(None, None, (), (), (), name, None)
     leaves, in_tree, _, is_input = flat_arguments(called.args, called.kwargs, called.wanted)

@@ -19,7 +19,7 @@ from jaxviz.report.report import Listed, Part, Report, Table
 from jaxviz.report.tables import counted, format_seconds, short_location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
-from jaxviz.runtime.compilations import Compilation, Held, Key, Leaf, Owner
+from jaxviz.runtime.compilations import CacheKey, Compilation, KeyValue, Leaf, Owner
 from jaxviz.xla.compat.jitted import jitted_function, mesh_text, tree_differences
 from jaxviz.xla.compilations.advice import advice_on
 
@@ -379,7 +379,7 @@ def explain_recompile(
 
 
 def _possible_call(
-    name: str, this: int, key: Key, compiled: Sequence[Compilation]
+    name: str, this: int, key: CacheKey, compiled: Sequence[Compilation]
 ) -> tuple[int | None, tuple[KeyChange, ...]]:
     call = Compilation(0, name, "call", None, this, None, key, "program", is_primitive=False)
     since, changes = _nearest(call, compiled)
@@ -466,7 +466,7 @@ def _watch_change(before: Any, after: Any) -> KeyChange | None:
     return KeyChange("watch", "jaxviz.watch", named(before), named(after))
 
 
-def _key_changes(old: Key, new: Key) -> Iterator[KeyChange]:
+def _key_changes(old: CacheKey, new: CacheKey) -> Iterator[KeyChange]:
     for name in old.config.keys() | new.config.keys():
         before, after = old.config.get(name), new.config.get(name)
         if before is not after and before != after:
@@ -489,8 +489,8 @@ def _key_changes(old: Key, new: Key) -> Iterator[KeyChange]:
             yield from _leaf_changes(path, old.leaves[path], leaf)
 
 
-def _changed_tokens(kind: str, old: dict[str, Held], new: dict[str, Held]) -> Iterator[KeyChange]:
-    nothing = Held("not given", None)
+def _changed_tokens(kind: str, old: dict[str, KeyValue], new: dict[str, KeyValue]) -> Iterator[KeyChange]:
+    nothing = KeyValue("not given", None)
     for name in dict.fromkeys((*old, *new)):
         before, after = old.get(name, nothing), new.get(name, nothing)
         if before.token != after.token:
@@ -498,7 +498,7 @@ def _changed_tokens(kind: str, old: dict[str, Held], new: dict[str, Held]) -> It
             yield KeyChange(kind, name, before.text, another)
 
 
-def _tree_changes(old: Key, new: Key) -> Iterator[KeyChange]:
+def _tree_changes(old: CacheKey, new: CacheKey) -> Iterator[KeyChange]:
     gone = [p for p in old.leaves if p not in new.leaves]
     come = [p for p in new.leaves if p not in old.leaves]
     if gone or come:
