@@ -196,7 +196,7 @@ def test_every_room_keeps_to_its_budget_of_lines():
 
 MAY_SHARE = (
     "features", "features/comparison", "features/debugger", "features/draw", "features/explorer", "features/remat",
-    "features/residuals", "functions", "higher_order", "ir", "ir/compat", "report", "runtime", "teach", "transforms",
+    "features/residuals", "ir", "ir/compat", "report", "teach",
     "xla/compat", "xla/compile_cost", "xla/compiled_memory", "xla/explorer_stage",
 )  # fmt: skip
 """Rooms in which a class may still have the name of another one of them. The list only becomes shorter."""
