@@ -426,7 +426,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a sum counts an addition for its first element as well",
         "jaxviz/features/cost/counts.py",
-        "flops * (op.in_avals[0].size - op.out_avals[0].size)",
+        "flops * max(op.in_avals[0].size - op.out_avals[0].size, 0)",
         "flops * op.in_avals[0].size",
         "tests/features/cost",
     ),

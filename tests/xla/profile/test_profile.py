@@ -228,7 +228,7 @@ def test_a_loop_that_looks_at_values_has_a_reason_and_a_bound():
     assert "TracerBoolConversionError" in found.loop.reason
     assert found.loop.saving is None
     if found.busy is not None:
-        assert "so at most" in str(found)
+        assert "a call can be at most" in str(found)
 
 
 @pytest.mark.sweep
