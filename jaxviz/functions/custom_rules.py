@@ -1,7 +1,8 @@
 """Custom derivative rules: jax's decorators, with errors that say which leaf of a rule is wrong.
 
-`custom_jvp`, `custom_vjp` and `custom_gradient` are jax's own, and write the same equations. The rules passed to them are checked as they
-are traced: what JAX rejects is rejected with JAX's message, plus the function, the rule's line and the path of the leaf.
+`custom_jvp`, `custom_vjp` and `custom_gradient` are jax's own, and write the same equations. The rules passed to them
+are checked as they are traced: what JAX rejects is rejected with JAX's message, plus the function, the rule's line and
+the path of the leaf.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class custom_jvp(jax.custom_jvp):  # type: ignore[type-arg]
     ...     return y, (1 - y**2) * tangents[0]
 
     Raises:
-      TypeError: a rule does not return a pair, or its outputs have another structure, shape or dtype; the message names the leaf.
+      TypeError: a rule does not return a pair, or its outputs have another structure, shape or dtype; the message names
+        the leaf.
       AttributeError: the function is called before it has a rule.
     """
 
@@ -62,7 +64,8 @@ class custom_jvp(jax.custom_jvp):  # type: ignore[type-arg]
         return jvp
 
     def defjvps(self, *jvps: Rule | None) -> None:
-        """Sets a rule for each argument, as `jax.custom_jvp.defjvps`: `(tangent, primals out, *primals) → tangents out`."""
+        """Sets a rule for each argument, as `jax.custom_jvp.defjvps`: `(tangent, primals out, *primals) → tangents
+        out`."""
         self._by_argument = tuple(rule for rule in jvps if rule)
         try:
             super().defjvps(*(self._push(i, rule) if rule else None for i, rule in enumerate(jvps)))
@@ -77,7 +80,8 @@ class custom_jvp(jax.custom_jvp):  # type: ignore[type-arg]
                 jax.tree.map(lambda *_: None, out, tangent_out)  # this is how JAX sums what the rules return
             except ValueError as error:
                 raise ValueError(
-                    f"{error}\nThe tangent that the rule of {argument_names(self.fun)(index)} gives {_difference(tangent_out, out)}. "
+                    f"{error}\nThe tangent that the rule of {argument_names(self.fun)(index)} gives "
+                    f"{_difference(tangent_out, out)}. "
                     f"{_places(self.fun, rule)}"
                 ) from None
             return tangent_out
@@ -103,8 +107,9 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
     >>> tanh.defvjp(lambda x: (tanh(x),) * 2, lambda y, ct: ((1 - y**2) * ct,))
 
     Raises:
-      TypeError: a forward rule does not return a pair, or returns another primal output; a backward rule returns a wrong number of
-        cotangents; or the function is used in forward mode. The message names the leaf, and the function's line.
+      TypeError: a forward rule does not return a pair, or returns another primal output; a backward rule returns a
+        wrong number of cotangents; or the function is used in forward mode. The message names the leaf, and the
+        function's line.
       ValueError: a cotangent has another shape than its argument; the message names the leaf.
       AttributeError: the function is called before it has a rule.
     """
@@ -112,8 +117,8 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
     _user_fun: Rule | None = None  # the function to name if `fun` is JAX's
 
     def defvjp(self, fwd: Rule, bwd: Rule, symbolic_zeros: bool = False, optimize_remat: bool = False) -> None:
-        """Sets the rules, as `jax.custom_vjp.defvjp`: `fwd` returns the output and the residuals, `bwd` takes the residuals and a
-        cotangent."""
+        """Sets the rules, as `jax.custom_vjp.defvjp`: `fwd` returns the output and the residuals, `bwd` takes the
+        residuals and a cotangent."""
 
         @_in_place_of(fwd)
         def checked_fwd(*args: Any) -> Any:
@@ -163,7 +168,8 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
 
 
 def custom_gradient(fun: Rule) -> Rule:
-    """`jax.custom_gradient`: `fun` returns its output, and a function from the output's cotangent to those of the arguments.
+    """`jax.custom_gradient`: `fun` returns its output, and a function from the output's cotangent to those of the
+    arguments.
 
     >>> @jaxviz.custom_gradient
     ... def tanh(x):
@@ -182,7 +188,8 @@ def custom_gradient(fun: Rule) -> Rule:
             value, rule = out
         except (TypeError, ValueError) as error:
             raise type(error)(
-                f"{error}: the function of a custom_gradient must produce a pair of its output and a function from its cotangent to "
+                f"{error}: the function of a custom_gradient must produce a pair of its output and a function from "
+                "its cotangent to "
                 f"the cotangents of the arguments. {_places(fun)}"
             ) from None
         types = _ArgumentTypes.of(args)
@@ -190,7 +197,8 @@ def custom_gradient(fun: Rule) -> Rule:
         def backward(ct: Any) -> Any:
             if not callable(rule):
                 raise TypeError(
-                    f"{type(rule).__name__!r} object is not callable: the second element that the function of a custom_gradient "
+                    f"{type(rule).__name__!r} object is not callable: the second element that the function of a "
+                    "custom_gradient "
                     f"gives must be a function from the cotangent of its output. {_places(fun)}"
                 )
             cts = _run(rule, (ct,))
@@ -236,7 +244,8 @@ def _places(fun: Any, *rules: Any) -> str:
 
 
 def _in_place_of(rule: Rule) -> Callable[[Rule], Rule]:
-    """Gives a function the name, signature and location that JAX reads from a rule, so that equations print the same."""
+    """Gives a function the name, signature and location that JAX reads from a rule, so that equations print the
+    same."""
 
     def decorate(checked: Any) -> Rule:
         functools.update_wrapper(checked, rule)
@@ -250,7 +259,8 @@ def _in_place_of(rule: Rule) -> Callable[[Rule], Rule]:
 
 
 _CLOSES_OVER = (
-    "A value of another trace is read here, most often one that the function or its rule closes over. Pass it to the function "
+    "A value of another trace is read here, most often one that the function or its rule closes over. Pass it to the "
+    "function "
     "as an argument, or take it out with jax.closure_convert."
 )
 
@@ -304,7 +314,8 @@ def argument_names(fun: Rule, left_out: Sequence[int] = ()) -> Callable[[int], s
 
 
 def _result_types(fun: Rule, nondiff_argnums: Sequence[int], nondiff: Sequence[Any], args: Sequence[Any]) -> Any:
-    """The types of the function's own results; None if it cannot be traced, for example because its Python branches on values."""
+    """The types of the function's own results; None if it cannot be traced, for example because its Python branches on
+    values."""
 
     def of_the_others(*args: Any) -> Any:
         fixed, others = dict(zip(nondiff_argnums, nondiff, strict=True)), iter(args)
@@ -361,18 +372,23 @@ def _jvp_problem(rule: str, fun: str, out: Any, types: Any) -> str:
     """What is wrong with a JVP rule's result, in the order in which JAX checks; '' if nothing is."""
     whose = f"Custom JVP rule {rule} for function {fun}"
     if not isinstance(out, (list, tuple)) or len(out) != 2:
-        return f"{whose} must produce a pair (list or tuple of length two) representing primal and tangent outputs, but got {out}."
+        return (
+            f"{whose} must produce a pair (list or tuple of length two) representing primal and tangent outputs, but "
+            f"got {out}."
+        )
     primals, tangents = out
     types = primals if types is None else types
     trees = [jax.tree.structure(x) for x in (primals, tangents)]
     if trees[0] != trees[1]:
         which, wrong = ("primal", primals) if trees[0] != jax.tree.structure(types) else ("tangent", tangents)
         return (
-            f"{whose} must produce primal and tangent outputs with equal container (pytree) structures, but got {trees[0]} and "
+            f"{whose} must produce primal and tangent outputs with equal container (pytree) structures, but got "
+            f"{trees[0]} and "
             f"{trees[1]} respectively: the {which} output {_difference(wrong, types)}."
         )
     pair = (
-        f"{whose} must produce a pair (list or tuple of length two) where the first element represents the primal output (equal "
+        f"{whose} must produce a pair (list or tuple of length two) where the first element represents the primal "
+        "output (equal "
         f"in value to the output of the custom_jvp-decorated function {fun}, and in particular"
     )
     if trees[0] != jax.tree.structure(types):
@@ -380,20 +396,33 @@ def _jvp_problem(rule: str, fun: str, out: Any, types: Any) -> str:
     if wrong := _mismatches(primals, types):
         return f"{pair} with leaves of the same shape/dtype), but {wrong}."
     if wrong := _mismatches(tangents, primals, tangent=True):
-        return f"Custom JVP rule must produce primal and tangent outputs with corresponding shapes and dtypes. The tangent: {wrong}."
+        return (
+            "Custom JVP rule must produce primal and tangent outputs with corresponding shapes and dtypes. The "
+            f"tangent: {wrong}."
+        )
     return ""
 
 
 def _fwd_problem(rule: str, fun: str, out: Any, types: Any) -> str:
     """What is wrong with a forward rule's result; '' if nothing is."""
-    pair = f"Custom VJP fwd rule {rule} for function {fun} must produce a pair (list or tuple of length two) where the first element"
-    residuals = "the second element represents residuals (i.e. values stored from the forward pass for use on the backward pass), but"
+    pair = (
+        f"Custom VJP fwd rule {rule} for function {fun} must produce a pair (list or tuple of length two) where the "
+        "first element"
+    )
+    residuals = (
+        "the second element represents residuals (i.e. values stored from the forward pass for use on the backward "
+        "pass), but"
+    )
     if not isinstance(out, (list, tuple)) or len(out) != 2:
         return (
-            f"{pair} represents the primal output (equal to those of the custom_vjp-decorated function {fun}) and {residuals} "
+            f"{pair} represents the primal output (equal to those of the custom_vjp-decorated function {fun}) and "
+            f"{residuals} "
             f"instead of a pair the fwd rule {rule} produced {out}."
         )
-    pair = f"{pair} represents the primal output (equal to the output of the custom_vjp-decorated function {fun}) and {residuals}"
+    pair = (
+        f"{pair} represents the primal output (equal to the output of the custom_vjp-decorated function {fun}) and "
+        f"{residuals}"
+    )
     if types is None:
         return ""
     if jax.tree.structure(out[0]) != jax.tree.structure(types):
@@ -418,7 +447,8 @@ class _ArgumentLeaf:
 class _ArgumentTypes:
     """The types of a call's arguments, which the residuals carry to the backward rule.
 
-    They are not part of any trace, so repeated calls have equal ones, and the residuals have the same leaves as without them.
+    They are not part of any trace, so repeated calls have equal ones, and the residuals have the same leaves as without
+    them.
     """
 
     leaves: tuple[_ArgumentLeaf, ...]
@@ -440,8 +470,10 @@ class _ArgumentTypes:
         arguments: Any = jax.tree.unflatten(self.tree, self.leaves)
         by_argument = tuple(cts) if isinstance(cts, list) and len(cts) == len(arguments) else cts
         words = (
-            "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple of the primal "
-            "function, and in particular must produce a tuple of length equal to the number of arguments to the primal function, but "
+            "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple "
+            "of the primal "
+            "function, and in particular must produce a tuple of length equal to the number of arguments to the "
+            "primal function, but "
             f"got bwd output structure {jax.tree.structure(by_argument)} for primal input structure {self.tree}:"
         )
         wanted = f"{counted(len(arguments), 'cotangent')}, one for each differentiable argument"
@@ -473,14 +505,18 @@ def _refused_cotangent(leaf: _ArgumentLeaf, ct: Any, index: int, name: str) -> E
         if (aval.shape, aval.dtype) == (leaf.shape, leaf.dtype):
             return None
         return ValueError(
-            "Custom VJP bwd rule produced a SymbolicZero with a shape/dtype that does not match the corresponding input tangent "
-            f"shape/dtype: at output{leaf.path} {detail}. Consider just returning a None here instead of a SymbolicZero object."
+            "Custom VJP bwd rule produced a SymbolicZero with a shape/dtype that does not match the corresponding "
+            "input tangent "
+            f"shape/dtype: at output{leaf.path} {detail}. Consider just returning a None here instead of a "
+            "SymbolicZero object."
         )
     if aval.shape == leaf.shape or jax.config.jax_disable_bwd_checks:
         return None
     return ValueError(
-        "Custom VJP bwd rule must produce an output with the same type as the args tuple of the primal function, but at "
-        f"output{leaf.path} the bwd rule produced an output of type {aval.str_short()} corresponding to an input of type {leaf}: "
+        "Custom VJP bwd rule must produce an output with the same type as the args tuple of the primal function, but "
+        "at "
+        f"output{leaf.path} the bwd rule produced an output of type {aval.str_short()} corresponding to an input of "
+        f"type {leaf}: "
         f"{detail}."
     )
 

@@ -38,7 +38,8 @@ class Jitted:
 
     @api_boundary
     def report(self, *args: Any, **kwargs: Any) -> CompileReport:
-        """Compiles the function for these arguments, without running it, and reports how it was compiled: see `CompileReport`."""
+        """Compiles the function for these arguments, without running it, and reports how it was compiled: see
+        `CompileReport`."""
         with noting_arguments(self, args, kwargs), without_leaks(self._fun, args, kwargs):
             traced = self._compiled.jitted.trace(*args, **kwargs)
         report: CompileReport = display("report of a jitted function")(self._fun, traced, args, kwargs, self._options)
@@ -68,11 +69,12 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Args:
       fun: takes and returns arrays, or pytrees of them. Without it, `jit` returns a decorator with these options.
-      **options: the options of `jax.jit`: static_argnums, static_argnames, donate_argnums, donate_argnames, in_shardings, out_shardings,
-        keep_unused, device, backend, inline, compiler_options.
+      **options: the options of `jax.jit`: static_argnums, static_argnames, donate_argnums, donate_argnames,
+        in_shardings, out_shardings, keep_unused, device, backend, inline, compiler_options.
 
     Returns:
-      a function that computes the same; its `report(*args)` says which devices it runs on, which results reuse donated arguments, and how values
+      a function that computes the same; its `report(*args)` says which devices it runs on, which results reuse donated
+      arguments, and how values
         are partitioned.
 
     Raises:

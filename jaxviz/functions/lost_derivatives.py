@@ -1,7 +1,7 @@
 """Where a derivative is lost: the operations whose results change although JAX's derivative of them says otherwise.
 
-A program is run at some points of a line through its inputs. Where the operands of an operation change as their tangents say, and its result
-does not, the derivative of the program is lost.
+A program is run at some points of a line through its inputs. Where the operands of an operation change as their
+tangents say, and its result does not, the derivative of the program is lost.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Lost:
 
 
 def lost_in(program: Program, point: Sequence[Any], compiled: Callable[..., Callable[..., Any]]) -> tuple[Lost, ...]:
-    """The operations of a program at which its derivative at a point is lost, in its order, at most one for each line and operation.
+    """The operations of a program at which its derivative at a point is lost, in its order, at most one for each line
+    and operation.
 
     Of a loop or a branch at which it is lost, the operations inside are searched.
 
@@ -93,7 +94,8 @@ def lost_in(program: Program, point: Sequence[Any], compiled: Callable[..., Call
 
 
 def like(x: Any, values: Any) -> Any:
-    """Values as an array with the type of another, and on its devices: over explicit axes the sharding is part of the type."""
+    """Values as an array with the type of another, and on its devices: over explicit axes the sharding is part of the
+    type."""
     array = jnp.asarray(values, x.dtype)
     sharding = placed_at(x)
     return array if sharding is None else jax.device_put(array, sharding)
@@ -126,7 +128,8 @@ MOST_STEPS = 4
 
 
 def _bodies(equation: Equation, operands: Callable[[], list[Any]]) -> Iterator[tuple[Program, list[Any]]]:
-    """The programs that an equation runs, with their inputs: of a loop the first iterations, of a cond the branch that is taken."""
+    """The programs that an equation runs, with their inputs: of a loop the first iterations, of a cond the branch that
+    is taken."""
     kind, operation = of(equation), equation.operation
     if kind.kind not in ("loop", "choice"):
         return
@@ -170,7 +173,8 @@ class _Move:
 
     @property
     def turns(self) -> Any:
-        """For each element whether its slopes on both sides differ: half the step halves the gap, instead of quartering it."""
+        """For each element whether its slopes on both sides differ: half the step halves the gap, instead of quartering
+        it."""
         wide, near = np.abs(self.up - 2 * self.here + self.down), np.abs(self.near_up - 2 * self.here + self.near_down)
         return ~self.jumps & (near > 0.4 * wide) & (wide > 100 * self.noise + 1e-3 * self.step)
 
@@ -202,7 +206,8 @@ def _differentiated(equation: Equation) -> Equation:
 
 
 def _undifferentiated(equation: Equation, program: Program) -> Equation | None:
-    """The equation of a program that computes the operation which another one is part of the derivative of; that itself, if it is none."""
+    """The equation of a program that computes the operation which another one is part of the derivative of; that
+    itself, if it is none."""
     source = _differentiated(equation)
     same = (e for e in program.equations if e.primitive is source.primitive and _differentiated(e) is source)
     return next(same, None)

@@ -1,5 +1,5 @@
-"""`check_rule`: compares a custom rule's first and second derivatives with numerical differences and with those of the function that it
-replaces."""
+"""`check_rule`: compares a custom rule's first and second derivatives with numerical differences and with those of the
+function that it replaces."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ class LeafCheck:
     Args:
       path: such as `x['w']`, or `output['y']`; in second order `the slope in x['w']`.
       kind: 'cotangent', 'tangent', or 'result' if the rule gives another result than the function.
-      rule, numerical, replaced: the derivative where the error is largest, by the rule, by central differences, and by the function that
-        the rule replaces (None if that cannot be differentiated): of the sum of the results along all ones, or, if only that shows the
-        error, with random weights and directions. Of a result, `numerical` is that of the function.
+      rule, numerical, replaced: the derivative where the error is largest, by the rule, by central differences, and by
+        the function that the rule replaces (None if that cannot be differentiated): of the sum of the results along all
+        ones, or, if only that shows the error, with random weights and directions. Of a result, `numerical` is that of
+        the function.
       element: the element of the leaf, such as `[2]`; '' for the leaf as a whole.
-      error, replaced_error: the largest absolute error of the rule in all directions tried, compared with each of the two.
+      error, replaced_error: the largest absolute error of the rule in all directions tried, against each of the two.
       verdict: 'right', 'wrong', or 'not differentiable' at this point, as one-sided differences show.
     """
 
@@ -70,14 +71,14 @@ class RuleCheck(Report, schema="check_rule"):
 
     Args:
       function: the name of the function.
-      leaves: a cotangent for each floating-point leaf of the arguments, if there is a reverse mode; then a tangent for each such
-        leaf of the results, if there is a forward mode.
+      leaves: a cotangent for each floating-point leaf of the arguments, if there is a reverse mode; then a tangent for
+        each such leaf of the results, if there is a forward mode.
       notes: what was left out, and why.
-      second: the same for the derivative that the rule gives, of the sum of the results: its derivatives are second derivatives. Empty if
-        the rule is wrong in first order, or cannot be differentiated twice.
+      second: the same for the derivative that the rule gives, of the sum of the results: its derivatives are second
+        derivatives. Empty if the rule is wrong in first order, or cannot be differentiated twice.
       no_second: why there is no second derivative, in reverse mode or at all; '' if there is one.
-      lost: the operations at which a derivative that is wrong was lost, such as a `max` of equal operands, or a `stop_gradient` in the rule;
-        in second order, operations of the derivative.
+      lost: the operations at which a derivative that is wrong was lost, such as a `max` of equal operands, or a
+        `stop_gradient` in the rule; in second order, operations of the derivative.
       has_rule: whether the function itself has a custom rule, and does not only call functions that may have one.
     """
 
@@ -91,8 +92,8 @@ class RuleCheck(Report, schema="check_rule"):
 
     @property
     def agrees(self) -> bool:
-        """Whether no leaf is wrong, in first or second order; a leaf at which the function is not differentiable is neither right nor
-        wrong."""
+        """Whether no leaf is wrong, in first or second order; a leaf at which the function is not differentiable is
+        neither right nor wrong."""
         return all(leaf.verdict != "wrong" for leaf in (*self.leaves, *self.second))
 
     def __bool__(self) -> bool:
@@ -121,7 +122,10 @@ class RuleCheck(Report, schema="check_rule"):
             if x.verdict == "wrong":
                 against = "the function gives" if x.kind == "result" else "numerical differences give"
                 where = f"; see {short_location(self.lost[0].location)}" if self.lost and self.lost[0].location else ""
-                return f"{about} is wrong in the {x.kind} of {x.path}{x.element}: {x.rule:.6g} where {against} {x.numerical:.6g}{where}"
+                return (
+                    f"{about} is wrong in the {x.kind} of {x.path}{x.element}: {x.rule:.6g} where {against} "
+                    f"{x.numerical:.6g}{where}"
+                )
         if all(x.verdict == "not differentiable" for x in self.leaves):
             return f"{about} could not be checked: the function is not differentiable here"
         agreement = f"{about} agrees with numerical differences"
@@ -142,25 +146,25 @@ def _cut(text: str, width: int) -> str:
 
 @api_boundary
 def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kwargs: Any) -> RuleCheck:
-    """Compares a custom rule with numerical differences and with the derivative of the function that it replaces, and the rule's derivative
-    with its numerical differences.
+    """Compares a custom rule with numerical differences and with the derivative of the function that it replaces, and
+    the rule's derivative with its numerical differences.
 
     >>> print(jaxviz.check_rule(log1pexp, 3.0))
     rule of log1pexp agrees with numerical differences
     ...
 
-    The derivative is computed in 64 bits, along all ones and along random directions. A rule that differs on purpose, such as a
-    straight-through estimator, is reported as wrong, because numerically it is. A right rule that cannot be differentiated again
-    in reverse mode agrees; `no_second` says why there is no second derivative. Where a derivative is wrong, `lost` has the operations at which it
-    was lost, with their lines.
+    The derivative is computed in 64 bits, along all ones and along random directions. A rule that differs on purpose,
+    such as a straight-through estimator, is reported as wrong, because numerically it is. A right rule that cannot be
+    differentiated again in reverse mode agrees; `no_second` says why there is no second derivative. Where a derivative
+    is wrong, `lost` has the operations at which it was lost, with their lines.
 
     Each derivative is compiled once, and an interrupt ends the wait for the compiler.
 
     Args:
       f: a function with a custom JVP or VJP rule, or one that calls such a function.
       *args, **kwargs: the point; its floating-point leaves are checked, except those in `nondiff_argnums`.
-      tol: the largest difference of two derivatives, relative to the larger one; by default as the precision allows: 1e-4 in 64 bits,
-        and 2e-2 if the function always computes in 32 bits.
+      tol: the largest difference of two derivatives, relative to the larger one; by default as the precision allows:
+        1e-4 in 64 bits, and 2e-2 if the function always computes in 32 bits.
 
     Raises:
       TypeError: no argument or no result has a floating-point leaf, or an argument is only a type.
@@ -180,7 +184,8 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
         raise ValueError(f"tol is the largest relative difference, a positive number such as 1e-4: got {tol!r}")
     if not active:
         raise TypeError(
-            f"check_rule: no argument of {function_name(f)} has a floating-point type, so there is nothing to differentiate"
+            f"check_rule: no argument of {function_name(f)} has a floating-point type, so there is nothing to "
+            "differentiate"
         )
 
     def flat(*moved: Any) -> list[Any]:
@@ -291,7 +296,7 @@ def _check_twice(
     checked: tuple[LeafCheck, ...],
     tol: float | None,
 ) -> tuple[tuple[LeafCheck, ...], str]:
-    """The rule's derivative for the sum of the results, as a function whose own derivatives are checked; or why it has none."""
+    """The rule's derivative for the sum of the results, whose own derivatives are checked; or why it has none."""
     if not all(x.verdict == "right" for x in checked):
         return (), ""
     in_reverse = checked[0].kind == "cotangent"
@@ -415,7 +420,7 @@ def _modes(fun: Callable[..., list[Any]], point: tuple[Any, ...], results: list[
 
 
 def _compiled(fun: Callable[..., Any], *args: Any) -> Callable[..., Any]:
-    """A function compiled for these arguments, in a way that an interrupt can end; as it is, if its Python looks at values."""
+    """A function compiled for these arguments, so that it can be interrupted; as it is, if Python looks at values."""
     try:
         lowered = jax.jit(fun).lower(*args)
     except compat.ConcretizationTypeErrors:
@@ -507,11 +512,11 @@ class _Differences:
 
             def along(direction: Any, central: Any, weights: Any = weights, pulled: Any = pulled) -> list[Any]:
                 rule, replaced = (None if ct is None else np.vdot(ct, direction) for ct in pulled)
+                weigh = weights, map(np.abs, weights), map(np.abs, weights)
                 numerical, slack, jump = (
-                    sum((np.vdot(w, c) for w, c in zip(weigh, part, strict=True)), 0.0)
-                    for weigh, part in zip((weights, map(np.abs, weights), map(np.abs, weights)), zip(*central, strict=True),
-                                           strict=True)
-                )  # fmt: skip
+                    sum((np.vdot(w, c) for w, c in zip(ws, part, strict=True)), 0.0)
+                    for ws, part in zip(weigh, zip(*central, strict=True), strict=True)
+                )
                 return [rule, numerical, replaced, slack, jump]
 
             whole = _Tried(*map(_array, along(self.directions[draw][i], self.along(draw, i))))

@@ -47,7 +47,8 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
       (primals out, tangents out), and the auxiliary output if there is one.
 
     Raises:
-      TypeError, ValueError: as JAX, for structures, dtypes or shapes that do not match; the message gives the argument's path.
+      TypeError, ValueError: as JAX, for structures, dtypes or shapes that do not match; the message gives the
+        argument's path.
     """
     compat.check_callable(fun)
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
@@ -88,7 +89,8 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
 
 
 def _run_forward(program: Program, inputs: Sequence[Any]) -> list[Any]:
-    """Runs a program on tangents; if a custom VJP rule prevents that, the error names its function and the user's line."""
+    """Runs a program on tangents; if a custom VJP rule prevents that, the error names its function and the user's
+    line."""
     try:
         return evaluate(program, inputs)
     except (TypeError, NotImplementedError) as error:
@@ -148,8 +150,8 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, in_
       in_nzs: a tree of bools, a prefix of the primals: which of them have a nonzero tangent; by default all.
 
     Returns:
-      (value, linear function), and the auxiliary output if there is one. The linear function is a pytree whose leaves are
-      the residuals; its `out_nzs` says for each result whether its tangent may be nonzero.
+      (value, linear function), and the auxiliary output if there is one. The linear function is a pytree whose leaves
+      are the residuals; its `out_nzs` says for each result whether its tangent may be nonzero.
     """
     compat.check_callable(fun)
     traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux, Mode(is_vjp=False), in_nzs)
@@ -258,14 +260,16 @@ def vjp(
       *primals: the point.
       has_aux: whether `fun` returns a pair whose second element is not differentiated.
       reduce_axes: refused, as JAX refuses it; sum with `jax.lax.psum`.
-      saveable_args: a tree of bools, a prefix of the primals: which of them `f_vjp` may save as residuals. The others must be
-        put into its `args_res` before it is called.
-      in_nzs: a tree of bools, a prefix of the primals: which of them are differentiated; the cotangents of the others are zeros.
-      cond_residuals: what a cond saves. 'jax': what JAX saves, which is the residuals of each branch, with dummies for those of other
-        branches. 'recompute': only its operands; the backward pass runs the branch again.
+      saveable_args: a tree of bools, a prefix of the primals: which of them `f_vjp` may save as residuals. The others
+        must be put into its `args_res` before it is called.
+      in_nzs: a tree of bools, a prefix of the primals: which of them are differentiated; the cotangents of the others
+        are zeros.
+      cond_residuals: what a cond saves. 'jax': what JAX saves, which is the residuals of each branch, with dummies for
+        those of other branches. 'recompute': only its operands; the backward pass runs the branch again.
 
     Returns:
-      (value, f_vjp), and the auxiliary output if there is one. `f_vjp` is a `VJP`: called with a cotangent of the value, it returns a tuple
+      (value, f_vjp), and the auxiliary output if there is one. `f_vjp` is a `VJP`: called with a cotangent of the
+      value, it returns a tuple
         of cotangents of the primals.
 
     Raises:
@@ -314,7 +318,8 @@ def grad(
       cond_residuals: what a cond saves for the backward pass; see `vjp`.
 
     Raises:
-      TypeError: as JAX, for a result that is not a scalar or an argument that is not a float; the message gives its path.
+      TypeError: as JAX, for a result that is not a scalar or an argument that is not a float; the message gives its
+        path.
     """
     options: dict[str, Any] = {
         "argnums": argnums,
@@ -390,15 +395,17 @@ def vmap(
 
     Args:
       fun: a function of one example.
-      in_axes: for each argument the axis to map over, None for an argument that is the same for every example, or a tree of these.
-      out_axes: the position of the mapped axis in the results: an int, None for a result that is the same for every example, or a tree of
-        these.
+      in_axes: for each argument the axis to map over, None for an argument that is the same for every example, or a
+        tree of these.
+      out_axes: the position of the mapped axis in the results: an int, None for a result that is the same for every
+        example, or a tree of these.
       axis_name: a name for the axis, for collectives such as `jax.lax.psum`.
       axis_size: the number of examples, if no argument is mapped.
       spmd_axis_name: the mesh axes over which the mapped axis is sharded.
 
     Raises:
-      ValueError, TypeError: as JAX, for axes that do not fit the arguments or results; the message gives the argument's path.
+      ValueError, TypeError: as JAX, for axes that do not fit the arguments or results; the message gives the argument's
+        path.
     """
 
     compat.check_callable(fun)
@@ -513,7 +520,8 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
     dtypes = in_dtypes + out_dtypes
     if not (all(map(compat.is_transposable, dtypes)) or all(_is(jax.numpy.integer, d) for d in dtypes)):
         raise TypeError(
-            f"linear_transpose only supports {compat.TRANSPOSABLE} -> {compat.TRANSPOSABLE}, and integer -> integer functions, "
+            f"linear_transpose only supports {compat.TRANSPOSABLE} -> {compat.TRANSPOSABLE}, and integer -> integer "
+            "functions, "
             f"but got {in_dtypes} -> {out_dtypes}."
         )
     backward = transpose_program(program, [True] * len(program.invars), [True] * len(program.outvars))

@@ -45,8 +45,8 @@ class Transposable:
         self._transposed: dict[tuple[Mask, Mask, bool], Transposed] = {}
 
     def transposed(self, nonzero_cts: Mask, wanted: Mask, logs: bool) -> Transposed:
-        """The backward program for the results whose cotangents are given and the arguments whose cotangents are wanted, with logged values
-        if requested."""
+        """The backward program for the results whose cotangents are given and the arguments whose cotangents are
+        wanted, with logged values if requested."""
         transposed = self._transposed.get((nonzero_cts, wanted, logs))
         if transposed is None:
             transposed = self.transposed_at(nonzero_cts, logs, None)
@@ -87,7 +87,8 @@ class Transposable:
         return iter(_evaluate(transposed.backward, inputs)), transposed.nonzeros_out, transposed.logs
 
     def transposed_at(self, nonzero_cts: Mask, logs: bool, at: Sequence[Any] | None) -> Transposed:
-        """The backward program, at these values of the residuals and the given cotangents, for rules whose Python looks at values."""
+        """The backward program, at these values of the residuals and the given cotangents, for rules whose Python looks
+        at values."""
         linear = [False] * self.n_residuals + [True] * sum(self.nonzeros_in)
         return transpose_program(self.linear, linear, nonzero_cts, TransposeOptions(logs=logs, at=at))
 
@@ -99,8 +100,8 @@ class VJP:
     Args:
       known: everything but its residuals.
       in_tree, out_tree: the tree structures of the arguments and of the value.
-      args_res: the arguments that are residuals, nested like the arguments; `NotNeeded` for the others. They may be taken out, and put back
-        before it is called.
+      args_res: the arguments that are residuals, nested like the arguments; `NotNeeded` for the others. They may be
+        taken out, and put back before it is called.
       opaque_residuals: the residuals that are not arguments.
       structured_residuals: none; since 0.11.1 JAX stores here the residuals of its own rules as a tree.
     """
@@ -115,9 +116,11 @@ class VJP:
 
     @property
     def with_logs(self) -> VJP:
-        """The function that returns a pair: the cotangents, and a dict of what backward rules log, as they can since JAX 0.11.1.
+        """The function that returns a pair: the cotangents, and a dict of what backward rules log, as they can since
+        JAX 0.11.1.
 
-        The logs of a rule in a scan are stacked, in a `shard_map` they are concatenated, and in a cond they are JAX's `CondSum`.
+        The logs of a rule in a scan are stacked, in a `shard_map` they are concatenated, and in a cond they are JAX's
+        `CondSum`.
         """
         return dataclasses.replace(self, want_logs=True)
 
@@ -144,8 +147,8 @@ class VJP:
         """The function that accumulates the cotangent of an argument into a reference, if one is given.
 
         Args:
-          *refs: for each argument a tree of its structure: a reference to add to, `jax.ad.GradValue()` for a cotangent that is returned,
-          `jax.ad.DontWant()` for one that is not computed.
+          *refs: for each argument a tree of its structure: a reference to add to, `jax.ad.GradValue()` for a cotangent
+          that is returned, `jax.ad.DontWant()` for one that is not computed.
         """
         leaves, tree = jax.tree.flatten(refs)
         if tree != self.in_tree:

@@ -1,4 +1,5 @@
-"""The primitives that jaxviz has rules for: a file for each, with its description and its rule for each transform; see `Primitive`."""
+"""The primitives that jaxviz has rules for: a file for each, with its description and its rule for each transform; see
+`Primitive`."""
 
 import importlib
 import pkgutil

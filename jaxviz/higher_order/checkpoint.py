@@ -1,9 +1,9 @@
 """`jax.checkpoint`, whose primitive is `remat`.
 
-The JVP of a checkpointed function stays inside its equation. Partial evaluation by the policy then moves the known part out: it runs in the
-forward pass, and the values that the policy saves are residuals. The rest stays in the equation, which recomputes the other values and
-computes the tangents. Transposition splits it again: values without a tangent are recomputed in the backward pass, and only the linear part
-is transposed.
+The JVP of a checkpointed function stays inside its equation. Partial evaluation by the policy then moves the known part
+out: it runs in the forward pass, and the values that the policy saves are residuals. The rest stays in the equation,
+which recomputes the other values and computes the tangents. Transposition splits it again: values without a tangent are
+recomputed in the backward pass, and only the linear part is transposed.
 
 Source: JAX's `ad_checkpoint.py`.
 """
@@ -166,7 +166,8 @@ CHECKPOINT = Remat(compat.remat_p)
 
 
 def apply_remat(like: Operation, body: Program, prevent_cse: Any, **changes: Any) -> Program:
-    """The program that applies a remat of this body; the body's constants, which a remat may not close over, become operands.
+    """The program that applies a remat of this body; the body's constants, which a remat may not close over, become
+    operands.
 
     Args:
       like: the remat it is derived from.

@@ -1,6 +1,8 @@
-"""`composite`: a function with a name, which a compiler may recognize and replace by a faster version; otherwise its program runs.
+"""`composite`: a function with a name, which a compiler may recognize and replace by a faster version; otherwise its
+program runs.
 
-JAX neither differentiates nor maps it: `jax.lax.composite` is used inside a function that has a custom rule. Source: JAX's `lax.py`.
+JAX neither differentiates nor maps it: `jax.lax.composite` is used inside a function that has a custom rule. Source:
+JAX's `lax.py`.
 """
 
 from __future__ import annotations

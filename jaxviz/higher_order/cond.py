@@ -247,7 +247,8 @@ def _any_branch(masks: Iterable[Mask]) -> Mask:
 def _merged(residuals: Sequence[Sequence[Atom]]) -> tuple[list[Any], list[list[int]]]:
     """One list of types for the residuals of all branches, and the indices of each branch's residuals in it.
 
-    The first residual of a type in one branch shares its place with the first of that type in every other branch, and so on.
+    The first residual of a type in one branch shares its place with the first of that type in every other branch, and
+    so on.
     """
     places: dict[tuple[Any, int], int] = {}
     by_branch = []
@@ -294,8 +295,8 @@ def _passed_on(number: int, branch: Program) -> dict[Atom, tuple[Any, int]]:
 def _linearize_cond_again(operation: Operation, nonzeros: Mask, mode: Mode) -> LinearizeRule:
     """The branch taken is run again in the backward pass, from the operands: a cond of remats, and so no dummies.
 
-    JAX does it the other way round: a cond whose branches save different residuals, with `jax.checkpoint` around it or not, is split into
-    two that pass the residuals of all branches, each with dummies for the others'.
+    JAX does it the other way round: a cond whose branches save different residuals, with `jax.checkpoint` around it or
+    not, is split into two that pass the residuals of all branches, each with dummies for the others'.
     """
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *nz = nonzeros
@@ -322,7 +323,8 @@ def _linearize_cond_again(operation: Operation, nonzeros: Mask, mode: Mode) -> L
 
 
 def _with_zeros_logged(branch: int, parts: Sequence[Transposed], n_cts: int) -> Program:
-    """A transposed branch that returns the cotangents, and then the logs of all branches, with zeros for those of the others."""
+    """A transposed branch that returns the cotangents, and then the logs of all branches, with zeros for those of the
+    others."""
     backward = parts[branch].backward
     logged = [p.backward.outvars[n_cts:] for p in parts]
     if not any(logged):

@@ -1,5 +1,5 @@
-"""A function with a custom VJP rule: `jax.custom_vjp`; `custom_lin`, which represents the derivative until its backward rule transposes it;
-and `remat_opt`, its forward rule under `optimize_remat`.
+"""A function with a custom VJP rule: `jax.custom_vjp`; `custom_lin`, which represents the derivative until its backward
+rule transposes it; and `remat_opt`, its forward rule under `optimize_remat`.
 
 Source: JAX's `custom_derivatives.py`.
 """
@@ -93,7 +93,8 @@ REMAT_OPT = RematOpt(compat.remat_opt_p, "fwd_jaxpr")
 
 
 def is_backward_rule(equation: Equation) -> bool:
-    """Whether it represents the derivative of such a function: it can only be transposed, which runs the backward rule."""
+    """Whether it represents the derivative of such a function: it can only be transposed, which runs the backward
+    rule."""
     return equation.primitive is compat.custom_lin_p
 
 

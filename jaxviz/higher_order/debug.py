@@ -14,7 +14,8 @@ class DebugCallback(Primitive):
     is_opened = False
 
     def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-        """A debug callback runs where its values are computed: now, later, or in both passes if the policy would recompute it."""
+        """A debug callback runs where its values are computed: now, later, or in both passes if the policy would
+        recompute it."""
         name = "partial evaluation of a debug callback"
         if any(unknown):
             return all_staged(operation, unknown, name)

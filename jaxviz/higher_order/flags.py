@@ -88,7 +88,8 @@ def note(
 
 @shared
 def _kept(n: int, *avals: Any) -> Program:
-    """(the flags of `n` watches so far, the kept carry, that of this step) → the carry to keep: this step's until a flag is set."""
+    """(the flags of `n` watches so far, the kept carry, that of this step) → the carry to keep: this step's until a
+    flag is set."""
 
     def keep(*args: Any) -> list[Any]:
         so_far, earlier, now = partition(args, n, len(avals) - n)

@@ -1,4 +1,5 @@
-"""A primitive of JAX's `hijax`, which may contain anything: JAX's rules, which call its methods, apply to it as a whole."""
+"""A primitive of JAX's `hijax`, which may contain anything: JAX's rules, which call its methods, apply to it as a
+whole."""
 
 from __future__ import annotations
 

@@ -181,8 +181,8 @@ def jit_operation(
     Args:
       like: the jit it is derived from.
       body: its program.
-      inputs, outputs: for each operand and result, the position of the one in `like` whose sharding, layout and donation it takes over;
-        None for a new one.
+      inputs, outputs: for each operand and result, the position of the one in `like` whose sharding, layout and
+        donation it takes over; None for a new one.
     """
     params = dict(like.params)
     params["jaxpr"] = body
@@ -215,7 +215,8 @@ def _may_bypass(operation: Operation, result: int) -> bool:
 def _transposed_jit(
     like: Operation, body: Program, others: Sequence[int], cts_in: Sequence[int], cts_out: Sequence[int]
 ) -> Program:
-    """The program that applies the transposed jit. Cotangents have the shardings and layouts of the results and operands that they belong to; logs have none."""
+    """The program that applies the transposed jit. Cotangents have the shardings and layouts of the results and
+    operands that they belong to; logs have none."""
     p = like.params
     body, refs = with_refs_as_inputs(body)
     n_logged = len(body.outvars) - len(cts_out)

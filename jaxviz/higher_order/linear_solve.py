@@ -1,8 +1,8 @@
 """`lax.custom_linear_solve`: runs a solver, and is differentiated as the solution of `A x = b`, not through the solver.
 
-The derivative of the solution is `A⁻¹ (db - dA x)`: the solver is applied once more, forward to a tangent and backward, as the solver of the
-transposed system, to a cotangent. Transposition and vmap have JAX's rules, which return the same primitive with its programs exchanged or
-mapped.
+The derivative of the solution is `A⁻¹ (db - dA x)`: the solver is applied once more, forward to a tangent and backward,
+as the solver of the transposed system, to a cotangent. Transposition and vmap have JAX's rules, which return the same
+primitive with its programs exchanged or mapped.
 
 Source: JAX's `lax/control_flow/solves.py`.
 """
@@ -68,7 +68,10 @@ class LinearSolve(CallPrimitive):
         self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, values: Sequence[Any] | None = None
     ) -> TransposeRule:
         if not all(linear[sum(operation.params["const_lengths"]) :]):
-            advice = "JAX only transposes a solve all of whose right-hand side `b` is differentiated: leave out of `b` what is not."
+            advice = (
+                "JAX only transposes a solve all of whose right-hand side `b` is differentiated: leave out of `b` "
+                "what is not."
+            )
             raise no_rule(operation, "Transpose rule (for reverse-mode differentiation) for", advice)
         return transpose_rules.default(operation, linear, nonzero_cts, logs, values)
 

@@ -1,8 +1,9 @@
-"""Programs whose values are observed as they run: equations are inserted after those that compute them, with their position in loops.
+"""Programs whose values are observed as they run: equations are inserted after those that compute them, with their
+position in loops.
 
-Every equation around a value, a `jit`, a loop, a branch, a checkpoint or a `shard_map`, is passed the current iterations: a vector of
-integers, to which each loop appends its own. Functions with custom rules are left alone, since their rule is differentiated, not what they
-compute.
+Every equation around a value, a `jit`, a loop, a branch, a checkpoint or a `shard_map`, is passed the current
+iterations: a vector of integers, to which each loop appends its own. Functions with custom rules are left alone, since
+their rule is differentiated, not what they compute.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Observer:
 
     Args:
       chosen: the variables to observe.
-      observe: given the program being built, a variable, the equation that computes it and the vector of iterations: adds what observes it,
-        and returns what replaces the value from there on.
+      observe: given the program being built, a variable, the equation that computes it and the vector of iterations:
+        adds what observes it, and returns what replaces the value from there on.
       has_use: whether an equation uses the vector.
       extend: adds such an equation, with the vector.
     """

@@ -1,7 +1,7 @@
 """`lax.scan`: a loop with a fixed trip count that scans over values and stacks results.
 
-Source: JAX's `lax/control_flow/loops.py`, whose decisions these rules follow: which part of the carry has a tangent, which residuals are
-the same in each iteration and so are computed outside the loop, and which are stacked.
+Source: JAX's `lax/control_flow/loops.py`, whose decisions these rules follow: which part of the carry has a tangent,
+which residuals are the same in each iteration and so are computed outside the loop, and which are stacked.
 """
 
 from __future__ import annotations
@@ -280,7 +280,8 @@ class Scan(CallPrimitive):
         )
 
     def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
-        """The cotangents of the carry are carried in reverse; those of the consts are accumulated in an additional carry.
+        """The cotangents of the carry are carried in reverse; those of the consts are accumulated in an additional
+        carry.
 
         A part of the carry that starts from a zero tangent is not a linear operand, but is carried with the others.
 
@@ -426,8 +427,8 @@ def _known_scan(
       residuals: values of `known` to save.
 
     Returns:
-      a program: operands → results, then residuals; and which residuals are the same in each iteration. The others are stacked. A residual
-      that is an operand (except the carry) or a constant is not computed.
+      a program: operands → results, then residuals; and which residuals are the same in each iteration. The others are
+      stacked. A residual that is an operand (except the carry) or a constant is not computed.
     """
     consts, carry, xs = partition(known.invars, n_consts, n_carry)
     results = known.outvars[: len(known.outvars) - len(residuals)]

@@ -1,8 +1,8 @@
 """`jax.shard_map`, which runs its body on each device of a mesh. `jax.pmap` is one inside a `jit`.
 
-The body is derived as the program of one device. Residuals of its forward part leave the forward `shard_map` and enter the linear one:
-operands and results laid out by the user's specs, other values with the devices' parts concatenated along the first dimension, which
-scalars are given for that.
+The body is derived as the program of one device. Residuals of its forward part leave the forward `shard_map` and enter
+the linear one: operands and results laid out by the user's specs, other values with the devices' parts concatenated
+along the first dimension, which scalars are given for that.
 
 Source: JAX's `shard_map.py`.
 """
@@ -141,8 +141,8 @@ class ShardMap(CallPrimitive):
         return parts.rule(operation, Template(now, "primal"), Template(later, "tangent"), staged_in, name)
 
     def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
-        """Without varying types, each device gets its share of a cotangent of a replicated result, and the cotangents of replicated operands
-        are summed."""
+        """Without varying types, each device gets its share of a cotangent of a replicated result, and the cotangents
+        of replicated operands are summed."""
         p = operation.params
         others = [i for i, lin in enumerate(linear) if not lin]
         linear_specs = select(linear, p["in_specs"])
@@ -289,9 +289,11 @@ class _PassedResiduals:
     """How the residuals of a body get from one `shard_map` to the other.
 
     Args:
-      forward: the body that saves them: the requested results, then those residuals that are neither an operand nor a result.
+      forward: the body that saves them: the requested results, then those residuals that are neither an operand nor a
+        result.
       linear: the body that takes all of them, in order, followed by its other inputs.
-      forwarded: for each residual its index among the operands, or after those, among the results; None for one of `forward`'s own.
+      forwarded: for each residual its index among the operands, or after those, among the results; None for one of
+        `forward`'s own.
       own_specs: the specs of these.
     """
 
@@ -323,7 +325,8 @@ def _keep(
     """Makes it possible for a body's residuals to leave it.
 
     Args:
-      operation, names: the `shard_map` whose body is split, and the result of `inside_shard_map`, within which this is called.
+      operation, names: the `shard_map` whose body is split, and the result of `inside_shard_map`, within which this is
+        called.
       forward, results: the part that computes them, and its other results.
       residuals: values of that part.
       linear: the part that takes them, as its first inputs.
@@ -375,7 +378,8 @@ def _reshape(how: Any, x: Atom, out: Var, made_by: Equation | None, rule: str) -
 
 
 def _logged_side_by_side(body: Program, n_cts: int) -> Program:
-    """The body, with a dimension added to scalar results after the cotangents, along which those of the devices are concatenated."""
+    """The body, with a dimension added to scalar results after the cotangents, along which those of the devices are
+    concatenated."""
     builder = Builder(body.constvars, body.consts)
     outs = builder.inline(body, body.invars)
     for i, a in enumerate(outs[n_cts:], n_cts):

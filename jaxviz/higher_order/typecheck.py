@@ -1,7 +1,7 @@
 """A type checker for programs, which reports the wrong equation and the user's line.
 
-Each derived program is checked if the environment variable `JAXVIZ_CHECK_TYPES` is set, as while writing a rule: the type equations at the
-top of the transforms' files, in code.
+Each derived program is checked if the environment variable `JAXVIZ_CHECK_TYPES` is set, as while writing a rule: the
+type equations at the top of the transforms' files, in code.
 
 Source: `check_jaxpr` in JAX's `core.py`.
 """
@@ -34,9 +34,9 @@ def check_program(program: Program, linear: Sequence[bool] | None = None) -> Non
       linear: for each input, whether the program is declared to be linear in it (jointly in all of these).
 
     Raises:
-      ProgramTypeError: an unbound variable, one bound twice, operands or results of other types than the operation's, a wrong number of
-        them, or an equation that is not linear in a linear program. The message names the equation, the user's line, and the actual and
-        expected types.
+      ProgramTypeError: an unbound variable, one bound twice, operands or results of other types than the operation's, a
+        wrong number of them, or an equation that is not linear in a linear program. The message names the equation, the
+        user's line, and the actual and expected types.
     """
     _Checker().check(program, linear)
 
@@ -67,7 +67,8 @@ class _Checker:
             bound.add(v)
         if len(program.consts) != len(program.constvars):
             raise ProgramTypeError(
-                f"{program.name} has {len(program.constvars)} variables for constants but {len(program.consts)} constants."
+                f"{program.name} has {len(program.constvars)} variables for constants but {len(program.consts)} "
+                "constants."
             )
         for index, equation in enumerate(program.equations):
             self.equation(equation, index, bound)

@@ -1,4 +1,5 @@
-"""Loops without a gradient in reverse mode, whose number of iterations is known only when they run: what bounds them, and what to write."""
+"""Loops without a gradient in reverse mode, whose number of iterations is known only when they run: what bounds them,
+and what to write."""
 
 from __future__ import annotations
 
@@ -39,16 +40,23 @@ def _instead(loop: Equation, within: Sequence[Equation]) -> str:
     limits = _limits(loop)
     if not limits:
         return (
-            "Its number of iterations depends on the values that it computes: write a jax.lax.scan over the most that are possible, and use jnp.where to "
+            "Its number of iterations depends on the values that it computes: write a jax.lax.scan over the most "
+            "that are possible, and use jnp.where to "
             "keep the carry once the condition is false."
         )
     outer = within[-1] if within and is_loop(within[-1]) else None
     if outer is None or not any(_changes(a, outer) for a in limits):
-        return f"Its bound is not a fixed number under jit: {_masked('the largest that is possible')} If the bound is an argument, make it static, or a Python number."
+        return (
+            f"Its bound is not a fixed number under jit: {_masked('the largest that is possible')} If the bound is "
+            "an argument, make it static, or a Python number."
+        )
     at = own_line(outer.source) or locate(outer.source)
     where = f" ({short_location(at)})" if at is not None else ""
     most = of(outer).trip_count(outer.operation)
-    return f"Its bound is the index of the loop around it{where}, or computed from it: {_masked('the largest' if most is None else f'such as {most}')}"
+    return (
+        f"Its bound is the index of the loop around it{where}, or computed from it: "
+        f"{_masked('the largest' if most is None else f'such as {most}')}"
+    )
 
 
 def _masked(n: str) -> str:
@@ -56,7 +64,8 @@ def _masked(n: str) -> str:
 
 
 def _limits(loop: Equation) -> list[Atom]:
-    """The start and the stop of a `fori_loop`, whose condition compares an index with a stop, both carried; empty for another loop."""
+    """The start and the stop of a `fori_loop`, whose condition compares an index with a stop, both carried; empty for
+    another loop."""
     condition = bodies(loop)[0].program
     if [e.primitive.name for e in condition.equations] != ["lt"] or condition.equations[0].outvars != condition.outvars:
         return []

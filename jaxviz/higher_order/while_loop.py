@@ -1,4 +1,5 @@
-"""`lax.while_loop`: a loop whose trip count is known only after running it; under `jax.vmap` with a predicate for each example.
+"""`lax.while_loop`: a loop whose trip count is known only after running it; under `jax.vmap` with a predicate for each
+example.
 
 Source: JAX's `lax/control_flow/loops.py`.
 """
@@ -219,7 +220,8 @@ class While(Primitive):
     linearize = staticmethod(linearize_from_jvp)
 
     def split(self, operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-        """The known part of the carry is computed now; the whole loop runs again later, since nothing inside it can be saved."""
+        """The known part of the carry is computed now; the whole loop runs again later, since nothing inside it can be
+        saved."""
         loop = WhileParams(operation)
         n_condition, n_body = loop.sizes
         condition_uk, body_uk, carry_uk = partition(unknown, n_condition, n_body)
@@ -252,12 +254,14 @@ class While(Primitive):
 
     def transpose(self, operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
         raise ReverseModeError(
-            "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic start/stop values. "
+            "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic start/stop "
+            "values. "
             "Try using lax.scan, or using fori_loop with static start/stop."
         )
 
     def batch(self, operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
-        """The carry is mapped if its initial value or its result is; all of it, if the predicate differs between examples."""
+        """The carry is mapped if its initial value or its result is; all of it, if the predicate differs between
+        examples."""
         loop = WhileParams(operation)
         test, body, sizes = loop.condition, loop.body, loop.sizes
         compat.refuse_effects_when_mapped(operation.effects, "while")
@@ -290,8 +294,8 @@ class While(Primitive):
         return vmap_rule(builder, operands, outs, carry, "vmap of a while loop", text, (*tested.notes, *again.notes))
 
     def flags(self, operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
-        """Values of the condition lead to no result, and are only watched if decisions are: by computing the condition once more in each step,
-        and once after the last."""
+        """Values of the condition lead to no result, and are only watched if decisions are: by computing the condition
+        once more in each step, and once after the last."""
         loop = WhileParams(operation)
         n_condition, n_consts = loop.sizes
         n_carry = len(operation.out_avals)
@@ -322,7 +326,8 @@ class While(Primitive):
         )
 
     def observe(self, e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
-        """The vector is the first constant of the body, and the iterations are counted in the last part of the carry."""
+        """The vector is the first constant of the body, and the iterations are counted in the last part of the
+        carry."""
         parts = WhileParams(e.operation)
         n_condition, n_body = parts.sizes
         outer, i = Var(loop.aval), Var(number())
@@ -363,7 +368,8 @@ def _flags_alone(flagged: Flagged) -> Flagged:
 
 
 def _side_by_side(condition: Flagged, n_condition: int, inner: Flagged, n_consts: int) -> Flagged:
-    """A loop's body with the flags of its condition: `consts of the condition, consts, carry → carry, flags, flags of the condition`."""
+    """A loop's body with the flags of its condition: `consts of the condition, consts, carry → carry, flags, flags of
+    the condition`."""
     builder = Builder()
     operands = [Var(a) for a in (*condition.program.in_avals[:n_condition], *inner.program.in_avals)]
     for_condition, consts, carry = partition(operands, n_condition, n_consts)
@@ -373,7 +379,8 @@ def _side_by_side(condition: Flagged, n_condition: int, inner: Flagged, n_consts
 
 
 def with_one_predicate(program: Program) -> Program:
-    """The program with each batched-predicate loop rewritten to continue while any example does, keeping the carry of the finished ones.
+    """The program with each batched-predicate loop rewritten to continue while any example does, keeping the carry of
+    the finished ones.
 
     JAX lowers it in the same way; nested programs are rewritten too.
     """
@@ -407,7 +414,8 @@ def _with_one_predicate(equation: Equation) -> Equation:
 
 
 def _keeping(loop: WhileParams, equation: Equation) -> Program:
-    """`consts of the condition, consts, carry → carry`, which returns the previous carry where the condition is false."""
+    """`consts of the condition, consts, carry → carry`, which returns the previous carry where the condition is
+    false."""
     n_condition, n_consts = loop.sizes
     builder = Builder()
     operands = [Var(a) for a in (*loop.condition.in_avals[:n_condition], *loop.body.in_avals)]

@@ -25,8 +25,8 @@ def api_boundary(fun: F) -> F:
     >>> @api_boundary
     ... def derive(f, *args): ...
 
-    Frames of the standard library are removed with those that called them: context managers, cached properties. If the call itself is
-      invalid for any function, the error says what to write.
+    Frames of the standard library are removed with those that called them: context managers, cached properties. If the
+    call itself is invalid for any function, the error says what to write.
     """
 
     @functools.wraps(fun)

@@ -13,7 +13,8 @@ _MANY = 100_000
 
 _lock = threading.Lock()
 _pauses: dict[object, int] = {}
-"""The active pauses, and the thread of each: the collector belongs to the process, so the last one to end resumes it."""
+"""The active pauses, and the thread of each: the collector belongs to the process, so the last one to end resumes
+it."""
 _was_enabled = False
 
 
@@ -21,10 +22,10 @@ _was_enabled = False
 def collector_paused() -> Iterator[None]:
     """Pauses the garbage collector while programs are traced and derived. A context manager and a decorator.
 
-    A derivation creates about ten objects per equation, nearly all of which are kept. The collector runs after every few hundred of them
-    and scans them again and again: for large programs this takes most of the time. When the last pause ends, the collector's state is as
-    before the first. Garbage created meanwhile is young, and is collected with the next few objects; after many objects, which are kept,
-    with the oldest.
+    A derivation creates about ten objects per equation, nearly all of which are kept. The collector runs after every
+    few hundred of them and scans them again and again: for large programs this takes most of the time. When the last
+    pause ends, the collector's state is as before the first. Garbage created meanwhile is young, and is collected with
+    the next few objects; after many objects, which are kept, with the oldest.
 
     >>> @collector_paused()
     ... def derive(program): ...

@@ -19,13 +19,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
-"""The Program of a jaxpr by the jaxpr's id: it was converted from it, or to it. It keeps the jaxpr alive, so that the id stays valid."""
+"""The Program of a jaxpr by the jaxpr's id: it was converted from it, or to it. It keeps the jaxpr alive, so that the
+id stays valid."""
 
 _operations: SharedTable[Operation] = SharedTable(32768)
 """(primitive, params, types, effects, context) -> the one Operation for it."""
 
 _applied: SharedTable[Operation] = SharedTable(32768)
-"""The Operation for (primitive, params, types of the operands, context), among those that JAX's rules bind and those they are applied to.
+"""The Operation for (primitive, params, types of the operands, context), among those that JAX's rules bind and those
+they are applied to.
 """
 
 
@@ -38,7 +40,8 @@ def operation(
     context: Any,
 ) -> Operation:
     """The Operation for these, the same object each time; a new one if a param is not hashable."""
-    # Types of references are equal even if only one of them is of a kind that JAX neither differentiates nor reads again.
+    # Types of references are equal even if only one of them is of a kind that JAX neither differentiates nor reads
+    # again.
     kinds = tuple(map(compat.kind_of_ref, in_avals)) if effects else ()
     key = (primitive, exact_params(params), in_avals, out_avals, effects, context, kinds)
     try:
@@ -71,7 +74,8 @@ def applied(primitive: Any, params: Mapping[str, Any], in_avals: tuple[Any, ...]
 
 
 def shared(make: Callable[P, R]) -> Callable[P, R]:
-    """Makes a function that traces do so once for the same arguments and the same configuration of JAX, including context and mesh.
+    """Makes a function that traces do so once for the same arguments and the same configuration of JAX, including
+    context and mesh.
 
     Its arguments are types, numbers and names, and contain no user data.
     """
@@ -130,7 +134,8 @@ def read_jaxpr(
       jaxpr: a `ClosedJaxpr`, or an open `Jaxpr` as in some params.
       held: ids of the jaxpr's literals that JAX's linearize keeps as arrays; see `Literal.held`.
       branches, is_path: how it was recorded; see `Program`.
-      made_from: for the position of an equation, the equation of a derived program from which it was evaluated, whose origin it gets.
+      made_from: for the position of an equation, the equation of a derived program from which it was evaluated, whose
+        origin it gets.
     """
     known = _programs.get(id(jaxpr))
     if known is not None:
@@ -296,8 +301,8 @@ def write_program(program: Program) -> Any:
 
 def kept_jaxpr(program: Program) -> Any:
     """A cached jaxpr of a Program. Read again, it gives this very program, with the origins of its equations."""
-    # Stored before it is registered: two threads may convert it at once, and an interrupt here must not leave an id that another jaxpr
-    # could get.
+    # Stored before it is registered: two threads may convert it at once, and an interrupt here must not leave an id
+    # that another jaxpr could get.
     jaxpr = program.__dict__.setdefault("jaxpr", write_program(program))
     _programs[id(jaxpr)] = program
     return jaxpr

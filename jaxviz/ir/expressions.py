@@ -1,4 +1,5 @@
-"""The source text of an equation's expression: tracebacks have the lines and columns of the expression being evaluated."""
+"""The source text of an equation's expression: tracebacks have the lines and columns of the expression being
+evaluated."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ def shows_source() -> bool:
 
 @contextmanager
 def source_shown(shown: bool) -> Iterator[None]:
-    """Sets whether names of values are taken from the user's source, within the context: a page that is shared without source must not
-    contain any in names either."""
+    """Sets whether names of values are taken from the user's source, within the context: a page that is shared without
+    source must not contain any in names either."""
     before = _SHOWN.set(shown and _SHOWN.get())
     try:
         yield
@@ -66,7 +67,8 @@ class Span:
 
 
 def span_at(file: str, line: int, column: int, end_line: int, end_column: int) -> Span | None:
-    """The expression that Python recorded at a position; None if the source is not available, or is not what was run."""
+    """The expression that Python recorded at a position; None if the source is not available, or is not what was
+    run."""
     return _source(file).spans.get((line, column, end_line, end_column))
 
 
@@ -101,7 +103,8 @@ def assigned_at(location: Location | None) -> str:
 
 
 def assignment(assigned: str, expression: str) -> str:
-    """`h = jnp.tanh(x @ w)`, or the expression alone: if it is not assigned, or an augmented assignment such as `h += x`."""
+    """`h = jnp.tanh(x @ w)`, or the expression alone: if it is not assigned, or an augmented assignment such as `h +=
+    x`."""
     is_alone = not assigned or (expression.startswith(assigned) and _AUGMENTED.match(expression, len(assigned)))
     return expression if is_alone else f"{assigned} = {expression}"
 
@@ -210,7 +213,8 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 @lru_cache(maxsize=4096)
 def shortened_expression(text: str, room: int) -> str:
-    """An expression in about this many characters, cut after a whole token, with open brackets closed; a long name after one of its words.
+    """An expression in about this many characters, cut after a whole token, with open brackets closed; a long name
+    after one of its words.
 
     >>> shortened_expression("jax.nn.softmax(scores * scale + mask, axis=-1)", 30)
     'jax.nn.softmax(scores *…)'
@@ -293,7 +297,8 @@ def _assignments(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _unpacked(lines: Sequence[str]) -> dict[tuple[int, str], str]:
-    """The names that the functions of a file give to parts of their arguments, by the function's first line and the part's path."""
+    """The names that the functions of a file give to parts of their arguments, by the function's first line and the
+    part's path."""
     names: dict[tuple[int, str], str] = {}
     for function in ast.walk(_tree(lines)):
         if isinstance(function, ast.FunctionDef):

@@ -1,4 +1,5 @@
-"""Tracers that a traced function stores in objects which outlive the trace: they are replaced by what was there before."""
+"""Tracers that a traced function stores in objects which outlive the trace: they are replaced by what was there
+before."""
 
 from __future__ import annotations
 
@@ -51,15 +52,16 @@ def without_leaks(
 ) -> Iterator[None]:
     """Within the context, a function is traced that may store its values in objects which outlive the trace.
 
-    Each such value is a tracer, which means nothing when the trace has ended. So each attribute, item or variable that holds one gets back
-    what it held before, and a warning names it and the line; with `jax_check_tracer_leaks`, an error. Other side effects stay.
+    Each such value is a tracer, which means nothing when the trace has ended. So each attribute, item or variable that
+    holds one gets back what it held before, and a warning names it and the line; with `jax_check_tracer_leaks`, an
+    error. Other side effects stay.
 
     >>> with without_leaks(update, (x,)):
     ...     traced = jax.jit(update).trace(x)
 
     Args:
-      fun, args, kwargs: what is traced. Looked at is what it reaches: `self`, what it closes over, its defaults, the globals that the
-        user's own functions name, and what these contain.
+      fun, args, kwargs: what is traced. Looked at is what it reaches: `self`, what it closes over, its defaults, the
+        globals that the user's own functions name, and what these contain.
     """
     leaves = jax.tree.leaves((args, kwargs))  # pytrees of arguments are built anew for the call
     contents = _reached([fun, *(x for x in leaves if not isinstance(x, (jax.Array, *_PLAIN)))])
@@ -296,7 +298,8 @@ _kinds = {type(x): _kind(x) for x in _EXAMPLES}
 
 
 def _variables(function: types.FunctionType) -> Iterator[_Contents]:
-    """The variables outside of a function that it uses: of enclosing functions, and of its module if that is the user's own."""
+    """The variables outside of a function that it uses: of enclosing functions, and of its module if that is the user's
+    own."""
     code = function.__code__
     if function.__closure__ and not _is_of_jax(function):
         cells = dict(zip(code.co_freevars, function.__closure__, strict=True))
@@ -386,8 +389,10 @@ def _say(fun: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], leaked: Map
         at = locate(compat.source_of(tracer))
         value = f"`{expression}`" if (expression := expression_at(at)) else "a traced value"
         text = (
-            f"{name} stores {value} in `{place}`{f' at {at}' if at is not None else ''}. Under a transform that is a tracer, which has no "
-            "value when the trace has ended, so what was there before was put back: return the value instead of storing it."
+            f"{name} stores {value} in `{place}`{f' at {at}' if at is not None else ''}. Under a transform that is a "
+            "tracer, which has no "
+            "value when the trace has ended, so what was there before was put back: return the value instead of "
+            "storing it."
         )
         if jax.config.jax_check_tracer_leaks:
             raise jax.errors.UnexpectedTracerError(text)

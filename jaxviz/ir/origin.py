@@ -61,7 +61,8 @@ _CELL_OF_TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
 
 def file_label(file: str) -> str:
-    """A file's name in reports: a cell is `In[3]`, by IPython's number, since the file names that it generates are meaningless to readers."""
+    """A file's name in reports: a cell is `In[3]`, by IPython's number, since the file names that it generates are
+    meaningless to readers."""
     if not is_cell(file):
         return file
     in_terminal = _CELL_OF_TERMINAL.match(file)
@@ -83,8 +84,8 @@ def is_cell(file: str) -> bool:
 def locate(source: Any) -> Location | None:
     """The user's line that led to an equation, or None if it has none.
 
-    The innermost line of the user's own code, as defined by `own_code`; for a library's function, the innermost line of the library;
-    otherwise the line that called jaxviz.
+    The innermost line of the user's own code, as defined by `own_code`; for a library's function, the innermost line of
+    the library; otherwise the line that called jaxviz.
 
     Args:
       source: an equation's `source`. Frames of jax, jaxviz and the standard library are skipped.
@@ -94,7 +95,8 @@ def locate(source: Any) -> Location | None:
 
 
 def own_line(source: Any) -> Location | None:
-    """The innermost line of the user's own code that led to an equation; None if there is none, as in a library's jitted function."""
+    """The innermost line of the user's own code that led to an equation; None if there is none, as in a library's
+    jitted function."""
     return _lines(source).own
 
 
@@ -104,13 +106,15 @@ def library_line(source: Any) -> Location | None:
 
 
 def written_by(source: Any) -> Instructions | None:
-    """A key for equations created by one expression, at different times: the instructions from the user's own down to JAX's."""
+    """A key for equations created by one expression, at different times: the instructions from the user's own down to
+    JAX's."""
     return _lines(source).written
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Instructions:
-    """The instructions of a stack, each with its code; equal stacks share one object, since comparing code objects takes time.
+    """The instructions of a stack, each with its code; equal stacks share one object, since comparing code objects
+    takes time.
 
     Args:
       outermost: the last of them, the user's own if there is one.
@@ -126,7 +130,8 @@ def _instructions(*passed: tuple[Any, int]) -> Instructions:
 
 
 def evaluated_by(source: Any) -> Instructions | None:
-    """A key for equations computed for one expression, and by one of a library's expressions if the user's own called a library."""
+    """A key for equations computed for one expression, and by one of a library's expressions if the user's own called a
+    library."""
     return _lines(source).evaluated
 
 
@@ -176,8 +181,9 @@ def _lines_of(traceback: Any) -> _Lines:
 
 
 def owners(codes: Sequence[Any]) -> list[Owner]:
-    """The owner of each code of a stack, innermost first. Code that a library generates, compiles and calls, as type checkers do, counts as
-    Python's; and so does what a library's own `jax.core.Trace` runs for an operation, since the operation was not written there."""
+    """The owner of each code of a stack, innermost first. Code that a library generates, compiles and calls, as type
+    checkers do, counts as Python's; and so does what a library's own `jax.core.Trace` runs for an operation, since the
+    operation was not written there."""
     owner_of_each: list[Owner] = []
     in_library = in_trace = False
     for code in reversed(codes):
@@ -224,7 +230,8 @@ def call_stack(source: Any) -> tuple[Location, ...]:
 @cleared
 @lru_cache(maxsize=65536)
 def path_of_calls(traceback: Any) -> tuple[Location, ...]:
-    """The lines of the user and of libraries that led to an equation, innermost first; without those that called jaxviz."""
+    """The lines of the user and of libraries that led to an equation, innermost first; without those that called
+    jaxviz."""
     codes, instructions = traceback.raw_frames()
     inside = itertools.takewhile(
         lambda frame: frame[2] != "jaxviz", zip(codes, instructions, owners(codes), strict=True)
@@ -245,7 +252,8 @@ def innermost_line(lines: Iterable[Location]) -> Location | None:
 
 
 def is_inside_own_code(source: Any) -> bool:
-    """Whether an equation was created by a user's function that jaxviz called, such as a custom rule, rather than by a rule of JAX's."""
+    """Whether an equation was created by a user's function that jaxviz called, such as a custom rule, rather than by a
+    rule of JAX's."""
     traceback = source.traceback if source is not None else None
     if traceback is None:
         return False

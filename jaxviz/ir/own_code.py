@@ -1,4 +1,5 @@
-"""Which code is the user's own: code that is neither installed nor part of Python, JAX or jaxviz, unless `own_code` says otherwise."""
+"""Which code is the user's own: code that is neither installed nor part of Python, JAX or jaxviz, unless `own_code`
+says otherwise."""
 
 from __future__ import annotations
 
@@ -29,15 +30,18 @@ Owner = OneOf["user", "library", "jax", "python", "jaxviz"]
 def own_code(include: Iterable[str] = (), exclude: Iterable[str] = ()) -> None:
     """Sets whose lines reports name first, from now on.
 
-    The user's line of an equation is the innermost one outside of installed packages, the standard library and IPython. The author of a
-    library can include it, though it is installed; others can exclude a module of helpers whose lines say little.
+    The user's line of an equation is the innermost one outside of installed packages, the standard library and IPython.
+    The author of a library can include it, though it is installed; others can exclude a module of helpers whose lines
+    say little.
 
     >>> jaxviz.own_code(include=["my_lib"], exclude=["my_lib.common"])
 
-    Without arguments it restores the setting of the environment variable `JAXVIZ_OWN_CODE`, such as `my_lib,-my_lib.common`.
+    Without arguments it restores the setting of the environment variable `JAXVIZ_OWN_CODE`, such as
+    `my_lib,-my_lib.common`.
 
     Args:
-      include: modules, by dotted name, or folders and files, by path, that count as the user's code though they are installed.
+      include: modules, by dotted name, or folders and files, by path, that count as the user's code though they are
+        installed.
       exclude: modules, folders and files that do not, even inside one that `include` names.
 
     Raises:

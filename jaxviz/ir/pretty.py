@@ -34,7 +34,8 @@ def format_program(program: Program) -> str:
 
 
 def variable_names(program: Program, known: Mapping[Var, str] | None = None) -> dict[Var, str]:
-    """A name for every variable, in JAX's style: a, ..., z, ba, bb, ...; those of a nested program after its equation's.
+    """A name for every variable, in JAX's style: a, ..., z, ba, bb, ...; those of a nested program after its
+    equation's.
 
     As in JAX's output, the inputs and results of a jit have the same names inside and outside.
 
@@ -42,7 +43,8 @@ def variable_names(program: Program, known: Mapping[Var, str] | None = None) -> 
 
     Args:
       program: the program.
-      known: names that some variables already have, such as residuals from the forward program; no other variable gets them.
+      known: names that some variables already have, such as residuals from the forward program; no other variable gets
+        them.
     """
     names: dict[Var, str] = dict(known or {})
     taken = frozenset(names.values())
@@ -93,8 +95,8 @@ def _letters() -> Iterator[str]:
 
 
 def printed_params(operation: Operation) -> list[str]:
-    """The params of an operation that JAX prints, in its order, as `name=value`; for programs only the name, and `{}` for each program
-    within a value.
+    """The params of an operation that JAX prints, in its order, as `name=value`; for programs only the name, and `{}`
+    for each program within a value.
 
     >>> printed_params(trace(lambda x: lax.scan(step, 0.0, x))(xs).equations[1].operation)
     ['jaxpr', 'length=3', 'num_carry=1', 'num_consts=0', 'reverse=False', 'unroll=1']

@@ -1,4 +1,5 @@
-"""What each primitive does that holds no programs, in one table; `jaxviz/higher_order` describes those that hold some."""
+"""What each primitive does that holds no programs, in one table; `jaxviz/higher_order` describes those that hold
+some."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ class Plain:
 
     Args:
       kind: the kind of its work, by which `features/cost/counts.py` counts it; '' if unknown.
-      same: what its result shares with the first operand. 'operand': it is the operand, for XLA; 'view': its numbers in another shape;
-        'bits': its memory, read as other numbers; 'layout': its numbers in another order, multiplicity or sharding; 'rounded': its
-        numbers in another type or precision.
+      same: what its result shares with the first operand. 'operand': it is the operand, for XLA; 'view': its numbers in
+        another shape; 'bits': its memory, read as other numbers; 'layout': its numbers in another order, multiplicity
+        or sharding; 'rounded': its numbers in another type or precision.
       is_free: whether XLA computes it where it is read, without memory for it.
       passes_on: the operands that make the result non-finite if they are.
       grows: how a result of finite operands becomes infinite; a sum of such results may also be NaN.
@@ -121,5 +122,6 @@ def keeps_numbers(equation: Equation) -> bool:
 
 
 def exchanges(primitive: Any) -> bool:
-    """Whether an operation that names an axis makes devices along it exchange values; otherwise it only reads the axis or changes types."""
+    """Whether an operation that names an axis makes devices along it exchange values; otherwise it only reads the axis
+    or changes types."""
     return plain(primitive.name).kind in (*_COLLECTIVE, "")

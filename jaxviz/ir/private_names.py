@@ -1,12 +1,13 @@
 """The versions of JAX that this jaxviz supports, and every private name of JAX that it uses.
 
-`check_jax` checks them before the engine is imported, so that an unsupported JAX gives one error that says what to do, instead of an
-AttributeError from somewhere inside. A missing name that only one feature needs is not an error: it is replaced by an object that raises
-one when it is used. `jaxviz doctor` lists missing names, and so needs this module without the engine.
+`check_jax` checks them before the engine is imported, so that an unsupported JAX gives one error that says what to do,
+instead of an AttributeError from somewhere inside. A missing name that only one feature needs is not an error: it is
+replaced by an object that raises one when it is used. `jaxviz doctor` lists missing names, and so needs this module
+without the engine.
 
-Besides the names in the table, `compat` reads some attributes of JAX's objects (`_trace` of a tracer, `frame.tracing_eqns` of a trace,
-`_fun` and `_jit_info` of a jitted function, `_base_array` of random keys) and the local variables of the frames of a call of a jitted
-function (`pjit.cache_miss`, `jit_trace`, `call_impl_cache_miss`).
+Besides the names in the table, `compat` reads some attributes of JAX's objects (`_trace` of a tracer,
+`frame.tracing_eqns` of a trace, `_fun` and `_jit_info` of a jitted function, `_base_array` of random keys) and the
+local variables of the frames of a call of a jitted function (`pjit.cache_miss`, `jit_trace`, `call_impl_cache_miss`).
 """
 
 from __future__ import annotations
@@ -361,7 +362,8 @@ def _listed(names: list[str]) -> str:
 def _what_to_do() -> str:
     version = importlib.import_module("jaxviz").__version__
     return (
-        f"jaxviz {version} supports JAX {SUPPORTED}: `pip install 'jax{SUPPORTED}'`, or `pip install --upgrade jaxviz-lab` for a jaxviz that "
+        f"jaxviz {version} supports JAX {SUPPORTED}: `pip install 'jax{SUPPORTED}'`, or `pip install --upgrade "
+        "jaxviz-lab` for a jaxviz that "
         "supports a newer one. `jaxviz doctor` lists what is missing."
     )
 

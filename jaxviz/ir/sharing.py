@@ -1,7 +1,8 @@
 """Shared caches: equal parts are built once, and a user's data is never kept alive.
 
-Parts are the same if nothing can distinguish them. Python's `==` is not enough: `1 == 1.0 == True == np.int32(1)` and `0.0 == -0.0`, and an
-attribute of a third-party function, or a param of a user's primitive, may treat each of them differently. So keys are created by `exact`.
+Parts are the same if nothing can distinguish them. Python's `==` is not enough: `1 == 1.0 == True == np.int32(1)` and
+`0.0 == -0.0`, and an attribute of a third-party function, or a param of a user's primitive, may treat each of them
+differently. So keys are created by `exact`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _AS_THEY_ARE = frozenset((int, str, bytes, type(None)))
-"""Types whose values are their own keys; values of other types that may equal one of them have their type in the key."""
+"""Types whose values are their own keys; values of other types that may equal one of them have their type in the
+key."""
 
 
 _BOOL = {bool}
@@ -78,7 +80,8 @@ _DATA = (
 
 
 def is_data(x: Any) -> bool:
-    """Whether a param is a number, a name, a type or a layout, or consists of these, and so contains no function or array of a user's."""
+    """Whether a param is a number, a name, a type or a layout, or consists of these, and so contains no function or
+    array of a user's."""
     if isinstance(x, _DATA):
         return True
     if isinstance(x, (tuple, frozenset)):
@@ -96,11 +99,13 @@ _clear: list[Callable[[], None]] = []
 class SharedTable(Generic[T]):
     """A cache of objects by the parts from which they were built.
 
-    Key: created by `exact`, from everything that the object depends on. Look-up order: strongly held objects; then weakly held ones, which
+    Key: created by `exact`, from everything that the object depends on. Look-up order: strongly held objects; then
+    weakly held ones, which
       exist as long as somebody else refers to them. On a miss, None.
 
     Args:
-      size: an object is certainly kept until this many others have been used since its last use; after twice as many it is dropped.
+      size: an object is certainly kept until this many others have been used since its last use; after twice as many it
+        is dropped.
     """
 
     def __init__(self, size: int):
@@ -148,7 +153,8 @@ class SharedTable(Generic[T]):
 
 
 def cleared(cached: F) -> F:
-    """Makes `clear_shared` also clear the `lru_cache` of a function: for arguments that `==` compares correctly, such as types."""
+    """Makes `clear_shared` also clear the `lru_cache` of a function: for arguments that `==` compares correctly, such
+    as types."""
     _clear.append(cached.cache_clear)  # type: ignore[attr-defined]
     return cached
 

@@ -12,17 +12,21 @@ from types import TracebackType
 from jaxviz.ir.errors import message_of
 
 FRAMES = 5_000
-"""Python's recursion limit while programs are processed, if it is lower. Two hundred nested checkpoints take JAX some 4,000 frames; at
-twice this limit JAX's own recursion, which goes through C++, takes half of the 8 MiB of a thread's stack."""
+"""Python's recursion limit while programs are processed, if it is lower. Two hundred nested checkpoints take JAX some
+4,000 frames; at twice this limit JAX's own recursion, which goes through C++, takes half of the 8 MiB of a thread's
+stack."""
 
 _ADVICE = (
-    f"jaxviz works with a recursion limit of at least {FRAMES:,}. If this is not an endless recursion but a deeply nested "
-    "program, raise the limit with sys.setrecursionlimit; calls that go through C have a separate limit since Python 3.12."
+    f"jaxviz works with a recursion limit of at least {FRAMES:,}. If this is not an endless recursion but a deeply "
+    "nested "
+    "program, raise the limit with sys.setrecursionlimit; calls that go through C have a separate limit since Python "
+    "3.12."
 )
 
 _lock = threading.Lock()
 _inside: Counter[int] = Counter()
-"""How many contexts of `deep_stack` are open in each thread. All threads share one limit, so the last context to exit restores it."""
+"""How many contexts of `deep_stack` are open in each thread. All threads share one limit, so the last context to exit
+restores it."""
 _before = 0
 
 
@@ -81,7 +85,8 @@ class _UsualStack(contextlib.ContextDecorator):
 
 
 deep_stack = _DeepStack()
-"""Raises Python's recursion limit enough for some hundreds of levels, where programs are traced, derived, reported on and printed.
+"""Raises Python's recursion limit enough for some hundreds of levels, where programs are traced, derived, reported on
+and printed.
 
 A reentrant context manager for any thread, and a decorator.
 
@@ -90,8 +95,8 @@ A reentrant context manager for any thread, and a decorator.
 """
 
 usual_stack = _UsualStack()
-"""Restores the user's own recursion limit where XLA compiles or runs a program. It stops JAX before XLA, which has been seen to end the
-process on two hundred nested jits."""
+"""Restores the user's own recursion limit where XLA compiles or runs a program. It stops JAX before XLA, which has been
+seen to end the process on two hundred nested jits."""
 
 
 def _forked() -> None:

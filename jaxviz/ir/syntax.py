@@ -60,8 +60,8 @@ class Literal:
     Args:
       val: the value, a scalar.
       aval: its type.
-      held: whether JAX's `linearize` keeps this value in memory as an array. It does so for a scalar that was passed to a jitted function
-        (`x * 2.0` calls the jitted `jnp.multiply`), though the jaxpr prints it in place.
+      held: whether JAX's `linearize` keeps this value in memory as an array. It does so for a scalar that was passed to
+        a jitted function (`x * 2.0` calls the jitted `jnp.multiply`), though the jaxpr prints it in place.
     """
 
     __slots__ = ("aval", "held", "val")
@@ -99,8 +99,8 @@ class Operation:
       context: JAX's equation context (mesh, compute type, random number layout).
       rules: the rules found for it, if it has user data; they are freed with it. See `RuleTable`.
       programs: those nested in the params, each with a label such as `jaxpr` or `branches[1]`.
-      has_user_data: whether its params may contain a user's functions or arrays: programs, a callback, a custom rule. It is then shared
-        only as long as somebody refers to it.
+      has_user_data: whether its params may contain a user's functions or arrays: programs, a callback, a custom rule.
+        It is then shared only as long as somebody refers to it.
     """
 
     primitive: Primitive
@@ -190,8 +190,8 @@ class Decision:
     """What a checkpoint policy decided for one equation of the checkpointed function.
 
     Args:
-      equation: of the function's JVP, whose origin is the equation that the user wrote. It has its own origin object: copies of it that
-        have no link keep the origin, and are identified by it.
+      equation: of the function's JVP, whose origin is the equation that the user wrote. It has its own origin object:
+        copies of it that have no link keep the origin, and are identified by it.
       verdict: what happens to its results between the forward and the backward pass.
       within: the equations of the function that enclose its program, outermost first.
     """
@@ -257,8 +257,8 @@ class Shared:
 
 
 Relation = OneOf["value", "tangent", "cotangent", "part"]
-"""How a variable relates to one of the previous program: the same value, its whole tangent or cotangent, or a term of the sum that is its
-cotangent."""
+"""How a variable relates to one of the previous program: the same value, its whole tangent or cotangent, or a term of
+the sum that is its cotangent."""
 
 Relations = Iterable[tuple[Atom, Relation, Atom]]
 
@@ -284,12 +284,12 @@ class Program:
       debug_info: JAX's record of the function's name, source and argument names.
       branches: where Python read a value; such a program was recorded on concrete values, and is a single path.
       closed: whether it is emitted as a ClosedJaxpr (always, except in params that hold an open jaxpr).
-      tangents: returns, for a program that takes tangents, a mapping from each tangent variable to the variable that it is the tangent
-        of. Computed when it is read.
-      cotangents: returns, for a transposed program, a mapping from a value of the forward program to the variables whose sum is its
-        cotangent.
-      relations: returns, for a derived program, how its variables relate to those of the previous program. A variable that both share is
-        the same value, and not listed. Computed when it is read.
+      tangents: returns, for a program that takes tangents, a mapping from each tangent variable to the variable that it
+        is the tangent of. Computed when it is read.
+      cotangents: returns, for a transposed program, a mapping from a value of the forward program to the variables
+        whose sum is its cotangent.
+      relations: returns, for a derived program, how its variables relate to those of the previous program. A variable
+        that both share is the same value, and not listed. Computed when it is read.
     """
 
     constvars: tuple[Var, ...]

@@ -51,8 +51,8 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Program]:
     >>> print(trace(jnp.sin)(1.0))
     { lambda ; a:f32[]. let b:f32[] = sin a in (b,) }
 
-    If Python branches on values in `fun`, it runs on the arguments instead, and its Program is the one path that it took:
-    `program.is_path` says so, and `program.branches` lists the places where Python read a value.
+    If Python branches on values in `fun`, it runs on the arguments instead, and its Program is the one path that it
+    took: `program.is_path` says so, and `program.branches` lists the places where Python read a value.
 
     Args:
       fun: takes and returns arrays, or pytrees of them.
@@ -90,7 +90,8 @@ def with_fixed(
 ) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
     """A function of some of the flat arguments of a call, the others fixed; those arguments; and its debug info.
 
-    Where the function returns a fixed argument that is not an array, such as a function in a model that it updates, its result is None.
+    Where the function returns a fixed argument that is not an array, such as a function in a model that it updates, its
+    result is None.
 
     Args:
       fun, args, kwargs: the call.
@@ -132,11 +133,12 @@ def trace_call(
     Args:
       fun: the function.
       args, kwargs: its arguments, pytrees of arrays (or of ShapeDtypeStructs, if no value is needed).
-      active: for each flat argument, whether it is differentiated; all by default. It matters only where Python looks at values.
+      active: for each flat argument, whether it is differentiated; all by default. It matters only where Python looks
+        at values.
       has_aux: whether the function returns a pair whose second element is not differentiated and may be anything.
       debug_info: name and argument paths, if they are not those of `fun`.
-      keeps_rules: whether custom JVP rules are derived as JAX derives those of a function called outside `jit`; otherwise as those of a
-        jaxpr.
+      keeps_rules: whether custom JVP rules are derived as JAX derives those of a function called outside `jit`;
+        otherwise as those of a jaxpr.
       on_values: whether the function is run on the arguments, so that Python may look at values in custom rules too.
       closes_over: see `compat.trace_to_jaxpr`.
     """
@@ -215,15 +217,19 @@ def are_concrete(leaves: Sequence[Any]) -> bool:
 
 
 _NEEDS_VALUES = (
-    "A custom rule closes over a value that is computed in a function which also uses a mutable reference. jaxviz then runs the function "
-    "on its arguments, which have no values here, as under jit. Pass that value to the function with the rule as an argument."
+    "A custom rule closes over a value that is computed in a function which also uses a mutable reference. jaxviz "
+    "then runs the function "
+    "on its arguments, which have no values here, as under jit. Pass that value to the function with the rule as an "
+    "argument."
 )
 
 
 def _folded_if_need_be(to_jaxpr: Callable[..., compat.TracedJaxpr], **options: Any) -> compat.TracedJaxpr:
-    """Traces; if a custom rule closes over what would be a value of the trace, traces again with constants computed at once.
+    """Traces; if a custom rule closes over what would be a value of the trace, traces again with constants computed at
+    once.
 
-    Rules are used after the trace has ended. Outside `jit` such a value is an array for JAX, and so it is the second time.
+    Rules are used after the trace has ended. Outside `jit` such a value is an array for JAX, and so it is the second
+    time.
 
     Raises:
       RuleNeedsValuesError: it cannot be traced so, since what it does to mutable references would be done at once.
@@ -277,7 +283,10 @@ def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, .
     if compat.is_about_hashes(error):
         for argument, x in compat.static_values(fun, args, kwargs).items():
             if not _has_hash(x):
-                has = f"is {x!r}, a {type(x).__name__}, which is not hashable. Pass a hashable value, such as a tuple instead of a list."
+                has = (
+                    f"is {x!r}, a {type(x).__name__}, which is not hashable. Pass a hashable value, such as a tuple "
+                    "instead of a list."
+                )
                 if compat.is_tracer(x):
                     has = f"is traced here. Fix its value first: functools.partial(f, {argument}=...)."
                 error.add_note(f"{CALLED} {name}, whose static argument {argument} {has}")
@@ -304,7 +313,8 @@ def noting_arguments(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
         fun, args, kwargs = getattr(fun, "stands_for", (fun, args, kwargs))
         if isinstance(fun, jax.stages.Traced) and fun.in_tree != jax.tree.structure((args, kwargs)):
             raise TypeError(
-                f"It was traced for arguments of the structure {fun.in_tree}; called with {jax.tree.structure((args, kwargs))}"
+                f"It was traced for arguments of the structure {fun.in_tree}; called with "
+                f"{jax.tree.structure((args, kwargs))}"
             ) from None
         raise
 
@@ -327,7 +337,8 @@ def _type_text(x: Any) -> str:
 def _pair(out: Any) -> tuple[Any, Any]:
     if not isinstance(out, (list, tuple)) or len(out) != 2:
         raise TypeError(
-            f"expected function with aux output to return a two-element tuple, but got type {type(out)} with value {out!r}"
+            f"expected function with aux output to return a two-element tuple, but got type {type(out)} with value "
+            f"{out!r}"
         )
     return out[0], out[1]
 

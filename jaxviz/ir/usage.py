@@ -30,7 +30,8 @@ def check_values(name: str, arguments: Any) -> None:
     for x in jax.tree.leaves(arguments):
         if isinstance(x, jax.ShapeDtypeStruct):
             raise TypeError(
-                f"{name} runs the function, so it needs arrays; got a ShapeDtypeStruct, which has no value. Pass an array, such as "
+                f"{name} runs the function, so it needs arrays; got a ShapeDtypeStruct, which has no value. Pass an "
+                "array, such as "
                 f"jnp.ones({x.shape})."
             )
 
@@ -78,7 +79,8 @@ def say_what_to_write(
 
 
 def _note(error: TypeError, text: str) -> None:
-    """Adds a sentence; only the last sentence on what to write is kept, which is about the function that the user called."""
+    """Adds a sentence; only the last sentence on what to write is kept, which is about the function that the user
+    called."""
     notes = [
         n
         for n in getattr(error, "__notes__", ())
@@ -144,7 +146,8 @@ def _is_function(x: Any) -> bool:
 
 
 def _takes_arguments(public: Callable[..., Any]) -> bool:
-    """Whether a public function takes the arguments of the user's function, instead of returning a function that does."""
+    """Whether a public function takes the arguments of the user's function, instead of returning a function that
+    does."""
     return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(public).parameters.values())
 
 

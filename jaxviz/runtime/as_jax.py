@@ -17,8 +17,8 @@ from jaxviz.runtime.references import restored
 
 
 def may_differ(equation: Equation) -> bool:
-    """Whether the forward program may compute something else than an equation of the function: what a rule of the user's, or of a library's,
-    computes, or what it reads from a reference."""
+    """Whether the forward program may compute something else than an equation of the function: what a rule of the
+    user's, or of a library's, computes, or what it reads from a reference."""
     if compat.writes_in_place(equation.operation):
         return True
     if of(equation).has_custom_rule:
@@ -30,7 +30,8 @@ def may_differ(equation: Equation) -> bool:
 def wrong_values(
     call: Callable[..., Any], inputs: tuple[Any, ...], active: Sequence[bool], primal: Program, forward: Program
 ) -> list[str]:
-    """The results of a function, and the references that it uses, that are not the same after its forward program as after `jax.vjp`."""
+    """The results of a function, and the references that it uses, that are not the same after its forward program as
+    after `jax.vjp`."""
     refs = list({id(x): x for x in (*inputs, *primal.consts) if compat.is_written_in_place(x)}.values())
     with restored(refs):
         value, _ = compat.jax_vjp(*in_active(call, inputs, active))

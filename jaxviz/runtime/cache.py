@@ -1,8 +1,8 @@
 """The compile cache: the compiled programs of each function, shared by equal transformations of it.
 
-`jax.jit(jax.grad(f))(x)` in a loop compiles each time, since `jax.grad(f)` is a new function each time. Here the key is `f` itself, then
-the transforms and the parameters of `jit`; types are handled by JAX. Functions are compared by identity, and referenced weakly: when the
-user drops one, everything compiled from it is freed.
+`jax.jit(jax.grad(f))(x)` in a loop compiles each time, since `jax.grad(f)` is a new function each time. Here the key is
+`f` itself, then the transforms and the parameters of `jit`; types are handled by JAX. Functions are compared by
+identity, and referenced weakly: when the user drops one, everything compiled from it is freed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class AppliedTransform:
 
 
 _steps: weakref.WeakKeyDictionary[Any, AppliedTransform] = weakref.WeakKeyDictionary()
-"""Maps a function created by a transform to how it was created. This is not an attribute of it, which `functools.wraps` would copy to
-others."""
+"""Maps a function created by a transform to how it was created. This is not an attribute of it, which `functools.wraps`
+would copy to others."""
 
 
 def remember_step(
@@ -173,7 +173,8 @@ _dropped = [0, 0]
 
 
 def compiled_of(fun: Callable[..., Any], options: dict[str, Any]) -> CompiledFunction:
-    """The entry of a function with these parameters of `jax.jit`: an existing one for equal parameters, otherwise a new one."""
+    """The entry of a function with these parameters of `jax.jit`: an existing one for equal parameters, otherwise a new
+    one."""
     root, steps = steps_of(fun)
     entry = _entry_of(root)
     key: Any = (tuple(step.key for step in steps), *jax.tree.flatten(tuple(sorted(options.items()))))

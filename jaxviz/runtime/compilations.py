@@ -1,7 +1,9 @@
-"""What JAX traces, lowers and compiles, as reported by `jax.monitoring`: for which call, under which key, and how long it took.
+"""What JAX traces, lowers and compiles, as reported by `jax.monitoring`: for which call, under which key, and how long
+it took.
 
-It listens only while something is watching. Nothing in JAX is replaced, and the only user code that is called is `__hash__` of static
-arguments, as JAX does. A listener runs inside the call that JAX compiles for, whose Python frames have the function and its arguments.
+It listens only while something is watching. Nothing in JAX is replaced, and the only user code that is called is
+`__hash__` of static arguments, as JAX does. A listener runs inside the call that JAX compiles for, whose Python frames
+have the function and its arguments.
 """
 
 from __future__ import annotations
@@ -87,7 +89,8 @@ class CacheKey:
       static: the values of static arguments, by name.
       options: the parameters of `jit`, as text.
       config: JAX's configuration.
-      closure: the values that the function closes over. JAX's key has the function itself instead; this says how two functions differ.
+      closure: the values that the function closes over. JAX's key has the function itself instead; this says how two
+        functions differ.
     """
 
     leaves: dict[str, Leaf]
@@ -256,8 +259,8 @@ def is_of_user(fun: Any) -> bool:
 
 
 def _wrapping_call(frame: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """The innermost call under way of an object that wraps a function of the user's, exposes it as `__wrapped__` and passes any arguments on,
-    such as one of Equinox's `filter_jit`; with the arguments."""
+    """The innermost call under way of an object that wraps a function of the user's, exposes it as `__wrapped__` and
+    passes any arguments on, such as one of Equinox's `filter_jit`; with the arguments."""
     while frame is not None and not is_own(frame.f_code.co_filename):
         code = frame.f_code
         if code.co_name == "__call__" and code.co_flags & inspect.CO_VARARGS and code.co_flags & inspect.CO_VARKEYWORDS:
@@ -338,7 +341,8 @@ def key_of(fun: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 
 
 def key_of_wrapped(wrapper: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CacheKey:
-    """The same for a call of an object that jits what it wraps, and whose arguments are static where they are not arrays."""
+    """The same for a call of an object that jits what it wraps, and whose arguments are static where they are not
+    arrays."""
     try:
         bound = inspect.signature(wrapper).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):
@@ -415,7 +419,8 @@ def _fields(x: Any) -> dict[str, Any]:
 
 
 def _closure(fun: Any) -> dict[str, KeyValue]:
-    """What a function closes over and what is bound to it, and the same for the functions that it wraps, except jax's own."""
+    """What a function closes over and what is bound to it, and the same for the functions that it wraps, except jax's
+    own."""
     closed_over: dict[str, KeyValue] = {}
     for _ in range(100):
         if isinstance(fun, functools.partial):
@@ -565,7 +570,8 @@ def watched() -> Iterator[list[Compilation]]:
 
 
 def hear_calls(heard: Callable[[compat.JitCall, Location | None], None] | None) -> None:
-    """Calls a function for each call with donation that JAX traces or compiles for, with the user's line; None stops it."""
+    """Calls a function for each call with donation that JAX traces or compiles for, with the user's line; None stops
+    it."""
     global _heard_calls
     _heard_calls = heard
     _listen(bool(_watches) or heard is not None)

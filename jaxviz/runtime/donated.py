@@ -1,4 +1,5 @@
-"""Records where donated arrays went, for the error raised when one is read again. Nothing is recorded before `watch_donations`."""
+"""Records where donated arrays went, for the error raised when one is read again. Nothing is recorded before
+`watch_donations`."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _CREDIT = 2e-4
 """Seconds of it that may be accumulated while nothing is called."""
 
 _ALWAYS = 2
-"""How many calls of a function at a line are always recorded, whatever that costs: the mistake is usually in the first."""
+"""How many calls of a function at a line are always recorded, whatever that costs: the mistake is usually in the
+first."""
 
 _KEPT = 1000
 """How many functions and places are kept before those of deleted functions are dropped."""
@@ -144,7 +146,8 @@ class _Watch:
         self.credit -= time.perf_counter() - now
 
     def hear_compiled(self, call: compat.JitCall, at: Location | None) -> None:
-        """Records what a call donates; when this runs, the array is deleted. JAX's hook is for calls that need no compilation."""
+        """Records what a call donates; when this runs, the array is deleted. JAX's hook is for calls that need no
+        compilation."""
         is_array = lambda x: isinstance(x, jax.Array) and not compat.is_tracer(x)
         _, noted = _donated(call.fun, call.info, call.args, call.kwargs, at, is_array)
         self.offered.add(noted)
@@ -186,14 +189,16 @@ def donated_to(x: Any) -> str | None:
     >>> new = step(params, grads)  # which donates params
     >>> jaxviz.donated_to(params["w"])
 
-    It returns None for an array that was not donated, or that was donated to an unknown call. Call `watch_donations` first.
+    It returns None for an array that was not donated, or that was donated to an unknown call. Call `watch_donations`
+    first.
 
     Raises:
       RuntimeError: the array is deleted, but donations are not watched.
     """
     if _watch is None and is_deleted(x):
         raise RuntimeError(
-            "Donations are not watched, so jaxviz does not know where this array went: call jaxviz.watch_donations() first."
+            "Donations are not watched, so jaxviz does not know where this array went: call jaxviz.watch_donations() "
+            "first."
         )
     return (_watch.where(x) or None) if _watch is not None else None
 
@@ -204,19 +209,20 @@ def watch_donations(on: bool = True) -> None:
     >>> jaxviz.watch_donations()
     >>> step(params, batch)  # jax.jit(step, donate_argnums=0)
     >>> params["w"] + 1
-    RuntimeError: Array has been deleted with shape=float32[3]. It was donated to step as params['w'] at train.py:30. Use what that call
-    returned, or do not donate it.
+    RuntimeError: Array has been deleted with shape=float32[3]. It was donated to step as params['w'] at train.py:30.
+    Use what that call returned, or do not donate it.
 
-    A call that donates takes microseconds more; recording its arrays takes at most 0.5 % of the time. If calls that donate many arrays
-    follow each other faster than that, the first two at each line are recorded, and then as many as there is time for; for an array whose
-    call was not recorded, the error says "probably".
+    A call that donates takes microseconds more; recording its arrays takes at most 0.5 % of the time. If calls that
+    donate many arrays follow each other faster than that, the first two at each line are recorded, and then as many as
+    there is time for; for an array whose call was not recorded, the error says "probably".
 
-    Before JAX 0.12 an operation that was already compiled for such arrays raises XLA's own error instead ("Buffer has been deleted or
-    donated"), which names nothing; call `jaxviz.donated_to(x)` then.
+    Before JAX 0.12 an operation that was already compiled for such arrays raises XLA's own error instead ("Buffer has
+    been deleted or donated"), which names nothing; call `jaxviz.donated_to(x)` then.
 
-    If the call is not known, JAX's error is unchanged. This happens after `jax_debug_nans` or `jax_debug_infs` was switched on or off,
-    since JAX has one hook for both (call `watch_donations` again then), and for a call that JAX neither compiled nor ran by its fast path,
-    such as the first one after `jax.jit` was applied to the same function again.
+    If the call is not known, JAX's error is unchanged. This happens after `jax_debug_nans` or `jax_debug_infs` was
+    switched on or off, since JAX has one hook for both (call `watch_donations` again then), and for a call that JAX
+    neither compiled nor ran by its fast path, such as the first one after `jax.jit` was applied to the same function
+    again.
 
     Args:
       on: False ends the watch, drops what was recorded, and restores JAX's array class.
@@ -247,7 +253,8 @@ def check_not_donated(
         )
         advice = "Split a key before you donate it." if is_key else "Use what that call returned, or do not donate it."
         raise RuntimeError(
-            f"{'Random key' if is_key else 'Array'} has been deleted with shape={x.aval.str_short()}. It is the argument "
+            f"{'Random key' if is_key else 'Array'} has been deleted with shape={x.aval.str_short()}. It is the "
+            "argument "
             f"{path or '(unnamed)'} of {function_name(fun)}. {what} {advice}"
         ) from cause
 
@@ -270,7 +277,8 @@ def _gone(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 @contextmanager
 def calls_heard(heard: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]) -> Iterator[None]:
-    """Calls a function after each call of a jitted one that JAX need not compile, within the context; see `compat.on_jit_calls`."""
+    """Calls a function after each call of a jitted one that JAX need not compile, within the context; see
+    `compat.on_jit_calls`."""
     compat.on_jit_calls(heard)
     try:
         yield

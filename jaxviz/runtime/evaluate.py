@@ -14,7 +14,8 @@ from jaxviz.ir.syntax import Program
 def evaluate(program: Program, inputs: Sequence[Any]) -> list[Any]:
     """Runs a program, one equation after the other, as JAX runs a function outside `jit`.
 
-    Inside `jax.jit`, `jax.vmap` or `jax.grad` its equations become part of what those trace; inside a trace of ours, with their origins.
+    Inside `jax.jit`, `jax.vmap` or `jax.grad` its equations become part of what those trace; inside a trace of ours,
+    with their origins.
 
     Args:
       program: the program.

@@ -24,7 +24,8 @@ def on_copies(program: Program, inputs: Sequence[Any]) -> tuple[Program, list[An
 
 
 def uses_references(program: Program) -> bool:
-    """Whether a program reads, writes or makes a mutable reference, or a value of a mutable hi type, also in programs that it runs."""
+    """Whether a program reads, writes or makes a mutable reference, or a value of a mutable hi type, also in programs
+    that it runs."""
     return any(map(_uses_reference, program.equations))
 
 
@@ -49,12 +50,14 @@ def repeated_references(program: Program) -> Iterator[Equation]:
 
 
 def on_values(program: Program) -> tuple[Program, tuple[Any, ...]]:
-    """A program without references and mutable hi types, which computes the same; with such types it has no hi-primitive at all.
+    """A program without references and mutable hi types, which computes the same; with such types it has no
+    hi-primitive at all.
 
     Returns:
-      a program: what is in the references that the given one closes over, inputs → results, what is then in these references, and in those
-        among the inputs, first in references and then in values of hi types; an input that is a reference is what is in it, and beside a
-        mutable hi type one of a hi type is the arrays that it consists of. And the references that it closes over.
+      a program: what is in the references that the given one closes over, inputs → results, what is then in these
+        references, and in those among the inputs, first in references and then in values of hi types; an input that is
+        a reference is what is in it, and beside a mutable hi type one of a hi type is the arrays that it consists of.
+        And the references that it closes over.
     """
     taking, refs = with_refs_as_inputs(program)
     jaxpr, is_high = taking.jaxpr, uses_mutable_types(taking)
@@ -72,8 +75,8 @@ def on_values(program: Program) -> tuple[Program, tuple[Any, ...]]:
 
 @contextlib.contextmanager
 def restored(values: Iterable[Any]) -> Iterator[None]:
-    """Puts the values of the mutable references among some values back at the end, for what runs the user's Python, which has no copies
-    to work on."""
+    """Puts the values of the mutable references among some values back at the end, for what runs the user's Python,
+    which has no copies to work on."""
     put_back = [compat.keep_contents(x) for x in {id(x): x for x in values if compat.is_written_in_place(x)}.values()]
     try:
         yield
@@ -83,7 +86,8 @@ def restored(values: Iterable[Any]) -> Iterator[None]:
 
 
 def values_of(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The arguments of a call, and what the function closes over, which is found by tracing it; if that fails, it is unknown."""
+    """The arguments of a call, and what the function closes over, which is found by tracing it; if that fails, it is
+    unknown."""
     values: list[Any] = jax.tree.leaves((args, kwargs))
     with contextlib.suppress(Exception):  # raised again when the function runs
         values += trace_call(f, args, kwargs).program.consts

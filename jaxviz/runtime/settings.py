@@ -14,7 +14,8 @@ from jaxviz.ir import compat
 
 @contextlib.contextmanager
 def usual_settings() -> Iterator[None]:
-    """Within the context, JAX computes as it does by default: without the user's mesh, and without stricter rules or checks.
+    """Within the context, JAX computes as it does by default: without the user's mesh, and without stricter rules or
+    checks.
 
     What is computed about the user's values, such as their mean, must not depend on what the user's own code may do.
     """

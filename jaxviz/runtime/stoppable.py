@@ -1,12 +1,13 @@
 """Compiles the programs of reports: interruptibly, and once for each program and flags.
 
-XLA cannot be interrupted, so a compilation has a thread of its own, and whoever requests it waits for that. It is requested, then running, then
-over, with a result or an error. An interrupt ends only the waiting: XLA finishes, and the result is used when it is requested again. If nobody waits
-any more when its turn comes, it does not begin.
+XLA cannot be interrupted, so a compilation has a thread of its own, and whoever requests it waits for that. It is
+requested, then running, then over, with a result or an error. An interrupt ends only the waiting: XLA finishes, and the
+result is used when it is requested again. If nobody waits any more when its turn comes, it does not begin.
 
-Compilations run beside each other, except for those that need the process for themselves, because they are timed or their log is read. Turns are in the
-order of the requests. Python waits at its end for what is running, since a thread that is still in XLA would abort the process; and a process that was
-forked from this one has no threads, so it begins without what was not over.
+Compilations run beside each other, except for those that need the process for themselves, because they are timed or
+their log is read. Turns are in the order of the requests. Python waits at its end for what is running, since a thread
+that is still in XLA would abort the process; and a process that was forked from this one has no threads, so it begins
+without what was not over.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ _GLANCE = 0.05
 """How often to check whether the user wants to stop, in seconds."""
 _INTERRUPTED = 130
 
-GOES_ON = "XLA cannot be interrupted: it finishes in the background. The next request waits for it, and so does the end of Python."
+GOES_ON = (
+    "XLA cannot be interrupted: it finishes in the background. The next request waits for it, and so does the end of "
+    "Python."
+)
 
 
 class _Turns:
@@ -47,7 +51,8 @@ class _Turns:
         self.line: list[_Compilation[Any]] = []
 
     def take(self, of: _Compilation[Any]) -> bool:
-        """Waits until a compilation may run; False if it need not, because another thread runs it, or because nobody waits for it."""
+        """Waits until a compilation may run; False if it need not, because another thread runs it, or because nobody
+        waits for it."""
         with self.changed:
             if of in self.line or of.over.is_set():
                 return False
@@ -103,7 +108,8 @@ class _Compilation(Generic[T]):
         try:
             self.waiting.add(waits)
             if not self.over.is_set():
-                # The thread itself finds out whether another one does the work: here, an interrupt may occur between any two steps.
+                # The thread itself finds out whether another one does the work: here, an interrupt may occur between
+                # any two steps.
                 threading.Thread(target=self._run, name="jaxviz compiling", daemon=False).start()
             while not self.over.wait(_GLANCE):
                 pass
@@ -154,8 +160,8 @@ def compiled_once(lowered: Any, how: str, work: Callable[[], T], is_alone: bool 
       is_alone: whether nothing else may be compiled meanwhile, as when it reads XLA's log.
 
     Raises:
-      KeyboardInterrupt: the user interrupts it. Requested again, a compilation that is under way is waited for instead of restarted.
-      the errors of compiling.
+      KeyboardInterrupt: the user interrupts it. Requested again, a compilation that is under way is waited for instead
+      of restarted. the errors of compiling.
     """
     return _result(key_of(lowered, how), work, is_alone, is_kept=True)
 
@@ -170,8 +176,8 @@ def compiled_by_jax(lowered: Any) -> Any:
 
 
 def as_called(lowered: Any) -> str:
-    """What else distinguishes the results for lowered programs with the same text: their lines, arguments and results. An argument that nothing
-    reads is not in the text."""
+    """What else distinguishes the results for lowered programs with the same text: their lines, arguments and results.
+    An argument that nothing reads is not in the text."""
     return f"{lowered.as_text(debug_info=True)}\n{lowered.args_info}\n{lowered.out_tree}"
 
 

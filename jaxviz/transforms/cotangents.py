@@ -93,7 +93,8 @@ class CotangentSums:
     def of_values(
         self, program: Program, inputs: Sequence[Var], of_inputs: Sequence[Atom | None]
     ) -> Mapping[Atom, tuple[Atom, ...]]:
-        """From the values that the variables of a linear program are the tangents of to the sums that are their cotangents.
+        """From the values that the variables of a linear program are the tangents of to the sums that are their
+        cotangents.
 
         Args:
           program: the linear program.
@@ -118,7 +119,8 @@ class CotangentSums:
 
 
 def _read_by(equation: Equation | None, shared: Shared) -> list[int]:
-    """The variables, among those that share a tangent, that are read by the equation which one of its readers comes from."""
+    """The variables, among those that share a tangent, that are read by the equation which one of its readers comes
+    from."""
     if equation is None:
         return [shared.variables.index(a) for a in shared.results]
     for e in ancestors(equation):

@@ -18,8 +18,8 @@ from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Role, Var
 from jaxviz.transforms.driver import Builder, Mask, RuleTable, either, program_effects, select
 
 DceRule = tuple[Mask, Mask, Operation | None]
-"""Which operands are still read, which results remain (the used ones, and those that a loop needs), and the smaller operation; None if
-nothing is left of it."""
+"""Which operands are still read, which results remain (the used ones, and those that a loop needs), and the smaller
+operation; None if nothing is left of it."""
 
 
 def _default_rule(operation: Operation, used: Mask) -> DceRule:

@@ -1,7 +1,8 @@
 """Shared parts of the transforms: rules as small programs, bounded tables of them, and splicing.
 
-A rule is found once for an `Operation` and what is known about its operands, as a program; applying it copies its equations into the
-program under construction with the variables renamed. The driver, not the rule, records where each copied equation came from.
+A rule is found once for an `Operation` and what is known about its operands, as a program; applying it copies its
+equations into the program under construction with the variables renamed. The driver, not the rule, records where each
+copied equation came from.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Template:
     Args:
       program: from the rule's inputs to its outputs.
       roles: what each of its equations computes; one for all of them, or one for each.
-      keeps_lines: whether its equations keep their own source lines, and their origins if they have any: those of a custom rule, and of a
-        body that is taken out of its enclosing equation.
+      keeps_lines: whether its equations keep their own source lines, and their origins if they have any: those of a
+        custom rule, and of a body that is taken out of its enclosing equation.
     """
 
     __slots__ = ("constants", "outs", "program", "slots", "steps")
@@ -71,8 +72,9 @@ class Template:
             if type(a) is Literal:
                 fix(a)
         self.steps: list[tuple[Operation, int, Any, Any, Role, Any, Origin | None]] = []
-        """Of each equation: its operation; the slot of its only operand, or what gathers all of them; the type of its only result, or
-        None; its role, line and origin. Equations with one operand and one result are copied with less work."""
+        """Of each equation: its operation; the slot of its only operand, or what gathers all of them; the type of its
+        only result, or None; its role, line and origin. Equations with one operand and one result are copied with less
+        work."""
         of_each = [roles] * len(program.equations) if isinstance(roles, str) else roles
         for equation, role in zip(program.equations, of_each, strict=True):
             ins = [slots[id(a)] for a in equation.invars]
@@ -129,8 +131,8 @@ class Builder:
     ) -> list[Atom]:
         """Copies a rule's equations into the program, applied to `inputs`; returns the variables of its outputs.
 
-        Without an `equation` that they come from, as in a rule that consists of other rules, their origins are filled in later.
-        `role_of_all` is the role of all of them, overriding the template's.
+        Without an `equation` that they come from, as in a rule that consists of other rules, their origins are filled
+        in later. `role_of_all` is the role of all of them, overriding the template's.
         """
         env: list[Atom] = list(inputs)
         for atom, value in template.constants:
@@ -154,7 +156,8 @@ class Builder:
         return [env[i] for i in template.outs]
 
     def splice_as(self, outvars: Sequence[Var], template: Template, inputs: Sequence[Atom], *origin: Any) -> list[Atom]:
-        """The same, and the first outputs are these variables, unless a variable is dropped or an output is not computed by the rule."""
+        """The same, and the first outputs are these variables, unless a variable is dropped or an output is not
+        computed by the rule."""
         start = len(self.equations)
         outs = self.splice(template, inputs, *origin)
         equations = self.equations[start:]
@@ -189,7 +192,8 @@ class Builder:
         return tuple(relations)
 
     def relations(self) -> Relations:
-        """How the variables of derived programs that were copied in relate to those of the programs from which these were derived.
+        """How the variables of derived programs that were copied in relate to those of the programs from which these
+        were derived.
 
         Call it when the program is finished.
         """
@@ -239,16 +243,17 @@ def written_out(program: Program, origin: Origin) -> Template:
 
 
 def scopes_alone(program: Program) -> Program:
-    """One of JAX's rules prepared for splicing: its equations have the line of the equation that the rule is for, and their own scopes."""
+    """One of JAX's rules prepared for splicing: its equations have the line of the equation that the rule is for, and
+    their own scopes."""
     return replace(program, equations=tuple(replace(e, source=compat.scope_alone(e.source)) for e in program.equations))
 
 
 class RuleTable(SharedTable[R]):
     """Rules by operation and by what is known about its operands.
 
-    Key: an `Operation` and usually one or two masks that say which operands have a tangent. Value: the rule. Look-up order: the cached
-      rule; then the rule of ours for the primitive, see `Primitive`; then `default`, which asks JAX. If none exists, the function's own error is
-      raised, and nothing is cached.
+    Key: an `Operation` and usually one or two masks that say which operands have a tangent. Value: the rule. Look-up
+      order: the cached rule; then the rule of ours for the primitive, see `Primitive`; then `default`, which asks JAX.
+      If none exists, the function's own error is raised, and nothing is cached.
 
     The rules of an operation that has user data are stored in the operation, so that the user's function can be freed.
     """
@@ -281,7 +286,10 @@ class RuleTable(SharedTable[R]):
         except (AttributeError, AssertionError) as error:
             if not (compat.touches_mutable(operation) and compat.lacks_state(error)):
                 raise
-            advice = "It uses a value of a mutable hi type, which jaxviz cannot trace in a rule yet: use jax's own transforms."
+            advice = (
+                "It uses a value of a mutable hi type, which jaxviz cannot trace in a rule yet: use jax's own "
+                "transforms."
+            )
             raise no_rule(operation, f"The {self.transform} rule of", advice) from error
 
     def find(self, operation: Operation) -> Callable[..., R]:
@@ -300,10 +308,12 @@ def no_rule(operation: Operation, what: str, advice: str) -> NoRuleError:
 
 
 def refuse_reference(operation: Operation, what: str) -> None:
-    """Raises the error for an operation on a mutable reference: JAX's rules for it only work on its tracers, and jaxviz has none yet."""
+    """Raises the error for an operation on a mutable reference: JAX's rules for it only work on its tracers, and jaxviz
+    has none yet."""
     if compat.touches_ref(operation):
         advice = (
-            "jaxviz does not differentiate or map what passes through a mutable reference yet: return the value, and carry it in loops, "
+            "jaxviz does not differentiate or map what passes through a mutable reference yet: return the value, and "
+            "carry it in loops, "
             "instead of writing it to a reference, or use jax's own transforms."
         )
         raise no_rule(operation, what, advice)
@@ -317,7 +327,8 @@ def check_differentiable(operation: Operation) -> None:
 
 
 def refused_forward(equation: Equation) -> ForwardModeError:
-    """The error for forward mode through a function with a custom VJP rule, from the `custom_lin` that represents its derivative."""
+    """The error for forward mode through a function with a custom VJP rule, from the `custom_lin` that represents its
+    derivative."""
     whose = equation.origin.rule.removeprefix("custom VJP rule of ") if equation.origin is not None else "a function"
     error = ForwardModeError(
         f"can't apply forward-mode autodiff (jvp) to a custom_vjp function. {whose} has only a reverse-mode rule: use "
@@ -358,7 +369,8 @@ class located:
 
 
 def _locate_error(error: Exception, index: int, equation: Equation) -> None:
-    """Adds to an error where it occurred: the equation, and what encloses it until there is a line of the user's, and not of a library.
+    """Adds to an error where it occurred: the equation, and what encloses it until there is a line of the user's, and
+    not of a library.
 
     Other errors than the engine's, such as one raised in a user's rule, get the same as a note.
     """
@@ -420,7 +432,8 @@ def relations_of_values(
 
 
 def relations_of_part(program: Program, part: Program, builder: Builder) -> Relations:
-    """The same for a part of a program that shares its variables: those that they have in the program, and those of the builder."""
+    """The same for a part of a program that shares its variables: those that they have in the program, and those of the
+    builder."""
     own = {*part.invars, *part.constvars, *(v for e in part.equations for v in e.outvars)}
     inherited = [related for related in program.relations() if related[0] in own]
     return tuple(dict.fromkeys([*inherited, *builder.relations()]))
@@ -456,8 +469,8 @@ def with_constants_as_inputs(program: Program, **changes: Any) -> Program:
 
 
 def with_refs_as_inputs(program: Program) -> tuple[Program, dict[Var, Any]]:
-    """The program with the references that it closes over, as a custom rule may, and values of mutable hi types, as additional first inputs;
-    and these, with their values.
+    """The program with the references that it closes over, as a custom rule may, and values of mutable hi types, as
+    additional first inputs; and these, with their values.
 
     Inside another program JAX would not compile a reference as a constant, or would lose what is written to it.
     """

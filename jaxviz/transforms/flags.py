@@ -1,8 +1,9 @@
 """Flags: `a → b` becomes `a → b, flags`, which say where and in which iteration a non-finite value first appeared.
 
-A flag costs a reduction, and a reduction prevents fusion in XLA. So only few values are watched: those whose infinities and NaNs the next
-operation may hide (`where` takes the other branch, `exp(-inf)` is 0), and the results of such operations. The others follow from these: if
-x + y is non-finite, so is everything computed from it, up to the next watched value.
+A flag costs a reduction, and a reduction prevents fusion in XLA. So only few values are watched: those whose infinities
+and NaNs the next operation may hide (`where` takes the other branch, `exp(-inf)` is 0), and the results of such
+operations. The others follow from these: if x + y is non-finite, so is everything computed from it, up to the next
+watched value.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class FlaggedValues:
     """Values of one program that are watched, with one array of flags.
 
     Args:
-      path: the equations that enclose the program, outermost first, each with the index of the program among its programs.
+      path: the equations that enclose the program, outermost first, each with the index of the program among its
+        programs.
       n_loops: how many of those are loops.
       program: the program of the values.
       values: the values.
@@ -55,9 +57,9 @@ class Flagged:
     """A program with flags.
 
     Args:
-      program: inputs → results, then for each watch its flags: bool[2, n_flags] outside of loops, otherwise int32[2, n_flags, n_loops], the
-        first iterations in which they were set, -1 if never; then for each of `loops` the carry at the start of the first step that set a
-        flag; then `known`.
+      program: inputs → results, then for each watch its flags: bool[2, n_flags] outside of loops, otherwise int32[2,
+        n_flags, n_loops], the first iterations in which they were set, -1 if never; then for each of `loops` the carry
+        at the start of the first step that set a flag; then `known`.
       watches: what the flags are about.
       loops: those of the outermost program, if requested.
       known: the operands and results of these loops.
@@ -74,7 +76,8 @@ class FlagRule:
     """How an operation with nested programs returns their flags.
 
     Args:
-      flagged: operands → results, flags; and for a loop, if requested, the carry at the start of the first step that set a flag.
+      flagged: operands → results, flags; and for a loop, if requested, the carry at the start of the first step that
+        set a flag.
       watches: what these are about, each with the index of its program among the operation's programs.
     """
 
@@ -88,7 +91,8 @@ def _default_rule(operation: Operation, deciding: bool, keeps: bool) -> FlagRule
 
 
 flag_rules: RuleTable[FlagRule] = RuleTable("flags", _default_rule)
-"""Key: operation, and what `flag_program` is asked for. One without a rule is a single step, whatever programs it holds."""
+"""Key: operation, and what `flag_program` is asked for. One without a rule is a single step, whatever programs it
+holds."""
 
 
 def flag_program(program: Program, deciding: bool = False, inputs: bool = False, keeps: bool = False) -> Flagged:
@@ -96,11 +100,11 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False,
 
     Args:
       program: the program.
-      deciding: whether to also watch values that only affect others through decisions: operands of comparisons, including those of a loop's
-        condition.
+      deciding: whether to also watch values that only affect others through decisions: operands of comparisons,
+        including those of a loop's condition.
       inputs: whether to also watch its inputs.
-      keeps: whether to keep the carry of its loops at the start of the first step that sets a flag, so that these need not be rerun to
-        inspect it.
+      keeps: whether to keep the carry of its loops at the start of the first step that sets a flag, so that these need
+        not be rerun to inspect it.
     """
     builder = Builder(program.constvars, program.consts)
     nested: list[tuple[FlaggedValues, Atom]] = []
@@ -141,8 +145,8 @@ _INFINITY = np.float32(np.inf).view(np.int32)
 def _worst(aval: Any) -> Program:
     """x → int32[1]: the bits of its largest magnitude, in float32.
 
-    As integers these are ordered like the numbers, with infinity above all and NaNs above that. One maximum suffices, and it is of
-    integers, since a maximum of floats over devices may lose a NaN.
+    As integers these are ordered like the numbers, with infinity above all and NaNs above that. One maximum suffices,
+    and it is of integers, since a maximum of floats over devices may lose a NaN.
     """
 
     def largest(x: Any) -> Any:
@@ -180,7 +184,8 @@ def _kinds(*avals: Any) -> Program:
     return trace_rule(kinds, avals)
 
 
-# --- watched values ----------------------------------------------------------------------------------------------------
+# --- watched values
+# ----------------------------------------------------------------------------------------------------
 
 
 def passes_on(operation: Operation) -> tuple[bool, ...]:
@@ -214,7 +219,8 @@ def is_watchable(aval: Any) -> bool:
 
 
 def covered_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]:
-    """The results of an equation that need no flag, since values in its programs have one: stacked results of a scan, results of a branch.
+    """The results of an equation that need no flag, since values in its programs have one: stacked results of a scan,
+    results of a branch.
 
     Returns:
       for each such result the values, each with the index of its program; the result is non-finite if one of them is.

@@ -15,8 +15,9 @@ from jaxviz.transforms.primitive import Body, of
 def inlined(program: Program, primitives: Collection[Any], copies: dict[Var, Var] | None = None) -> Program:
     """The program with all calls of these primitives, see `called_program`, inlined.
 
-    Nested programs are included. A program without such calls is returned unchanged, and so is one whose constants are stored elsewhere
-    (libraries keep such jaxprs in the params of their primitives), since it has no place for the constants of a call.
+    Nested programs are included. A program without such calls is returned unchanged, and so is one whose constants are
+    stored elsewhere (libraries keep such jaxprs in the params of their primitives), since it has no place for the
+    constants of a call.
 
     Args:
       copies: is filled with the variable of a called program that each new variable is a copy of.
@@ -152,7 +153,8 @@ class _Inliner:
 
 
 def numbers_in_place(program: Program) -> Program:
-    """The program without numbers that JAX would keep as arrays, as in the jaxpr of a checkpoint or a jitted function."""
+    """The program without numbers that JAX would keep as arrays, as in the jaxpr of a checkpoint or a jitted
+    function."""
     atoms: dict[Atom, Atom] = {}
 
     def atom(a: Atom) -> Atom:

@@ -1,8 +1,10 @@
 """JVP: `a → b` becomes `(a, T a) → (b, T b)`, with primal and tangent equations interleaved.
 
-Equation by equation, the rule of the primitive computes the tangents of the results from those of the operands, by the chain rule.
+Equation by equation, the rule of the primitive computes the tangents of the results from those of the operands, by the
+chain rule.
 
-Source: Griewank and Walther, "Evaluating Derivatives" (SIAM, second edition 2008), chapter 3; `JVPTrace` in JAX's `ad.py`.
+Source: Griewank and Walther, "Evaluating Derivatives" (SIAM, second edition 2008), chapter 3; `JVPTrace` in JAX's
+`ad.py`.
 """
 
 from __future__ import annotations

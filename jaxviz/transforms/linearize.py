@@ -1,11 +1,12 @@
 """Linearize: `a → b` becomes forward `a → (b, residuals)` and linear `(residuals, T a) ⊸ T b`.
 
-The JVP rule of each equation is split in two by partial evaluation: what depends on a tangent goes to the linear program, everything else
-to the forward program, and forward values that the linear program reads are residuals. Transposing the linear program gives reverse mode.
+The JVP rule of each equation is split in two by partial evaluation: what depends on a tangent goes to the linear
+program, everything else to the forward program, and forward values that the linear program reads are residuals.
+Transposing the linear program gives reverse mode.
 
-Source: Frostig, Johnson, Maclaurin, Paszke and Radul, "Decomposing reverse-mode automatic differentiation" (2021, arXiv:2105.09469); Radul,
-Paszke, Frostig, Johnson and Maclaurin, "You Only Linearize Once: Tangents Transpose to Gradients" (POPL 2023, arXiv:2204.10923);
-`LinearizeTrace` in JAX's `ad.py`.
+Source: Frostig, Johnson, Maclaurin, Paszke and Radul, "Decomposing reverse-mode automatic differentiation" (2021,
+arXiv:2105.09469); Radul, Paszke, Frostig, Johnson and Maclaurin, "You Only Linearize Once: Tangents Transpose to
+Gradients" (POPL 2023, arXiv:2204.10923); `LinearizeTrace` in JAX's `ad.py`.
 """
 
 from __future__ import annotations
@@ -41,15 +42,16 @@ from jaxviz.transforms.partial_eval import split_program
 from jaxviz.transforms.split_rules import SplitOptions
 
 CondResiduals = OneOf["jax", "recompute"]
-"""What a cond saves for the backward pass: what JAX saves, with dummies where its branches differ, or only its operands."""
+"""What a cond saves for the backward pass: what JAX saves, with dummies where its branches differ, or only its
+operands."""
 
 
 class Mode(NamedTuple):
     """The purpose of a linearization.
 
     Args:
-      is_vjp: for `vjp`, so that the linear program is only transposed; otherwise for `linearize`, so that it is run on tangents. A
-        primitive may have a different rule for each.
+      is_vjp: for `vjp`, so that the linear program is only transposed; otherwise for `linearize`, so that it is run on
+        tangents. A primitive may have a different rule for each.
       recomputes_conds: whether a cond saves only its operands, and its linear part runs the branch again.
     """
 
@@ -99,7 +101,8 @@ class Linearized:
     Args:
       forward: inputs → results, residuals.
       linear: residuals, nonzero tangents → nonzero tangents of the results.
-      residuals: the values of `forward` that `linear` takes, in its order: inputs, constants, held literals or intermediates.
+      residuals: the values of `forward` that `linear` takes, in its order: inputs, constants, held literals or
+        intermediates.
       nonzeros_out: which results have a tangent that is not a symbolic zero.
       tangent_of: from a variable of `linear` to the value of `forward` that it is the tangent of.
       checkpoints: the checkpointed functions inside.
@@ -144,7 +147,8 @@ def jax_rule(
 def unknown_results() -> ValueError:
     """JAX's error for an operation whose results cannot be computed without its tangents."""
     return ValueError(
-        "Linearization failed to produce known values for all output primals. This is typically caused by attempting to "
+        "Linearization failed to produce known values for all output primals. This is typically caused by attempting "
+        "to "
         "differentiate a function uses an operation that does not support reverse-mode autodiff."
     )
 
@@ -157,7 +161,8 @@ def _is_own_tangent(operation: Operation) -> bool:
 def split_jvp(
     pushed: Program, nonzeros_out: Sequence[bool], n_in: int, name: str, keeps_lines: bool = False
 ) -> LinearizeRule:
-    """Splits a JVP rule into a linearization rule: what depends on a tangent goes to `linear`, everything else to `primal`.
+    """Splits a JVP rule into a linearization rule: what depends on a tangent goes to `linear`, everything else to
+    `primal`.
 
     Args:
       pushed: operands, nonzero tangents → results, nonzero tangents of results.
@@ -203,7 +208,8 @@ def refuse_own_references(residuals: Sequence[Atom], what: str) -> None:
     """
     if any(compat.is_mutable(a.aval) for a in residuals):
         raise NoRuleError(
-            f"{what} makes a mutable reference that is read again in the backward pass, as in a checkpoint, and cannot return it: make it "
+            f"{what} makes a mutable reference that is read again in the backward pass, as in a checkpoint, and "
+            "cannot return it: make it "
             "outside, or read it before the checkpoint."
         )
 
@@ -249,7 +255,8 @@ def _modes_matter(operation: Operation) -> bool:
 def _rule(
     operation: Operation, nonzeros: Mask, mode: Mode, values: Callable[[], Sequence[Any]] | None
 ) -> LinearizeRule:
-    """The rule of an operation; if JAX's rule branches on values, and these are available, the rule for these values."""
+    """The rule of an operation; if JAX's rule branches on values, and these are available, the rule for these
+    values."""
     try:
         if mode == VJP or not _modes_matter(operation):
             return linearize_rules(operation, nonzeros)
@@ -276,9 +283,10 @@ def linearize_program(
       program: the function.
       nonzeros: for each input, whether it has a tangent. An input of integer or boolean type must not.
       n_results: how many of its first results are differentiated; all by default.
-      instantiate: for each of those, whether a zero tangent is instantiated. As in JAX it is then computed in `forward`, and is a residual.
-      in_loop: whether it is the body of a loop. A constant of a rule is the same in each iteration, so it is moved out of the loop and
-        written in place; anywhere else JAX makes an array of it, which is a residual.
+      instantiate: for each of those, whether a zero tangent is instantiated. As in JAX it is then computed in
+        `forward`, and is a residual.
+      in_loop: whether it is the body of a loop. A constant of a rule is the same in each iteration, so it is moved out
+        of the loop and written in place; anywhere else JAX makes an array of it, which is a residual.
       mode: the purpose.
       at: concrete values of its inputs, for JAX's rules whose Python looks at values.
 
@@ -333,7 +341,8 @@ class _Parts:
         self.checkpoints += rule.checkpoints
 
     def residual(self, atom: Atom, made_by_rule: bool) -> Atom:
-        """The counterpart of a forward value in the linear program: a residual, or a constant that is included in it."""
+        """The counterpart of a forward value in the linear program: a residual, or a constant that is included in
+        it."""
         if isinstance(atom, Literal):
             if self.in_loop:
                 return atom

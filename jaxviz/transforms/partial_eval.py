@@ -1,13 +1,16 @@
-"""Partial evaluation: `(a1, a2) → (b1, b2)`, where only a1 is known, becomes known `a1 → (b1, residuals)` and staged `(residuals, a2) → b2`.
+"""Partial evaluation: `(a1, a2) → (b1, b2)`, where only a1 is known, becomes known `a1 → (b1, residuals)` and staged
+`(residuals, a2) → b2`.
 
-The known part runs now, the staged part when the rest of the inputs is there. Everything that JAX splits is split here: JVP rules into two
-halves, loop bodies into what is the same in each iteration and what is not, checkpointed functions into what is saved and what is recomputed.
+The known part runs now, the staged part when the rest of the inputs is there. Everything that JAX splits is split here:
+JVP rules into two halves, loop bodies into what is the same in each iteration and what is not, checkpointed functions
+into what is saved and what is recomputed.
 
-There are two modes, as in JAX. Without a policy, known equations are evaluated now, and known values that are read later are residuals.
-With a checkpoint policy, known inputs may also be available later, and the policy decides about each known equation; see `policy.py`.
+There are two modes, as in JAX. Without a policy, known equations are evaluated now, and known values that are read
+later are residuals. With a checkpoint policy, known inputs may also be available later, and the policy decides about
+each known equation; see `policy.py`.
 
-Source: `JaxprTrace` and `partial_eval_jaxpr_custom` in JAX's `interpreters/partial_eval.py`; where the unknown inputs are tangents, this is
-the unzipping of "You Only Linearize Once" (see `linearize.py`).
+Source: `JaxprTrace` and `partial_eval_jaxpr_custom` in JAX's `interpreters/partial_eval.py`; where the unknown inputs
+are tangents, this is the unzipping of "You Only Linearize Once" (see `linearize.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ def split_program(program: Program, unknown: Sequence[bool], options: SplitOptio
     def split(is_staged: Mask) -> SplitProgram:
         return _Splitter(program, unknown, options, select(is_staged, refs)).split()
 
-    # A reference that the staged part uses too is made there. JAX makes it now: in a loop then only once, with what earlier iterations wrote.
+    # A reference that the staged part uses too is made there. JAX makes it now: in a loop then only once, with what
+    # earlier iterations wrote.
     parts, _ = fixpoint([False] * len(refs), split, lambda parts: [v in parts.residuals for v in refs])
     return parts
 

@@ -1,5 +1,5 @@
-"""What a checkpoint policy decides about an equation whose operands are known: its results are saved for the backward pass, recomputed in
-it, or moved to another memory in between.
+"""What a checkpoint policy decides about an equation whose operands are known: its results are saved for the backward
+pass, recomputed in it, or moved to another memory in between.
 
 Source: the cases of `partial_eval_jaxpr_custom` in JAX's `interpreters/partial_eval.py`.
 """
@@ -27,7 +27,8 @@ def in_force(policy: Policy, equation: Equation) -> Policy:
 
 
 def decide(policy: Policy, equation: Equation) -> Any:
-    """The decision about an equation: 'saved', 'recomputed', or the memories between which its results are moved, `(source, destination)`.
+    """The decision about an equation: 'saved', 'recomputed', or the memories between which its results are moved,
+    `(source, destination)`.
 
     As in JAX the policy is asked even where its answer does not count.
     """
@@ -42,7 +43,8 @@ def decide(policy: Policy, equation: Equation) -> Any:
 
 
 def with_own_origin(equation: Equation) -> Equation:
-    """A copy whose origin is not shared with other equations of its rule, so that later copies of it can be identified."""
+    """A copy whose origin is not shared with other equations of its rule, so that later copies of it can be
+    identified."""
     o = equation.origin
     return replace(equation, origin=Origin(o.equation, o.transform, o.rule, o.role) if o is not None else None)
 

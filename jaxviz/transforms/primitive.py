@@ -1,8 +1,8 @@
-"""Describes primitives that jaxviz has rules for, nearly all of which hold programs: their bodies and the operands of each, what they carry,
-how often they run, how to step through them, and the rule of each transform.
+"""Describes primitives that jaxviz has rules for, nearly all of which hold programs: their bodies and the operands of
+each, what they carry, how often they run, how to step through them, and the rule of each transform.
 
-Each file of `jaxviz/higher_order` has one of them, as a class. Everyone else calls `of(equation)`, and names no such primitive;
-`convert.with_programs` rebuilds any operation with bodies of the same types.
+Each file of `jaxviz/higher_order` has one of them, as a class. Everyone else calls `of(equation)`, and names no such
+primitive; `convert.with_programs` rebuilds any operation with bodies of the same types.
 
 Source: the methods for transforms have the names of those of JAX's `HiPrim` (`hijax.py`).
 """
@@ -64,13 +64,15 @@ class Primitive:
     is_typed_by_cotangents: ClassVar[bool] = False
     """Whether JAX transposes it for the types of the incoming cotangents; otherwise those of its program are used."""
 
-    # The rules of the transforms; where one is None, that of JAX applies. The arguments and results are those of the transforms' rules.
+    # The rules of the transforms; where one is None, that of JAX applies. The arguments and results are those of the
+    # transforms' rules.
     jvp: Rule = None
     """`operation, nonzeros → JvpRule`: which operands carry a nonzero tangent."""
     linearize: Rule = None
     """`operation, nonzeros, mode=VJP → LinearizeRule`"""
     split: Rule = None
-    """`operation, unknown, available, policy → SplitRule`: which operands are unknown, and with a policy, which are available later."""
+    """`operation, unknown, available, policy → SplitRule`: which operands are unknown, and with a policy, which are
+    available later."""
     transpose: Rule = None
     """`operation, linear, nonzero_cts, logs → TransposeRule`"""
     batch: Rule = None
@@ -103,12 +105,13 @@ class Primitive:
         return None
 
     def carry(self, operation: Operation) -> tuple[int, int]:
-        """The carry of a loop: how many inputs of the body come before it, and how many inputs it consists of. They are the first results."""
+        """The carry of a loop: how many inputs of the body come before it, and how many inputs it consists of. They are
+        the first results."""
         return 0, 0
 
     def n_fixed(self, operation: Operation) -> int:
-        """How many of the first inputs of each body with the equation's results get the same operand in each run, among branches and
-        iterations, and can be replaced by others; see `with_fixed`."""
+        """How many of the first inputs of each body with the equation's results get the same operand in each run, among
+        branches and iterations, and can be replaced by others; see `with_fixed`."""
         return 0
 
     def with_fixed(self, operation: Operation, programs: Sequence[Program], n: int) -> Operation:
@@ -134,7 +137,8 @@ class Primitive:
     # --- stepping a loop; not used for other kinds --------------------------------------------------------------------
 
     def turned(self, operation: Operation, iteration: int) -> int:
-        """Maps an iteration's number to its position in execution order, and back: a reverse scan begins with the last."""
+        """Maps an iteration's number to its position in execution order, and back: a reverse scan begins with the
+        last."""
         return iteration
 
     def inputs(self, operation: Operation, operands: Sequence[Any], step: int, carry: Sequence[Any]) -> list[Any]:
@@ -144,7 +148,8 @@ class Primitive:
     def inputs_of_step(
         self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False, since: int = 0
     ) -> list[Any]:
-        """The same, or the inputs of the condition before that step, computed by running the steps before it; traceable.
+        """The same, or the inputs of the condition before that step, computed by running the steps before it;
+        traceable.
 
         Args:
           since: the step that starts with the carry among the operands.

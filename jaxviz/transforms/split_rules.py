@@ -1,4 +1,5 @@
-"""What partial evaluation is asked for and returns, and the rules by which an operation that holds programs is split."""
+"""What partial evaluation is asked for and returns, and the rules by which an operation that holds programs is
+split."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ class SplitProgram:
     def rule(
         self, operation: Operation, known: Template, staged: Template, available: Sequence[bool], name: str
     ) -> SplitRule:
-        """The rule of the operation that holds the program, whose staged part takes all residuals and the operands that are available."""
+        """The rule of the operation that holds the program, whose staged part takes all residuals and the operands that
+        are available."""
         n = len(operation.in_avals)
         staged_in = (*self.residuals_after(n), *select(available, range(n)))
         return SplitRule(

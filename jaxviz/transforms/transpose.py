@@ -1,11 +1,12 @@
 """Transpose: a program linear in some inputs, `(res, a) ⊸ b`, becomes `(res, CT b) → CT a`.
 
-From the last equation to the first, the rule of the primitive computes the cotangents of the linear operands from those of the results. A
-variable that several equations read gets the sum of theirs; one that none reads has none, which means zero.
+From the last equation to the first, the rule of the primitive computes the cotangents of the linear operands from those
+of the results. A variable that several equations read gets the sum of theirs; one that none reads has none, which means
+zero.
 
-Source: Frostig, Johnson, Maclaurin, Paszke and Radul, "Decomposing reverse-mode automatic differentiation" (2021, arXiv:2105.09469);
-`backward_pass3` in JAX's `ad.py`. Summing each cotangent before it is read is the reverse sweep of Griewank and Walther, "Evaluating
-Derivatives" (SIAM, second edition 2008), chapter 3.
+Source: Frostig, Johnson, Maclaurin, Paszke and Radul, "Decomposing reverse-mode automatic differentiation" (2021,
+arXiv:2105.09469); `backward_pass3` in JAX's `ad.py`. Summing each cotangent before it is read is the reverse sweep of
+Griewank and Walther, "Evaluating Derivatives" (SIAM, second edition 2008), chapter 3.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def _default_rule(
 
 
 transpose_rules: RuleTable[TransposeRule] = RuleTable("transpose", _default_rule)
-"""Key: operation, which operands it is linear in, which results have a nonzero cotangent, whether what backward rules log is asked for."""
+"""Key: operation, which operands it is linear in, which results have a nonzero cotangent, whether what backward rules
+log is asked for."""
 
 
 def _literals(atoms: Sequence[Atom]) -> Sequence[Any] | None:
@@ -113,7 +115,8 @@ def _literals(atoms: Sequence[Atom]) -> Sequence[Any] | None:
 def _not_linear(operation: Operation) -> EquationError:
     """An error for a product of two linear operands, for which JAX's rules fail an assertion."""
     return EquationError(
-        f"The function is not linear: more than one operand of '{operation.primitive.name}' depends on the inputs of the transpose. "
+        f"The function is not linear: more than one operand of '{operation.primitive.name}' depends on the inputs of "
+        "the transpose. "
         "jax.linearize returns a linear function that can be transposed."
     )
 
@@ -121,8 +124,8 @@ def _not_linear(operation: Operation) -> EquationError:
 def _typed_as(operation: Operation, cts: Sequence[Atom | None]) -> Operation:
     """The operation with results of their cotangents' types: in JAX a rule is applied to whatever comes in.
 
-    For example, the cotangent of a weakly typed value is strong if a matrix product with a strong one reads it, and a user's backward rule
-    may return a higher precision than the value's.
+    For example, the cotangent of a weakly typed value is strong if a matrix product with a strong one reads it, and a
+    user's backward rule may return a higher precision than the value's.
     """
     for a, ct in zip(operation.out_avals, cts, strict=True):
         if ct is not None and ct.aval is not a:
@@ -144,11 +147,13 @@ def _typed_as(operation: Operation, cts: Sequence[Atom | None]) -> Operation:
 def _rule(
     operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, values: Callable[[], Sequence[Any] | None]
 ) -> TransposeRule:
-    """The rule of an operation; if its Python code branches on values, and these are available, the rule for these values.
+    """The rule of an operation; if its Python code branches on values, and these are available, the rule for these
+    values.
 
     Args:
       operation, linear, nonzero_cts, logs: as in `transpose_rules`.
-      values: returns the values of non-linear operands and of the cotangents, as far as they are available; None if none is.
+      values: returns the values of non-linear operands and of the cotangents, as far as they are available; None if
+        none is.
     """
     try:
         return transpose_rules(operation, linear, nonzero_cts, logs)
@@ -169,7 +174,8 @@ class TransposeOptions:
     """What a program is transposed for.
 
     Args:
-      carried: for each linear input, whether the sum of its cotangents starts from another incoming value; these come after the cotangents.
+      carried: for each linear input, whether the sum of its cotangents starts from another incoming value; these come
+        after the cotangents.
       instantiate: for each linear input, whether a zero cotangent is instantiated.
       ct_avals: types of the incoming cotangents of the results; those of the results by default.
       logs: whether what backward rules log is a result, after the cotangents.
@@ -189,7 +195,8 @@ def transpose_program(
 ) -> Transposed:
     """Transposes a program in the inputs that `linear` marks.
 
-    Each cotangent is read once, by the equation that computes the value: everything that reads the value has added to it by then.
+    Each cotangent is read once, by the equation that computes the value: everything that reads the value has added to
+    it by then.
 
     Args:
       program: linear in those inputs taken together.

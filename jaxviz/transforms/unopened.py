@@ -16,12 +16,14 @@ _FOREIGN = frozenset(("ffi_call", "tpu_custom_call"))
 """Primitives that call code not written in JAX, and contain only its name or its text."""
 
 _OF_ELEMENTS = frozenset(("reduce", "reduce_window", "select_and_scatter"))
-"""Primitives that apply a function to each element as part of the operation; so do those whose name begins with `scatter`."""
+"""Primitives that apply a function to each element as part of the operation; so do those whose name begins with
+`scatter`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unopened:
-    """Equations of one kind on one line that contain or call something that jaxviz does not look into, or that change references.
+    """Equations of one kind on one line that contain or call something that jaxviz does not look into, or that change
+    references.
 
     Args:
       name: the name of the primitive; for a hi-primitive, the name of its class.
@@ -43,12 +45,14 @@ class Unopened:
 
 
 def find_unopened(programs: Iterable[Program], costs: bool = False) -> tuple[Unopened, ...]:
-    """The unopened equations of some programs: hi-primitives, operations on refs, kernels, foreign calls, and anything else that contains a
-    program or a function and has no rule in jaxviz. In programs derived from each other, the same lines count once.
+    """The unopened equations of some programs: hi-primitives, operations on refs, kernels, foreign calls, and anything
+    else that contains a program or a function and has no rule in jaxviz. In programs derived from each other, the same
+    lines count once.
 
     Args:
       programs: such as a function and its backward pass.
-      costs: for a caller that looks into the program that a primitive runs, see `Primitive.runs`, although it has no rule.
+      costs: for a caller that looks into the program that a primitive runs, see `Primitive.runs`, although it has no
+        rule.
     """
     is_unopened = cache(_is_unopened)  # cached per operation, which many equations share
     most: Counter[Unopened] = Counter()

@@ -111,8 +111,8 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
       program: the function of one example.
       dims: for each input its mapped dimension, or None.
       axis: its size, its name, and the mesh axes that it spans.
-      to: for each result where its mapped dimension is moved, `compat.IF_MAPPED` for the front if there is one; by default it stays where
-        it is.
+      to: for each result where its mapped dimension is moved, `compat.IF_MAPPED` for the front if there is one; by
+        default it stays where it is.
 
     Raises:
       EquationError: names the primitive, the equation and the user's line.
@@ -155,7 +155,8 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
 
 
 def _writes_outside(equation: Equation, own: Collection[Atom]) -> bool:
-    """Whether an equation writes a reference that the mapped function did not make: once for each example, which JAX refuses."""
+    """Whether an equation writes a reference that the mapped function did not make: once for each example, which JAX
+    refuses."""
     written = compat.written_refs(equation.effects)
     return any(equation.invars[i] not in own for i in written)
 
