@@ -122,7 +122,7 @@ def held_against_all(name, offload, close):
     search = new()
     trades = [t for regions in search.sets for t in every_trade(search, regions)]
     lowest, highest = min(t.peak_nbytes for t in trades), search.opened.peak_nbytes
-    for share in (0.0, 0.3, 0.6):
+    for share in (0.02, 0.3, 0.6):
         room, found = int(lowest + share * (highest - lowest)), new()
         best = fastest(found, lambda t, room=room: room - t.peak_nbytes)
         least = min(t.work for t in trades if t.peak_nbytes <= room)
