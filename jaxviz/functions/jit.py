@@ -74,8 +74,7 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Returns:
       a function that computes the same; its `report(*args)` says which devices it runs on, which results reuse donated
-      arguments, and how values
-        are partitioned.
+      arguments, and how values are partitioned.
 
     Raises:
       TypeError, ValueError: as `jax.jit`.

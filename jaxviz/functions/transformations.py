@@ -269,8 +269,7 @@ def vjp(
 
     Returns:
       (value, f_vjp), and the auxiliary output if there is one. `f_vjp` is a `VJP`: called with a cotangent of the
-      value, it returns a tuple
-        of cotangents of the primals.
+      value, it returns a tuple of cotangents of the primals.
 
     Raises:
       TypeError, ValueError: as JAX, for arguments that are not arrays and cotangents that do not match.
