@@ -1189,7 +1189,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "of the names of a function only those are saved together that are best at some price",
         "jaxviz/features/remat/choose.py",
-        "    return next((t for t in trials if room(t.trade) >= 0 and t.trade.work < less_work), None)",
+        "    return min(fitting, key=by_work, default=None)",
         "    return None",
         "tests/features/remat/test_against_policies.py -k diffusion",
     ),

@@ -13,7 +13,7 @@ from itertools import islice
 from math import inf
 
 from jaxviz.analysis.budgets import evenly
-from jaxviz.features.remat.bounds import Bound, least_peak, least_works, most_saved
+from jaxviz.features.remat.bounds import Bound, least_peak, least_works
 from jaxviz.features.remat.forms import Form, Trade, Trial, by_work
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
@@ -22,8 +22,8 @@ _TRIED = 7
 """How many plans of a path are measured to find one that fits."""
 _ROUGHLY = 0.02
 """How much less may be kept than estimated."""
-_NAMED = 20
-"""How many sets of the function's own names that may fit are measured."""
+_NAMED = 10
+"""How many sets of the function's own names are measured, the fewest bytes first."""
 _FILLS = 6
 """How often to try a plan that uses the bytes that the last one leaves."""
 _DERIVED = 30_000
@@ -128,10 +128,10 @@ def _fastest_by_names(
     search: Search, regions: Sequence[Region], room: Callable[[Trade], int], less_work: float
 ) -> Trial | None:
     """The same among all sets of the names that the function has, if these are few: sets with the same bytes have other peaks."""
-    most = most_saved(search, search.path(regions), room)
-    may_fit = (f for f in search.of_names(tuple(regions)) if f.work < less_work and f.nbytes <= most)
-    trials = map(search.trial, islice(may_fit, _NAMED))
-    return next((t for t in trials if room(t.trade) >= 0 and t.trade.work < less_work), None)
+    less = [form for form in search.of_names(tuple(regions)) if form.work < less_work]
+    trials = map(search.trial, sorted(less, key=lambda form: form.nbytes)[:_NAMED])
+    fitting = [t for t in trials if room(t.trade) >= 0 and t.trade.work < less_work]
+    return min(fitting, key=by_work, default=None)
 
 
 def _fastest_of_path(
