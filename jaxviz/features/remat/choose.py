@@ -22,7 +22,7 @@ _TRIED = 7
 """How many plans of a path are measured to find one that fits."""
 _ROUGHLY = 0.02
 """How much less may be kept than estimated."""
-_NAMED = 10
+_NAMED = 30
 """How many sets of the function's own names are measured, the fewest bytes first."""
 _FILLS = 6
 """How often to try a plan that uses the bytes that the last one leaves."""
