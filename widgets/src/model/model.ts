@@ -14,6 +14,7 @@ import {
   readDonations,
   readGroups,
   readLayouts,
+  readPlaces,
   readResiduals,
   readTimeline,
 } from "./records";
@@ -78,7 +79,7 @@ export class Model {
     const exchanges = this.column("axis_exchanges");
     this.axes = new Map(Array.from(this.column("axis_rows"), (row, i) => [row, exchanges[i] === 1]));
     this.layouts = readLayouts(this);
-    this.places = this.readPlaces();
+    this.places = readPlaces(this);
     this.donations = readDonations(this);
     for (const d of this.donations)
       for (const v of new Set([d.variable, d.taker ?? -1])) if (v >= 0) push(this.donationsOfVariable, v, d);
@@ -585,23 +586,5 @@ export class Model {
     for (let row = 0; row < this.rows; row++)
       if (twins[row]! < 0 && origins[row]! >= 0) children[next[origins[row]!]!++] = row;
     return { starts, children, twins: shown };
-  }
-
-  private readPlaces(): Map<number, string> {
-    const places = new Map<number, string>();
-    if (this.layouts.size === 0) return places;
-    const ofProgram = new Map<number, string>();
-    this.column("program_owner").forEach((owner, p) => {
-      const place =
-        this.layouts.get(owner)?.place ?? (owner < 0 ? undefined : ofProgram.get(this.program(owner)));
-      if (place === undefined) return;
-      ofProgram.set(p, place);
-      for (const v of this.binders(p)) places.set(v, place);
-    });
-    for (let row = 0; row < this.rows; row++) {
-      const place = ofProgram.get(this.program(row));
-      if (place !== undefined) for (const v of this.outputs(row)) places.set(v, place);
-    }
-    return places;
   }
 }

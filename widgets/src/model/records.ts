@@ -148,6 +148,25 @@ export function readLayouts(model: Model): Map<number, Layout> {
   );
 }
 
+/** Which devices have a variable inside a `shard_map`. */
+export function readPlaces(model: Model): Map<number, string> {
+  const places = new Map<number, string>();
+  if (model.layouts.size === 0) return places;
+  const ofProgram = new Map<number, string>();
+  model.column("program_owner").forEach((owner, p) => {
+    const place =
+      model.layouts.get(owner)?.place ?? (owner < 0 ? undefined : ofProgram.get(model.program(owner)));
+    if (place === undefined) return;
+    ofProgram.set(p, place);
+    for (const v of model.binders(p)) places.set(v, place);
+  });
+  for (let row = 0; row < model.rows; row++) {
+    const place = ofProgram.get(model.program(row));
+    if (place !== undefined) for (const v of model.outputs(row)) places.set(v, place);
+  }
+  return places;
+}
+
 const NONE: readonly number[] = [];
 
 export function* readTimeline(model: Model): Sliced<Timeline> {
