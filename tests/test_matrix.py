@@ -98,7 +98,7 @@ def nested_devices():
 ONE_BY_ONE = "operation by operation"
 CELLS = [
     # a law, the programs, and whether the sweep also runs them outside `jit`
-    (laws.residuals, [*CASES, *DEVICES, *nested_residuals(), *[c for c, _ in PRIMITIVES]], False),
+    (laws.residuals, [*CASES, *DEVICES, *nested_devices(), *nested_residuals(), *[c for c, _ in PRIMITIVES]], False),
     (laws.well_typed_and_linear, [*CASES, *DEVICES], False),
     (laws.every_derived_equation_leads_back_to_the_function, CASES, False),
     (laws.reads_as_jax_prints_it, CASES, False),

@@ -146,7 +146,8 @@ def _(chart: TradeOff, axes: Axes | None = None) -> Figure:
             [x for x, _ in chart.line], [y for _, y in chart.line], "-o", where="post", color=COLOURS["argument"],
             linewidth=1.2, markersize=3, label=chart.note,
         )  # fmt: skip
-        axes.legend(loc="best", frameon=False, fontsize=9)
+        if chart.note:
+            axes.legend(loc="best", frameon=False, fontsize=9)
     places: dict[tuple[float, float], list[tuple[str, str]]] = {}
     for x, y, name, kind in chart.marks:
         places.setdefault((x, y), []).append((name, kind))

@@ -1,5 +1,4 @@
 """The drawings at the top of reports in a notebook: inline SVG for light and dark pages, without scripts, ids or
-
 other files. Text has the page's own colour and a monospaced font, so that its width is known.
 """
 
@@ -79,7 +78,7 @@ def _(chart: OverTime) -> str:
     y0, tall, right = 44.0, 110.0, WIDTH - 1.0
     y_of = lambda value: y0 + tall * (1 - value / chart.top)
     drawn, left = _levels(chart.axis.ticks(chart.top, 3), y_of, right)
-    x_of = lambda position: left + (right - left) * position / edges[-1]
+    x_of = lambda position: left + (right - left) * position / (edges[-1] or 1)
     corners = [*map(x_of, edges)]
     below = [0.0] * len(picked)
     for k, kind in enumerate(kinds):

@@ -28,6 +28,27 @@ def theme(request):
     return getattr(request, "param", "light")
 
 
+@pytest.mark.sweep
+def test_two_views_of_one_widget_follow_each_other(in_lab):
+    page = run_in_lab(in_lab, "e = jaxviz.explore(loss, *args)\ndisplay(e)", "display(e)")
+    explorers = page.get_by_test_id("explorer")
+    expect(explorers).to_have_count(2, timeout=60_000)
+    first, second = explorers.nth(0), explorers.nth(1)
+    works(first)
+    expect(second.get_by_test_id("inspected")).to_have_text("tanh")
+    second.get_by_test_id("stage-backward").click()
+    expect(first.get_by_test_id("code-left")).to_have_attribute("data-stage", "backward")
+    page.evaluate(
+        """() => {
+        const { content } = jupyterapp.shell.currentWidget;
+        content.widgets[1].model.clearExecution();
+    }"""
+    )
+    expect(explorers).to_have_count(1)
+    explorers.get_by_test_id("stage-primal").click()
+    works(explorers)
+
+
 @pytest.mark.parametrize("end", short([NO_KERNEL, RESTART, DIE], [RESTART]), ids=["shut down", "restarted", "killed"])
 def test_panes_go_on_without_their_kernel(in_lab, end):
     # In a box, the page requests the programs; here nobody answers.
@@ -66,6 +87,23 @@ def test_panes_go_on_without_their_kernel(in_lab, end):
     assert empty.evaluate("e => e.contains(document.activeElement)")
 
 
+MANY = 50
+HEAP = "() => performance.memory.usedJSHeapSize / 2 ** 20"
+
+
+@pytest.mark.sweep
+def test_many_explorers_share_a_page(in_lab):
+    page = in_lab.page
+    before = page.evaluate(HEAP)
+    # One in each cell: JupyterLab folds what follows the first fifty outputs of a cell.
+    run_in_lab(in_lab, *(f"jaxviz.explore(lambda w, x: loss(w, x) * {i}, *args)" for i in range(MANY)))
+    explorers = page.get_by_test_id("explorer")
+    expect(explorers).to_have_count(MANY, timeout=60_000)
+    for explorer in (explorers.last, explorers.first):
+        works(explorer)
+    assert page.evaluate(HEAP) - before < 100
+
+
 def test_a_widget_closed_while_it_is_shown_leaves_no_error(in_lab):
     page = run_in_lab(
         in_lab,
@@ -78,8 +116,8 @@ def test_a_widget_closed_while_it_is_shown_leaves_no_error(in_lab):
 SLOWLY = """
 import time
 from jaxviz.features.explorer import whatif
-from jaxviz.progress import each
 from jaxviz.xla.explorer_stage import compiled
+from jaxviz.progress import each
 
 def slowly(work, what, seconds):
     def slow(*args):

@@ -7,7 +7,7 @@ import json
 import jax.numpy as jnp
 import nbformat
 import pytest
-from jupyter_lab import KERNEL_IDLE
+from jupyter_lab import KERNEL_IDLE, ask_kernel
 from playwright.sync_api import expect
 
 import jaxviz
@@ -37,6 +37,8 @@ PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
+MODULES = "() => globalThis[Symbol.for('jaxviz')].size"
+SHEETS = "() => [...document.querySelectorAll('style')].filter((s) => s.textContent.includes('.jv-residuals')).length"
 SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
 
 
@@ -53,6 +55,65 @@ def write(lab, name, *cells):
 
 def widgets(notebook):
     return notebook["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+
+
+@pytest.mark.sweep
+def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
+    name, page = "many.ipynb", tab.page
+    # Half of them wait for a request before sending what large programs send later.
+    late = "import jaxviz.features.explorer.widget as module\nmodule._AT_ONCE = 10"
+    half = EXPLORERS // 2
+    show = "for e in explorers[{}:{}]:\n    display(e)"
+    write(lab, name, PROGRAM, show.format(0, half), late, show.format(half, EXPLORERS))
+    lab.open(page, name)
+    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    page.wait_for_function(KERNEL_IDLE, timeout=90_000)
+    explorers = page.get_by_test_id("explorer")
+    expect(explorers).to_have_count(EXPLORERS, timeout=60_000)
+    expect(page.get_by_test_id("badge")).to_have_count(EXPLORERS, timeout=60_000)
+    assert page.evaluate(SHEETS) == 1
+    assert page.evaluate(MODULES) == 1
+    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    page.wait_for_timeout(1000)
+    page.evaluate(SAVE)
+    page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000)
+
+    path = lab.folder / name
+    assert path.stat().st_size < 1_700_000
+    saved = widgets(json.loads(path.read_text()))
+    code = [m for m in saved.values() if "code" in m["state"]]
+    assert len(code) == 1
+    # Apart from the code, each takes less than half of what it took when it had its own copy.
+    assert (path.stat().st_size - len(code[0]["state"]["code"])) / EXPLORERS < 170_000
+    page.evaluate(NO_KERNEL)
+    page.close()
+
+    # Another kernel, which knows none of them, and no cell run: everything comes from the file.
+    again = type(tab)(page.context.browser, "light")
+    page = again.page
+    lab.open(page, name)
+    explorers = page.get_by_test_id("explorer")
+    expect(explorers).to_have_count(EXPLORERS, timeout=60_000)
+    assert ask_kernel(page, "'jaxviz' in dir()") == "False"
+    page.evaluate(NO_KERNEL)
+    for i in (0, EXPLORERS - 1):
+        explorer = explorers.nth(i)
+        explorer.scroll_into_view_if_needed()
+        expect(explorer.get_by_test_id("badge")).to_contain_text("residuals as in JAX")
+        expect(explorer.get_by_test_id("card").first).to_contain_text("jnp.tanh(x @ w)")
+        explorer.get_by_test_id("view-kept").click()
+        explorer.get_by_test_id("stage-backward").click()
+        explorer.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive", has_text="mul").first.click()
+        expect(explorer.get_by_test_id("inspected")).to_have_text("mul")
+        page.keyboard.press("m")
+        expect(explorer.get_by_test_id("timeline")).to_contain_text("peak")
+    assert page.evaluate(MODULES) == 1
+    again.screenshot("reopened")
+    # JupyterLab itself saves no widget without a kernel.
+    assert widgets(save(page, path)).keys() == saved.keys()
+    assert again.errors == []
+    assert again.foreign == []
+    page.close()
 
 
 STILL = """() => [...document.querySelectorAll(".jp-OutputArea-child")].map((child) => {

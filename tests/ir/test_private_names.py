@@ -18,9 +18,6 @@ from jaxviz.ir.private_names import PRIVATE_NAMES, SUPPORTED, missing_names
 PACKAGE = Path(jaxviz.__file__).parent
 COMPAT = PACKAGE / "ir" / "compat", PACKAGE / "xla" / "compat"
 
-NEEDED_BY_ALL = [name for name, row in PRIVATE_NAMES.items() if not row.feature]
-NEEDED_BY_SOME = [name for name, row in PRIVATE_NAMES.items() if row.feature]
-
 
 def names_used():
     """The names under `jax._src` used in the two packages `compat`: imports, with the attributes accessed on them, and private ones of classes."""

@@ -91,12 +91,16 @@ def looked_for(fault: Fault, checkout: Path) -> tuple[str, str]:
     beside = "".join(f" and not {mark}" for mark in BESIDE if f"tests/{mark}" not in fault.tests)
     write(checkout, fault.path, planted(fault).encode())
     try:
+        collects = False
         for kind, marks in (("short", "not sweep"), ("sweep", "sweep")):
             status, failed = run_tests(checkout, shlex.split(fault.tests), marks + beside)
+            collects |= status != 5
             if status == 1:
                 return kind, failed
     finally:
         write(checkout, fault.path, sound)
+    if not collects:
+        sys.exit(f"{fault.tests} selects no test, for: {fault.what}")
     return "none", ""
 
 

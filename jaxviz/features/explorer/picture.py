@@ -22,7 +22,7 @@ from jaxviz.report.charts import FLOPS, Axis, FlameGraph, OverTime, columns
 from jaxviz.report.figures import Picture, for_any_page, plot
 from jaxviz.report.kinds import COLOURS, STACKED
 from jaxviz.report.pictures import fitted
-from jaxviz.report.tables import counted, format_bytes, format_count, repeated
+from jaxviz.report.tables import counted, format_bytes, format_flops, repeated
 
 WIDTH = 900
 """In CSS pixels; the file has `_SHARP` times as many."""
@@ -79,7 +79,9 @@ class Overview:
         self.view = view
         self.headline = [said.replace("`", "") for said in headline(view)]
         measure = measure_of(view)
-        self.axis = Axis("FLOPs", FLOPS, _flops) if measure == "flops" else Axis("equations", (("", 1),), _equations)
+        self.axis = (
+            Axis("FLOPs", FLOPS, format_flops) if measure == "flops" else Axis("equations", (("", 1),), _equations)
+        )
         self.whole = float(view.columns[f"scope_{measure}"][view.columns["scope_parent"] < 0].sum())
         self.edges = (edges(view, measure) * self.whole).tolist()
         self.turn = n_forward(view)
@@ -232,12 +234,6 @@ def bands(axes: Axes, saved: Sequence[Saved], positions: Sequence[float]) -> Non
     axes.set_ylim(len(saved) - 0.5, -0.5)
     axes.set_xlim(0, positions[-1] or 1)
     axes.set_axis_off()
-
-
-def _flops(n: float) -> str:
-    """`12 FLOP`, `3.4 MFLOP`."""
-    text = format_count(n)
-    return f"{text}{' ' * text[-1].isdigit()}FLOP"
 
 
 def _equations(n: float) -> str:

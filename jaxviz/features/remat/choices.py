@@ -101,13 +101,19 @@ class Part:
         self._bound: dict[Spot, tuple[Var, ...]] = {}
         self._place = {v: i for i, v in enumerate(self._bound_in(spots[0]))}
 
+    def _copy(self) -> Part:
+        """The same part, without what was computed from it on demand."""
+        other = copy(self)
+        for name, value in vars(Part).items():
+            if isinstance(value, cached_property):
+                other.__dict__.pop(name, None)
+        return other
+
     def restricted(self, candidates: Mapping[str, Sequence[Var]]) -> Part:
         """The same part where only these values can be saved, each together with the others of its name."""
         here = {name: tuple(v for v in values if v in self._place) for name, values in candidates.items()}
-        other = copy(self)
+        other = self._copy()
         other.moves_inputs = False
-        for made in ("fewest", "choices", "products", "_price_of", "_costs", "_problem", "_movable"):
-            other.__dict__.pop(made, None)
         here = {n: v for n, v in here.items() if v}
         try:
             other.graph = self.graph.restricted(here, self.graph.recompute_collectives)
@@ -119,10 +125,8 @@ class Part:
 
     def counting_inputs(self) -> Part:
         """The same part where an input that is kept takes its bytes, as in the number of bytes of JAX's residuals."""
-        other = copy(self)
+        other = self._copy()
         other.moves_inputs = False
-        for made in ("fewest", "choices", "_price_of", "_costs", "_problem", "_movable"):
-            other.__dict__.pop(made, None)
         other.prices = {v: self.graph.input_nbytes(v) for v in self.graph.inputs}
         return other
 
@@ -134,12 +138,11 @@ class Part:
 
     def at(self, spots: Sequence[Spot]) -> Part:
         """The same part at some of its spots."""
-        other = copy(self)
+        other = self._copy()
         share = lambda n: n * len(spots) // len(self.spots)
         other.spots, other.times, other.opened_nbytes = spots, share(self.times), share(self.opened_nbytes)
         other.times_here = share(self.times_here)
         other.prices = {v: share(n) for v, n in self.prices.items()}
-        other.__dict__.pop("fewest", None)
         other.choices = [self.share(c, len(spots)) for c in self.choices]
         return other
 

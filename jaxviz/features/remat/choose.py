@@ -28,7 +28,7 @@ _FILLS = 6
 """How often to try a plan that uses the bytes that the last one leaves."""
 _DERIVED = 30_000
 """How many equations are derived to find any plan that fits."""
-NEAR = 0.02
+_PEAK_STEP = 0.02
 """The share of a peak that is worth searching for."""
 _SAME = 0.001
 """The share of a peak that is too small to recompute more for."""
@@ -161,7 +161,7 @@ def _fastest_of_path(
     return filled(search, search.trial(path[low]), over, room)
 
 
-def with_lowest_peak(search: Search, most_work: int, near: float = NEAR) -> Trial | None:
+def with_lowest_peak(search: Search, most_work: int, near: float = _PEAK_STEP) -> Trial | None:
     """The plan with the lowest peak with no more work than this; None if none was found.
 
     The lower the peak, the more work it takes: so the peak is bisected, and `fastest` asked for each.
@@ -228,7 +228,7 @@ def lowered(search: Search, room: Callable[[Trade], int]) -> Trial | None:
 
     Args:
       search: measures plans.
-      room: see `Search.fastest`.
+      room: see `fastest`.
     """
     left = _DERIVED // max(sum(1 for _ in search.flat.walk()), 1)
 
@@ -238,7 +238,7 @@ def lowered(search: Search, room: Callable[[Trade], int]) -> Trial | None:
         left -= len(some)
         return [search.trial(form) for form in some]
 
-    lowest = lambda regions: min((t.trade.peak_nbytes for t in search.trials_around(regions)), default=0)
+    lowest = lambda regions: min((t.trade.peak_nbytes for t in search.trials_around(regions)), default=inf)
     for regions in sorted(search.sets, key=lowest):
         parts = search.outer_parts(regions)
         trial: Trial | None = search.trial(Form(tuple(regions), tuple((p, p.choice(p.products)) for p in parts)))

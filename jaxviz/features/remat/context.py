@@ -132,6 +132,8 @@ class Context:
             body = with_constants_as_inputs(body, debug_info=None)
         else:
             _, _, body = cut(first.program, first.start, first.end, first.equations, {})
+        if not times:
+            raise ValueError("it is never run")
         inputs = inputs_of(first)
         prices = [len(spots) * self.prices[v] for v in inputs if isinstance(v, Var)]
         active = [v in self.active for v in inputs]

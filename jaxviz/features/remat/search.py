@@ -436,7 +436,7 @@ class Search:
         """The plan with the fewest FLOPs that fits, of those measured so far.
 
         Args:
-          room: see `fastest`.
+          room: see `choose.fastest`.
           at_calls: whether only plans without a checkpoint around the whole function count.
         """
         some = (t for t in self.plans if not (at_calls and self.whole in t.form.regions))

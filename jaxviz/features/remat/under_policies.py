@@ -30,7 +30,7 @@ def trials_under_policies(search: Search) -> Iterator[Trial]:
     places: list[tuple[Derivation, tuple[Region, ...]]] = []
     if not search.refused:
         places.append((search.plain, (search.whole,)))
-    if search.context.written:
+    if search.context.written and all(map(search.parts, search.context.written)):
         places.append((search.derivation, tuple(search.context.written)))
     for derivation, regions in places:
         for policy in _POLICIES:

@@ -192,7 +192,7 @@ def _at_callee(region: Region, frames: Frames, library: str) -> Way | None:
     if any(start_of(n) > first for n in (*call.args, *(k for k in call.keywords if k not in fixed))):
         return None
     inside = [n for n in (*call.args, *(k.value for k in call.keywords)) if start_of(n) < first]
-    gone = [Edit(file, max(map(end_of, inside)), end_of(fixed[-1]), "")] if fixed and inside else []
+    gone = [Edit(file, max(map(end_of, inside), default=first), end_of(fixed[-1]), "")] if fixed else []
     given = "".join(f", {ast.unparse(k)}" for k in fixed)
     callee = without_checkpoint(call.func)
     head, tail = (f"{checkpoint}(partial(", f"{given})") if fixed else (f"{checkpoint}(", "")

@@ -5,9 +5,10 @@ Each is another operation, and would tell blocks apart that are the same. So all
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from jaxviz.ir.syntax import Atom, Equation, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,14 @@ def with_rows_first(program: Program) -> Program:
     for e in program.equations:
         if e.outvars and e.outvars[0] in rows:
             taken.setdefault(rows[e.outvars[0]].array, []).append(e)
-    inputs: tuple[Var, ...] = (*program.constvars, *program.invars)
-    equations = [e for v in inputs for e in taken.get(v, ())]
+
+    def taken_from(array: Atom) -> Iterator[Equation]:
+        for e in taken.get(array, ()):
+            yield e
+            yield from taken_from(e.outvars[0])  # a row may be an array of rows
+
+    equations = [e for v in (*program.constvars, *program.invars) for e in taken_from(v)]
     for e in program.equations:
         if not e.outvars or e.outvars[0] not in rows:
-            equations += [e, *(row for v in e.outvars for row in taken.get(v, ()))]
+            equations += [e, *(row for v in e.outvars for row in taken_from(v))]
     return replace(program, equations=tuple(equations))

@@ -79,8 +79,11 @@ def compile_cost(f: Any, *args: Any, argnums: Argnums = 0, ablate: bool = False,
         warmed_up()
         try:
             return _report(subject, ablate)
-        except ValueError as error:  # JAX's, if a loop has no reverse mode, does not say which
-            raise _no_reverse_mode(f, args, kwargs, argnums) or error from None
+        except ValueError:  # JAX's, if a loop has no reverse mode, does not say which
+            loop = _no_reverse_mode(f, args, kwargs, argnums)
+            if loop is not None:
+                raise loop from None
+            raise
 
 
 def _no_reverse_mode(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Exception | None:

@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -128,6 +129,7 @@ def held_against_all(name, offload, close):
         least = min(t.work for t in trades if t.peak_nbytes <= room)
         assert best.trade.peak_nbytes <= room
         assert best.trade.work <= least + close * found.plain_flops
+        assert found.bound is None or found.bound.least <= least + close * found.plain_flops
         most, found = int(share * max(t.work for t in trades)), new()
         low = with_lowest_peak(found, most)
         peaks = [t.peak_nbytes for t in trades if t.work <= most]
@@ -153,6 +155,17 @@ def test_no_choice_with_offloading_takes_much_less_work_or_has_a_much_lower_peak
 def test_the_peak_of_a_few_bytes_is_searched_to_its_end(n):
     plan = jaxviz.plan_remat(lambda x: jnp.sum(jnp.tanh(x) ** 2), jnp.ones(n), work="100%")
     assert plan.peak_nbytes <= plan.before.peak_nbytes
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.checkpoint])
+def test_a_loop_that_is_never_run_gets_no_checkpoint_of_its_own(around):
+    step = around(lambda c, x: (jnp.sin(jnp.cos(c * x)), None))
+    f = lambda c: jnp.sum(lax.scan(step, c, jnp.ones((0, 64)))[0])
+    for bound in ({}, {"work": "10%"}):
+        plan = jaxviz.plan_remat(f, jnp.ones(64), **bound)
+        assert not any(r.is_body for r in plan.regions)
+    assert {a.rule for a in jaxviz.lint(f, jnp.ones(64))} <= {"checkpoint-without-effect"}
+    assert all(p is not None for p in jaxviz.compare_policies(f, jnp.ones(64)).plans)
 
 
 @pytest.mark.parametrize("work", short(["5%", "20%"], ["20%"]))

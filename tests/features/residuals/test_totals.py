@@ -241,12 +241,6 @@ def test_without_a_module_it_is_the_method_or_the_function():
     assert names(Trainer().fit().by_module()) != ["Trainer.loss"]
 
 
-# --- values saved twice -----------------------------------------------------------------------------------------------
-
-
-# --- values that are the same in each iteration -----------------------------------------------------------------------
-
-
 # --- what a jit forces to be saved ------------------------------------------------------------------------------------
 
 

@@ -195,8 +195,22 @@ def test_one_block_alone_computes_what_one_block_that_is_written_does(name):
         np.testing.assert_allclose(a, b, rtol=2e-4)
 
 
-def test_rows_are_taken_when_their_array_is_computed():
-    program = opened(read_jaxpr(jax.make_jaxpr(rows_of_computed)(*PROGRAMS["rows of computed values"][1])))
+def rows_of_rows(ws, x):
+    for i in range(8):
+        w = ws[i]
+        x = jnp.tanh(x @ w[0] + w[1][0])
+    return jnp.sum(x)
+
+
+@pytest.mark.parametrize(
+    ("f", "args"),
+    [
+        (rows_of_computed, PROGRAMS["rows of computed values"][1]),
+        (rows_of_rows, (jnp.ones((8, 2, 4, 4)), jnp.ones((4, 4)))),
+    ],
+)
+def test_rows_are_taken_when_their_array_is_computed(f, args):
+    program = opened(read_jaxpr(jax.make_jaxpr(f)(*args)))
     known = {*program.constvars, *program.invars}
     for e in program.equations:
         assert known.issuperset(a for a in e.invars if not isinstance(a, Literal))
