@@ -168,8 +168,10 @@ def overview_png(view: View) -> bytes:
         with for_any_page(figure):
             canvas = FigureCanvasAgg(figure)
             canvas.draw()
-    # A palette of 256 colours takes a third of the bytes, and the picture has about a dozen.
-    Image.fromarray(np.asarray(canvas.buffer_rgba())).quantize(256, Image.Quantize.FASTOCTREE).save(out, "PNG")
+    # A palette takes a third of the bytes, and the picture has about a dozen colours and their edges.
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).quantize(32, Image.Quantize.FASTOCTREE).save(
+        out, "PNG", optimize=True
+    )
     return out.getvalue()
 
 
