@@ -131,10 +131,10 @@ check-widgets: $(STAMPS)/node
 	cd widgets && npm run --silent check && npm run --silent test
 
 pytest-quick: $(STAMPS)/install-test jaxviz/static/explorer.js
-	$(PYTEST) -m 'not slow and not sweep and not browser and not packaging and not values and not process and not large and not device'
+	$(PYTEST) -m 'not slow and not browser'
 
 pytest-short: $(STAMPS)/install-test jaxviz/static/explorer.js browser
-	$(PYTEST) -m 'not sweep and not device'
+	$(PYTEST) -m 'not slow(sweep=True)'
 
 pytest-all: $(STAMPS)/install-test jaxviz/static/explorer.js browser
 	JAXVIZ_TESTS_OPTIMIZED=1 $(PYTEST) --hypothesis-profile random
@@ -160,9 +160,10 @@ $(STAMPS)/install$(LATEST:.venv%=%): jaxviz/static/explorer.js pyproject.toml
 DEVICE_JAX := 0.11
 TESTS ?= tests
 test-latest: $(STAMPS)/install$(LATEST:.venv%=%)
-	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow and not sweep and not browser and not packaging$(if $(filter $(DEVICE_JAX)%,$(JAX)),, and not device)' $(TESTS) \
+	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow(sweep=True)' $(TESTS) \
 		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/binder \
 		--ignore-glob='tests/test_libraries*.py'
+	$(if $(filter $(DEVICE_JAX)%,$(JAX)),$(LATEST)/bin/python -m pytest tests/benchmarks/test_device.py -k whole_check)
 
 $(STAMPS)/install-lowest: jaxviz/static/explorer.js pyproject.toml
 	$(PYTHON) -m venv .venv-lowest
@@ -172,7 +173,7 @@ $(STAMPS)/install-lowest: jaxviz/static/explorer.js pyproject.toml
 
 # Old versions warn of newer Pythons and packages.
 test-lowest: $(STAMPS)/install-lowest
-	.venv-lowest/bin/python -m pytest $(SPREAD) -m 'not slow and not sweep and not browser and not packaging and not device' -W ignore::DeprecationWarning \
+	.venv-lowest/bin/python -m pytest $(SPREAD) -m 'not slow(sweep=True)' -W ignore::DeprecationWarning \
 		tests/report tests/page tests/notebook/test_magics.py tests/features tests/xla tests/test_cli.py
 
 $(STAMPS)/install-libraries: jaxviz/static/explorer.js pyproject.toml tests/libraries/requirements.txt tests/libraries/requirements_alone.txt

@@ -51,11 +51,12 @@ def pytest_configure(config):
 def pytest_ignore_collect(collection_path, config):
     """Does not import a file whose tests are all deselected by their mark: importing some libraries takes seconds."""
     chosen = config.getoption("markexpr")
-    if not re.fullmatch(r"not \w+( and not \w+)*", chosen) or collection_path.suffix != ".py":
+    mark = r"[a-z]+(?:\(sweep=True\))?"
+    if not re.fullmatch(rf"not {mark}( and not {mark})*", chosen) or collection_path.suffix != ".py":
         return None
     of_all = re.search(r"^pytestmark = .*", collection_path.read_text(), re.MULTILINE)
-    left_out = re.findall(r"not (\w+)", chosen)
-    return bool(of_all and re.search(rf"pytest\.mark\.({'|'.join(left_out)})\b", of_all[0])) or None
+    marks = re.findall(rf"pytest\.mark\.({mark})", of_all[0]) if of_all else []
+    return any(m.startswith(left_out) for m in marks for left_out in re.findall(rf"not ({mark})", chosen)) or None
 
 
 def pytest_collection(session):

@@ -158,7 +158,7 @@ def test_policies_side_by_side(run):
     assert "nothing_saveable" in out
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_files(run, tmp_path):
     names = {name: tmp_path / f"x.{name}" for name in ("svg", "png", "pdf", "dot", "html")}
     words = [w for name, path in names.items() for w in (f"--{name}", str(path))]
@@ -377,8 +377,7 @@ def test_a_reader_that_closes_the_pipe(run, monkeypatch, words):
         assert main_of_process() == 0
 
 
-@pytest.mark.process
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_as_a_process(model):
     words = [sys.executable, "-m", "jaxviz", "residuals", f"{model.name}:loss", *CALL, "--json"]
     done = subprocess.run(words, cwd=model.parent, capture_output=True, text=True, check=True)

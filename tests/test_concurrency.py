@@ -12,7 +12,7 @@ from interrupted_calls import ALONE, CALLS, forget, loss_of
 
 import jaxviz
 
-pytestmark = [pytest.mark.slow, pytest.mark.values]
+pytestmark = pytest.mark.slow
 
 THREADS, SECONDS = 8, 120
 HERE = Path(__file__).parent
@@ -90,7 +90,7 @@ def without_a_cache():
     return reports_of(process("-c", ALL, JAX_ENABLE_COMPILATION_CACHE="false"))
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_two_kernels_share_a_cache_folder(tmp_path, without_a_cache):
     start = lambda: process("-c", ALL, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "cache"))
     both = [start() for _ in range(2)]
@@ -99,14 +99,13 @@ def test_two_kernels_share_a_cache_folder(tmp_path, without_a_cache):
     assert reports_of(start()) == without_a_cache
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_cache_folder_that_cannot_be_written(without_a_cache):
     folder = os.path.join(os.sep, "proc", "no", "cache")
     assert reports_of(process("-c", ALL, JAX_COMPILATION_CACHE_DIR=folder)) == without_a_cache
 
 
-@pytest.mark.process
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_was_interrupted_at_random_answers_next_time(name):
     child = process(HERE / "interrupted_calls.py", name, "4")

@@ -54,7 +54,7 @@ CASES = [
 cases = pytest.mark.parametrize(("fun", "x"), CASES, ids=[f"{f.__name__}-{i}" for i, (f, _) in enumerate(CASES)])
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @cases
 def test_as_in_jax_without_jit(fun, x):
     one = jnp.ones_like(jnp.asarray(x))

@@ -16,7 +16,7 @@ from jaxviz.ir.stack import FRAMES, deep_stack
 from jaxviz.page.html import fit_to_show
 from jaxviz.page.schema import decode, encode
 
-pytestmark = pytest.mark.large
+pytestmark = pytest.mark.slow
 DEPTH = 200
 
 WRAPPERS = {
@@ -69,7 +69,7 @@ def test_every_stage_is_derived_and_printed(deep):
         assert str(program).count(f" {name}[") >= DEPTH - 1
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_every_report_is_made(deep):
     residuals = jaxviz.residuals(deep)
     assert residuals.summary.startswith("the gradient of `<lambda>` in `x` saves ")
@@ -82,7 +82,7 @@ def test_every_report_is_made(deep):
     assert jaxviz.to_dot(deep, stage="forward+backward").source.startswith("digraph")
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_the_explorer_shows_all_of_it(deep):
     view = decode(encode(fit_to_show(ViewMaker(deep).first)))
     assert [stage.error for stage in view.stages] == [""] * len(view.stages)
@@ -92,7 +92,7 @@ def test_the_explorer_shows_all_of_it(deep):
     assert stage_text(view, "primal").count(f"= {holders(deep.primal)[0]}") == DEPTH
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 @pytest.mark.parametrize("kind", ["jit", "cond", "checkpoint", "scan"])
 def test_a_page_is_saved_and_agrees_with_jax(kind, tmp_path):
     """JAX takes half a minute for the gradient of two hundred conds; half of them also exceed Python's limit."""

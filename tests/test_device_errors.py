@@ -276,7 +276,7 @@ def lines(error):
     return shown
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_error_is_jaxs_with_line_and_path(name):
     fun, args, path = CASES[name]
@@ -306,7 +306,7 @@ def test_with_many_arguments_those_that_the_error_speaks_of_come_first():
     assert note.endswith("params[6]: f32[3] and 9 more.")
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [lambda x: lax.psum(x, "i"), lambda x: x * 2.0], ids=["same", "differing"])
 def test_a_pmap_whose_result_is_not_mapped(body):
     """JAX does not check that the devices agree; each gets an eighth of the cotangent."""

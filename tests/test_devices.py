@@ -19,7 +19,7 @@ import jaxviz
     ("entry", "run"),
     [pytest.param(entry, jax.jit, id=entry[0]) for entry in BODIES]
     + [
-        pytest.param(entry, lambda f: f, marks=pytest.mark.sweep, id=f"{entry[0]}, operation by operation")
+        pytest.param(entry, lambda f: f, marks=pytest.mark.slow(sweep=True), id=f"{entry[0]}, operation by operation")
         for entry in BODIES[::5]  # outside `jit`, JAX compiles each operation on eight devices separately
     ],
 )
@@ -75,9 +75,10 @@ COMPOSITIONS = {
 LONG = ("hessian", "gradient of a gradient")
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "compose", [pytest.param(c, id=n, marks=[pytest.mark.sweep] * (n in LONG)) for n, c in COMPOSITIONS.items()]
+    "compose",
+    [pytest.param(c, id=n, marks=[pytest.mark.slow(sweep=True)] * (n in LONG)) for n, c in COMPOSITIONS.items()],
 )
 def test_composed(compose):
     assert_same(compose(jaxviz), compose(jax))

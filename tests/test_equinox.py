@@ -213,7 +213,7 @@ def copied(*trees):
     return jax.tree.map(lambda x: jnp.array(x) if isinstance(x, jax.Array) else x, trees)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 @pytest.mark.parametrize("donate", ["none", "all", "all-except-first", "warn", "warn-except-first"])
 def test_donation_is_what_filter_jit_donates(donate):

@@ -133,7 +133,7 @@ TAKES_TANGENTS = {"jvp"}
 TAKES_JITTED = {"donation"}
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in CALLS if name not in TAKE_ALL_AS_TRACED | TAKES_JITTED | TAKES_TANGENTS]
 )

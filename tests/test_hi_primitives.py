@@ -61,7 +61,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_cotangents_and_residuals_are_jaxs(name):
     f = PROGRAMS[name]
@@ -261,7 +261,7 @@ def test_an_argument_of_a_hi_type_weighs_what_it_consists_of():
     assert jaxviz.derive(quantized_loss, *args, argnums=1).check()
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_an_argument_of_a_hi_type_is_one_of_the_compiled_program():
     args = WEIGHTS, jnp.ones(4), jnp.ones(8)
     compiled = jaxviz.compiled_memory(quantized_loss, *args, argnums=1)
@@ -430,7 +430,7 @@ BOXED = {
 
 
 @mutable
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("report", BOXED.values(), ids=list(BOXED))
 def test_an_argument_of_a_mutable_hi_type_is_left_as_it_was(report):
     seen = types_of_jax.Box(jnp.zeros(3))
@@ -439,7 +439,7 @@ def test_an_argument_of_a_mutable_hi_type_is_left_as_it_was(report):
 
 
 @mutable
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("jits", [False, True], ids=["eager", "jit"])
 def test_an_argument_of_a_mutable_hi_type_is_written_as_by_jax(jits):
     found = []
@@ -483,7 +483,7 @@ def counted_in_each_iteration(read, write, count):
 
 
 @mutable
-@pytest.mark.values
+@pytest.mark.slow
 def test_each_iteration_writes_a_value_of_a_mutable_hi_type():
     """JAX 0.10.2 writes it once and computes another gradient, so this compares with JAX's on a reference."""
     ref, box = jax.new_ref(jnp.zeros(())), types_of_jax.Box(jnp.zeros(()))
@@ -581,7 +581,7 @@ def test_a_residual_of_a_hi_type_weighs_what_it_consists_of():
     assert saved.nbytes == NBYTES
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_donated_arguments_after_one_of_a_hi_type():
     def updated(weights, x):
         return weights, x + jnp.mean(restored(weights) @ x)
@@ -634,7 +634,7 @@ def test_functions_without_forward_mode_are_compared_in_reverse():
     assert note in same.notes
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_plan_leaves_what_has_no_forward_mode_outside_of_its_checkpoints():
     x = jnp.linspace(0.5, 2.5, 256)
     plan = jaxviz.plan_remat(reversible, x, residuals="50%")

@@ -50,7 +50,7 @@ def test_public_names_are_no_modules(all_imported):
     assert modules == {"teach"}
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_every_entry_point_works_with_every_module_imported(all_imported, name):
     args = (jnp.ones(3),)
@@ -68,7 +68,7 @@ def test_import_brings_nothing_with_it():
     assert done.stdout.split() == ["jaxviz"]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_first_report_imports_nothing_but_jax_and_jaxviz():
     code = """
 import sys, jax, jaxviz
@@ -89,7 +89,7 @@ def test_completion_offers_the_public_names():
     assert {"explore", "residuals", "grad", "plan_remat", "teach"} <= set(done.stdout.split())
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_type_checkers_know_the_public_names(tmp_path):
     pytest.importorskip("mypy", reason="the environment of `make test-latest` has no type checker")
     file = tmp_path / "first.py"

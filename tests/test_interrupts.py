@@ -102,7 +102,9 @@ def calls(work, interrupted_at=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "spots", [(1, 4, 7), pytest.param((2, 3, 5, 6), marks=pytest.mark.sweep)], ids=["early, midway, late", "between"]
+    "spots",
+    [(1, 4, 7), pytest.param((2, 3, 5, 6), marks=pytest.mark.slow(sweep=True))],
+    ids=["early, midway, late", "between"],
 )
 @pytest.mark.parametrize("name", short(list(WORK), ["stages", "first view", "lint", "batch"]))
 def test_interrupted_work_is_done_anew(name, spots):

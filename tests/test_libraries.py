@@ -4,7 +4,7 @@ import laws
 import pytest
 from library_programs import LIBRARY_CASES
 
-pytestmark = pytest.mark.sweep  # importing all of these libraries alone takes a second and a half
+pytestmark = pytest.mark.slow(sweep=True)  # importing all of these libraries alone takes a second and a half
 
 LAWS = {
     laws.residuals: lambda case: case.reverse,

@@ -56,7 +56,7 @@ assert state() == before
 """
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_nothing_is_watched_until_asked():
     done = subprocess.run([sys.executable, "-c", ONLY_IMPORTED], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -43,20 +43,22 @@ def marked(cases, third=None, each=1, quick=True):
 
     def marks(c):
         if c in others or not quick:
-            yield pytest.mark.values
+            yield pytest.mark.slow
         if c in left_out or (third is not None and c in others and c not in others[third::3]):
-            yield pytest.mark.sweep
+            yield pytest.mark.slow(sweep=True)
 
     return [pytest.param(c, marks=[*marks(c)], id=str(c)) for c in cases]
 
 
 def swept(cases):
-    return [pytest.param(c, marks=pytest.mark.sweep, id=str(c)) for c in cases]
+    return [pytest.param(c, marks=pytest.mark.slow(sweep=True), id=str(c)) for c in cases]
 
 
 def rotated(cases, marks):
     """Cases of which one row of each group is in the short tests, another one for the next."""
-    return [pytest.param(c, marks=[*marks, *[pytest.mark.sweep] * (not short)], id=str(c)) for c, short in cases]
+    return [
+        pytest.param(c, marks=[*marks, *[pytest.mark.slow(sweep=True)] * (not short)], id=str(c)) for c, short in cases
+    ]
 
 
 PRIMITIVES = cases_of_primitives()
@@ -64,7 +66,7 @@ DEVICES = device_programs.CASES
 REMATS = [case for case in CASES if "remat" in case.name or "checkpoint" in case.name]
 REAL = [case for case in CASES if is_real(case)]
 MAPPED = [case for case in CASES if case.vmaps]
-slow, sweep = [pytest.mark.slow], [pytest.mark.sweep]
+slow, sweep = [pytest.mark.slow], [pytest.mark.slow(sweep=True)]
 HOISTED = pytest.mark.xfail(
     jax.__version_info__ >= (0, 11), strict=True,
     reason="since 0.11 custom_root is a primitive of hijax, whose loop-invariant residual JAX stacks here and jaxviz keeps once",
@@ -75,7 +77,7 @@ def nested_residuals():
     for i, (case, nest) in enumerate(INSIDE):
         marks = [HOISTED] * ((str(case), nest) == ("root", in_all))
         if case not in ONE_OF_EACH:
-            marks += [pytest.mark.values, *sweep * (i % 3 > 0)]
+            marks += [pytest.mark.slow, *sweep * (i % 3 > 0)]
         made = inside(case, nest)
         yield pytest.param(made, marks=marks, id=str(made))
 

@@ -57,7 +57,7 @@ def run_both(folder):
     return [dict(np.load(f)) for f in outfiles]
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_two_processes_agree_with_one_and_with_jax(tmp_path):
     one = two_processes.run(jaxviz)
     for process, held in enumerate(run_both(tmp_path)):

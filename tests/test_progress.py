@@ -68,7 +68,7 @@ def test_it_is_shown_where_somebody_looks_on_or_asks(capsys, monkeypatch, wanted
     assert ("plans" in capsys.readouterr().err) == expected
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_it_goes_where_the_work_is_stopped(capsys, error):
     jaxviz.show_progress()

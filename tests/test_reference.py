@@ -114,7 +114,7 @@ NOT_RUN = {
 }
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name not in NOT_RUN])
 def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -101,7 +101,7 @@ def same(a, b):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), a, b)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @programs
 @pytest.mark.parametrize("jits", [False, True], ids=["eager", "jit"])
 def test_a_gradient_reads_and_writes_as_often_as_jax(fun, jits):
@@ -110,14 +110,14 @@ def test_a_gradient_reads_and_writes_as_often_as_jax(fun, jits):
     same(run(of(jaxviz.value_and_grad), fun), run(of(jax.value_and_grad), fun))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @programs
 def test_forward_mode_reads_and_writes_as_often_as_jax(fun):
     of = lambda jvp: lambda f: lambda x, r: jvp(lambda x: f(x, r), (x,), (jnp.ones_like(x),))
     same(run(of(jaxviz.jvp), fun), run(of(jax.jvp), fun))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("holder", [h for h in HOLDERS if h is not in_checkpoint_of_all])  # which repeats an addition
 def test_adding_to_a_reference_is_like_writing_the_sum(holder):
     """JAX 0.10.2 passes its own rule for `addupdate` a symbolic zero, which it does not take."""
@@ -134,7 +134,7 @@ def test_residuals_are_those_of_jax(fun):
     assert float(count[...]) == float(GLOBAL[...]) == 0.0
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_check_compares_what_is_in_the_references():
     count = fresh()
     written = jaxviz.derive(lambda x, r: in_scan(only_writing)(x, r).sum(), X, count)
@@ -181,7 +181,7 @@ def made_in_checkpoint(h, i):
     return jax.checkpoint(made_in_body)(h, i)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [made_in_body, made_in_jit, used_in_jit, two_of_them, made_in_checkpoint])
 def test_each_iteration_makes_its_own_reference(body):
     """JAX 0.10.2 to 0.12 make one for the whole loop where the body makes it from constants, so their gradient is another function's."""
@@ -199,7 +199,7 @@ def test_each_iteration_makes_its_own_reference(body):
 # --- checkpoints, branches, vmap --------------------------------------------------------------------------------------
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_reference_that_is_not_read_again_is_saved():
     """JAX's types of both kinds are equal, and so are the operations on them but for the kind."""
     results = []
@@ -212,14 +212,14 @@ def test_a_reference_that_is_not_read_again_is_saved():
     assert float(results[3][1]) == 2.0
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_recomputed_branch_does_not_write_again():
     fun = in_cond(counting)
     recomputes = lambda f: jaxviz.value_and_grad(f, cond_residuals="recompute")
     same(run(recomputes, fun), run(jax.value_and_grad, fun))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_what_only_reads_can_be_mapped():
     ref = jax.new_ref(jnp.float32(3.0))
     reads = lambda x: lax.scan(lambda h, _: (jnp.sin(h * ref[...]), None), x, None, length=3)[0]
@@ -238,7 +238,7 @@ def test_a_write_for_each_example_is_refused(holder):
     assert float(ref[...]) == 0.0
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_reference_in_a_mapped_function_can_be_its_own():
     def own(x):
         ref = jax.new_ref(jnp.float32(1.0))
@@ -318,7 +318,7 @@ def using_a_rule_that_closes_over_a_value(x, ref):
     return scaled(x) * last
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_rule_that_closes_over_a_value():
     """jaxviz traces such a function with constants folded, and what is done to references must not be."""
     fun = using_a_rule_that_closes_over_a_value
@@ -341,7 +341,7 @@ def _logged_jvp(primals, tangents):
     return jnp.sin(primals[0]), jnp.cos(primals[0]) * tangents[0] * GLOBAL[...]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("nested", [
     lambda f: f, jax.jit, lambda f: jax.jit(jax.jit(f)), jax.checkpoint, lambda f: jax.checkpoint(jax.jit(f)),
 ])  # fmt: skip
@@ -392,7 +392,7 @@ REPORTS = {
 }  # fmt: skip
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("report", REPORTS.values(), ids=list(REPORTS))
 @pytest.mark.parametrize("fun", [straight, branching, jax.jit(straight)], ids=["straight", "branching", "jitted"])
 def test_a_report_leaves_the_references_as_they_were(fun, report):
@@ -405,7 +405,7 @@ def test_a_report_leaves_the_references_as_they_were(fun, report):
     assert float(count[...]) == float(GLOBAL[...]) == 0.0
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_checking_a_rule_leaves_the_references_as_they_were():
     fresh()
 
@@ -422,7 +422,7 @@ def test_checking_a_rule_leaves_the_references_as_they_were():
     assert float(GLOBAL[...]) == 0.0
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_stepper_goes_back_to_what_was_read():
     count = fresh()
     loss = lambda x, r: counting(counting(x, r), r).sum()
@@ -444,7 +444,7 @@ def test_a_stepper_goes_back_to_what_was_read():
     assert float(count[...]) == 0.0
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_gradient_on_one_path_writes_once():
     results = []
     for module in (jax, jaxviz):
@@ -556,7 +556,7 @@ def gradient_and_references(loss, x):
         GLOBAL[...] = before
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", PLANNED)
 def test_checkpoints_are_planned_around_what_uses_no_reference_from_outside(fun):
     """JAX would write such a reference in both passes. One that is made inside is made again."""
@@ -611,7 +611,7 @@ def test_no_report_advises_a_checkpoint_around_a_body_that_writes():
     assert "jax.checkpoint around the body" in str(jaxviz.residuals(without, *args[:2]))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", [False, True], ids=["around the loop", "around its body too"])
 def test_a_checkpoint_around_a_loop_that_writes_a_reference_of_its_own(inner):
     """What the loop does to the reference depends on known values alone, and is not part of its linear half."""

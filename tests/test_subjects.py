@@ -8,7 +8,7 @@ from lines import line_of
 import jaxviz
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @transcripts.of("subject")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)

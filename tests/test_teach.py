@@ -233,7 +233,7 @@ def _wrong(primals, tangents):
     return y, (1 - y) * tangents[0]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_rule_is_checked_at_each_input():
     tanh = teach.rule(
         "Write tanh.", teach.computes(jnp.tanh, (0.5,), (random(3),)), teach.has_right_rule((0.5,), (2.0,)),
@@ -367,7 +367,7 @@ def test_a_form_gives_what_is_ticked_chosen_and_typed():
     assert "Which of these" in data["text/html"]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_an_exercise_in_a_script_needs_no_notebook():
     code = "import jaxviz, sys; jaxviz.teach.predict('?', truth=lambda: 1).answer(1); print({'IPython', 'ipywidgets'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -146,7 +146,7 @@ def test_the_own_answer_is_right_and_the_wrong_ones_say_why(my, name):
     assert getattr(my, name) is my.original(name)  # nothing wrong is left in the engine
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_other_answers_are_right_and_do_the_work(my):
     written = other_answers(my)
     calls = []
@@ -219,7 +219,7 @@ def scanned(sin, scan):
     return loss
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_gradients_of_loops_and_checkpoints_are_those_of_jax(my):
     k, c, xs = (np.array(v, np.float32) for v in ([0.5, 1.0], [0.1, 0.2], [[0.3, 1.0], [-0.2, 0.4], [0.7, 0.1]]))
     mine = scanned(my.sin, lambda body, c, xs, k: my.scan(body, c, xs, (k,)))

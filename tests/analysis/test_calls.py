@@ -136,7 +136,7 @@ def test_calls_are_those_of_python():
     assert certain > 0.4 * total > 0
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 @pytest.mark.parametrize("seed", range(12, 400))
 def test_calls_of_many_functions_are_those_of_python(seed):
     check(seed)

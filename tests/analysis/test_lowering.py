@@ -28,7 +28,7 @@ for name in (False, True, False):
 """
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_cache_on_disk_gives_no_program_with_the_lines_of_another(tmp_path):
     """XLA's cache ignores names and source lines, but the equations' numbers differ."""
     done = subprocess.run(

@@ -300,7 +300,7 @@ OF_THE_LOSS = (
 )  # fmt: skip
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("step", OF_THE_LOSS, ids=lambda f: f.__name__)
 def test_every_report_of_a_step_is_about_its_loss(step):
     args, alone = (W, W, BATCH), jaxviz.residuals(loss, W, BATCH)
@@ -391,7 +391,7 @@ def test_reports_of_a_step_with_several_gradients(step):
     agrees(step, lambda *leaves: jax.tree.leaves(plan.apply(step)(*jax.tree.unflatten(tree, leaves))))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_compiled_memory_of_a_step_with_several_gradients():
     assert "training step" in jaxviz.compiled_memory(layer_by_layer, W, W, BATCH).summary
 
@@ -446,7 +446,7 @@ def test_afterwards_jax_is_as_it_was():
     assert not any("gradient_pass" in str(e.primitive) for _, e in jaxviz.trace(plain)(W, W, BATCH).walk())
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_threads_that_overlap_leave_jax_as_it_was():
     """The first to start also finishes first, while the other is still differentiating."""
     before = jax.vjp, jax.grad(loss)(W, BATCH)

@@ -54,8 +54,7 @@ def test_an_exception_is_an_answer_and_not_the_end():
     assert (second.agrees, second.found) == (False, "ZeroDivisionError: by zero")
 
 
-@pytest.mark.process
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_part_that_fails_or_takes_too_long_does_not_stop_the_next(tmp_path):
     parts = [
         ("no_such_module", "missing", 60.0),
@@ -94,7 +93,7 @@ for _ in range(4):
 """
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_who_measures_is_alone(tmp_path):
     env = environment(JAXVIZ_DEVICE_LOCK=str(tmp_path / "lock"))
     started = [
@@ -112,7 +111,7 @@ def test_who_measures_is_alone(tmp_path):
             assert not [s for s in others if s[0] == "alone" and s[1] < b and a < s[2]]
 
 
-@pytest.mark.device
+@pytest.mark.slow(sweep=True)
 def test_the_whole_check_on_a_cpu(tmp_path):
     """In an environment without widgets, from a checkout, as on a machine with an accelerator."""
     env = {**environment(), "JAX_PLATFORMS": "cpu"}

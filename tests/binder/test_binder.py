@@ -63,7 +63,7 @@ def test_the_lock_has_what_the_package_needs():
         assert needed.specifier.contains(locked[canonicalize_name(needed.name)]), f"{text}: run `make lock`"
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_binders_own_tool_takes_it():
     pytest.importorskip("repo2docker", reason="pip install jupyter-repo2docker")
     done = subprocess.run(
@@ -109,8 +109,7 @@ def image(tmp_path_factory):
     return home, env
 
 
-@pytest.mark.packaging
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_every_notebook_is_there_and_the_first_one_runs(image):
     home, env = image
     made = {path.stem for path in (home / "notebooks").glob("*.ipynb")}
@@ -125,8 +124,7 @@ def test_every_notebook_is_there_and_the_first_one_runs(image):
     assert any("application/vnd.jupyter.widget-view+json" in out.get("data", {}) for out in outputs)
 
 
-@pytest.mark.packaging
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 @pytest.mark.parametrize("command", ["lab", "notebook"])
 def test_a_link_that_names_nothing_opens_on_the_first_notebook(image, command):
     home, env = image

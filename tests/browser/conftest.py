@@ -56,7 +56,7 @@ def browser():
 
 
 # Tests of colours and contrasts run in both themes explicitly; everything else is the same in the dark.
-@pytest.fixture(params=["light", pytest.param("dark", marks=pytest.mark.sweep)])
+@pytest.fixture(params=["light", pytest.param("dark", marks=pytest.mark.slow(sweep=True))])
 def theme(request):
     return request.param
 

@@ -141,7 +141,9 @@ IN_LIGHT = VIEWS.keys() - {*IN_DARK[:2], "jvp beside linearize", "a graph"}
 @pytest.mark.parametrize(
     ("name", "theme"),
     [
-        pytest.param(name, theme, marks=[pytest.mark.sweep] * (name not in (IN_DARK if theme == "dark" else IN_LIGHT)))
+        pytest.param(
+            name, theme, marks=[pytest.mark.slow(sweep=True)] * (name not in (IN_DARK if theme == "dark" else IN_LIGHT))
+        )
         for theme in ("light", "dark")
         for name in VIEWS
     ],

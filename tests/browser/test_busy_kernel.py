@@ -28,7 +28,7 @@ def theme(request):
     return getattr(request, "param", "light")
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_two_views_of_one_widget_follow_each_other(in_lab):
     page = run_in_lab(in_lab, "e = jaxviz.explore(loss, *args)\ndisplay(e)", "display(e)")
     explorers = page.get_by_test_id("explorer")
@@ -91,7 +91,7 @@ MANY = 50
 HEAP = "() => performance.memory.usedJSHeapSize / 2 ** 20"
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_many_explorers_share_a_page(in_lab):
     page = in_lab.page
     before = page.evaluate(HEAP)
@@ -200,7 +200,7 @@ done = each(lambda i: time.sleep(0.5), range(8), "plans")
 """
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_a_cell_that_takes_long_has_a_bar_that_goes(in_lab):
     page = in_lab.page
     name = write(in_lab.lab.folder, BAR, "print('go' + 'ne')")

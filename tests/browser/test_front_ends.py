@@ -106,7 +106,7 @@ def shown(n=2):
     in_lab.screenshot("containers")
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_notebook_7(lab, tab):
     page = tab.page
     name = write(lab.folder, "jaxviz.explore(loss, *args)")
@@ -180,7 +180,7 @@ def marimo(tmp_path):
         server.wait(20)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_marimo(marimo, tab):
     page = tab.page
     page.goto(marimo)

@@ -150,7 +150,7 @@ def visit_graph_and_texts(page):
                 holds(page, kind)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_nothing_runs_and_nothing_breaks_in_any_pane(watched, tab, tmp_path):
     f, args = hostile_program(tmp_path)
     explorer = jaxviz.explore(f, *args)

@@ -29,7 +29,7 @@ def tab(same_tab):
     ("width", "theme"),
     [(1280, "dark"), (600, "light")]
     + [
-        pytest.param(*other, marks=pytest.mark.sweep)
+        pytest.param(*other, marks=pytest.mark.slow(sweep=True))
         for other in [(1280, "light"), (900, "light"), (900, "dark"), (600, "dark")]
     ],
     indirect=["theme"],

@@ -77,7 +77,7 @@ def test_what_is_in_motion_stands_above_the_source_in_a_narrow_page(page):
 @pytest.mark.parametrize(
     ("width", "name"),
     [
-        pytest.param(width, name, marks=[pytest.mark.sweep] * ((width, name) not in IN_FULL))
+        pytest.param(width, name, marks=[pytest.mark.slow(sweep=True)] * ((width, name) not in IN_FULL))
         for width in (560, 720, 1280)
         for name in PANES
     ],

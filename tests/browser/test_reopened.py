@@ -57,7 +57,7 @@ def widgets(notebook):
     return notebook["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
     name, page = "many.ipynb", tab.page
     # Half of them wait for a request before sending what large programs send later.

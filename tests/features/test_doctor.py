@@ -27,7 +27,7 @@ def doctor_of_a_process(**variables):
     return done.returncode, json.loads(done.stdout)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_all_is_here_that_the_tests_run_with():
     report = jaxviz.doctor()
     assert report.ok, report
@@ -186,7 +186,7 @@ def test_the_setting_that_saves_widgets(monkeypatch, tmp_path):
     assert jaxviz.doctor()["lab setting saveState"].found == "off"
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_clean_process_has_no_flags():
     """No flag is reported if none is set, so our idea of each default is JAX's."""
     status, told = doctor_of_a_process()
@@ -194,8 +194,7 @@ def test_a_clean_process_has_no_flags():
     assert not [f for f in told["findings"] if f["part"] == "flags"]
 
 
-@pytest.mark.process
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_flags_that_are_set():
     status, told = doctor_of_a_process(
         JAX_ENABLE_X64="1", JAX_DEBUG_NANS="1", JAX_DISABLE_JIT="1", JAX_NUMPY_DTYPE_PROMOTION="strict",
@@ -210,8 +209,7 @@ def test_flags_that_are_set():
     assert [f["found"] for f in told["findings"] if f["what"] == "devices"] == ["2 devices, cpu:0 to cpu:1 (cpu)"]
 
 
-@pytest.mark.process
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_a_platform_that_is_not_there():
     status, told = doctor_of_a_process(JAX_PLATFORMS="nowhere")
     assert status == 1

@@ -175,7 +175,7 @@ def test_a_symbolic_zero_is_never_written_out():
     assert len(d.linear.outvars) == 1
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["jacfwd", "jacrev", "hessian"])
 def test_jacobians_of_trees(name):
     f = lambda p: {"a": p["x"] * jnp.sum(p["y"] ** 2), "b": jnp.sin(p["y"][0])}
@@ -221,7 +221,7 @@ def test_memo_tables_find_a_rule_once_and_can_be_emptied():
     assert len(linearize_rules) == 0
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_a_user_drops_is_dropped():
     """The caches keep rules for primitives; a jitted function and its closure are freed with the user's reference."""
     import gc

@@ -162,7 +162,7 @@ USES = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("zero", WHOLE_NUMBERS)
 def test_the_tangent_of_a_whole_number_that_is_computed_with_is_zero(use, zero):
@@ -224,7 +224,7 @@ def mapped_otherwise(kind):
     return made
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jvp", "vjp"])
 @pytest.mark.parametrize("dims", [(0,), (1,), (0, 0), (1, 0), (0, 1), (1, 2)], ids=str)
 def test_a_rule_may_map_its_results_along_other_dimensions_than_its_function(kind, dims):
@@ -350,7 +350,7 @@ DERIVED_AGAIN = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jvp", "jvp of itself", "vjp", "vjp of itself"])
 @pytest.mark.parametrize("nesting", short(list(DERIVED_AGAIN), 2))
 def test_what_such_a_rule_gives_is_derived_again(nesting, kind):

@@ -32,7 +32,7 @@ def loss(w, x):
     return jnp.sum(jnp.tanh(x @ w))
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_nothing_is_said_when_python_ends():
     program = "import jaxviz\nf = jaxviz.jit(lambda x: 2 * x)\nf(1.0)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -93,7 +93,7 @@ def test_inlining(inline):
 # --- the cache --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_functions_made_in_a_loop_are_not_confused():
     """Each is dropped before the next is created, which may then have the same id."""
     for k in range(20):
@@ -168,7 +168,7 @@ def test_a_result_of_another_type_may_take_the_memory():
         assert planned.reason.endswith("has the same number of elements, but XLA may reuse its memory for it")
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 def test_the_report_is_what_xla_did():
     """Every pair of donated arguments and results, compared with what happens to the arrays."""
@@ -242,17 +242,17 @@ def check_parts(cases):
     return known
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_the_parts_are_those_of_the_compiled_program():
     assert check_parts(CASES[::8]) > 12
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_the_parts_of_every_program_are_those_of_the_compiled_one():
     assert check_parts(CASES) > 100
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @transcripts.of("jit")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)

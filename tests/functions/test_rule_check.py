@@ -13,7 +13,7 @@ from test_custom_rules import X, with_jvp, with_vjp
 import jaxviz
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_an_interrupt_ends_the_wait_for_the_compiler(monkeypatch, nothing_from_disk):
     compile_, goes_on = jax.stages.Lowered.compile, threading.Event()
 
@@ -32,7 +32,7 @@ def test_an_interrupt_ends_the_wait_for_the_compiler(monkeypatch, nothing_from_d
     assert jaxviz.check_rule(jnp.tanh, X)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_the_function_is_traced_and_compiled_once_for_all_its_differences(nothing_from_disk):
     def calls(n):
         count = 0
@@ -49,7 +49,7 @@ def test_the_function_is_traced_and_compiled_once_for_all_its_differences(nothin
     assert calls(2) == calls(30)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_seeds_have_the_sharding_that_types_over_explicit_axes_require():
     """JAX checks it where the function is not compiled, as where its Python looks at values, and the rule may check it too."""
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
@@ -70,7 +70,7 @@ def test_seeds_have_the_sharding_that_types_over_explicit_axes_require():
             assert found.leaves[0].rule == pytest.approx(2 * found.leaves[0].numerical, rel=1e-4)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @transcripts.of("rules")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)

@@ -81,20 +81,20 @@ losses = pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
 close = lambda a, b: jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), a, b)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @losses
 def test_value_and_gradient_are_those_of_jax(loss):
     close(jaxviz.value_and_grad(loss)(0.7), jax.value_and_grad(loss)(0.7))
     close(jax.jit(jaxviz.value_and_grad(loss))(0.7), jax.jit(jax.value_and_grad(loss))(0.7))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @losses
 def test_within_one_jit_jax_uses_them_afterwards(loss):
     close(jaxviz.value_and_grad(jax.jit(loss))(0.7), jax.value_and_grad(jax.jit(loss))(0.7))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NESTED)
 def test_forward_mode_and_second_derivatives(name):
     loss = looping(with_jvp, NESTED[name])
@@ -102,14 +102,14 @@ def test_forward_mode_and_second_derivatives(name):
     close(jaxviz.grad(jaxviz.grad(loss))(0.7), jax.grad(jax.grad(loss))(0.7))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_the_backward_rule_runs_when_the_loop_has_ended():
     loss = of_itself()
     assert jax.value_and_grad(loss)(1.0) == (2.0, 4.0)
     close(jaxviz.value_and_grad(loss)(1.0), (2.0, 4.0))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @losses
 def test_the_loop_keeps_its_variable(loss):
     """What is changed while a rule is traced is put back."""
@@ -129,7 +129,7 @@ def with_an_attribute(x):
     return x
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_check_compares_the_values():
     check = jaxviz.derive(with_an_attribute, 0.7).check()
     assert not check

@@ -122,7 +122,7 @@ def test_its_jaxpr_is_the_linear_program():
     assert [e.primitive.name for e in pull.jaxpr.eqns] == ["mul"]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_second_derivatives_go_through_it():
     f = lambda x: jnp.sum(jnp.sin(x) ** 3)
     np.testing.assert_allclose(

@@ -46,7 +46,7 @@ def collections_in(work):
     return len(begun)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_last_of_nested_pauses_ends_it():
     with collector_paused():
         with collector_paused():
@@ -139,7 +139,7 @@ def nothing_frozen():
     gc.unfreeze()
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_many_objects_of_a_pause_become_the_oldest_without_a_scan(nothing_frozen):
     def work():
         with collector_paused():
@@ -154,7 +154,7 @@ def test_many_objects_of_a_pause_become_the_oldest_without_a_scan(nothing_frozen
     assert not oldest(few[0])
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_a_user_has_frozen_stays_frozen(nothing_frozen):
     gc.freeze()
     frozen = gc.get_freeze_count()

@@ -142,7 +142,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_of_every_kind(name):
     args = (X, X + 1) if name == "jit with options" else (X,)

@@ -391,7 +391,7 @@ def test_an_argument_that_is_not_differentiated_is_left_as_it_was():
     assert state == {"h": 0.0}
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "report", [jaxviz.compile_cost, jaxviz.donation, jaxviz.profile, lambda f, x: jaxviz.jit(f).report(x)]
 )

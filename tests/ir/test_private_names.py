@@ -79,7 +79,7 @@ def last_line(text):
     return text.rstrip().splitlines()[-1]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_without_a_name_that_all_of_it_needs_there_is_one_error():
     _, errors = run(
         "import jaxviz; jaxviz.grad",
@@ -99,7 +99,7 @@ def test_without_a_name_that_all_of_it_needs_there_is_one_error():
     assert "_vjp_too_many_args" not in errors  # not a reason to refuse
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.9.1", "0.13.0"])
 def test_a_version_that_is_not_supported_is_one_error(version):
     info = tuple(map(int, version.split(".")))
@@ -125,7 +125,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("program", short(list(COMMANDS), ["-m"]))
 def test_the_doctor_needs_no_engine_and_says_what_is_missing(program):
     code = AS_A_COMMAND.replace("PROGRAM", repr(program)).replace("RUN", COMMANDS[program])
@@ -166,7 +166,7 @@ for name, code in WITHOUT.items():
 """
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_without_a_name_that_a_feature_needs_that_feature_alone_is_off():
     printed, _ = run(EACH.replace("WITHOUT", repr(WITHOUT)), *WITHOUT)
     summary, *errors = printed.splitlines()
@@ -198,7 +198,7 @@ for name, feature in NAMES.items():
 """
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 @pytest.mark.skipif(
     not hasattr(os, "fork"), reason="each name takes a process of its own, which only forking makes quick"
 )

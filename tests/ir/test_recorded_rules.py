@@ -38,7 +38,7 @@ def shown(program):
     return str(program), held, [np.asarray(x).tolist() for x in program.consts]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case, _ in cases_of_primitives()], ids=str)
 def test_recorded_as_traced(case):
     with case.where():

@@ -79,7 +79,7 @@ def test_the_last_thread_puts_it_back(limit):
     assert sys.getrecursionlimit() == limit
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_function_that_calls_itself_without_end_is_told_what_to_do(limit):
     def endless(x):
         return jnp.sin(endless(x))

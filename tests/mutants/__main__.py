@@ -37,7 +37,7 @@ PARTS = (
     "CONTRIBUTING.md",
 )
 BESIDE = ("browser", "packaging")
-"""Marks and folders of tests that run only for faults whose tests name the folder."""
+"""Folders of tests that run only for faults whose tests name the folder."""
 WORKERS = 2
 
 
@@ -88,12 +88,12 @@ def run_tests(checkout: Path, tests: Sequence[str], marks: str) -> tuple[int, st
 def looked_for(fault: Fault, checkout: Path) -> tuple[str, str]:
     """Which tests find a fault: `short`, `sweep` or `none`; and the name of the test."""
     sound = (checkout / fault.path).read_bytes()
-    beside = "".join(f" and not {mark}" for mark in BESIDE if f"tests/{mark}" not in fault.tests)
+    ignored = [f"--ignore=tests/{folder}" for folder in BESIDE if f"tests/{folder}" not in fault.tests]
     write(checkout, fault.path, planted(fault).encode())
     try:
         collects = False
-        for kind, marks in (("short", "not sweep"), ("sweep", "sweep")):
-            status, failed = run_tests(checkout, shlex.split(fault.tests), marks + beside)
+        for kind, marks in (("short", "not slow(sweep=True)"), ("sweep", "slow(sweep=True)")):
+            status, failed = run_tests(checkout, [*shlex.split(fault.tests), *ignored], marks)
             collects |= status != 5
             if status == 1:
                 return kind, failed

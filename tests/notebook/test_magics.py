@@ -88,7 +88,7 @@ def test_residuals_under_a_policy(run, policy, option):
     assert [r.expression for r in found].count("checkpoint_name 'h h'") == 3
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_explorer_of_a_policy_and_of_a_plan(run, monkeypatch):
     shown = []
     monkeypatch.setattr(JaxvizMagics, "_explored", lambda self, what: shown.append(what))
@@ -213,7 +213,7 @@ def test_recompile_tells_of_a_function_and_of_a_cell(run, watched):
     assert "no_such_function" in err
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_profile_runs_a_call(run, nothing_from_disk):
     shown, err = run("%profile --repeat 3 jax.jit(f)(x)")
     assert err == ""

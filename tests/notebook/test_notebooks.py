@@ -228,7 +228,7 @@ def test_the_first_notebook_lists_the_series_in_order():
     assert [int(name[:2]) for name in listed] == list(range(1, len(listed) + 1))
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_first_notebook_is_a_script_too(tmp_path):
     """`make demo` runs it as one: the magics are comments then, and the explorer is written to a file."""
     done = subprocess.run(

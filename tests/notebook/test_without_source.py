@@ -75,7 +75,7 @@ def texts_of(path):
     return found
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["loss", "fails", "chooses", "compared"])
 def test_neither_lines_nor_paths_are_in_the_page(user, tmp_path, name):
     subject = jaxviz.compare(user.loss, user.other, *ARGS) if name == "compared" else getattr(user, name)

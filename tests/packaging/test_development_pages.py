@@ -81,7 +81,7 @@ def checkout(tmp_path_factory):
     return root
 
 
-@pytest.mark.packaging
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", short(list(MISTAKES), ["ruff-check", "import-layers"]))
 def test_a_hook_passes_what_is_here_and_stops_a_mistake(checkout, hook, monkeypatch):
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 pytest.importorskip("sphinx", reason="the site's tools are not installed: pip install -e '.[docs]'")
-pytestmark = pytest.mark.packaging
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 FETCHED = {("script", "src"), ("img", "src"), ("iframe", "src"), ("link", "href"), ("source", "src"), ("video", "src")}
 TUTORIALS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.py"))
@@ -86,7 +86,7 @@ def dead_links(out, pages):
     return dead
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_every_link_within_the_site_leads_somewhere(unrun):
     pages = pages_of(unrun)
     assert dead_links(unrun, pages) == []
@@ -94,7 +94,7 @@ def test_every_link_within_the_site_leads_somewhere(unrun):
     assert {link for page in pages.values() for link in page.fetched if urlsplit(link).netloc} == set()
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_every_tutorial_has_a_page(unrun):
     assert sorted(path.stem for path in (unrun / "tutorials").glob("[0-9]*.html")) == TUTORIALS
 
@@ -122,17 +122,17 @@ def test_outputs_are_kept_for_each_state_of_what_they_depend_on(tmp_path, monkey
 # --- the code's output ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_links_to_what_the_code_shows_lead_somewhere(site, pages):
     assert dead_links(site, pages) == []
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_nothing_is_fetched_from_elsewhere(pages):
     assert {link for page in pages.values() for link in page.fetched if urlsplit(link).netloc} == set()
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_explorers_are_there_and_hold_their_programs(site, pages):
     for name, n in {"index.html": 2, "howto/memory.html": 1, "howto/tracing.html": 1, "howto/jaxpr.html": 1}.items():
         assert sum("explorer-" in link for link in pages[site / name].fetched) == n, name
@@ -144,7 +144,7 @@ def test_explorers_are_there_and_hold_their_programs(site, pages):
                 assert len(text) > 100_000
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_what_the_how_tos_print_was_computed(pages, site):
     for name in ("memory", "upgrade", "policy", "nan", "recompile", "tracing", "donation", "jaxpr"):
         text = (site / "howto" / f"{name}.html").read_text(encoding="utf-8")
@@ -152,7 +152,7 @@ def test_what_the_how_tos_print_was_computed(pages, site):
     assert "iteration 5 of 6" in " ".join((site / "howto" / "nan.html").read_text(encoding="utf-8").split())
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_tutorial_has_its_outputs_and_gives_no_answer_away(site, name):
     page = (site / "tutorials" / f"{name}.html").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-pytestmark = pytest.mark.packaging
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 SMOKE = """
@@ -109,7 +109,7 @@ def test_the_wheel_works_where_there_is_no_node(wheel, tmp_path):
     works(sys.executable, tmp_path, PYTHONPATH=str(installed))
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_the_wheel_works_in_an_empty_environment(wheel, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path)], check=True)
     python = tmp_path / "bin" / "python"

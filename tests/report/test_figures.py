@@ -48,7 +48,7 @@ DRAWN = {
 }  # fmt: skip
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_page_may_be_dark_or_light(name):
     figure = DRAWN[name](jnp.ones((8, 8)))

@@ -49,7 +49,7 @@ def assert_no_longer(few, many):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.sweep] * (n == "compare_policies")) for n in REPORTS]
+    "name", [pytest.param(n, marks=[pytest.mark.slow(sweep=True)] * (n == "compare_policies")) for n in REPORTS]
 )
 def test_layers_make_a_report_no_longer(name):
     many = 8 if name == "compare_policies" else MANY  # it derives the program for each policy
@@ -81,8 +81,9 @@ def test_the_rows_of_a_checkpoint_around_all_layers_are_the_largest():
 
 
 @pytest.mark.slow
-@pytest.mark.values
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.sweep] * (n == "donation")) for n in COMPILED])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow(sweep=True)] * (n == "donation")) for n in COMPILED]
+)
 def test_layers_make_a_report_of_what_is_compiled_no_longer(name):
     assert_no_longer(COMPILED[name](FEW), COMPILED[name](8))
 
@@ -110,7 +111,7 @@ def test_iterations_of_a_scan_count_as_layers_do():
     assert next(g for g in scanned.groups if g.label == "x @ p[name]").count == 3 * MANY
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_advice_on_layers_is_one_piece():
     f, (params, tokens) = models.transformer(12)
     found = jaxviz.lint(

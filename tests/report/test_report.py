@@ -182,7 +182,7 @@ REPORTS = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPORTS)
 def test_every_report_has_all_three(name):
     report = REPORTS[name]()

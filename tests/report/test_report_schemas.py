@@ -105,8 +105,7 @@ def test_a_name_that_no_report_has(name):
     assert str(caught.value).endswith(f"there are {', '.join(sorted(reports()))}")
 
 
-@pytest.mark.process
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_the_names_do_not_depend_on_what_is_imported():
     code = (
         "import jaxviz\ntry: jaxviz.schema('')\nexcept ValueError as error: print(str(error).split(' there are ')[1])"

@@ -39,7 +39,7 @@ READS = {
 }  # fmt: skip
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("calls_before", [0, 2])
 def test_the_call_is_named_whether_it_was_compiled_or_not(watched, read, calls_before):
@@ -111,7 +111,7 @@ def test_the_check_for_nans_goes_on_beside_it(own_state):
         jax.config.update("jax_debug_nans", False)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_no_array_is_kept(watched):
     f = jax.jit(lambda x: x + 1, donate_argnums=0)
     kept = jnp.ones(3)

@@ -239,14 +239,14 @@ def process(code, *args, **options):
     return subprocess.Popen(full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_python_ends_after_what_is_compiled():
     child = process("", 1)
     out, err = child.communicate(timeout=LONG)
     assert (out, err, child.returncode) == ("interrupted\ncompiled\n", "", 0)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_second_interrupt_leaves_at_once():
     child = process("print('leaving', flush=True)", 2 * LONG)
     while child.stdout.readline() != "leaving\n":
@@ -259,7 +259,7 @@ def test_a_second_interrupt_leaves_at_once():
     assert "terminate called" not in err
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_process_compiles_what_the_other_one_has_begun():
     child = process(

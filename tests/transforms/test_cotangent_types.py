@@ -53,7 +53,7 @@ def test_the_gradient_is_jaxs(name):
     assert outcome(jaxviz.grad, PROGRAMS[name]) == outcome(jax.grad, PROGRAMS[name])
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_some_are_of_the_precision_of_the_cotangent_and_some_are_refused():
     found = [outcome(jax.grad, f) for f in PROGRAMS.values()]
     assert sum(o is TypeError for o in found) >= 2

@@ -26,7 +26,7 @@ def poisoned(x, with_, rng):
 BAD = (np.inf, -np.inf, np.nan)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("k", range(0, len(CASES), 3), ids=lambda k: str(CASES[k]))
 def test_flags_say_what_each_value_is(k):
     case, rng = CASES[k], np.random.default_rng(k)
@@ -70,7 +70,7 @@ OPERATIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_what_passes_on_what_is_not_finite_does(name):
     fun, n = OPERATIONS[name]
@@ -116,7 +116,7 @@ def test_a_loop_gives_the_iteration_in_which_it_first_happened():
     assert raised <= {(2, 3), (2, 4), (-1, -1)}
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "float8_e5m2", "float8_e4m3fn"]
 )

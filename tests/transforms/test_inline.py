@@ -15,7 +15,7 @@ from jaxviz.transforms.inline import inlined
 CALLS = (compat.jit_p, compat.remat_p)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES[::3], ids=str)
 def test_the_same_is_computed_without_calls(case):
     program = jaxviz.trace(case.fun)(*case.args)

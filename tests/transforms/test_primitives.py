@@ -11,14 +11,14 @@ from short_runs import short
 import jaxviz
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_every_primitive_is_tried_or_left_out_for_a_reason():
     assert differentiable() - COVERED - set(LEFT_OUT) == set()
     assert COVERED & set(LEFT_OUT) == set()
     assert all(reason for reason in LEFT_OUT.values())
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case, _ in cases_of_primitives()], ids=str)
 def test_the_sample_holds_its_primitive(case):
     with case.where():

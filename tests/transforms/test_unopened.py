@@ -160,7 +160,7 @@ def test_so_do_check_plans_pictures_and_the_explorer(derivation):
     assert "saves " in shown
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_so_do_find_nan_and_profile():
     found = jaxviz.find_nan(with_kernel, np.zeros(3, np.float32))
     assert found.born.primitive == "pallas_call"

@@ -52,7 +52,7 @@ COLLECTIVES = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("fun", COLLECTIVES.values(), ids=COLLECTIVES)
 def test_named_axes(fun):
     ours, theirs = jaxviz.vmap(fun, axis_name="i"), jax.vmap(fun, axis_name="i")
@@ -67,7 +67,7 @@ def test_named_axes(fun):
     assert_same(jaxviz.jvp(ours, (X,), tangents), jax.jvp(theirs, (X,), tangents))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_two_axes():
     fun = lambda x, y: lax.psum(x * y, ("i", "j")) + lax.pmean(x, "j") * lax.axis_index("i")
     both = lambda vmap: vmap(vmap(fun, (0, None), axis_name="j"), (None, 0), axis_name="i")(X[0], X[1])
@@ -121,7 +121,7 @@ def test_a_loop_that_waits_for_its_slowest_example_is_recorded(monkeypatch):
     np.testing.assert_allclose(jaxviz.vmap(halve)(X), jax.vmap(halve)(X))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_every_mapped_equation_leads_back_to_the_function(monkeypatch):
     for case in CASES:
         if case.vmaps and case.name in ("attention", "four_deep", "cond_in_saving_remat"):
@@ -141,7 +141,7 @@ def both_refuse(error, call):
     return messages[1]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_bad_input():
     pair = lambda p, x: {"a": p["w"] * x, "b": p["b"]}
     params = {"w": jnp.ones(3), "b": X}

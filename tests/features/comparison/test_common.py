@@ -21,7 +21,7 @@ def longest(left, right):
     return row[-1]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @given(WORDS, WORDS)
 def test_it_is_common_and_as_long_as_any(left, right):
     found = list(common_places(left, right))

@@ -246,7 +246,7 @@ PROGRAMS = {
 SLOW = ("checkpointed transformer", "scan over layers")
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PROGRAMS])
 def test_gradients_cost_what_xla_says(name):
     """XLA counts a loop's body once, and so does `as_compiled`."""

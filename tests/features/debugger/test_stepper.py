@@ -203,7 +203,7 @@ def test_in_a_function_that_is_called_several_times_each_call_has_its_own():
 PRIMAL = ["mlp", "layer_norm", "attention", "trees", "nested_jit", "reshapes", "scan_rnn", "cond_in_cond", "remat"]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in CASES if c.name in PRIMAL], ids=str)
 def test_the_cotangents_of_arguments_are_the_gradient(case):
     inexact = [
@@ -243,14 +243,14 @@ def test_a_predicate_over_the_value():
     assert not any(float(jnp.max(abs(s.values[n]))) > 100 for n in list(s.values)[:-1])
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_predicate_is_not_asked_of_keys_and_of_arrays_without_elements():
     f = lambda x, key: jnp.sum(x * jax.random.normal(jax.random.split(key)[0], x.shape)) + jnp.zeros((0,)).sum()
     s = jaxviz.step(f, X, jax.random.key(0)).run(when=lambda v: abs(v).max() > 1e9)
     assert s.is_done or int(np.max(np.abs(np.asarray(s.value, np.float64)))) > 1e9
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_line_is_stopped_at_where_the_run_comes_to_it():
     line = broken.__code__.co_firstlineno + 3
     s = jaxviz.step(broken, EYE, XS)

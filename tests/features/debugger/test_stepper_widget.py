@@ -118,7 +118,7 @@ def form(x):
 WRITTEN_WITH = "0.10.2"
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.skipif(
     jax.__version__ != WRITTEN_WITH, reason=f"written with JAX {WRITTEN_WITH}; others give equations other params"
 )
@@ -133,7 +133,7 @@ def test_the_fixture_has_the_form_of_what_is_sent():
     ]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_the_rows_are_the_equations_wherever_the_run_is():
     s, w = started()
     made = programs(w)
@@ -226,7 +226,7 @@ def test_whatever_the_values_the_stop_is_json(value):
         json.loads(json.dumps(view.stop(), allow_nan=False))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_stop_is_small_whatever_the_values_and_the_program():
     def long(*xs):
         total = sum(jnp.sum(jnp.sin(x) * xs[0]) for x in xs)

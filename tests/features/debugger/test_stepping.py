@@ -77,7 +77,7 @@ def mapped_while(x):
 MAPPED = Case("mapped_while", mapped_while, (jnp.array([1.0, 4.5, -1.0]),))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [1 << 30, 0], ids=["kept", "nothing kept"])
 @pytest.mark.parametrize("case", [*(c for c in CASES if c.name in QUICK), *[MAPPED] * 4], ids=str)
 def test_any_walk_comes_to_the_same_results(case, budget, request):

@@ -41,7 +41,7 @@ def test_each_equation_is_a_box_in_the_frame_of_its_scope():
     assert ">sin<" not in scope
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_tooltip_has_the_line_and_its_text_unless_that_is_not_wanted():
     shown, hidden = (jaxviz.to_dot(small, SQUARE, SQUARE, source=s).source for s in (True, False))
     assert "drawn_programs.py:" in hidden

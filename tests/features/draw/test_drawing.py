@@ -142,8 +142,7 @@ def test_every_residual_is_a_port_that_the_backward_program_reads(name):
     assert len(set(ports) - read) <= unread
 
 
-@pytest.mark.slow
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_a_large_program_gives_a_picture_that_says_what_is_left_out(monkeypatch):
     def long(x):
         xs = [x, x]

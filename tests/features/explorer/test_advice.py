@@ -27,7 +27,7 @@ def advice(switches):
     return advice_of(switches.derivation.residuals, switches)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_sentence_is_the_plan(switches, advice):
     assert advice["setting"] == switches.plan()
     assert advice["sentence"].endswith(
@@ -61,7 +61,7 @@ def test_a_card_recomputes_what_it_is_of(switches, advice):
     assert any(kept(switches.derived(key)) < kept(switches.derivation) for key in tried)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_of_a_loop_the_body_is_named():
     f, args = scan_transformer(3)
     derivation = derive(f, *args)

@@ -36,7 +36,7 @@ def explorer():
     return jaxviz.explore(loss, jnp.ones((2, 4, 4)), jnp.ones((5, 4)))
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", short(list(animation.FORMATS), [".gif"]))
 def test_each_step_is_a_frame(explorer, tmp_path, suffix):
     path = explorer.save_animation(tmp_path / f"loss{suffix}", seconds=5)

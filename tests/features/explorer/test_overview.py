@@ -154,7 +154,7 @@ def test_the_headline_says_what_the_reports_say(shown):
     assert view.headline.peak.startswith(f"peak {format_bytes(memory.peak_nbytes)} in the ")
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_layers_are_one_box():
     f, args = transformer(12)
     view = view_of(derive(f, *args))
@@ -198,7 +198,7 @@ def test_of_a_cond_the_branch_that_takes_most():
     assert max(named(view).values()) == 5
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_value_of_several_layers_is_named_once():
     f, args = transformer(12)
     view = view_of(derive(f, *args))

@@ -102,7 +102,7 @@ def close(x, y):
     return x.shape == y.shape and x.dtype == y.dtype and np.allclose(x, y, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_variables_that_are_one_value_have_one_value(known):
     assert groups(known)
     for first, *others in groups(known):

@@ -51,7 +51,7 @@ def test_the_stages_of_a_program_that_can_be_derived_are_jaxs(odd):
     assert check.status in ("agrees", "unknown")
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_five_thousand_arguments():
     args = {f"a{i}": 1.0 for i in range(5_000)}
     derivation = jaxviz.derive(many_arguments, args)

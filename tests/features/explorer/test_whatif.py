@@ -213,7 +213,7 @@ def test_of_two_regions_that_cross_each_takes_the_place_of_the_other():
     assert crossing(spots) == [[1, 3], [0, 2], [1], [0]]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_plan_is_that_which_plan_remat_writes():
     f, args = models.scan_transformer(4)
     switches = switches_of(f, *args)
@@ -377,7 +377,7 @@ def test_an_effect_that_may_not_be_repeated_says_so():
         switches_of(f, jnp.ones(3))
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_abstract_arguments_of_a_language_model_are_enough():
     from benchmarks.remat_programs import llama
 

@@ -79,7 +79,7 @@ def line_of(advice):
     return linecache.getline(advice.location.file, advice.location.line)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_line_has_what_is_named(name):
     found = linted(name)
@@ -108,7 +108,7 @@ def test_a_layer_is_checkpointed_where_it_is_called(name, line, new):
     assert new in advice.fix
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_a_library_computes_for_an_expression_is_wrapped_as_a_whole():
     fixes = {line_of(a).strip(): a.fix for a in linted("flax") if a.rule == "cheap-recompute"}
     assert "`nn.LayerNorm()(x)`" in fixes["h = nn.LayerNorm()(x)"]

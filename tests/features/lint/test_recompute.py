@@ -103,7 +103,7 @@ def test_what_a_checkpoint_saves_is_what_jax_holds_less(case):
     check(d, [run for _, run in _runs(d.primal, _line)][:4])
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     short(

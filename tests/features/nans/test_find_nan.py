@@ -365,7 +365,7 @@ def line_of(fun):
     return start + next(k for k, line in enumerate(lines) if "# here" in line)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", short(list(CASES), 2))
 def test_the_first_equation_is_named(name):
     fun, args, primitive, cause, phase, iterations, devices, options = CASES[name]
@@ -385,7 +385,7 @@ def test_the_first_equation_is_named(name):
 ON_DEVICES = [name for name, (*_, devices, _) in CASES.items() if devices]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", short([name for name in CASES if name not in ON_DEVICES], 2)
 )  # it does not step into a shard_map
@@ -428,7 +428,7 @@ def test_what_the_compiled_program_alone_shows_is_said(monkeypatch):
     assert "gave finite results as well" in report.note
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["unsafe_log", "norm_of_zeros", "nested_loops", "growing_while", "branch", "cast", "complex_log"]
 )

@@ -134,7 +134,7 @@ WAYS = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("way", short(list(WAYS), list(WAYS)[:2]))
 @pytest.mark.parametrize("dtype", short(["float32", "float16", "bfloat16"], ["float32"]))
 @pytest.mark.parametrize("name", CALLS)
@@ -261,7 +261,7 @@ ALONE = {"jnp.linalg.eigvalsh(x)", "jnp.linalg.svd(x, compute_uv=False)", "jax.n
 """Alternatives for a part of what is computed, which are tested below."""
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("advice", PROGRAMS)
 def test_advice_for_a_program_keeps_what_was_finite_or_says_what_it_changes(advice):
     for program, hole, x, others in PROGRAMS[advice]:
@@ -289,7 +289,7 @@ def test_a_number_for_infinity_changes_what_is_finite_because_of_it():
     assert 1 / float(changing(remedy)) > 1 / np.inf
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("x", MATRICES)
 def test_the_values_of_a_decomposition_alone_are_the_same(x):
     for whole, alone in (
@@ -328,7 +328,7 @@ COMPLEX = jnp.array([0, 1, -1, 1j, -1j, 2 + 1j, -2, 0.5, -0.5, 1e-9j], jnp.compl
 OF_COMPLEX = ["sqrt", "rsqrt", "log", "log1p", "div", "asin", "acos", "acosh", "atanh"]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_COMPLEX)
 def test_advice_keeps_complex_numbers_too(name):
     code = CALLS[name][0]

@@ -31,7 +31,7 @@ def check_plain(w, n=1, x=X):
     same(w[name].cotangents.values, [2 * TANH(x)] * n)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "transform",
     [
@@ -92,7 +92,7 @@ def looped_values(x, offsets):
     return jnp.sum(c), found
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [jax.grad, lambda f: jax.jit(jax.grad(f)), jaxviz.grad])
 @pytest.mark.parametrize("inner", [lambda f: f, jax.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])
 def test_loops_within_loops_tell_of_their_iterations(transform, inner):
@@ -109,7 +109,7 @@ def test_loops_within_loops_tell_of_their_iterations(transform, inner):
         same(ct, cts[k, m])
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_branches_and_devices():
     def branched(x):
         return jax.lax.cond(

@@ -89,7 +89,7 @@ def _with_jvp(f):
     return made
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", ONE.values(), ids=ONE.keys())
 def test_a_value_is_told_once(transform):
     w = told(transform(probed), X)
@@ -120,7 +120,7 @@ BACKWARD = {
 }  # fmt: skip
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", BACKWARD.values(), ids=BACKWARD.keys())
 def test_a_cotangent_is_told_once(transform):
     w = told(transform(probed), X)
@@ -141,7 +141,7 @@ MAPPED = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", MAPPED.values(), ids=MAPPED.keys())
 def test_examples_lead(transform):
     w = told(transform(probed), XS)
@@ -174,7 +174,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", LOOPS.values(), ids=LOOPS.keys())
 def test_each_iteration_of_a_scan_is_told(transform):
     w = told(transform(scanned), X)
@@ -184,7 +184,7 @@ def test_each_iteration_of_a_scan_is_told(transform):
     assert w["h"].count == w["h"].cotangents.count == 4
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_scans_under_vmap_and_an_index_of_the_programs_own():
     def body(c, i):
         h = jaxviz.probe(jnp.sin(c) * (i + 1), "h", index=i)
@@ -205,7 +205,7 @@ def test_a_while_loop_tells_of_each_iteration():
         same(told(f, X)["h"].values, jnp.stack([X * 2, X * 4, X * 8]))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_each_device_of_a_shard_map_tells_of_its_part():
     x = jnp.arange(16.0)
     sharded = jax.shard_map(lambda x: jaxviz.probe(jnp.sin(x), "h"), mesh=MESH, in_specs=P("i"), out_specs=P("i"))
@@ -321,7 +321,7 @@ def test_pytrees_have_a_name_for_each_array():
     same(w["p.b.0"].values[0], X * 2)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint8", "bool", "complex64"])
 def test_summaries_are_those_of_jnp(dtype):
     x = jnp.array([[1.5, -2.0, 0.0], [3.0, 4.0, -5.0]]).astype(dtype)
@@ -336,7 +336,7 @@ def test_summaries_are_those_of_jnp(dtype):
     np.testing.assert_array_equal(values["h"].values[0], x)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_what_is_not_finite_is_counted_exactly():
     x = jnp.zeros((300, 300)).at[:250].set(jnp.nan).at[299].set(-jnp.inf)
     w = told(jax.jit(lambda x: jaxviz.probe(x, "h")), x, what="summary")

@@ -9,7 +9,7 @@ import jaxviz
 from jaxviz.features.probes import series
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @transcripts.of("probes")
 def test_transcript(transcript, tmp_path):
     transcripts.replay(transcript, tmp_path)

@@ -14,7 +14,7 @@ from jaxviz.features.remat.written import Written
 @pytest.mark.parametrize(
     ("cases", "name", "variants"),
     [
-        *(pytest.param(SMALL, name, None, marks=pytest.mark.sweep) for name in SMALL),
+        *(pytest.param(SMALL, name, None, marks=pytest.mark.slow(sweep=True)) for name in SMALL),
         # What the names save keeps less in memory besides than what is optimal at a price per byte.
         (CASES, "MoE transformer, scanned", ("minimal", "minimal_with_context")),
         # Of some sets of names with the same bytes and work, only two fit.
@@ -30,7 +30,9 @@ def test_a_plan_recomputes_no_more_than_what_people_write_at_its_peak(cases, nam
         assert plan.flops <= theirs.flops
 
 
-@pytest.mark.parametrize("name", [n if n == "neural ODE" else pytest.param(n, marks=pytest.mark.sweep) for n in SMALL])
+@pytest.mark.parametrize(
+    "name", [n if n == "neural ODE" else pytest.param(n, marks=pytest.mark.slow(sweep=True)) for n in SMALL]
+)
 def test_the_code_is_within_the_peak_that_was_asked_for_or_says_by_how_much_it_is_not(name):
     case = SMALL[name]()
     without = Search(derive(case.plain, *case.args), False).opened.peak_nbytes

@@ -20,7 +20,7 @@ from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.search import Search
 
-pytestmark = pytest.mark.large
+pytestmark = pytest.mark.slow
 
 
 def chain(ws, x):
@@ -180,7 +180,7 @@ def test_the_gap_to_the_lowest_peak_is_said(work):
     assert "% higher than with any plan with checkpoints at the places that were tried, unless" in said
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_what_was_not_looked_at_is_bounded():
     case = llama(8, True)
     search = Search(derive(case.plain, *case.args), False)

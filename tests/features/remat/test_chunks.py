@@ -52,7 +52,7 @@ def held_by_jax(f, *args):
     return sum({id(x): x.nbytes for x in jax.tree.leaves(pull)}.values())
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("offload", short([None, "1GB/s, 0.1GFLOP/s"], [None]))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_computes_the_same_and_jax_keeps_what_was_planned(name, offload):
@@ -87,7 +87,7 @@ def loss(ws, x):
 """
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("work", short(["60%", "90%"], ["90%"]))
 def test_the_code_keeps_what_it_promised(work, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -122,7 +122,7 @@ def hand_written(ws, x):
     return jnp.sum(lax.scan(chunk, x, ws.reshape(8, 8, *ws.shape[1:]))[0])
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_as_low_as_by_hand_and_a_third_of_the_body_alone():
     args = jax.ShapeDtypeStruct((64, 256, 256), jnp.float32), jax.ShapeDtypeStruct((4096, 256), jnp.float32)
     by_hand = jaxviz.memory(hand_written, *args).peak_nbytes
@@ -146,7 +146,7 @@ def test_it_is_only_offered_where_it_helps():
     assert jaxviz.plan_remat(forward, *few, work="100%").chunk == 1
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_xla_takes_less_too():
     args = jax.ShapeDtypeStruct((64, 64, 64), jnp.float32), jax.ShapeDtypeStruct((512, 64), jnp.float32)
     found = jaxviz.plan_remat(forward, *args, work="100%").verify()

@@ -40,9 +40,9 @@ def least_of(f, args):
     return int(str(error.value).split(" compiled programs is ")[1].split("(")[1].split(" B)")[0].replace(",", ""))
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "n"), [("few", 1), *(pytest.param(name, 9, marks=pytest.mark.sweep) for name in PROGRAMS)]
+    ("name", "n"), [("few", 1), *(pytest.param(name, 9, marks=pytest.mark.slow(sweep=True)) for name in PROGRAMS)]
 )
 def test_the_compiled_peak_is_within_the_budget_and_falls_with_it(name, n):
     f, args = PROGRAMS[name]()

@@ -149,7 +149,7 @@ SHORT = {"scanned": BOUNDS[1:], "unrolled": BOUNDS[2:], "methods": BOUNDS[:1], "
 
 def with_bounds(name):
     return [
-        pytest.param(name, bound, marks=[pytest.mark.sweep] * (bound not in SHORT.get(name, BOUNDS[1:2])))
+        pytest.param(name, bound, marks=[pytest.mark.slow(sweep=True)] * (bound not in SHORT.get(name, BOUNDS[1:2])))
         for bound in BOUNDS
     ]
 
@@ -162,7 +162,7 @@ def wanted(name):
     return jax.jit(jax.grad(made["loss"]))(*arguments())
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "bound"), [p for name in PROGRAMS for p in with_bounds(name)])
 def test_the_code_keeps_what_it_promised(module, name, bound, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -187,7 +187,7 @@ def test_the_code_keeps_what_it_promised(module, name, bound, tmp_path, monkeypa
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", short(["unrolled", "methods"], ["methods"]))
 def test_a_checkpoint_in_a_branch_is_not_undone(module, name, tmp_path, monkeypatch):
     """With the diff applied, JAX saves what the plan does, and the three numbers that tell which branch is taken."""
@@ -216,7 +216,7 @@ BRANCHED = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("place", BRANCHED)
 def test_a_checkpoint_that_is_there_gets_into_a_branch_if_that_holds(module, place, tmp_path, monkeypatch):
     decorator, called, written = BRANCHED[place]
@@ -252,7 +252,7 @@ def loss(ws, x):
         assert compiled.temp_size_in_bytes < 0.8 * found.before.temporaries
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_names_are_words(module):
     plan = jaxviz.plan_remat(module(PROGRAMS["scanned"]).loss, *arguments(), work="5%")
     names = re.findall(r'checkpoint_name\(.*, "(\w+)"\)', plan.code())
@@ -260,7 +260,7 @@ def test_names_are_words(module):
     assert not any(n.startswith("jaxviz") for n in names)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_file_that_has_changed_is_not_edited(module):
     own = module(PROGRAMS["scanned"])
     plan = jaxviz.plan_remat(own.loss, *arguments(), work="5%")
@@ -271,7 +271,7 @@ def test_a_file_that_has_changed_is_not_edited(module):
     )
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_stands_in_a_library_is_said(module):
     own = module(PROGRAMS["scanned"])
     with LibrarysFile(own.__file__):
@@ -447,11 +447,11 @@ WAYS = {
 SHORT_LIBRARIES = {*((name, "2%") for name in ("linen_scan",)), ("equinox", "30%"), ("haiku", "30%")}
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "work"),
     [
-        pytest.param(name, work, marks=[pytest.mark.sweep] * ((name, work) not in SHORT_LIBRARIES))
+        pytest.param(name, work, marks=[pytest.mark.slow(sweep=True)] * ((name, work) not in SHORT_LIBRARIES))
         for name in LIBRARIES
         for work in ("30%", "2%")
     ],
@@ -511,7 +511,7 @@ ODD_FILES = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ODD_FILES)
 def test_git_applies_the_diff_of_an_odd_file(case, tmp_path, monkeypatch):
     name, text, encoding = ODD_FILES[case]

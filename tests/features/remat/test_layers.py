@@ -57,7 +57,7 @@ def planned(own):
     return planning.plan("", fastest_at_calls(search, lambda t: room - t.peak_nbytes)), args
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", short(list(LOOPS), ["enumerate"]))
 def test_a_policy_depends_on_the_index(module, name, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
@@ -71,7 +71,7 @@ def test_a_policy_depends_on_the_index(module, name, tmp_path, monkeypatch):  # 
     assert plan.written.trade.peak_nbytes <= plan.peak_nbytes * 1.02
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", short(list(OTHERS), ["nested"]))
 def test_calls_that_no_index_counts_get_one_policy(module, name, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
@@ -82,8 +82,7 @@ def test_calls_that_no_index_counts_get_one_policy(module, name, tmp_path, monke
     assert "# plan.apply can also save values that no name in your source refers to" in code
 
 
-@pytest.mark.large
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_a_function_that_is_called_twice_has_no_index(module):  # noqa: F811
     own = module(
         HEAD + BLOCK + SOURCE.format(loop=LOOPS["range"][0]).replace("loss(", "half(").replace("jnp.mean(x**2)", "x").replace("(6)", "(3)")

@@ -69,7 +69,7 @@ def names_in(f, *args):
     return {e.params["name"] for _, e in jaxviz.trace(f)(*args).walk() if e.primitive is compat.name_p}
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_names_are_words_of_the_users_source_with_apply_too(module):
     own = module("words", MODEL)
     args = [W * 0.1] * 8, X
@@ -80,8 +80,7 @@ def test_names_are_words_of_the_users_source_with_apply_too(module):
     assert all(name.startswith(("attention_", "layer_")) for name in names)
 
 
-@pytest.mark.large
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_names_are_other_ones_than_those_that_are_there(module):
     named = MODEL.replace("x @ w))", 'checkpoint_name(x @ w, "layer_product")))')
     own = module("named", f"from jax.ad_checkpoint import checkpoint_name\n{named}")

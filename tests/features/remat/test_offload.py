@@ -64,7 +64,7 @@ def held_by_jax(f, *args):
     return found
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bound", short([{"work": "30%"}, {"memory": 0.0}, {"memory": 0.2}], [{"work": "30%"}, {"memory": 0.2}])
 )
@@ -88,7 +88,7 @@ def test_jax_holds_on_the_host_what_was_planned(name, bound):
             np.testing.assert_allclose(gradient(*args), want, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAM)
 @pytest.mark.parametrize("share", short([0.4, 0.6, 0.8], [0.6]))
 def test_it_takes_no_more_work_than_without(name, share):
@@ -119,7 +119,7 @@ def test_a_slow_transfer_is_not_worth_it():
     assert (plan.peak_nbytes, plan.flops) == (without.peak_nbytes, without.flops)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_is_moved_and_for_how_long_is_said():
     plan = jaxviz.plan_remat(scanned, *inputs(), work="200%", offload="2MB/s, 1MFLOP/s")
     seconds = 2 * plan.offloaded / 2e6
@@ -131,7 +131,7 @@ def test_what_is_moved_and_for_how_long_is_said():
     assert plan.to_dict()["offloaded"] == plan.offloaded
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", short(list(PROGRAM), ["scanned"]))
 def test_the_compiler_that_offloads_nothing_is_told_on(name):
     plan = jaxviz.plan_remat(PROGRAM[name], *inputs(), work="200%", offload=FAST)
@@ -143,7 +143,7 @@ def test_the_compiler_that_offloads_nothing_is_told_on(name):
     assert "offloaded" not in without.summary
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_the_compiler_offloads_is_read_from_what_it_made():
     plan = jaxviz.plan_remat(scanned, *inputs(), work="200%", offload=FAST)
     found = plan.verify()
@@ -165,7 +165,7 @@ def test_an_accelerator_is_told_to_move_as_much_as_by_jaxs_policy(name):
         assert lowered.count(f'_xla_buffer_placement = "{kind}"') >= each
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", short(["scanned", "unrolled", "no_import_of_jax"], ["no_import_of_jax"]))
 def test_the_code_keeps_what_it_promised(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -195,7 +195,7 @@ def test_the_code_keeps_what_it_promised(name, tmp_path, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_the_code_for_one_checkpoint_offloads_too():
     plan = jaxviz.plan_remat(whole, *inputs(), work="2%", offload=FAST)
     code = plan.code()
@@ -244,7 +244,7 @@ def test_bandwidths(given, bandwidth, speed):
     assert read_offload(given) == Offload(bandwidth, speed, speed_is_given="," in str(given))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_what_the_device_does_is_measured():
     found = read_offload(True)
     assert found.is_measured

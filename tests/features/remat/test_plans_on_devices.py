@@ -51,7 +51,7 @@ def arguments(mesh, layers=3, width=64, rows=512):
     return params, {"x": array((rows, width), "i"), "y": array((rows, width), "i")}
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("f", short([scanned, unrolled], [scanned]))
 def test_a_plan_comes_to_what_one_device_holds(f):
     args = arguments(GRID)
@@ -64,7 +64,7 @@ def test_a_plan_comes_to_what_one_device_holds(f):
     assert plan.before.peak_nbytes < 0.3 * alone.before.peak_nbytes
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_a_bound_is_on_one_device():
     args = arguments(GRID)
     written = jaxviz.memory(scanned, *args).peak_nbytes
@@ -74,7 +74,7 @@ def test_a_bound_is_on_one_device():
     assert jaxviz.plan_remat(scanned, *args, residuals="50%").nbytes <= kept // 2
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_xla_has_on_one_device_what_the_plan_says():
     verified = jaxviz.plan_remat(scanned, *arguments(GRID, rows=2048)).verify()
     assert verified.happened
@@ -82,7 +82,7 @@ def test_xla_has_on_one_device_what_the_plan_says():
         assert xla.peak_nbytes == pytest.approx(model.peak_nbytes, rel=0.25)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_training_step_is_planned_for_devices_that_are_not_there():
     mesh = AbstractMesh((32, 8), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
     params, batch = arguments(mesh, rows=4096)
@@ -94,7 +94,7 @@ def test_a_training_step_is_planned_for_devices_that_are_not_there():
     assert plan.peak_nbytes == jaxviz.memory(plan.apply(train), params, params, batch).peak_nbytes < found.peak_nbytes
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_layouts_of_a_large_function_are_found_once_a_plan_is_chosen(monkeypatch):
     monkeypatch.setattr("jaxviz.features.remat.search._LOWERED", -1)
     args = arguments(GRID)

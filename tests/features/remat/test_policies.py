@@ -164,7 +164,7 @@ def test_names_that_jax_ignores():
     assert note in jaxviz.residuals(f("h"), X).notes
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("around", "inside", "has_effect"),
     [(True, False, False), (False, True, True), (True, True, False)],

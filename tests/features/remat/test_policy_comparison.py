@@ -74,7 +74,7 @@ def flops_of_jax(f):
     return jax.jit(jax.value_and_grad(f)).lower(W, X).cost_analysis()["flops"]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_bytes_and_flops_are_those_of_jax_with_the_policy_written(name):
     f = PROGRAMS[name]
@@ -195,8 +195,7 @@ def test_xla_is_asked_only_when_asked_for():
     assert found.to_dict()["xla_temporaries"] == [plain.temporaries, without.temporaries]
 
 
-@pytest.mark.large
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_the_report_fits_the_page():
     f, args = models.remat_transformer(3)
     many = (
@@ -263,7 +262,7 @@ def test_errors():
         jaxviz.compare_policies(layers, W, X, policies=())
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_plot_has_a_point_for_each_policy_and_the_line_of_plans():
     found = jaxviz.compare_policies(layers, W, X, policies=("dots_saveable", "nothing_saveable"))
     (axes,) = found.plot().axes
@@ -283,7 +282,7 @@ def test_the_best_trades():
     assert best_trades(points) == [Point(5, 9), Point(8, 5), Point(20, 0)]
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_policies_stand_among_the_best_plans():
     f, args = models.transformer(2)
     found = jaxviz.compare_policies(f, *args, policies=["everything", "dots_saveable"])

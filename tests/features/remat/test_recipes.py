@@ -228,7 +228,9 @@ def imported(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.sweep] * (n in SLOW)) for n in PROGRAMS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow(sweep=True)] * (n in SLOW)) for n in PROGRAMS]
+)
 def test_what_is_written_has_the_figures_that_it_says(name, imported, tmp_path):
     library, source, arguments, line = PROGRAMS[name]
     for needed in {"flax", "equinox", "haiku"}.intersection((library + source).replace(".", " ").split()):

@@ -75,8 +75,8 @@ def check(module, f, args, share):
     return plan, code
 
 
-@pytest.mark.values
-@pytest.mark.parametrize("share", [pytest.param(0.3, marks=pytest.mark.sweep), 0.7])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [pytest.param(0.3, marks=pytest.mark.slow(sweep=True)), 0.7])
 def test_a_transformer(module, share):
     own = module(Path(models.__file__).read_text())
     params = own.transformer_params(2, width=16, hidden=32)
@@ -86,7 +86,7 @@ def test_a_transformer(module, share):
     assert "+@partial(jax.checkpoint, policy=SAVED)\n def transformer_loss(" in code
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_loop(module):
     own = module(Path(models.__file__).read_text())
     _, args = models.lstm(1, width=8, length=6)
@@ -120,7 +120,7 @@ def loss(w, x):
 """
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("share", short([0.2, 0.5, 0.9], [0.5]))
 def test_expressions_of_all_kinds(module, share):
     own = module(SOURCE)
@@ -203,7 +203,7 @@ def test_names_that_are_there_are_left_alone(module):
     assert '"saved_0"' not in "".join(line for line in code.splitlines() if line.startswith("+SAVED"))
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_a_lambda_calls_gets_the_checkpoint(module):
     """If its only argument is the lambda's."""
     own = module(SMALL.replace("(w, x):", "(x, mode, w):"))
@@ -213,7 +213,7 @@ def test_what_a_lambda_calls_gets_the_checkpoint(module):
     assert held_by_jax(lambda w, x: written.loss(x, "deep", w), W, X) == plan.written.trade.nbytes
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_function_that_is_no_definitions_is_wrapped_by_hand(module):
     """A diff still names what it saves."""
     own = module(SMALL)
@@ -231,7 +231,7 @@ def test_a_function_that_is_no_definitions_is_wrapped_by_hand(module):
     assert "+@" not in code
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_what_a_library_makes_inside_is_named_where_it_is_called(module):
     pytest.importorskip("flax")
     own = module("""

@@ -77,7 +77,7 @@ def planned(f, *args, budget, recompute_collectives=False):
 SHARES = (0.0, 0.3, 0.5, 0.7, 0.9)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_the_plan_is_the_optimum(name):
     """No set of values within the budget recomputes less, or as little with fewer bytes."""
@@ -98,7 +98,7 @@ def test_the_plan_is_the_optimum(name):
         assert plan.flops <= 1.02 * flops[sizes <= budget].min()
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_jax_holds_what_was_planned(name):
     f, *args = SMALL[name]
@@ -131,7 +131,7 @@ def with_policy(policy):
     return loss
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     short(
@@ -154,7 +154,7 @@ def test_no_more_is_computed_again_than_with_jaxs_policies(policy):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_front_trades_peak_for_work():
     plan = jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5)
     peaks, flops = zip(*((t.peak_nbytes, t.flops) for t in plan.front), strict=True)
@@ -222,7 +222,7 @@ DEVICES = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", short(list(DEVICES), ["over_devices", "devices_in_a_loop"]))
 def test_what_devices_exchange_is_not_exchanged_again(name):
     """The body of a `shard_map` is planned; a value counts with its bytes on one device."""
@@ -337,7 +337,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.4])
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_body_of_a_loop_is_planned(name, share):
@@ -365,7 +365,7 @@ def complex_values(w, x):
     return jnp.sum(jnp.abs(jnp.fft.fft(jnp.sin(x @ w))) ** 2)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("f", [two_results, complex_values])
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_jax_holds_what_was_planned_of_a_cond_and_of_complex_values(f, share):
@@ -421,7 +421,7 @@ def crowded(ws, x):
 CROWDED = ([W * 0.5, W, W + 0.1], X[:16])
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_the_fastest_that_fits():
     """Of the plans for all budgets, none with less recomputation has a modelled peak that fits."""
     peaks = [
@@ -440,7 +440,7 @@ def test_the_fastest_that_fits():
     assert held_by_jax(plan.apply(crowded), *CROWDED) == plan.nbytes
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_where_all_fits_nothing_is_checkpointed(monkeypatch):
     assert jaxviz.plan_remat(mlp, [W] * 3, X, memory="1GB").apply(mlp) is mlp
     seen = []
@@ -460,7 +460,7 @@ def test_memory_that_nothing_fits_says_the_least_that_does():
     assert jaxviz.plan_remat(crowded, *CROWDED, memory=to_type).peak_nbytes <= read_size(to_type)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_budgets_as_text():
     plan = jaxviz.plan_remat(branching, W, X, budget="8 KiB")
     assert plan.budget == 8192
@@ -475,7 +475,7 @@ def test_budgets_as_text():
         jaxviz.plan_remat(branching, W, X, work=-1)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_arguments_that_are_not_arrays():
     def f(w, x, mode, activation, *, power=None, extra=None):
         y = activation(x @ w) if mode == "deep" else x @ w
@@ -507,15 +507,14 @@ def test_python_that_looks_at_values_is_refused():
         jaxviz.plan_remat(f, W, X, budget=0.5)
 
 
-@pytest.mark.large
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_shapes_alone_will_do():
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (PARAMS, TOKENS))
     same = jaxviz.plan_remat(models.transformer_loss, *shapes, budget=0.5)
     assert same.point == jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5).point
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_reports():
     plan = jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5)
     text = str(plan)

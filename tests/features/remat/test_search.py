@@ -99,7 +99,7 @@ def test_the_first_thing_said_is_what_it_comes_to():
     assert "a checkpoint around the body of the scan at test_search.py:" in text
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_the_compiler_has_its_word():
     args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((64, 64, 64), (512, 64))]
     found = jaxviz.plan_remat(scanned, *args, work="40%").verify()
@@ -138,7 +138,7 @@ def test_what_the_function_differentiates_itself_is_in_pieces_rather_than_calls(
     assert region.described.endswith("pieces of layer and of its inner gradient")
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_what_is_given_aside_is_not_differentiated():
     def loss(ws, x):
         y = lax.scan(lambda x, w: (layer(x, w), jnp.mean(x)), x, ws)

@@ -103,7 +103,7 @@ def test_without_checkpoints_it_keeps_what_jax_keeps_without_them(case, monkeypa
     assert not got - want
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_gradient_is_the_same(name):
     case = BY_NAME["remat_in_scan"]

@@ -75,7 +75,7 @@ def test_a_peak_outside_of_the_gradient_is_said_to_be_there():
     assert "step " in str(found)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_plan_of_a_step_holds_for_the_step():
     args = arguments()
     plan = jaxviz.plan_remat(train, *args)
@@ -98,7 +98,7 @@ def test_a_plan_of_a_step_holds_for_the_step():
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_planned_step_is_compiled_once():
     args = arguments(layers=3, width=8, rows=16)
     planned = jaxviz.plan_remat(train, *args, residuals="60%").apply(train)
@@ -108,7 +108,7 @@ def test_a_planned_step_is_compiled_once():
     assert sum(c.name == "train" for c in compilations) == 1
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_bound_is_on_the_whole_step():
     args = arguments()
     written = jaxviz.memory(train, *args).peak_nbytes
@@ -126,7 +126,7 @@ def test_xla_keeps_to_the_plan_of_a_step():
     assert verified.after.peak_nbytes == pytest.approx(verified.modelled[1].peak_nbytes, rel=0.2)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_gradients_that_are_added_up_are_planned_in_their_loop():
     def step(params, state, batch):
         parts = jax.tree.map(lambda a: a.reshape(4, -1, *a.shape[1:]), batch)

@@ -118,7 +118,7 @@ def test_no_mark_is_drawn_below_the_line_and_a_policy_with_names_is_on_it_where_
     assert found.outcomes[0].nbytes == min(p.nbytes for p in found.points)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_values_that_are_cheap_to_recompute_are_saved_for_the_peak():
     case = SMALL["transformer, unrolled"]()
     theirs = Search(derive(case.variants["save_qkv_proj"], *case.args), False).written

@@ -78,7 +78,7 @@ def holds(own, plan, args, module, folder):  # noqa: F811
     return code
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", short(list(PROGRAMS), 3))
 def test_a_checkpoint_gets_another_policy_at_its_place(module, name, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
@@ -91,7 +91,7 @@ def test_a_checkpoint_gets_another_policy_at_its_place(module, name, tmp_path, m
     assert "Remove the checkpoint" not in code
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_checkpoints_that_a_plan_does_without_are_taken_away(module, name, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
@@ -112,7 +112,7 @@ X = jnp.linspace(0.1, 1.0, 64 * 8).reshape(64, 8)
 W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "line"),
     [
@@ -141,7 +141,7 @@ def test_under_jit_it_stands_inside(module, tmp_path, monkeypatch):  # noqa: F81
     assert jaxviz.memory(edited.loss, W, X).peak_nbytes == plan.written.trade.peak_nbytes
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_a_checkpoint_that_is_not_found_is_to_be_taken_away(module):  # noqa: F811
     around = "\naround = lambda f: jax.checkpoint(f)\n"
     # The gradient of all layers determines the peak, whatever the used layer saves.

@@ -51,7 +51,7 @@ def bounded(x, bound, limit=8):
     return lax.scan(step, x, None, length=2)[0]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_the_dummies_of_a_bounded_loop_grow_with_its_bound_unless_recomputed():
     def loop(bound):
         return lambda x: bounded((0, x), bound)[1]

@@ -34,7 +34,7 @@ def test_of_a_program_and_of_a_derivation():
     assert [r.type for r in of_program] == [r.type for r in of_derivation]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_every_report_differentiates_in_the_first_argument_by_default():
     """Like `jax.grad`, so that all reports are about the same gradient."""
     params, x = {"w": jnp.ones((4, 3))}, jnp.ones((5, 4))

@@ -66,7 +66,7 @@ def test_call_paths_are_functions_then_scopes():
     assert [call_path(e) for e in trace(scoped)(X).equations] == ["scoped/a", "scoped/a/b"]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_call_paths_of_libraries():
     reason = "the engine's tests with the newest JAX go without the libraries"
     eqx = pytest.importorskip("equinox", reason=reason)
@@ -193,7 +193,7 @@ def test_modules_of_flax_nnx_are_what_they_are_called_as():
     assert "Net/Block/Linear" in names(hidden.by_module())
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_modules_of_equinox_are_what_they_are_called_as():
     eqx = pytest.importorskip("equinox")
 
@@ -211,7 +211,7 @@ def test_modules_of_equinox_are_what_they_are_called_as():
     assert {"Block/feed", "Block/norm/feed", "Block/mlp/Linear/feed"} <= set(names(of_all(found)))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_modules_of_numpyro_are_its_distributions_and_not_what_calls_a_model():
     numpyro = pytest.importorskip("numpyro", reason="the engine's tests with the newest JAX go without the libraries")
 

@@ -24,7 +24,7 @@ from jaxviz.xla.collectives.compiling import partitioned
 from jaxviz.xla.collectives.groups import groups_of
 from jaxviz.xla.compiled_memory.messages import message
 
-pytestmark = pytest.mark.values
+pytestmark = pytest.mark.slow
 each = pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 
 _BYTES = {"f32": 4, "s32": 4, "bf16": 2, "pred": 1, "u32": 4}

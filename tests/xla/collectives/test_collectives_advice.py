@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxviz
 
-pytestmark = pytest.mark.values
+pytestmark = pytest.mark.slow
 
 
 def of_kind(report, kind, stage=""):

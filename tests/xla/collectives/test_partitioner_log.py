@@ -19,7 +19,7 @@ import jaxviz
 from jaxviz.xla.collectives import compiling
 from jaxviz.xla.collectives.partitioner_log import read_warning, reading_log
 
-pytestmark = pytest.mark.values
+pytestmark = pytest.mark.slow
 
 
 def divided(x):

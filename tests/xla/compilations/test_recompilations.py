@@ -83,7 +83,7 @@ def test_an_error_in_tracing_leaves_the_watch_in_order():
     assert (seen[0].count, seen[0].only_traced) == (1, 1)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_neither_arguments_nor_functions_are_kept():
     import gc
     import weakref

@@ -58,7 +58,7 @@ def small(n=4):
     return blocks, n * [one], one
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_counts_are_those_of_jax_and_of_xla(report):
     traced = jax.jit(jax.value_and_grad(TRANSFORMER)).trace(*ARGS)
     lowered = traced.lower()
@@ -67,7 +67,7 @@ def test_counts_are_those_of_jax_and_of_xla(report):
     assert report.counts.after == len(_INSTRUCTION.findall(lowered.compile().as_text()))
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_lines_and_functions_sum_up_to_the_whole(report):
     for parts in (report.lines, report.functions):
         for name in ("equations", "before", "after"):
@@ -79,7 +79,7 @@ def test_lines_and_functions_sum_up_to_the_whole(report):
     assert report.unattributed.after < 0.2 * report.counts.after
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_the_blocks_are_said_with_what_to_do(report):
     (found,) = report.repeated
     assert (found.count, found.loop, found.carry) == (3, "jax.lax.scan", ("f32[16,32]",))
@@ -96,7 +96,7 @@ def test_the_blocks_are_said_with_what_to_do(report):
     assert 0.5 < found.counts.before / report.counts.before <= 1
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_what_is_measured(measured):
     assert measured.times == 5
     (found,) = measured.repeated
@@ -111,7 +111,7 @@ def test_what_is_measured(measured):
     assert json.loads(json.dumps(measured.to_dict()))["repeated"][0]["saving"]["compiling"] == saving.compiling
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", short(["transformer", "remat_transformer", "recurrent"], 2))
 def test_what_is_compiled_with_one_block_is_what_one_block_that_is_written_is(name, monkeypatch):
     of = getattr(benchmark, name)
@@ -127,7 +127,7 @@ def test_what_is_compiled_with_one_block_is_what_one_block_that_is_written_is(na
     assert 0 <= more <= zeros + 5  # the gradients of the other blocks' parameters
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_the_blocks_of_a_training_step_are_those_of_the_function_that_it_differentiates():
     step, args = benchmark.training_step(3)[0]
     (found, *_) = jaxviz.compile_cost(step, *args).repeated
@@ -251,7 +251,7 @@ def test_nothing_is_taken_from_a_cache_on_disk_and_nothing_is_put_there(tmp_path
         compilation_cache.reset_cache()
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_an_interrupt_ends_it_and_leaves_everything_as_it_was(monkeypatch):
     compiled = []
     compile_once = stages.Measured.compile

@@ -179,7 +179,7 @@ def test_what_differs_is_not_the_same(f, args):
     assert find_runs(program, Alike()) == []
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tied", "transformer", "within a loop", "rows"])
 def test_one_block_alone_computes_what_one_block_that_is_written_does(name):
     f, args = PROGRAMS[name]

@@ -111,7 +111,7 @@ def test_a_function_without_a_gradient():
     assert str(beside)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_plan_that_xla_undoes_names_what_it_merged():
     weights, x = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((16, 64, 64), (512, 64)))
 

@@ -57,7 +57,7 @@ def test_the_bytes_are_those_of_xla_and_have_lines(f):
     assert max(sum(m.nbytes) for m in report.timeline) == in_use
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", [True, False], ids=["scanned", "unrolled"])
 def test_a_group_that_is_no_longer_saved_takes_exactly_its_bytes_along(scan):
     found = {}
@@ -73,7 +73,7 @@ def test_a_group_that_is_no_longer_saved_takes_exactly_its_bytes_along(scan):
     assert {what: n for what, n in before.items() if what not in gone} == after
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_what_xla_merged_with_the_forward_pass_is_said():
     loss, ws = named("", scan=False)
     plain, _ = named("abc", scan=False)

@@ -29,7 +29,7 @@ from jaxviz.xla.compiled_memory.module import Module
 from jaxviz.xla.compiled_memory.op_names import OpNames
 from jaxviz.xla.compiled_memory.report import CompiledMemory
 
-pytestmark = pytest.mark.values
+pytestmark = pytest.mark.slow
 
 GPU_DUMP = Path(__file__).parents[2] / "fixtures" / "gpu_dump"
 FORMS = {"proto": {"xla_dump_hlo_as_proto": True}, "text": {"xla_dump_hlo_as_text": True}}

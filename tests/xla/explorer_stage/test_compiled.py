@@ -158,7 +158,7 @@ def jax_gradient(fun, args, argnums):
     return jax.jit(gradient).lower(*args, out)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["mlp", "layer_norm", "attention", "jitted_twice", "unused_input", "constant_result", "scan_rnn", "cumulative",
@@ -179,7 +179,7 @@ class Untagged(Tags):
         self.programs = tuple(given)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["attention", "scan_in_scan", "cond_in_remat", "jit_in_scan_in_jit"])
 def test_tags_change_nothing_that_is_compiled(name, monkeypatch):
     derivation = jaxviz.derive(CASES[name].fun, *CASES[name].args)
@@ -322,7 +322,7 @@ def test_a_path_names_the_innermost_equation_of_the_right_call():
     assert tags.named("jit(f)/my_jaxviz.1/exp") == tags.named("") == ()
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_collectives_that_xla_made_one_are_linked_to_what_each_is_for():
     mesh = jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
     laid_out = lambda *shape, spec=(): jax.ShapeDtypeStruct(

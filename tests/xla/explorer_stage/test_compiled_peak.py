@@ -74,7 +74,7 @@ def test_the_backward_pass_begins_where_its_instructions_become_frequent():
     )
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_what_devices_exchange_is_that_of_the_report():
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
     x = jax.ShapeDtypeStruct((256, 64), jnp.float32, sharding=NamedSharding(mesh, P("data")))

@@ -59,7 +59,7 @@ def looped():
     return jaxviz.profile(train, P, X, 20)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_the_phases_of_a_jitted_function(jitted):
     assert [p.name for p in jitted.phases] == [
         "tracing",
@@ -77,7 +77,7 @@ def test_the_phases_of_a_jitted_function(jitted):
         jitted["linking"]
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_phase_takes_what_it_takes():
     """The function sleeps while it is traced: this counts as tracing, however often it was compiled before."""
 
@@ -97,7 +97,7 @@ def test_a_phase_takes_what_it_takes():
     assert "test_profile.py:" in mine[0].name
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_derivation_is_told_from_tracing():
     def deep(x):
         for _ in range(60):
@@ -168,7 +168,7 @@ def test_an_instruction_that_runs_several_kernels_has_the_time_of_all(monkeypatc
     assert read.busy == pytest.approx(100e-9)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_function_of_python_and_its_dispatches(looped):
     (found,) = looped.dispatches
     assert (found.name, found.calls) == ("step", 20)
@@ -216,7 +216,7 @@ def test_a_carry_with_results_beside_it():
     assert rest[0].shape == (4, 2)
 
 
-@pytest.mark.values
+@pytest.mark.slow
 def test_a_loop_that_looks_at_values_has_a_reason_and_a_bound():
     def halve(x):
         while x.sum() > 0.1:
@@ -231,7 +231,7 @@ def test_a_loop_that_looks_at_values_has_a_reason_and_a_bound():
         assert "a call can be at most" in str(found)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_donated_arguments_are_copied():
     f = jax.jit(lambda x, y: x + y, donate_argnums=0)
     x = jnp.ones(3)
@@ -255,7 +255,7 @@ def _profile_and_ask():
     assert jaxviz.explain_recompile(f).count == 1
 
 
-@pytest.mark.sweep
+@pytest.mark.slow(sweep=True)
 def test_options_of_jit_are_kept():
     f = jax.jit(lambda x, n, *, flag=False: x * n if flag else x, static_argnums=1, static_argnames="flag")
     assert jaxviz.profile(f, 2.0, 3, flag=True, repeat=3).run > 0
@@ -336,7 +336,7 @@ def test_errors_are_the_functions_own():
         jaxviz.profile(lambda x: x / 0, 1.0)
 
 
-@pytest.mark.large
+@pytest.mark.slow
 def test_no_garbage_is_collected_while_the_frames_of_another_thread_are_looked_at():
     """With Python 3.11 a collection at that point may free the frame being read, which crashes the process."""
     begun = []
