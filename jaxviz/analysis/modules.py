@@ -40,8 +40,9 @@ def scopes_of(equation: Equation, within: Sequence[Equation] = ()) -> Iterator[s
 def module_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
     """`Transformer/blocks_0/LayerNorm_0`: the path of the module that contains an equation; '' if there is none.
 
-    flax linen, haiku and penzai record it as named scopes. For other libraries it consists of the methods that led to the equation, each as
-    it was called: `Net/head` for `self.head(x)`, `Net/Block` for `block(x)` of a class `Block`; followed by the named scopes.
+    flax linen, haiku and penzai record it as named scopes. For other libraries it consists of the methods that led to
+    the equation, each as it was called: `Net/head` for `self.head(x)`, `Net/Block` for `block(x)` of a class `Block`;
+    followed by the named scopes.
     """
     # einsum also names a scope, after its formula, which is not a module.
     scopes = [name for name in scopes_of(equation, within) if "," not in name and "->" not in name]
@@ -53,7 +54,8 @@ def module_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
 
 
 def _of_modules(scopes: Sequence[str]) -> list[str]:
-    """Scopes without a module's methods that it calls itself: flax records `Net/Net.encode/layer` for `self.encode(x)`."""
+    """Scopes without a module's methods that it calls itself: flax records
+    `Net/Net.encode/layer` for `self.encode(x)`."""
     path: list[str] = []
     for name in scopes:
         if not path or not name.startswith(f"{path[-1]}."):
@@ -64,8 +66,8 @@ def _of_modules(scopes: Sequence[str]) -> list[str]:
 def call_path(equation: Equation) -> str:
     """`loss/Net/Block/eqx.nn.Linear`: the functions that were called on the way to an equation, then its named scopes.
 
-    Only the equation's own, not those of enclosing equations, so that inside a program the path is relative to it. For a library that
-    records the path of each module as scopes, these alone. '' if nothing is known.
+    Only the equation's own, not those of enclosing equations, so that inside a program the path is relative to it. For
+    a library that records the path of each module as scopes, these alone. '' if nothing is known.
     """
     return next(filter(None, (path_to(e.source) for e in (equation, *ancestors(equation)))), "")
 
@@ -133,7 +135,8 @@ def _is_inside(file: str) -> bool:
 
 
 def _method(qualified_name: str) -> str:
-    """`Block.__call__` from `make.<locals>.Block.__call__.<locals>.<lambda>`; '' for a function that is not a method, or a private one."""
+    """`Block.__call__` from `make.<locals>.Block.__call__.<locals>.<lambda>`; '' for a function that is not a method,
+    or a private one."""
     for part in reversed(qualified_name.split(".<locals>.")):
         names = part.split(".")[-2:]
         if len(names) == 2 and names[0][:1].isupper() and (names[1].startswith("__") or not names[1].startswith("_")):
@@ -143,7 +146,8 @@ def _method(qualified_name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _called_as(expression: str) -> str:
-    """`norm` for `self.norm(x)` and `jax.vmap(self.norm)(x)`, `layers` for `self.layers[0](x)`; '' if it is not an attribute of the object."""
+    """`norm` for `self.norm(x)` and `jax.vmap(self.norm)(x)`, `layers` for `self.layers[0](x)`;
+    '' if it is not an attribute of the object."""
     called = called_by(expression)
     if called is None:
         return ""

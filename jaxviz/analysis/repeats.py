@@ -68,7 +68,10 @@ class Alike:
 
 
 def _key_of_param(value: Any) -> Hashable:
-    """A param that is not a program. A function, such as a custom rule, is not compiled, and its code identifies it well enough."""
+    """A param that is not a program.
+
+    A function, such as a custom rule, is not compiled, and its code identifies it well enough.
+    """
     if callable(value) and not isinstance(value, type):
         return id(getattr(value, "__code__", None) or type(value))
     try:

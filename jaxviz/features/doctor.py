@@ -33,24 +33,61 @@ _WIDGETS = {"anywidget": "anywidget", _MANAGER: "jupyterlab_widgets"}
 """JupyterLab's extensions that a widget needs, and the distributions that provide them."""
 
 _FLAGS: Mapping[str, tuple[Any, str]] = {
-    "jax_enable_x64": (False, "Numbers without an explicit type are 64-bit, so a gradient saves twice as many bytes of them."),
-    "jax_disable_jit": (False, "Jitted functions, loops and branches run in Python: programs are shown unrolled, and save other values."),
-    "jax_debug_nans": (False, "JAX raises FloatingPointError at the first NaN; jaxviz.find_nan and jaxviz.step run without the check."),
-    "jax_debug_infs": (False, "JAX raises FloatingPointError at the first infinity; jaxviz.find_nan and jaxviz.step run without the check."),
-    "jax_check_tracer_leaks": (False, "JAX does not cache traces, so functions are traced and compiled more often than usual."),
+    "jax_enable_x64": (
+        False,
+        "Numbers without an explicit type are 64-bit, so a gradient saves twice as many bytes of them.",
+    ),
+    "jax_disable_jit": (
+        False,
+        "Jitted functions, loops and branches run in Python: programs are shown unrolled, and save other values.",
+    ),
+    "jax_debug_nans": (
+        False,
+        "JAX raises FloatingPointError at the first NaN; jaxviz.find_nan and jaxviz.step run without the check.",
+    ),
+    "jax_debug_infs": (
+        False,
+        "JAX raises FloatingPointError at the first infinity; jaxviz.find_nan and jaxviz.step run without the check.",
+    ),
+    "jax_check_tracer_leaks": (
+        False,
+        "JAX does not cache traces, so functions are traced and compiled more often than usual.",
+    ),
     "jax_enable_checks": (False, "JAX checks types while it traces, so tracing takes longer than usual."),
     "jax_numpy_dtype_promotion": ("standard", "Mixing types may raise an error instead of converting."),
     "jax_numpy_rank_promotion": ("allow", "Mixing ranks may warn or raise an error instead of broadcasting."),
-    "jax_default_matmul_precision": (None, "Matrix products without an explicit precision use this one, which changes their time."),
+    "jax_default_matmul_precision": (
+        None,
+        "Matrix products without an explicit precision use this one, which changes their time.",
+    ),
     "jax_default_device": (None, "Calls run here, unless their arguments are elsewhere."),
-    "jax_disable_most_optimizations": (False, "XLA skips most of its passes: compiled programs, their memory and their times differ from the usual ones."),
-    "jax_compilation_cache_dir": (None, "Programs that were compiled before are loaded from there, so compile times may be load times."),
-    "jax_use_direct_linearize": (True, "JAX linearizes by JVP: what it saves may differ from what is shown; derive(...).check() compares them."),
-    "jax_remat3": (False, "Checkpoints are hi-primitives, which jaxviz opens since JAX 0.12; what JAX saves may differ in part: derive(...).check() shows where."),
-    "jax_custom_vjp3": (False, "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so."),
-    "jax_custom_jvp3": (False, "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so."),
+    "jax_disable_most_optimizations": (
+        False,
+        "XLA skips most of its passes: compiled programs, their memory and their times differ from the usual ones.",
+    ),
+    "jax_compilation_cache_dir": (
+        None,
+        "Programs that were compiled before are loaded from there, so compile times may be load times.",
+    ),
+    "jax_use_direct_linearize": (
+        True,
+        "JAX linearizes by JVP: what it saves may differ from what is shown; derive(...).check() compares them.",
+    ),
+    "jax_remat3": (
+        False,
+        "Checkpoints are hi-primitives, which jaxviz opens since JAX 0.12; what JAX saves may differ in part: "
+        "derive(...).check() shows where.",
+    ),
+    "jax_custom_vjp3": (
+        False,
+        "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so.",
+    ),
+    "jax_custom_jvp3": (
+        False,
+        "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so.",
+    ),
     "jax_scan3": (False, "An experimental option of JAX; jaxviz cannot derive scans under it."),
-}  # fmt: skip
+}
 """Flag → its default, and the effect of another value."""
 
 _VARIABLES = {
@@ -146,8 +183,8 @@ def doctor() -> DoctorReport:
     jaxviz 0.1.0: everything it needs is installed
     ...
 
-    It checks the environment of this Python. If JupyterLab runs in another environment than the kernel, run `jaxviz doctor` there on the
-    command line to check its extensions.
+    It checks the environment of this Python. If JupyterLab runs in another environment than the kernel, run
+    `jaxviz doctor` there on the command line to check its extensions.
 
     Returns:
       a report: `str()` for a terminal, `.ok`, `.faults`, `.to_dict()`, and a table in a notebook.
@@ -191,7 +228,8 @@ def _versions() -> Iterator[Finding]:
     except metadata.PackageNotFoundError:
         yield Finding(
             "jaxviz", "versions", "note", own,
-            "It is imported from a folder and not installed, so its requirements are unknown: `pip install -e .` in the checkout.",
+            "It is imported from a folder and not installed, so its requirements are unknown: `pip install -e .` in "
+            "the checkout.",
         )  # fmt: skip
         needed = {"jax": SUPPORTED, "ipywidgets": "", "anywidget": "", "jupyterlab": ""}
     else:
@@ -203,7 +241,8 @@ def _versions() -> Iterator[Finding]:
     else:
         yield Finding(
             "another jaxviz", "versions", "fault", f"{_NAMESAKE} {other}",
-            f"The distribution {_NAMESAKE} is another project, whose package has the same name, so each overwrites files of the other: "
+            f"The distribution {_NAMESAKE} is another project, whose package has the same name, so each overwrites "
+            "files of the other: "
             f"`pip uninstall {_NAMESAKE}`, then `pip install --force-reinstall --no-deps {_DISTRIBUTION}`.",
         )  # fmt: skip
     yield from (_version(name, wanted, _DISTRIBUTION) for name, wanted in sorted(needed.items(), key=_jax_first))
@@ -279,7 +318,10 @@ def _devices() -> Iterator[Finding]:
 
 def _backend(backend: str, asked: Any) -> tuple[State, str, str]:
     if backend == "cpu" and not asked and shutil.which("nvidia-smi"):
-        advice = 'There is an NVIDIA GPU, which this jax cannot use: `pip install "jax[cuda13]"`, or jax[cuda12] for an older driver.'
+        advice = (
+            'There is an NVIDIA GPU, which this jax cannot use: `pip install "jax[cuda13]"`, '
+            "or jax[cuda12] for an older driver."
+        )
         return "note", backend, advice
     return "ok", f"{backend} (as set for JAX)" if asked else backend, ""
 
@@ -328,7 +370,8 @@ def _saved_widgets(is_on: bool) -> Finding:
         return Finding(what, "notebook", "ok", "on: notebooks are saved with their widgets")
     return Finding(
         what, "notebook", "note", "off",
-        "Notebooks are saved with their explorers and steppers, but not with other widgets, such as live plots and exercises. "
+        "Notebooks are saved with their explorers and steppers, but not with other widgets, such as live plots and "
+        "exercises. "
         "JupyterLab's menu Settings > Save Widget State Automatically turns it on.",
     )  # fmt: skip
 
@@ -366,7 +409,8 @@ def _lab_extension(name: str, distribution: str, loaded: Mapping[str, Any] | Non
     if loaded is None:
         return Finding(
             what, "notebook", "fault", "JupyterLab does not find it",
-            f"Widgets stay empty without it: {again}. If JupyterLab runs in another environment, install {distribution} there.",
+            f"Widgets stay empty without it: {again}. If JupyterLab runs in another environment, install "
+            f"{distribution} there.",
         )  # fmt: skip
     found = f"{loaded['version']} in {loaded['ext_dir']}"
     if disabled:
@@ -401,7 +445,8 @@ def _pictures() -> Iterator[Finding]:
     if dot is None:
         yield Finding(
             "dot", "pictures", "note", "not found",
-            "`jaxviz.draw` needs Graphviz's program: `conda install -c conda-forge graphviz`, `apt install graphviz` or "
+            "`jaxviz.draw` needs Graphviz's program: `conda install -c conda-forge graphviz`, `apt install graphviz` "
+            "or "
             "`brew install graphviz`.",
         )  # fmt: skip
     else:

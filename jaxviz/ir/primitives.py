@@ -13,7 +13,8 @@ _COLLECTIVE = frozenset(("all-reduce", "reduce-scatter", "exchange"))
 COSTLY = _COLLECTIVE | {"series", "product", "convolution", "window gradient", "sorting", "transform", "factorization",
     "solving", "transfer"}  # fmt: skip
 """Kinds of work that take more than a few steps per element, or communicate between devices."""
-ELEMENTWISE = frozenset(("elementwise", "comparison", "transcendental", "lowered", "series", "selection", "power", "part",
+ELEMENTWISE = frozenset(("elementwise", "comparison", "transcendental", "lowered", "series", "selection", "power",
+"part",
     "movement", "transfer", "nothing"))  # fmt: skip
 """Kinds of work that read one element of each operand for an element of the result, if all have its shape."""
 
@@ -51,15 +52,18 @@ ROWS = (
     ("mul square", Plain("elementwise", passes_on="all", grows="product")),
     ("div", Plain("elementwise", passes_on="first", grows="product")),
     ("neg abs", Plain("elementwise", passes_on="all")), ("reduce_precision", Plain("elementwise", same="rounded")),
-    ("rem max min sign floor ceil round is_finite clamp eq_to lt_to le_to and or xor not shift_left shift_right_logical "
+    ("rem max min sign floor ceil round is_finite clamp eq_to lt_to le_to and or xor not shift_left "
+     "shift_right_logical "
      "shift_right_arithmetic population_count clz mulhi real imag complex", Plain("elementwise")),
     ("eq ne lt le gt ge", Plain("comparison")),
     ("exp expm1", Plain("transcendental", grows="exponential")), ("pow", Plain("transcendental", grows="product")),
     ("log log1p sin cos sqrt cbrt", Plain("transcendental", passes_on="all")),
     ("tan tanh rsqrt atan atan2 erf rng_uniform", Plain("transcendental")),
-    ("sinh cosh", Plain("lowered", passes_on="all", grows="exponential")), ("exp2", Plain("lowered", grows="exponential")),
+    ("sinh cosh", Plain("lowered", passes_on="all", grows="exponential")),
+    ("exp2", Plain("lowered", grows="exponential")),
     ("conj log2 asinh acosh", Plain("lowered", passes_on="all")),
-    ("one_minus_square nextafter logistic asin acos atanh erfc erf_inv lgamma digamma bessel_i0e bessel_i1e", Plain("lowered")),
+    ("one_minus_square nextafter logistic asin acos atanh erfc erf_inv lgamma digamma bessel_i0e bessel_i1e",
+    Plain("lowered")),
     ("igamma igammac igamma_grad_a zeta polygamma regularized_incomplete_beta", Plain("series")),
     ("select_n", Plain("selection", word="selected")),
     ("integer_pow", Plain("power", passes_on="first", grows="product", word="power")),
@@ -77,7 +81,8 @@ ROWS = (
     ("dynamic_update_slice", Plain("update")), ("scatter", Plain("scattering")),
     ("scatter-add scatter-sub", Plain("scattered arithmetic", passes_on="first", grows="sum")),
     ("scatter-mul", Plain("scattered arithmetic", passes_on="first", grows="product")),
-    ("scatter-min scatter-max", Plain("scattered arithmetic")), ("sort", Plain("sorting")), ("fft", Plain("transform", grows="sum")),
+    ("scatter-min scatter-max", Plain("scattered arithmetic")), ("sort", Plain("sorting")),
+    ("fft", Plain("transform", grows="sum")),
     ("cholesky", Plain("factorization")), ("triangular_solve", Plain("solving")),
     ("reshape squeeze", Plain("movement", "view")), ("bitcast_convert_type", Plain("movement", "bits")),
     ("transpose", Plain("movement", "layout", is_free=True)), ("iota empty", Plain("movement", is_free=True)),
@@ -91,8 +96,10 @@ ROWS = (
     ("psum psum_invariant unreduced_psum", Plain("all-reduce", grows="sum")),
     ("pmax pmin unreduced_pmax unreduced_pmin", Plain("all-reduce")),
     ("reduce_scatter unreduced_reduce_scatter", Plain("reduce-scatter", grows="sum")),
-    ("all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast pbroadcast_dynamic", Plain("exchange")),
-    ("copy name stop_gradient optimization_barrier pvary preduced reduced_vary_cast reduced_vary_cast_p vary_unreduced_cast "
+    ("all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast pbroadcast_dynamic",
+    Plain("exchange")),
+    ("copy name stop_gradient optimization_barrier pvary preduced reduced_vary_cast reduced_vary_cast_p "
+     "vary_unreduced_cast "
      "vary_unreduced_cast_p random_wrap random_unwrap random_clone", Plain("nothing", "operand")),
     ("sharding_constraint layout_constraint reshard", Plain("nothing", "layout")),
     ("axis_index platform_index random_seed debug_callback debug_print create_token dce_sink", Plain("nothing")),

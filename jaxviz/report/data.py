@@ -1,4 +1,7 @@
-"""Dataclasses as plain data, for programs, and the JSON Schema of that data. Both follow from the fields, or from a list of entries."""
+"""Dataclasses as plain data, for programs, and the JSON Schema of that data.
+
+Both follow from the fields, or from a list of entries.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ class Data:
 
     `_data` has the entries of the data; without it, these are the fields. An entry is one of:
 
-      "nbytes": an attribute, a method without arguments, or an attribute of an attribute ("model.function", as "function"). A location becomes
+      "nbytes": an attribute, a method without arguments, or an attribute of an attribute ("model.function", as
+      "function"). A location becomes
         its 'file', 'line' and 'function', or None if it is not known.
       "policy=name": the same under another name.
       "*cost": the entries of this attribute, among its own.
@@ -56,7 +60,8 @@ def _entries(kind: Any) -> tuple[Entry, ...]:
 
 @cache
 def _parsed(entry: Entry) -> tuple[str, tuple[str, ...], str | tuple[Entry, ...]]:
-    """The key of an entry, the names on the way to its value, and what is read of that: these entries, its 'own', its 'parts' or the 'whole'."""
+    """The key of an entry, the names on the way to its value, and what is read of that: these entries, its 'own',
+    its 'parts' or the 'whole'."""
     name, only = (entry, ()) if isinstance(entry, str) else entry
     key, renamed, path = name.lstrip("*").partition("=")
     names = tuple(filter(None, (path if renamed else key).split(".")))
@@ -111,7 +116,8 @@ class _Values(_Walk):
 
 
 def schema_of(kind: type[Data], first: Mapping[str, Any], reports: Iterable[type[Data]] = ()) -> dict[str, Any]:
-    """The JSON Schema of the data of a class, with these properties before its own; `reports` are what it may contain."""
+    """The JSON Schema of the data of a class, with these properties before its own;
+    `reports` are what it may contain."""
     types = _Types(reports)
     found = _object({**first, **types.entries(kind, _entries(kind))})
     return {

@@ -27,10 +27,12 @@ _INKED: tuple[tuple[Any, str], ...] = (
 
 
 class Picture(Figure):
-    """A figure that displays itself as the output of a cell. IPython can do that once pyplot is imported, which jaxviz does not do.
+    """A figure that displays itself as the output of a cell.
 
-    It has the colours of matplotlib's style. On a page, which may be light or dark, a figure in a white style gets a transparent
-    background, and ink that is readable on both; saved to a file it stays unchanged.
+    IPython can do that once pyplot is imported, which jaxviz does not do.
+
+    It has the colours of matplotlib's style. On a page, which may be light or dark, a figure in a white style gets a
+    transparent background, and ink that is readable on both; saved to a file it stays unchanged.
     """
 
     def _repr_png_(self) -> bytes:
@@ -155,7 +157,8 @@ def _(chart: TradeOff, axes: Axes | None = None) -> Figure:
         axes.plot(x, y, "o", color=COLOURS[there[-1][1]], markersize=8)
         to_left = x > 0.6 * most_x
         axes.annotate(
-            printable(", ".join(dict.fromkeys(name for name, _ in there)), 44), (x, y), xytext=(-8 if to_left else 8, 6),
+            printable(", ".join(dict.fromkeys(name for name, _ in there)), 44), (x, y),
+            xytext=(-8 if to_left else 8, 6),
             textcoords="offset points", ha="right" if to_left else "left", fontsize=9, parse_math=False,
         )  # fmt: skip
     axes.set_xlim(0, 1.05 * most_x)

@@ -22,7 +22,8 @@ def short_message(error: BaseException, what: str, more: str = "(`%tb` shows the
       more: where to read more.
 
     Returns:
-      the kind of error and the first paragraph of its message, the user's line where it was raised, and the arguments of their function.
+      the kind of error and the first paragraph of its message, the user's line where it was raised, and the arguments
+      of their function.
     """
     message = message_of(error).strip().split("\n\n")[0]
     head = [_CELL.sub(lambda found: file_label(found[0]), line) for line in message.splitlines()[:4]] or ["no message"]

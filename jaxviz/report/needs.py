@@ -1,4 +1,5 @@
-"""Packages that only pictures need: imported where one is drawn, since that takes half a second, with an error that says what for."""
+"""Packages that only pictures need: imported where one is drawn, since that takes half a second,
+with an error that says what for."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ def needs(what: str, *packages: str) -> Iterator[None]:
         yield
     except Exception as error:  # a broken package raises anything
         raise ImportError(
-            f"{what} needs {' and '.join(packages)}, which cannot be imported ({type(error).__name__}: {error}). Everything else works; "
+            f"{what} needs {' and '.join(packages)}, which cannot be imported ({type(error).__name__}: {error}). "
+            "Everything else works; "
             f"to install: pip install {' '.join(packages)}"
         ) from error

@@ -61,7 +61,8 @@ def linked(text: str, link: Callable[[Location, str], str], spelt: Callable[[str
 
 
 def href(location: Location) -> str:
-    """A link from a notebook's page to a line: of a file in the notebook's folder or below it, or of a cell as last saved; otherwise ''."""
+    """A link from a notebook's page to a line: of a file in the notebook's folder or below it,
+    or of a cell as last saved; otherwise ''."""
     # Imported here: `jaxviz doctor` prints tables even if the engine cannot run.
     from jaxviz.ir.origin import is_cell
 
@@ -84,7 +85,8 @@ def _cell_anchor(text: str) -> str:
 
 
 def terminal_link(location: Location, text: str) -> str:
-    """A text that opens the file in terminals that support it, https://gist.github.com/egmontkob/eb114294efbcd5adb1944c9f3cb5feda."""
+    """A text that opens the file in terminals that support it,
+    https://gist.github.com/egmontkob/eb114294efbcd5adb1944c9f3cb5feda."""
     path = os.path.abspath(location.file)
     if not os.path.isfile(path):
         return text

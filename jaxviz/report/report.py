@@ -1,4 +1,5 @@
-"""`Report`: the base class of reports, which define a summary and parts; text, HTML and plain data follow from these."""
+"""`Report`: the base class of reports, which define a summary and parts; text,
+HTML and plain data follow from these."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _MODULES = (
     "analysis.checkpoints", "xla.collectives.report", "features.comparison.report", "xla.compilations.compiled",
     "xla.compilations.report", "xla.compile_cost.report", "xla.compiled_memory.beside",
     "xla.compiled_memory.change", "xla.compiled_memory.report", "features.cost.report", "features.cost.timings",
-    "features.doctor", "xla.donation.report", "features.lint.report", "features.memory.timeline", "features.nans.report",
+    "features.doctor", "xla.donation.report", "features.lint.report", "features.memory.timeline",
+    "features.nans.report",
     "xla.profile.report", "features.remat.plan", "features.remat.policies", "features.remat.policy_comparison",
     "features.remat.policy_views", "features.remat.verify", "features.residuals.residual_set", "functions.rule_check",
     "teach.puzzles.game",
@@ -49,7 +51,8 @@ def schema(name: str) -> dict[str, Any]:
     >>> jsonschema.validate(jaxviz.residuals(loss, params, x).to_dict(), jaxviz.schema("residuals"))
 
     Args:
-      name: the function that returns the report, such as 'residuals' or 'memory.beside'; the entry 'schema' of the data.
+      name: the function that returns the report, such as 'residuals' or 'memory.beside'; the entry 'schema' of the
+        data.
 
     Returns:
       the schema, of draft 2020-12.
@@ -128,8 +131,9 @@ Part = str | Table | Listed | Drawn
 class Report(Data):
     """A dataclass that displays as text in a terminal and as HTML in a notebook.
 
-    In text, a blank line precedes tables with a caption, and follows every table. Create the dataclass with `repr=False`, so that it has
-    the text of this class. `schema` is the name of its schema: the public function that returns it, or a method of such a report.
+    In text, a blank line precedes tables with a caption, and follows every table. Create the dataclass with
+    `repr=False`, so that it has the text of this class. `schema` is the name of its schema: the public function that
+    returns it, or a method of such a report.
     """
 
     __slots__ = ()

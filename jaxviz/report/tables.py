@@ -130,11 +130,11 @@ def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
     """A table for a notebook; every cell is escaped, and what stands between backticks is code."""
 
     def row(cells: Sequence[str], tag: str) -> str:
-        made = (
-            f'<{tag} style="text-align:{"right" if n else "left"}{_WHOLE if n or len(c) <= _SHORT else ""}">{code_html(c)}</{tag}>'
-            for c, n in zip(cells, numeric, strict=True)
-        )
-        return f"<tr>{''.join(made)}</tr>"
+        def html(cell: str, is_number: bool) -> str:
+            style = f"text-align:{'right' if is_number else 'left'}{_WHOLE if is_number or len(cell) <= _SHORT else ''}"
+            return f'<{tag} style="{style}">{code_html(cell)}</{tag}>'
+
+        return f"<tr>{''.join(map(html, cells, numeric))}</tr>"
 
     body = "".join(row(r, "td") for r in rows)
     above = f"<p>{code_html(caption)}</p>" if caption else ""  # a table caption would wrap at the table's width
@@ -148,7 +148,8 @@ def folded(summary: str, content: str) -> str:
 
 
 def code_html(text: str) -> str:
-    """A sentence for a notebook: escaped, with what stands between backticks as code, and the places that were noted as links.
+    """A sentence for a notebook: escaped, with what stands between backticks as code,
+    and the places that were noted as links.
 
     >>> code_html("`x < y` is bool")
     '<code>x &lt; y</code> is bool'
@@ -224,10 +225,11 @@ def line_beside(location: Location, shown: Location) -> str:
 
 @lru_cache(maxsize=4096)
 def nbytes(aval: Any) -> int:
-    """The size of a value of a type in bytes; random keys and values of hi types count as the arrays that they consist of.
+    """The size of a value of a type in bytes; random keys and values of hi types count as
+    the arrays that they consist of.
 
-    A mutable hi type, such as that of flax's variables under hijax, does not say what a value holds, which counts as nothing; with its state
-    (`Var.type_with_state`) it does.
+    A mutable hi type, such as that of flax's variables under hijax, does not say what a value holds, which counts as
+    nothing; with its state (`Var.type_with_state`) it does.
     """
     dtype = getattr(aval, "dtype", None)
     if dtype is not None:
@@ -242,8 +244,8 @@ def type_text(aval: Any, lengths: Sequence[int] = ()) -> str:
 
     Args:
       aval: the type.
-      lengths: the sizes of its leading dimensions that are iterations: `1,000 × f32[3]`. If the parts of several devices are concatenated
-        along the first dimension, their number comes first: `8 × 1,000 × f32[3]`.
+      lengths: the sizes of its leading dimensions that are iterations: `1,000 × f32[3]`. If the parts of several
+        devices are concatenated along the first dimension, their number comes first: `8 × 1,000 × f32[3]`.
     """
     if not lengths:
         return _type_text(aval)

@@ -16,12 +16,13 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 @dataclass(frozen=True)
 class Alignment:
-    """Two programs, equation by equation, in the order of `Program.walk`: nested ones after the equation that contains them.
+    """Two programs, equation by equation, in the order of `Program.walk`:
+    nested ones after the equation that contains them.
 
     Args:
       pairs: the numbers of equations that do the same in the same place, in ascending order.
-      removed, added: the numbers of those that only the first, or only the second, program has. An equation that does the same with other
-        values is in both.
+      removed, added: the numbers of those that only the first, or only the second, program has. An equation that does
+        the same with other values is in both.
       results: for results of the second program, the equal results of the first, by index.
       n_results: how many results each has.
     """
@@ -43,10 +44,12 @@ def align(before: Program, after: Program, inputs: Mapping[int, int] | None = No
 
     Equations are equal if they do the same operation on the same types and values: inputs, equal literals, or results
     of equal equations. An equation that reads something new in place of something old counts as unchanged. Calls
-    are opened: a function that is wrapped in a `jit` or a checkpoint has all its equations in common with the one that is not.
+    are opened: a function that is wrapped in a `jit` or a checkpoint has all its equations in common with the one that
+    is not.
 
     Args:
-      inputs: for inputs of the second program the corresponding ones of the first, by index; None if all are in the same order.
+      inputs: for inputs of the second program the corresponding ones of the first, by index; None if all are in the
+        same order.
     """
     return _Aligner(before, after, inputs).alignment()
 
@@ -179,7 +182,8 @@ def _value(env: Mapping[Atom, _Value], atom: Atom) -> _Value:
 
 
 def _kind(e: Equation) -> Hashable:
-    """A key shared by equations that do the same: the operation with its literals, or for nested programs, everything else about it."""
+    """A key shared by equations that do the same: the operation with its literals, or for nested programs,
+    everything else about it."""
     if not e.programs:
         return e.operation, tuple(str(a.val) if isinstance(a, Literal) else "" for a in e.invars)
     if is_call(e):

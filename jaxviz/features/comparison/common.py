@@ -1,7 +1,7 @@
 """What two sequences have in common: a longest common subsequence, with a bit for each element of the other one.
 
-Programs of repeated layers have each kind of equation hundreds of times, which takes `difflib` minutes. Here each element of the one
-sequence is a few operations on a number of as many bits as the other one has elements.
+Programs of repeated layers have each kind of equation hundreds of times, which takes `difflib` minutes. Here each
+element of the one sequence is a few operations on a number of as many bits as the other one has elements.
 
 Source: Hyyrö, "Bit-Parallel LCS-length Computation Revisited" (2004), and of its ancestors Allison and Dix (1986).
 """
@@ -33,8 +33,10 @@ def _longest(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[
     bits = (1 << len(right)) - 1
 
     def rows(start: int, end: int, row: int) -> list[int]:
-        """The rows from `start` to `end`, given the row before. In row i, a zero means that one more item is shared with the first i
-        elements."""
+        """The rows from `start` to `end`, given the row before.
+
+        In row i, a zero means that one more item is shared with the first i elements.
+        """
         made = [row]
         for x in left[start:end]:
             matches = row & where.get(x, 0)

@@ -129,7 +129,8 @@ class Comparison(Report, schema="compare"):
 
     @cached_property
     def alignments(self) -> Mapping[str, Alignment]:
-        """For each stage that both have, 'primal', 'jvp', 'forward', 'linear' and 'backward', which equations the two have in common."""
+        """For each stage that both have, 'primal', 'jvp', 'forward', 'linear' and 'backward',
+        which equations the two have in common."""
         found: dict[str, Alignment] = {}
         for stage in STAGES:
             try:
@@ -142,7 +143,8 @@ class Comparison(Report, schema="compare"):
         return found
 
     def _inputs(self, forward: Alignment) -> dict[int, int]:
-        """Maps inputs of the second version's linear program to those of the first: first equal residuals, then the rest in order."""
+        """Maps inputs of the second version's linear program to those of the first: first equal residuals,
+        then the rest in order."""
         kept = self.before.n_residuals, self.after.n_residuals
         first, second = (n - k for n, k in zip(forward.n_results, kept, strict=True))
         n = len(self.after.linear.invars) - kept[1]
@@ -150,7 +152,8 @@ class Comparison(Report, schema="compare"):
         return of_residuals | {kept[1] + i: kept[0] + i for i in range(n)}
 
     def differences(self, stage: str = "primal") -> tuple[EquationDifference, ...]:
-        """The equations of a stage that only one version has: those of the first version, then those of the second, by line.
+        """The equations of a stage that only one version has: those of the first version, then those of the second,
+        by line.
 
         Args:
           stage: 'primal', 'jvp', 'forward', 'linear' or 'backward'.
@@ -182,7 +185,8 @@ class Comparison(Report, schema="compare"):
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
-        """Equations by stage, saved values, FLOPs and the modelled peak of both; without a reverse mode, only equations."""
+        """Equations by stage, saved values, FLOPs and the modelled peak of both; without a reverse mode,
+        only equations."""
         # Imported here: the explorer imports this module before it shows anything.
         from jaxviz.features.cost.report import cost
         from jaxviz.features.memory.timeline import memory
@@ -208,8 +212,8 @@ class Comparison(Report, schema="compare"):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not compared: of training steps everything but their gradients, stages that a rule is missing for, and what jaxviz does not
-        look into."""
+        """What is not compared: of training steps everything but their gradients, stages that a rule is missing for,
+        and what jaxviz does not look into."""
         found = dict.fromkeys((*self.before.unopened, *self.after.unopened))
         is_step = any(d.step is not None for d in (self.before, self.after))
         no_gradient = dict.fromkeys(note for d in (self.before, self.after) for note in gradient_note(d))
@@ -289,8 +293,9 @@ def compare(f: Any, g: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
 
     >>> print(jaxviz.compare(loss, faster_loss, params, x))
 
-    For two training steps, which compute a gradient themselves and return more than one number, it is about the gradients that they take;
-    `derive(step, ...)` in their place is about those of the steps. If only one is a training step, both are compared as functions.
+    For two training steps, which compute a gradient themselves and return more than one number, it is about the
+    gradients that they take; `derive(step, ...)` in their place is about those of the steps. If only one is a training
+    step, both are compared as functions.
 
     Args:
       f, g: functions; or Derivations, Programs or ClosedJaxprs, without further arguments.

@@ -1,4 +1,5 @@
-"""From the report of a NaN to the run that produced it: the stepper at the equation, and its position on the timeline."""
+"""From the report of a NaN to the run that produced it: the stepper at the equation,
+and its position on the timeline."""
 
 from __future__ import annotations
 

@@ -25,8 +25,9 @@ class Breakpoint:
     >>> s = jaxviz.step(loss, params, x)
     >>> s.run(primitive="tanh")  # or s.breakpoints, for all runs that follow
 
-    The run stops at a line or a primitive before it runs, so that you can step into it, and at a name or a condition on a value once the
-    value has been computed. It stops at a line when it reaches the line, and not at each of its equations.
+    The run stops at a line or a primitive before it runs, so that you can step into it, and at a name or a condition on
+    a value once the value has been computed. It stops at a line when it reaches the line, and not at each of its
+    equations.
 
     Args:
       line: a line of the user's source, such as 41 or 'model.py:41', in any function on the call stack of the equation.
@@ -147,7 +148,8 @@ class Armed:
 
 
 def run(machine: Machine, armed: Sequence[Armed], names: Mapping[str, Mapping[Var, str]]) -> Hit | None:
-    """Runs until a breakpoint is hit, or to the end: bodies without possible hits at once, others equation by equation."""
+    """Runs until a breakpoint is hit, or to the end: bodies without possible hits at once,
+    others equation by equation."""
     inside: dict[Equation, bool] = {}
 
     def may_stop_in(e: Equation) -> bool:

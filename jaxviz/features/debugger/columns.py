@@ -269,7 +269,8 @@ class StepperView:
             if at.file in self._sources.numbers:
                 value, cotangent = line.value or none, line.cotangent or none
                 found.append(
-                    LineNorm(*self._line(at), line.name, _plain(value.norm), value.worst, line.of, _plain(cotangent.norm),
+                    LineNorm(*self._line(at), line.name, _plain(value.norm), value.worst, line.of,
+                    _plain(cotangent.norm),
                              cotangent.worst, line.born)
                 )  # fmt: skip
         return found

@@ -1,6 +1,8 @@
-"""Conditions on values that a page may set: comparisons of a few figures, which are parsed and never evaluated as Python.
+"""Conditions on values that a page may set: comparisons of a few figures,
+which are parsed and never evaluated as Python.
 
-A condition is such a comparison, or several with `and`, `or`, `not` and parentheses; a comparison may be a chain, as in `0.1 < std < 10`.
+A condition is such a comparison, or several with `and`, `or`, `not` and parentheses; a comparison may be a chain, as in
+`0.1 < std < 10`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _FIGURES: Mapping[str, Callable[[Any, Any, Any], Any]] = {
     "std": lambda xp, x, finite: xp.std(x, where=finite),
     "norm": lambda xp, x, finite: xp.sqrt(xp.sum(x * x, where=finite)),
 }
-"""The figures of the finite elements of an array: by name, functions of the module that computes it, the array, and which elements are finite."""
+"""The figures of the finite elements of an array: by name, functions of the module that computes it, the array,
+and which elements are finite."""
 
 _COUNTS: Mapping[str, Callable[[Any, Any], Any]] = {
     "nan": lambda xp, x: xp.isnan(x).sum(),
@@ -41,12 +44,14 @@ _COUNTS: Mapping[str, Callable[[Any, Any], Any]] = {
 """The figures of all elements: functions of that module and the array."""
 
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
 }  # fmt: skip
 
 WHAT_TO_WRITE = (
     "Write a comparison such as `max_abs > 1e3` or `nan > 0 or not 0.1 < std < 10`. The figures are "
-    f"{', '.join(_FIGURES)} of the finite elements, and {', '.join(_COUNTS)}. A page cannot run Python: for any other condition, "
+    f"{', '.join(_FIGURES)} of the finite elements, and {', '.join(_COUNTS)}. A page cannot run Python: for any other "
+    "condition, "
     "run `s.break_at(when=lambda v: ...)` in a cell, where s is the stepper."
 )
 
@@ -88,7 +93,10 @@ class Condition:
 
 
 class _Measured:
-    """An array whose figures are computed when they are compared. For complex numbers they are those of the absolute value."""
+    """An array whose figures are computed when they are compared.
+
+    For complex numbers they are those of the absolute value.
+    """
 
     def __init__(self, value: Any):
         is_small = np.size(value) <= FEW

@@ -39,10 +39,12 @@ class Values(Mapping[Any, Any]):
 
 
 class Cotangents(Mapping[Any, Any]):
-    """Cotangents of values of the forward program: `s.cotangents["b"]`, or `s.cotangents["b", 7]` for iteration 7 of a loop.
+    """Cotangents of values of the forward program: `s.cotangents["b"]`, or `s.cotangents["b",
+    7]` for iteration 7 of a loop.
 
-    A cotangent is available once the backward pass has computed it, summed over everything that reads the value. For a value that a loop reads
-    unchanged in each iteration, the cotangent in its body is the sum over the iterations so far.
+    A cotangent is available once the backward pass has computed it, summed over everything that reads the value. For a
+    value that a loop reads unchanged in each iteration, the cotangent in its body is the sum over the iterations so
+    far.
     """
 
     def __init__(self, stepper: Stepper):

@@ -1,4 +1,7 @@
-"""The messages between the stepper and its page, as JSON. `python tests/page/wire_types.py` generates their types for the page."""
+"""The messages between the stepper and its page, as JSON.
+
+`python tests/page/wire_types.py` generates their types for the page.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from typing import NamedTuple, NotRequired, TypedDict
 
 
 class Variable(NamedTuple):
-    """A variable where it is bound: `of` is the value whose cotangent it is, `label` describes an input; empty otherwise."""
+    """A variable where it is bound: `of` is the value whose cotangent it is, `label` describes an input;
+    empty otherwise."""
 
     name: str
     type: str
@@ -22,7 +26,8 @@ class SourceLine(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A line of the user's source, and the expression there: lines count from 1, or 0 if unknown, and characters from 0."""
+    """A line of the user's source, and the expression there: lines count from 1, or 0 if unknown,
+    and characters from 0."""
 
     file: int
     line: int
@@ -48,8 +53,11 @@ class Loop(NamedTuple):
 
 
 class Row(TypedDict):
-    """An equation: its results, primitive, params as `name=value`, operands, line and expression. If it can be stepped into: by label the
-    nested programs, the name of the function that it calls, and for a loop its iterations."""
+    """An equation: its results, primitive, params as `name=value`, operands, line and expression.
+
+    If it can be stepped into: by label the nested programs, the name of the function that it calls, and for a loop its
+    iterations.
+    """
 
     o: list[Variable]
     p: str
@@ -103,7 +111,10 @@ class Programs(TypedDict):
 
 
 class StepLevel(TypedDict):
-    """An equation on the path to the run's position. For a loop: the iteration, and how many there are, if that is known."""
+    """An equation on the path to the run's position.
+
+    For a loop: the iteration, and how many there are, if that is known.
+    """
 
     index: int
     body: str
@@ -147,7 +158,8 @@ class Told(TypedDict):
 
 
 class Card(TypedDict):
-    """A value; for a cotangent also the value that it is the cotangent of, and for a value also its cotangent, or why that is missing.
+    """A value; for a cotangent also the value that it is the cotangent of, and for a value also its cotangent,
+    or why that is missing.
 
     `label` describes an input of a loop's body: 'carry', 'of this iteration' or 'same in every iteration'."""
 
@@ -162,8 +174,8 @@ class Card(TypedDict):
 
 
 class LineNorm(NamedTuple):
-    """The figures of a line: the names and norms of its latest value and of a cotangent, null without one; what is wrong with each, such as
-    'NaN'; and 'value', 'cotangent' or 'both' if a NaN of these first occurred here."""
+    """The figures of a line: the names and norms of its latest value and of a cotangent, null without one;
+    what is wrong with each, such as 'NaN'; and 'value', 'cotangent' or 'both' if a NaN of these first occurred here."""
 
     file: int
     line: int
@@ -188,9 +200,9 @@ class Break(TypedDict):
 class Stop(TypedDict):
     """The run's position, and the values there.
 
-    `at` are the lines that led to the next equation, innermost first, `ranAt` that of the last one; `taken` the branches of the conds that
-    have run or are next; `recomputed` says for which checkpoint the last equation runs again; `more` has the names of results and operands
-    that are not included; `lines` the figures of the lines.
+    `at` are the lines that led to the next equation, innermost first, `ranAt` that of the last one; `taken` the
+    branches of the conds that have run or are next; `recomputed` says for which checkpoint the last equation runs
+    again; `more` has the names of results and operands that are not included; `lines` the figures of the lines.
     """
 
     stage: str

@@ -44,8 +44,8 @@ class Level:
     Args:
       index: its index in its program.
       body: which of the programs that it holds, such as 'jaxpr' or 'branches[1]'.
-      iteration: for a scan, the index of the slice of xs that the body reads, so a reverse scan begins with the last; for a while loop, the
-        count. None if the body runs once.
+      iteration: for a scan, the index of the slice of xs that the body reads, so a reverse scan begins with the last;
+        for a while loop, the count. None if the body runs once.
     """
 
     index: int
@@ -57,7 +57,7 @@ class Level:
 class Position:
     """A position in the run: before equation `index` of the innermost program, or at its end.
 
-    >>> Position("forward", (Level(3, "jaxpr", 7),), 2)  # before equation 2 of the body of the scan at 3, in iteration 7
+    >>> Position("forward", (Level(3, "jaxpr", 7),), 2)  # before equation 2 in iteration 7 of the scan at 3
 
     Args:
       stage: the program, such as 'forward'.
@@ -86,7 +86,10 @@ class StepperStage:
 
 
 def can_enter(equation: Equation) -> bool:
-    """Whether an equation has a nested program that can be stepped into: a call, a loop or a branch. A `shard_map` is a single step."""
+    """Whether an equation has a nested program that can be stepped into: a call, a loop or a branch.
+
+    A `shard_map` is a single step.
+    """
     kind = of(equation)
     if not kind.kind or not kind.can_be_stepped:
         return False
@@ -94,7 +97,8 @@ def can_enter(equation: Equation) -> bool:
 
 
 def enterable(equation: Equation) -> Iterator[tuple[str, Program]]:
-    """The programs of an equation that can be stepped into, each with its label; the condition of a while loop is evaluated in one step."""
+    """The programs of an equation that can be stepped into, each with its label;
+    the condition of a while loop is evaluated in one step."""
     if can_enter(equation):
         for body in bodies(equation):
             if body.has_results:

@@ -17,7 +17,10 @@ def differs(equation: Equation) -> str:
     from_python = sorted({e.primitive.name for e in equations_in(equation) if "callback" in e.primitive.name})
     where = described(equation)
     why = f" The `{from_python[0]}` in it calls Python, which must return the same value again." if from_python else ""
-    return f"{where} gave a different value when it was run again.{why} The values shown may differ from those of the first run."
+    return (
+        f"{where} gave a different value when it was run again.{why} "
+        "The values shown may differ from those of the first run."
+    )
 
 
 def equations_in(equation: Equation) -> Iterator[Equation]:

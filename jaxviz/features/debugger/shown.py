@@ -50,7 +50,8 @@ def _bars(summary: Summary) -> str:
         f'<rect x="{3 * i}" y="{32 - 32 * n / most:.1f}" width="2" height="{32 * n / most:.1f}"/>'
         for i, n in enumerate(summary.histogram)
     )
-    return f'<svg width="{3 * len(summary.histogram)}" height="32" fill="currentColor" role="img"><title>histogram</title>{bars}</svg>'
+    size = f'width="{3 * len(summary.histogram)}" height="32"'
+    return f'<svg {size} fill="currentColor" role="img"><title>histogram</title>{bars}</svg>'
 
 
 def png(picture: Picture) -> str:

@@ -31,7 +31,8 @@ def step(
     memory: float | str | None = None,
     **kwargs: Any,
 ) -> Stepper:
-    """Steps through a function's forward and backward program equation by equation, on the devices that hold its arguments.
+    """Steps through a function's forward and backward program equation by equation,
+    on the devices that hold its arguments.
 
     >>> s = jaxviz.step(loss, params, x)
     >>> s.next()
@@ -41,15 +42,20 @@ def step(
       f: a function; or a Derivation, a Program or a ClosedJaxpr, with its flat arguments.
       *args, **kwargs: its arguments.
       argnums: the positional argument or arguments to differentiate with respect to.
-      cotangents: the cotangents of the result, in its structure; by default one, for a result that is a single floating-point number.
-      backward: whether to run the backward pass. By default it runs if cotangents are given or the result is a single number, and the function has a
-        reverse mode; otherwise the function itself runs, with its custom rules and while loops.
-      memory: how much memory to use for the values kept for going back: bytes, a size such as '2GiB', or a fraction of the device's memory. Other
-        values are recomputed. By default a quarter of the device's free memory, or 1 GiB if the device does not report it.
+      cotangents: the cotangents of the result, in its structure; by default one, for a result that is a single
+        floating-point number.
+      backward: whether to run the backward pass. By default it runs if cotangents are given or the result is a single
+        number, and the function has a reverse mode; otherwise the function itself runs, with its custom rules and while
+        loops.
+      memory: how much memory to use for the values kept for going back: bytes, a size such as '2GiB', or a fraction of
+        the device's memory. Other values are recomputed. By default a quarter of the device's free memory, or 1 GiB if
+        the device does not report it.
 
     Raises:
-      SteppingError: the arguments are types without values; or `backward=True` is given for a result that needs cotangents.
-      EquationError: `backward=True` is given and an equation has no derivative; the message names the equation and the user's line.
+      SteppingError: the arguments are types without values; or `backward=True` is given for a result that needs
+        cotangents.
+      EquationError: `backward=True` is given and an equation has no derivative; the message names the equation and the
+        user's line.
       TypeError: the cotangents do not have the structure and types of the result.
     """
     derivation, inputs = _derived(f, args, kwargs, argnums)

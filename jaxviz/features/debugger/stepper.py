@@ -32,7 +32,8 @@ Move = TypeVar("Move", bound=Callable[..., Any])
 
 
 def _locked(move: Move) -> Move:
-    """A move that waits until another thread's move has finished: a notebook may process widget messages while a cell runs."""
+    """A move that waits until another thread's move has finished: a notebook may process
+    widget messages while a cell runs."""
 
     @api_boundary
     @functools.wraps(move)
@@ -133,7 +134,8 @@ class Stepper:
 
     @_locked
     def next(self, n: int = 1) -> Stepper:
-        """Runs the next equation, including all programs that it holds; at the end of a loop's body, goes to the next iteration."""
+        """Runs the next equation, including all programs that it holds; at the end of a loop's body,
+        goes to the next iteration."""
         for _ in range(n):
             self.machine.next()
         return self._stopped()
@@ -142,21 +144,23 @@ class Stepper:
 
     @_locked
     def into(self) -> Stepper:
-        """Enters the program of the next equation: a jitted function, a loop's body, the branch that is taken, a checkpoint, a function
-        with a custom rule. If the equation holds no program, it does the same as `next`. A `shard_map` and the condition of a while loop
-        are one step."""
+        """Enters the program of the next equation: a jitted function, a loop's body, the branch that is taken, a
+        checkpoint, a function with a custom rule. If the equation holds no program, it does the same as `next`. A
+        `shard_map` and the condition of a while loop are one step."""
         self.machine.into()
         return self._stopped()
 
     @_locked
     def out(self) -> Stepper:
-        """Runs the rest of the innermost program, with all remaining iterations of a loop; in the outermost program, runs to its end."""
+        """Runs the rest of the innermost program, with all remaining iterations of a loop; in the outermost program,
+        runs to its end."""
         self.machine.out()
         return self._stopped()
 
     @_locked
     def back(self, n: int = 1, into: bool = False) -> Stepper:
-        """Goes back by one equation of the same program; from the start of a body, to the previous iteration or out of the body.
+        """Goes back by one equation of the same program; from the start of a body,
+        to the previous iteration or out of the body.
 
         Args:
           n: the number of equations.
@@ -168,11 +172,12 @@ class Stepper:
 
     @_locked
     def to(self, iteration: int) -> Stepper:
-        """Goes to the start of an iteration of the loop that the position is in, or otherwise of the loop that runs next.
+        """Goes to the start of an iteration of the loop that the position is in,
+        or otherwise of the loop that runs next.
 
         Args:
-          iteration: the index of the slice of xs that it reads, from 0, forward or backward; a negative index counts from the end of a
-            scan.
+          iteration: the index of the slice of xs that it reads, from 0, forward or backward; a negative index counts
+            from the end of a scan.
 
         Raises:
           SteppingError: there is no loop, or the loop has no such iteration.
@@ -337,7 +342,8 @@ class Stepper:
         """The value at the passed place that is nearest to the position."""
         if any(compat.is_ref(v.aval) for _, parts in places for v in parts):
             raise NoValueError(
-                f"{what} is a mutable reference, with another value after each write; look at a value that is read from it."
+                f"{what} is a mutable reference, with another value after each write; look at a value that is read "
+                "from it."
             )
         here: StaticPath = ()
         if self.position.stage == stage:
@@ -357,10 +363,14 @@ class Stepper:
     def _not_yet(self, stage: str, site: EquationSite, what: str) -> str:
         made = f"equation {site.index - 1}" if site.index else "the start"
         within = f" of `{site.holders[-1].primitive.name}`" if site.holders else ""
-        return f"{what} is not available yet: it is computed by {made}{within} of the {stage} program; the run is at {self._place(self.position)}."
+        return (
+            f"{what} is not available yet: it is computed by {made}{within} of the {stage} program; "
+            f"the run is at {self._place(self.position)}."
+        )
 
     def _position(self, stage: str, site: EquationSite, iterations: tuple[int, ...], name: str) -> Position:
-        """The position where a variable is computed: iterations as given, counted from the innermost, the others from the current position."""
+        """The position where a variable is computed: iterations as given, counted from the innermost,
+        the others from the current position."""
         here = self.position.path if self.position.stage == stage else ()
         loops = [is_loop(e) for e in site.holders]
         if len(iterations) > sum(loops):
@@ -440,8 +450,8 @@ class Stepper:
 
     @property
     def shown(self) -> tuple[Value, ...]:
-        """The results of the equation that has just run, or the inputs at the start of a program; in the backward pass, with the value that
-        each is the cotangent of."""
+        """The results of the equation that has just run, or the inputs at the start of a program; in the backward pass,
+        with the value that each is the cotangent of."""
         text = self._texts[self.stage]
         p = self.position
         frame = self.machine.frame(p.stage, p.path)
@@ -571,7 +581,8 @@ class Stepper:
     def widget(self) -> Any:
         """The stepper as a widget: source, jaxpr and values side by side. It moves with the stepper, and moves it.
 
-        A notebook shows this widget for the stepper. Where the widget is already shown, a cell that ends in a move shows the stop.
+        A notebook shows this widget for the stepper. Where the widget is already shown, a cell that ends in a move
+        shows the stop.
         """
         if self._widget is None or self._widget.comm is None:
             self._widget = display("widget of a stepper")(self)

@@ -111,7 +111,8 @@ class Machine:
     # --- moves --------------------------------------------------------------------------------------------------------
 
     def next(self) -> None:
-        """Runs one equation, including everything nested in it; at the end of a body, continues with the next iteration, or leaves it."""
+        """Runs one equation, including everything nested in it; at the end of a body,
+        continues with the next iteration, or leaves it."""
         p = self.position
         frame = self.frame(p.stage, p.path)
         if p.index < len(frame.program.equations):
@@ -146,8 +147,10 @@ class Machine:
         return Position(p.stage, (*p.path, Level(p.index, label, iteration)), 0)
 
     def out(self) -> None:
-        """Runs the rest of the program that contains the position; for a loop, all remaining iterations. At the end of a stage, goes to the
-        next."""
+        """Runs the rest of the program that contains the position; for a loop, all remaining iterations.
+
+        At the end of a stage, goes to the next.
+        """
         p = self.position
         frame = self.frame(p.stage, p.path)
         self._advance(frame, len(frame.program.equations))
@@ -161,7 +164,8 @@ class Machine:
             self._arrive(replace(p, index=len(frame.program.equations)))
 
     def back(self, into: bool = False) -> None:
-        """Goes back by one equation of the same program; from the start of a body to the previous iteration, or out of it.
+        """Goes back by one equation of the same program; from the start of a body to the previous iteration,
+        or out of it.
 
         Args:
           into: whether to go to the end of the previous equation's nested program, if it can be stepped into.
@@ -201,7 +205,8 @@ class Machine:
         """Goes to any position, ahead or back; whatever is missing runs at once.
 
         Raises:
-          SteppingError: the position does not exist: a branch that is not taken, an iteration that the loop does not reach.
+          SteppingError: the position does not exist: a branch that is not taken, an iteration that the loop does not
+            reach.
         """
         if not isinstance(position, Position):
             raise SteppingError(f"{position!r} is not a Position; pass `position` of an earlier stop.")
@@ -428,7 +433,8 @@ class Machine:
         self.kept.free(self.position, 0, None)
         self.kept.budget = min(self.kept.budget, self.kept.nbytes)
         self._note(
-            f"Memory ran out at {describe_equation(equation)}: {before - self.kept.nbytes:,} bytes that were kept for going "
+            f"Memory ran out at {describe_equation(equation)}: {before - self.kept.nbytes:,} bytes that were kept for "
+            "going "
             "back have been freed; their values are recomputed when needed."
         )
         try:

@@ -24,7 +24,8 @@ BINS = 40
 PICTURE = (64, 64)
 """The most rows and columns of a picture."""
 FEW = 65536
-"""The number of elements up to which NumPy is as fast as a compiled function, which would be compiled for each shape."""
+"""The number of elements up to which NumPy is as fast as a compiled function,
+which would be compiled for each shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,8 @@ def summarize(x: Any) -> Summary:
     """The summary of an array, computed on its device.
 
     Args:
-      x: an array on one device or sharded over several, or a number. For random keys and deleted arrays only the type is known.
+      x: an array on one device or sharded over several, or a number. For random keys and deleted arrays only the type
+        is known.
     """
     aval = compat.aval_of(x)
     kind = aval.str_short(short_dtypes=True)
@@ -201,7 +203,8 @@ def _flat_index(shape: tuple[int, ...]) -> Any:
 
 
 def _widened(x: Any) -> Any:
-    """Converts to a type with which JAX can compute everywhere: small floats to float32, small integers to int32; complex numbers stay."""
+    """Converts to a type with which JAX can compute everywhere: small floats to float32, small integers to int32;
+    complex numbers stay."""
     dtype = x.dtype
     if dtype == np.bool_:
         return x.astype(jnp.int32)
@@ -272,7 +275,8 @@ def _measure(x: Any) -> dict[str, Any]:
 def _counts(bins: Any) -> Any:
     """How often each bin occurs; the last bin counts what is left out.
 
-    Neighbouring elements count in separate copies of the bins, which are added up: on a GPU they would otherwise wait for each other.
+    Neighbouring elements count in separate copies of the bins, which are added up: on a GPU they would otherwise wait
+    for each other.
     """
     lanes = 1024
     lane = (_flat_index(bins.shape) % lanes).astype(jnp.int32)
@@ -314,7 +318,8 @@ def _shades(x: Any, finite: Any) -> tuple[Any, Any]:
 
 
 def fingerprint(x: Any) -> np.ndarray:
-    """A few numbers that differ between different arrays, and are nearly equal if the arrays differ only by rounding."""
+    """A few numbers that differ between different arrays, and are nearly equal if the
+    arrays differ only by rounding."""
     aval = compat.aval_of(x)
     if not hasattr(aval, "dtype") or compat.is_float0(aval) or aval.size == 0:
         return np.zeros(3)

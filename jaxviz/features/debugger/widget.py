@@ -1,8 +1,8 @@
 """The stepper in a notebook: source, jaxpr and values side by side, controlled from the page or from Python.
 
-The page sends requests as messages, and only when a user does something: nothing saved in a notebook runs when it is opened. A message can move
-the run and set breakpoints, but it holds no Python (`conditions.py`). Everything displayed is in traits, so a page that is opened without a kernel shows
-the last stop.
+The page sends requests as messages, and only when a user does something: nothing saved in a notebook runs when it is
+opened. A message can move the run and set breakpoints, but it holds no Python (`conditions.py`). Everything displayed
+is in traits, so a page that is opened without a kernel shows the last stop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ from jaxviz.report.messages import short_message
 from jaxviz.report.tables import printable
 
 _recent: deque[Stepper] = deque(maxlen=2)
-"""The latest steppers. A kernel keeps every widget; of older ones only the names are kept, since their arrays take memory."""
+"""The latest steppers.
+
+A kernel keeps every widget; of older ones only the names are kept, since their arrays take memory.
+"""
 
 LARGEST = 20_000
 """The number of equations of a run up to which its timeline is shown with the report of a NaN."""
@@ -264,7 +267,8 @@ def _told(error: Exception, doing: str) -> str:
 
 
 def mimebundle(stepper: Stepper, **kwargs: Any) -> Any:
-    """What a notebook displays for a stepper: the widget; for one that is already displayed, and that a cell has moved, its new stop.
+    """What a notebook displays for a stepper: the widget; for one that is already displayed, and that a cell has moved,
+    its new stop.
 
     None if only text can be displayed.
     """
@@ -285,7 +289,8 @@ def mimebundle(stepper: Stepper, **kwargs: Any) -> Any:
 
 
 def show_report(report: NanReport) -> None:
-    """What a notebook displays for a NaN report: the report, and below it the timeline of the run with a mark where the NaN first occurred."""
+    """What a notebook displays for a NaN report: the report, and below it the timeline of
+    the run with a mark where the NaN first occurred."""
     from IPython.core.getipython import get_ipython
     from IPython.display import display
 

@@ -1,4 +1,5 @@
-"""What a gradient saves for each expression of the user's: the overview's rows, each of one or several groups of residuals."""
+"""What a gradient saves for each expression of the user's: the overview's rows,
+each of one or several groups of residuals."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ class SavedExpression:
 
     @property
     def reason(self) -> str:
-        """`tanh's derivative multiplies the tangent by it (12.0 MiB); the rest is saved for the derivatives of mul and exp.`"""
+        """`tanh's derivative multiplies the tangent by it (12.0 MiB);
+        the rest is saved for the derivatives of mul and exp.`"""
         why = {g: _ASIDE.sub("", without_readers(g.residuals[0].why)) for g in self.groups}
         size = lambda same: sum(g.nbytes for g in same)
         first, *rest = sorted(grouped(self.groups, why.__getitem__), key=lambda same: -size(same))

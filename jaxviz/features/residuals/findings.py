@@ -70,7 +70,10 @@ def largest_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def find_duplicates(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
-    """Residuals that are the same value in several types or layouts. The wasted bytes are those that could be recomputed from one of them."""
+    """Residuals that are the same value in several types or layouts.
+
+    The wasted bytes are those that could be recomputed from one of them.
+    """
     alike: dict[Any, tuple[Source, list[Residual]]] = {}
     producers = _Producers()
     for r, atom in zip(residuals, atoms, strict=True):
@@ -180,7 +183,10 @@ def _keeps_numbers(equation: Equation) -> bool:
 
 
 def find_upcasts(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
-    """Residuals whose numbers fit into a narrower floating-point type. At stake are the bytes that saving only that type would free."""
+    """Residuals whose numbers fit into a narrower floating-point type.
+
+    At stake are the bytes that saving only that type would free.
+    """
     program, producers = site.derivation.forward, _Producers()
     alike: dict[Any, list[tuple[Residual, Source | None]]] = {}
     for r, atom in zip(residuals, atoms, strict=True):
@@ -215,7 +221,10 @@ def _widens(equation: Equation) -> bool:
 
 
 def find_one_hots(residuals: Sequence[Residual], atoms: Sequence[Atom], program: Program) -> tuple[Finding, ...]:
-    """One-hot residuals: integers compared with an `iota`, as numbers. At stake are the bytes that saving the integers would free."""
+    """One-hot residuals: integers compared with an `iota`, as numbers.
+
+    At stake are the bytes that saving the integers would free.
+    """
     producers, made = _Producers(), []
     for r, atom in zip(residuals, atoms, strict=True):
         root = None if r.dummies or r.aval.dtype == bool else _root(producers, program, atom)
@@ -240,7 +249,8 @@ def _compared_with_iota(producers: _Producers, program: Program, root: Source) -
 
 
 def _is_iota(producers: _Producers, around: Sequence[Program], within: Sequence[Equation], atom: Atom) -> bool:
-    """Whether a value is an iota, possibly computed outside of the bodies that read it; `within` has the equations with these bodies."""
+    """Whether a value is an iota, possibly computed outside of the bodies that read it;
+    `within` has the equations with these bodies."""
     for depth in range(len(within), -1, -1):
         source = _root(producers, around[depth], atom)
         if source is None or source.equation is not None or not depth:
@@ -256,7 +266,10 @@ def _is_iota(producers: _Producers, around: Sequence[Program], within: Sequence[
 
 
 def find_invariants(residuals: Sequence[Residual], atoms: Sequence[Atom], program: Program) -> tuple[Finding, ...]:
-    """Residuals that a scan stacks although they depend neither on its carry nor on its xs. At stake are all copies but one."""
+    """Residuals that a scan stacks although they depend neither on its carry nor on its xs.
+
+    At stake are all copies but one.
+    """
     producers, dependence = _Producers(), _Dependence()
     made = []
     for r, atom in zip(residuals, atoms, strict=True):
@@ -321,7 +334,8 @@ class _Dependence:
         return found
 
     def differing_in(self, equation: Equation, differing: set[Atom]) -> list[bool]:
-        """Which inputs of an equation's body depend on some values outside: once a scan's carry depends on them, it stays so."""
+        """Which inputs of an equation's body depend on some values outside: once a scan's carry depends on them,
+        it stays so."""
         taken = _body(equation)
         body = taken.program
         differs = [equation.invars[i] in differing for i in taken.operands]

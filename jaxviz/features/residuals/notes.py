@@ -24,8 +24,10 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
         n = sum(bool(r.dummies) for r in found)
         notes.append(
             f"Up to {format_bytes(found.dummy_nbytes)} in {counted(n, 'residual')} are dummies: a branch of a cond "
-            "returns residuals of the same types as the other branches, and fills in those that it does not save; a scan "
-            "stacks them. To avoid them, use jaxviz.grad(f, cond_residuals='recompute') or, in plain JAX, jax.checkpoint around "
+            "returns residuals of the same types as the other branches, and fills in those that it does not save; a "
+            "scan "
+            "stacks them. To avoid them, use jaxviz.grad(f, cond_residuals='recompute') or, in plain JAX, "
+            "jax.checkpoint around "
             "the cond or the body of the scan; a checkpoint around each branch leaves some."
         )
     if found.unread:
@@ -35,24 +37,29 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
         )
     if found.duplicates:
         notes.append(
-            f"{_bytes_of(found.duplicates)} are copies of values that are saved too, and could be recomputed from them: "
+            f"{_bytes_of(found.duplicates)} are copies of values that are saved too, and could be recomputed from "
+            "them: "
             f"{listed(texts_of(found.duplicates))}."
         )
     if found.stacked:
-        note = f"{_bytes_of(found.stacked)} are stacked by scans, one value for each iteration: {listed(texts_of(found.stacked))}."
+        stacked = listed(texts_of(found.stacked))
+        note = f"{_bytes_of(found.stacked)} are stacked by scans, one value for each iteration: {stacked}."
         repeats = any(e.on_reference for e in found.unopened)  # which a checkpoint would do twice
         if any(r.lengths and r.is_saved and r.is_asked_for_in_loop for r in found) and not repeats:
             note += " jax.checkpoint around the body saves only the inputs of each iteration instead."
         notes.append(note)
     if found.invariant:
         notes.append(
-            f"{_bytes_of(found.invariant)} are copies, stacked by a scan, of values that are the same in each iteration: "
-            f"{listed(texts_of(found.invariant))}. If you compute them before the loop and close over them, each is saved once."
+            f"{_bytes_of(found.invariant)} are copies, stacked by a scan, of values that are the same in each "
+            "iteration: "
+            f"{listed(texts_of(found.invariant))}. If you compute them before the loop and close over them, each is "
+            "saved once."
         )
     # The occasional scalar that a jitted jax.numpy function receives as an array is not worth a note.
     if found.forced and 100 * sum(f.nbytes for f in found.forced) >= found.saved.nbytes:
         notes.append(
-            f"{_bytes_of(found.forced)} are saved only because they cross the boundary of a jitted function; without the "
+            f"{_bytes_of(found.forced)} are saved only because they cross the boundary of a jitted function; without "
+            "the "
             f"inner jit they would not be: {listed(texts_of(found.forced))}."
         )
     unknown = [r for r in found if r.nbytes_per_device is None] if found.on_devices else []
@@ -75,7 +82,8 @@ def why_nothing_is_kept(derivation: Derivation) -> tuple[str, ...]:
 
 
 def gradient_note(derivation: Derivation) -> tuple[str, ...]:
-    """Which gradient it is if the function takes one itself, and why there is none, or why it is zero, a sentence each; otherwise empty."""
+    """Which gradient it is if the function takes one itself, and why there is none, or why it is zero, a sentence each;
+    otherwise empty."""
     return (*not_followed_note(derivation), *(_no_gradient(derivation) or _of_own_references(derivation)))
 
 
@@ -86,7 +94,8 @@ def _of_own_references(derivation: Derivation) -> tuple[str, ...]:
         return ()
     lines = listed(dict.fromkeys(str(e.location).rsplit("/", 1)[-1] for e in made if e.location is not None))
     return (
-        f"JAX gives a reference that the function makes{f' ({lines})' if lines else ''} a tangent, which is zero here, and may also save what "
+        f"JAX gives a reference that the function makes{f' ({lines})' if lines else ''} a tangent, which is zero here, "
+        "and may also save what "
         "that is multiplied by, which is not listed.",
     )
 
@@ -126,7 +135,8 @@ def _no_gradient(derivation: Derivation) -> tuple[str, ...]:
     if derivation.refused and getattr(primal.out_avals[0], "shape", None) == ():
         whole = [f"{name} is {type_text(aval)}" for name, aval, _ in typed if name in derivation.refused]
         return (
-            f"jax.grad refuses this: {listed(whole)}, which has no gradient, and is fixed here. jax.grad(allow_int=True) takes it.",
+            f"jax.grad refuses this: {listed(whole)}, which has no gradient, and is fixed here. "
+            "jax.grad(allow_int=True) takes it.",
         )
     error = derivation.no_reverse_mode
     return () if error is None else (f"There is no backward program: {error}",)

@@ -58,7 +58,8 @@ def explain(
 
     Args:
       kind, expression, location: of the residual.
-      linear, backward: the equations of the linear and the backward program that read it; None if there is no backward one.
+      linear, backward: the equations of the linear and the backward program that read it; None if there is no backward
+        one.
       site: the forward program.
       lengths: trip counts of the scans that stack it.
       dummy_branches: the branches that return a dummy in its place.
@@ -103,7 +104,8 @@ def _because(reader: Reader, kind: str, location: Location) -> str:
 
 
 def _derivative(equation: Equation, source: Equation) -> str:
-    """The rule that created a derived equation, named after the user's equation, or after the function with the custom rule."""
+    """The rule that created a derived equation, named after the user's equation,
+    or after the function with the custom rule."""
     if of(source) is CUSTOM_JVP:
         rules = (e.origin.rule for e in (equation, *ancestors(equation)) if e.origin is not None)
         named = next((rule for rule in rules if rule.startswith("custom JVP rule of ")), None)
@@ -125,7 +127,8 @@ def _read_by(backward: Sequence[Reader] | None, location: Location, site: Site) 
 
 
 def _cotangent_of(reader: Reader, location: Location, site: Site) -> str:
-    """The value whose cotangent a backward equation computes: that of the value whose tangent its linear equation read."""
+    """The value whose cotangent a backward equation computes: that of the value whose
+    tangent its linear equation read."""
     origin = reader.equation.origin
     linear = origin.equation if origin is not None else None
     tangent_of = site.derivation.linearized.tangent_of

@@ -24,7 +24,8 @@ Kind = OneOf["argument", "constant", "literal", "intermediate", "dummy", "unread
 
 @dataclass(frozen=True, slots=True)
 class Dummy:
-    """A dummy that one branch of a cond fills in for a residual of another branch, because both return results of the same types.
+    """A dummy that one branch of a cond fills in for a residual of another branch,
+    because both return results of the same types.
 
     Args:
       branch: such as 'branch 0 of cond'.
@@ -47,20 +48,23 @@ class Residual(Data):
     Args:
       aval: its type.
       nbytes: its size in bytes.
-      kind: 'argument' of the function, captured 'constant', 'literal' in the source, or 'intermediate' value; 'unread' if it is no argument
-        and the backward program does not read it.
+      kind: 'argument' of the function, captured 'constant', 'literal' in the source, or 'intermediate' value; 'unread'
+        if it is no argument and the backward program does not read it.
       name: its name in the forward program.
       location: the user's line that computes it; for an argument, the line where the function is defined.
       rule: the derivative rule that reads it.
       consumers: the equations of the backward program that read it.
-      producer: the equation of the forward program that computes it, possibly inside a call, loop or branch; None for an input.
+      producer: the equation of the forward program that computes it, possibly inside a call, loop or branch; None for
+        an input.
       var: its variable among the first inputs of the linear and the backward program.
       decision: 'saved', or 'offloaded' to another memory by a checkpoint policy.
       lengths: the trip counts of the scans that stack it, outermost first; its type includes these dimensions.
       place: the bodies that compute it, such as 'branch 1 of cond in scan'; '' outside of any body.
       dummies: what other branches fill in for it.
-      is_read: whether the backward program reads it; a custom rule may save values that its backward function does not use.
-      nbytes_per_device: its bytes on one device; None if all is on one device, or if it is not known how XLA partitions it.
+      is_read: whether the backward program reads it; a custom rule may save values that its backward function does not
+        use.
+      nbytes_per_device: its bytes on one device; None if all is on one device, or if it is not known how XLA partitions
+        it.
       words: the texts about it, computed when they are read.
       repeats: a key that residuals share if they are values of one expression in repeated layers, calls and iterations.
     """
@@ -100,17 +104,20 @@ class Residual(Data):
 
     @property
     def assigned(self) -> str:
-        """The variable that the user's code assigns it to, or its variable in the body of a loop; '' if it is part of an expression."""
+        """The variable that the user's code assigns it to, or its variable in the body of a loop;
+        '' if it is part of an expression."""
         return self.words.assigned
 
     @property
     def library(self) -> str:
-        """The line of a library, called by the user's line, that computes it: 'flax Dense.__call__, linear.py:287'; '' if there is none."""
+        """The line of a library, called by the user's line, that computes it: 'flax Dense.__call__, linear.py:287';
+        '' if there is none."""
         return self.words.library
 
     @property
     def scope(self) -> str:
-        """The scopes of `jax.named_scope` around it, such as 'encoder/attention'; for an input, those of its first reader."""
+        """The scopes of `jax.named_scope` around it, such as 'encoder/attention'; for an input,
+        those of its first reader."""
         return self.words.scope
 
     @property
@@ -125,7 +132,8 @@ class Residual(Data):
 
     @property
     def is_saved(self) -> bool:
-        """Whether it counts as saved: arguments are in memory anyway, and a compiled gradient does not keep what nothing reads."""
+        """Whether it counts as saved: arguments are in memory anyway,
+        and a compiled gradient does not keep what nothing reads."""
         return self.kind not in ("argument", "unread")
 
     @property

@@ -76,8 +76,8 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
       on_devices: whether the function runs on more than one device.
       find_unopened: finds `unopened`, when it is first read.
       finders: the same for `duplicates`, `invariant` and `forced`.
-      on_gradient: sentences that say which gradient it is, if the function takes one itself, and why there are no residuals, or no
-        gradient that reads them; empty otherwise.
+      on_gradient: sentences that say which gradient it is, if the function takes one itself, and why there are no
+        residuals, or no gradient that reads them; empty otherwise.
       parts: the modules and scopes that they are all of; empty if they are those of the whole gradient.
     """
 
@@ -122,13 +122,18 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
 
     @cached_property
     def nbytes_per_device(self) -> int | None:
-        """The largest number of bytes on one device: values whose partitioning XLA decides count in full. None if all is on one device."""
+        """The largest number of bytes on one device: values whose partitioning XLA decides count in full.
+
+        None if all is on one device.
+        """
         return per_device(self.items)
 
     @cached_property
     def groups(self) -> tuple[ResidualGroup, ...]:
-        """The residuals grouped by expression, largest first; groups of equal size in order of appearance. They are the rows of the table,
-        and of the explorer's."""
+        """The residuals grouped by expression, largest first; groups of equal size in order of appearance.
+
+        They are the rows of the table, and of the explorer's.
+        """
         # Those of the first value, since the words for thousands of values take long.
         words = lambda r: (r.label, r.library, r.type, r.kind, r.location, without_readers(r.why))
         rows = rows_of(self.items, lambda r: r.repeats, lambda same: words(same[0]))
@@ -164,7 +169,8 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
         return replace(self, items=items, checkpoints=(), mapped=(), find_unopened=tuple, finders=finders, parts=parts)
 
     def by_line(self) -> tuple[Total, ...]:
-        """The saved bytes of each source line, largest first; here and below without arguments and without what nothing reads."""
+        """The saved bytes of each source line, largest first; here and below without
+        arguments and without what nothing reads."""
         return totals(self._saved, lambda r: r.location, lambda r: short_location(r.location))
 
     def by_function(self) -> tuple[Total, ...]:
@@ -172,21 +178,21 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
         return totals(self._saved, lambda r: (r.location.file, r.location.function), lambda r: r.location.function)
 
     def by_scope(self) -> tuple[Total, ...]:
-        """The bytes of each `jax.named_scope`, by path, largest first; transforms such as `vmap(...)` are left out of a path.
+        """The bytes of each `jax.named_scope`, by path, largest first;
+        transforms such as `vmap(...)` are left out of a path.
 
-        A constant counts where it is first read; values outside of all scopes count as 'no scope'. Repeated layers count as
-        one.
+        A constant counts where it is first read; values outside of all scopes count as 'no scope'. Repeated layers
+        count as one.
         """
         return path_totals(self._saved_groups, lambda r: r.scope or NO_SCOPE)
 
     def by_module(self) -> tuple[Total, ...]:
         """The bytes of each module of a neural network, largest first; repeated layers count as one.
 
-        The name is the path that flax linen, haiku and penzai leave as named scopes, such as 'Transformer/blocks_0…11/Dense_1'. flax nnx
-        and
-        equinox leave none: there the name comes from the calls of methods, 'Net/Block/up' for `self.up(x)` in the class `Block`; modules
-        that are called as `block(x)` are counted together. Values outside of all methods count for their function. The user's own scopes
-        are part of the path.
+        The name is the path that flax linen, haiku and penzai leave as named scopes, such as
+        'Transformer/blocks_0…11/Dense_1'. flax nnx and equinox leave none: there the name comes from the calls of
+        methods, 'Net/Block/up' for `self.up(x)` in the class `Block`; modules that are called as `block(x)` are counted
+        together. Values outside of all methods count for their function. The user's own scopes are part of the path.
         """
         return path_totals(self._saved_groups, lambda r: r.module)
 
@@ -215,7 +221,8 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
 
     @cached_property
     def forced(self) -> tuple[Finding, ...]:
-        """Values that are saved only because they cross the boundary of a jitted function; finding them derives the function once more."""
+        """Values that are saved only because they cross the boundary of a jitted function;
+        finding them derives the function once more."""
         return self._found("forced")
 
     def _found(self, name: str) -> tuple[Finding, ...]:
@@ -238,7 +245,8 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
 
     @property
     def summary(self) -> str:
-        """the gradient of `loss` in `params` saves 0.4 MiB in 4 values; it reads 0.8 MiB of its arguments, which are in memory anyway."""
+        """the gradient of `loss` in `params` saves 0.4 MiB in 4 values; it reads 0.8 MiB of its arguments,
+        which are in memory anyway."""
         subject = f"the {self.gradient}{',' if ', which' in self.gradient else ''}"
         parts = " that are also of ".join(f"`{part}`" for part in self.parts)
         within = f" of {parts}" if parts else ""
@@ -301,9 +309,11 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
         return plot_residuals(self, width)
 
     _data = (
-        "function", "gradient", "saved", "nbytes", "nbytes_without_arguments", "nbytes_per_device", "dummy_nbytes", "residuals=items",
+        "function", "gradient", "saved", "nbytes", "nbytes_without_arguments", "nbytes_per_device", "dummy_nbytes",
+        "residuals=items",
         "groups", "by_line", "by_function", "by_scope", "by_module",
-        ("findings=", ("unread", "with_dummies", "stacked", "duplicates", "invariant", "forced")), "notes", "checkpoints",
+        ("findings=", ("unread", "with_dummies", "stacked", "duplicates", "invariant", "forced")), "notes",
+        "checkpoints",
     )  # fmt: skip
 
 
@@ -347,16 +357,16 @@ def residuals(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = False, *
     type   bytes  line       value, and why it is saved
     ...
 
-    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient that the step takes;
-    `derive(step, ...)` in its place is about that of the step.
+    For a training step, which computes a gradient itself and returns more than one number, it is about the gradient
+    that the step takes; `derive(step, ...)` in its place is about that of the step.
 
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
       *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to, as for `derive`; None for all arrays, as in
         `jax.ad_checkpoint.print_saved_residuals`.
-      compile: if the function runs on several devices, whether to compile its forward program, so that the bytes on one device are those of
-        the compiled program and not those of the pass that decides on partitioning.
+      compile: if the function runs on several devices, whether to compile its forward program, so that the bytes on one
+        device are those of the compiled program and not those of the pass that decides on partitioning.
 
     Raises:
       the errors of `derive`.

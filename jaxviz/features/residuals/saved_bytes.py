@@ -1,7 +1,8 @@
 """What a gradient saves, in bytes: the figures that every report gives, and their words.
 
-Three things are residuals of JAX but cost nothing, or nothing more: arguments, which are in memory anyway; values that the backward pass
-never reads, which a compiled gradient does not keep; and, on several devices, what other devices hold. Each total is without them.
+Three things are residuals of JAX but cost nothing, or nothing more: arguments, which are in memory anyway; values that
+the backward pass never reads, which a compiled gradient does not keep; and, on several devices, what other devices
+hold. Each total is without them.
 """
 
 from __future__ import annotations

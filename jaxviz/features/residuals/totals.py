@@ -69,7 +69,10 @@ def merged_paths(groups: Iterable[Sequence[Residual]], path: Callable[[Residual]
 
 
 def per_device(residuals: Sequence[Residual]) -> int | None:
-    """The most bytes on one device: values whose layout XLA chooses count in full. None if everything is on one device."""
+    """The most bytes on one device: values whose layout XLA chooses count in full.
+
+    None if everything is on one device.
+    """
     if all(r.nbytes_per_device is None for r in residuals):
         return None
     return sum(r.nbytes if r.nbytes_per_device is None else r.nbytes_per_device for r in residuals)

@@ -1,4 +1,5 @@
-"""The texts about a residual, computed when read: of thousands of residuals, a report names only those of a few expressions."""
+"""The texts about a residual, computed when read: of thousands of residuals,
+a report names only those of a few expressions."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class Words:
       sources: the equations that compute it; several if each branch of a cond has its own.
       held: the equations that enclose the one that computes it, outermost first.
       kind, location: of the residual.
-      linear, backward: the equations of the linear and the backward program that read it; None if there is no backward one.
+      linear, backward: the equations of the linear and the backward program that read it; None if there is no backward
+        one.
       branches: the branches that return a dummy in its place.
       with_source: whether its name may come from the user's source.
     """

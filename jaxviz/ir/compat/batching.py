@@ -46,8 +46,8 @@ def batching_rule(
     """The batching rule of a primitive, for tracing.
 
     Returns:
-      a function from operands to results, both with their mapped dimensions; its input types; and the mapped dimensions of the results, a
-      list that is filled when it is traced.
+      a function from operands to results, both with their mapped dimensions; its input types; and the mapped dimensions
+      of the results, a list that is filled when it is traced.
 
     Source: `_batch_jaxpr_inner` in JAX's `batching.py`.
     """

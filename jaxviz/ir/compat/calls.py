@@ -21,7 +21,8 @@ class JitCall(NamedTuple):
 
     Args:
       identity: identifies the call while it is under way.
-      kind: 'call'; 'ahead' for `f.trace` and `f.lower`; 'part' for what a transform outside `jit` evaluates of a jitted function.
+      kind: 'call'; 'ahead' for `f.trace` and `f.lower`; 'part' for what a transform outside `jit` evaluates of a jitted
+        function.
       fun: the function that was jitted; None for a part.
       info: the parameters of `jit`; None for a part.
       args, kwargs: the arguments; those of a part are flat.
@@ -40,8 +41,8 @@ class JitCall(NamedTuple):
 def jit_call_under_way(frame: Any) -> JitCall | None:
     """The innermost call of a jitted function among a Python frame and its callers; None if there is none.
 
-    A listener of `jax.monitoring` runs inside the call that an event is about, and JAX's own frames have the information. Unlike replacing
-    one of JAX's functions, reading them changes nothing.
+    A listener of `jax.monitoring` runs inside the call that an event is about, and JAX's own frames have the
+    information. Unlike replacing one of JAX's functions, reading them changes nothing.
     """
     while frame is not None:
         code = frame.f_code
@@ -63,8 +64,8 @@ def jit_call_under_way(frame: Any) -> JitCall | None:
 
 
 def static_places(f: Any) -> tuple[frozenset[int], frozenset[str]]:
-    """Which arguments of a function of `jax.jit` are static, by position and by name; the same for its gradient and for a partial
-    application."""
+    """Which arguments of a function of `jax.jit` are static, by position and by name;
+    the same for its gradient and for a partial application."""
     n_given = 0
     while isinstance(f, functools.partial):
         n_given += len(f.args)
@@ -122,7 +123,8 @@ def argument_type(x: Any) -> Any:
 
 _JIT_OPTIONS = {
     "donate_argnums": "donate_argnums", "donate_argnames": "donate_argnames", "static_argnums": "static_argnums",
-    "static_argnames": "static_argnames", "in_shardings": "in_shardings_leaves", "out_shardings": "out_shardings_leaves",
+    "static_argnames": "static_argnames", "in_shardings": "in_shardings_leaves",
+    "out_shardings": "out_shardings_leaves",
     "device": "device", "backend": "backend", "keep_unused": "keep_unused", "inline": "inline",
     "compiler_options": "compiler_options_kvs",
 }  # fmt: skip
@@ -166,9 +168,11 @@ HOOKS_FILE = __file__
 
 
 def on_jit_calls(heard: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None] | None) -> None:
-    """Makes JAX call a function after each call of a jitted one, with that one, its arguments, keyword arguments and results.
+    """Makes JAX call a function after each call of a jitted one, with that one, its arguments,
+    keyword arguments and results.
 
-    It uses the hook with which JAX checks for NaNs, and that check still runs; setting `jax_debug_nans` afterwards restores JAX's.
+    It uses the hook with which JAX checks for NaNs, and that check still runs; setting `jax_debug_nans` afterwards
+    restores JAX's.
 
     Args:
       heard: the function; None restores the previous one, unless another has replaced it since.
@@ -261,8 +265,8 @@ _in_place: contextvars.ContextVar[tuple[tuple[Callable[..., Any], Any], ...]] = 
 
 @contextlib.contextmanager
 def replaced_vjp(new: Callable[..., Any], key: Any = None) -> Iterator[None]:
-    """Makes `jax.vjp`, and with it `jax.grad` and everything built on them, call something else in this thread, except while that runs. So
-    does `jaxviz.vjp`.
+    """Makes `jax.vjp`, and with it `jax.grad` and everything built on them, call something else in this thread,
+    except while that runs. So does `jaxviz.vjp`.
 
     Functions that `jax.jit` has traced before are traced again, since their cached traces do not include it.
 
@@ -280,7 +284,10 @@ def replaced_vjp(new: Callable[..., Any], key: Any = None) -> Iterator[None]:
 
 
 class _Vjp:
-    """Makes `jax.vjp` call its replacement. Overlapping threads share that: the first installs it, and the last removes it."""
+    """Makes `jax.vjp` call its replacement.
+
+    Overlapping threads share that: the first installs it, and the last removes it.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

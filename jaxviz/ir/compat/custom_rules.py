@@ -1,4 +1,5 @@
-"""Custom rules found in tracing: when they are traced, which tracers they close over, along which dimensions they are mapped."""
+"""Custom rules found in tracing: when they are traced, which tracers they close over,
+along which dimensions they are mapped."""
 
 from __future__ import annotations
 
@@ -43,10 +44,9 @@ Dims = tuple[int | None, ...]
 class _MappedAlike:
     """Makes a function with a custom rule and the rule return results that are mapped along the same dimensions.
 
-    Outside `jit` JAX calls one of the two, under each `vmap` around them, and maps the results accordingly; a program contains both. The
-    one that is traced first decides. If that is the function, and one of its results is not mapped, the rule is traced once in advance to
-    see
-    how it maps them: a result whose tangent is mapped has to be mapped too.
+    Outside `jit` JAX calls one of the two, under each `vmap` around them, and maps the results accordingly; a program
+    contains both. The one that is traced first decides. If that is the function, and one of its results is not mapped,
+    the rule is traced once in advance to see how it maps them: a result whose tangent is mapped has to be mapped too.
 
     Source: `BatchTrace.process_custom_jvp_call` and `process_custom_vjp_call` in JAX's `batching.py`.
     """
@@ -142,7 +142,8 @@ def _mapped_along(x: Any, dims: Dims, wanted: Dims, axes: Sequence[Axis]) -> Any
 
 
 def _with_axes(own: Sequence[int], dims: Dims) -> list[int]:
-    """The order of the axes of a mapped value: its own from 0 on, that of the outermost `vmap` is -1, of the next -2."""
+    """The order of the axes of a mapped value: its own from 0 on, that of the outermost `vmap` is -1,
+    of the next -2."""
     order = list(own)
     for i, d in reversed(list(enumerate(dims))):
         if d is not None:
@@ -199,13 +200,15 @@ class _TakenRule:
 
 
 def closed_over_by_jvp_rule_error(function: Any) -> Exception:
-    """The error for a function with a custom JVP rule that is differentiated with respect to a value which the rule closes over.
+    """The error for a function with a custom JVP rule that is differentiated with respect
+    to a value which the rule closes over.
 
     Args:
       function: the DebugInfo of the function or of the rule.
     """
     error: Exception = jax.errors.UnexpectedTracerError(
-        f"The custom JVP rule of {function.func_src_info} closes over a value that is differentiated. Make it an argument of the function."
+        f"The custom JVP rule of {function.func_src_info} closes over a value that is differentiated. Make it an "
+        "argument of the function."
     )
     return error
 
@@ -213,8 +216,8 @@ def closed_over_by_jvp_rule_error(function: Any) -> Exception:
 def _jvp_of_rule(
     rule: Any, in_avals: Sequence[Any], nonzeros: Sequence[bool], symbolic_zeros: bool
 ) -> tuple[Callable[..., list[Any]], list[Any], list[bool]]:
-    """A custom JVP rule as a function from operands and nonzero tangents to results and nonzero tangents; its input types; and which
-    results have a nonzero tangent, a list that is filled in during tracing."""
+    """A custom JVP rule as a function from operands and nonzero tangents to results and nonzero tangents;
+    its input types; and which results have a nonzero tangent, a list that is filled in during tracing."""
     zero = _ad_util.SymbolicZero if symbolic_zeros else zeros
     tangent_avals = [a.to_tangent_aval() for a in in_avals]
     nonzeros_out: list[bool] = []
@@ -243,7 +246,8 @@ def _forward_of_rule(
 
 
 def _holds_tracers(trace: Any, root: Any, inside: bool = False) -> bool:
-    """Whether a function closes over a tracer of a trace, or of one nested in it, directly or through other functions."""
+    """Whether a function closes over a tracer of a trace, or of one nested in it,
+    directly or through other functions."""
     for x in _closed_over(root):
         if isinstance(x, _core.Tracer) and (_is_inside(x._trace, trace) if inside else x._trace is trace):
             return True
@@ -294,7 +298,8 @@ Cells = Sequence[tuple[types.CellType, Any]]
 def _variables_of(rule: Any) -> Cells:
     """The variables that a rule closes over, with their values now, when JAX would call it.
 
-    A rule that is defined in a Python loop closes over the loop's variable, which has its last value when the rule is traced.
+    A rule that is defined in a Python loop closes over the loop's variable, which has its last value when the rule is
+    traced.
     """
     functions = (x for x in _closed_over(rule) if isinstance(x, types.FunctionType))
     of_users = (f.__closure__ or () for f in functions if not f.__code__.co_filename.startswith(_JAX_FOLDER))
@@ -329,13 +334,15 @@ def _as_it_is_now(rule: Any) -> Any:
 
 
 _variables: weakref.WeakKeyDictionary[Any, Cells] = weakref.WeakKeyDictionary()
-"""The variables of the rules in a body, such as that of a scan, by the functions that trace the rules; as they were at the first call."""
+"""The variables of the rules in a body, such as that of a scan, by the functions that trace the rules;
+as they were at the first call."""
 
 _seen_bodies: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _note_rules(params: Mapping[str, Any]) -> None:
-    """Notes the variables of the custom rules in the bodies of an equation that is being traced; JAX uses the rules at once."""
+    """Notes the variables of the custom rules in the bodies of an equation that is being traced;
+    JAX uses the rules at once."""
     for jaxpr in _core.jaxprs_in_params(params):
         if jaxpr in _seen_bodies:
             continue
@@ -374,7 +381,8 @@ class TracedJaxpr(NamedTuple):
       jaxpr: a ClosedJaxpr.
       held: its literals that linearize keeps as arrays.
       looks: if values were given, the points at which Python looked at one, as (source, what it asked for, the answer).
-      made_from: for the position of an equation of the jaxpr, the equation of a derived program from which it was evaluated.
+      made_from: for the position of an equation of the jaxpr, the equation of a derived program from which it was
+        evaluated.
       bodies: the nested jaxprs that were traced in the same way, such as that of a `shard_map`.
     """
 

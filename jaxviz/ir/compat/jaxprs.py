@@ -34,7 +34,8 @@ from jaxviz.ir.syntax import Operation
 JAX: str = f"JAX {jax.__version__}"
 
 COMPILED_IN_LESS_TIME: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
-"""Options that make XLA compile faster for the CPU; in half the time with the last one, which later versions do not have."""
+"""Options that make XLA compile faster for the CPU; in half the time with the last one,
+which later versions do not have."""
 if jax.__version_info__ < (0, 11):
     COMPILED_IN_LESS_TIME["xla_cpu_use_fusion_emitters"] = False
 
@@ -133,12 +134,14 @@ def is_high(jaxpr: Any) -> bool:
 
 
 def is_high_equation(primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> bool:
-    """Whether an equation is high-level, which JAX lowers to others before it compiles: a hi-primitive, or a call of one."""
+    """Whether an equation is high-level, which JAX lowers to others before it compiles: a hi-primitive,
+    or a call of one."""
     return bool(primitive.is_high(*in_avals, **params))
 
 
 def hi_primitive_name(params: Mapping[str, Any]) -> str:
-    """`CustomVJPTraced of f`: the class of the hi-primitive that an equation with these params calls; '' if it calls none."""
+    """`CustomVJPTraced of f`: the class of the hi-primitive that an equation with these params calls;
+    '' if it calls none."""
     if "_prim" not in params:
         return ""
     function = getattr(getattr(params["_prim"], "traced", None), "fun_name", "")
@@ -150,8 +153,8 @@ _ASKED_OF = name_p, primitives.dot_general_p, primitives.conv_general_dilated_p
 
 @dataclass(frozen=True)
 class _AskedOfSome:
-    """A checkpoint policy as used by `jax_remat3`: it only decides about names, matrix products and convolutions; everything else is
-    recomputed."""
+    """A checkpoint policy as used by `jax_remat3`: it only decides about names, matrix products and convolutions;
+    everything else is recomputed."""
 
     __wrapped__: Any
 
@@ -167,8 +170,11 @@ def left_out_by(policy: Any, primitive: Any) -> bool:
 
 
 def policy_in_rules(policy: Any) -> Any:
-    """The checkpoint policy for what a custom rule computes. Under `jax_remat3`, JAX asks it before it applies the rules of
-    `jax.custom_jvp` and `jax.custom_vjp`, and so about nothing inside them."""
+    """The checkpoint policy for what a custom rule computes.
+
+    Under `jax_remat3`, JAX asks it before it applies the rules of `jax.custom_jvp` and `jax.custom_vjp`, and so about
+    nothing inside them.
+    """
     return _save_nothing if isinstance(policy, _AskedOfSome) and not _saves_all(policy) else policy
 
 
@@ -186,11 +192,13 @@ def has_user_rule(primitive: Any) -> bool:
 
 
 _OPENS_CHECKPOINTS: bool = jax.__version_info__ >= (0, 12)
-"""Whether a checkpoint that is a hi-primitive has the same params as one that is not, including `prevent_cse`, and saves the same."""
+"""Whether a checkpoint that is a hi-primitive has the same params as one that is not, including `prevent_cse`,
+and saves the same."""
 
 
 def opened(primitive: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The primitive and the params of an equation; for a call of a hi-primitive, those of the checkpoint or the name that it represents.
+    """The primitive and the params of an equation; for a call of a hi-primitive,
+    those of the checkpoint or the name that it represents.
 
     Under `jax_remat3`, `jax.checkpoint` and `checkpoint_name` create such calls.
     """
@@ -227,7 +235,8 @@ def check_no_aliased_refs(debug_info: Any, avals: Sequence[Any], args: Sequence[
 
 
 def without_refs(jaxpr: Any, lower: bool) -> Any:
-    """A closed jaxpr in which each reference is its value: a result besides what it returns is what is then in each that it takes.
+    """A closed jaxpr in which each reference is its value: a result besides what it
+    returns is what is then in each that it takes.
 
     Args:
       lower: whether hi-primitives are lowered as well, so that no value of a hi type is left.
@@ -236,7 +245,10 @@ def without_refs(jaxpr: Any, lower: bool) -> Any:
 
 
 def without_mutable_types(jaxpr: Any) -> Any:
-    """A closed jaxpr in which each value of a hi type is its arrays. What is then in the mutable ones that it takes comes before its results."""
+    """A closed jaxpr in which each value of a hi type is its arrays.
+
+    What is then in the mutable ones that it takes comes before its results.
+    """
     return _pe.lower_jaxpr2(jaxpr)
 
 
@@ -246,7 +258,10 @@ def kind_of_ref(aval: Any) -> Any:
 
 
 def touches_ref(operation: Operation) -> bool:
-    """Whether an operation takes or makes a mutable reference. One that it makes and uses inside is not visible outside."""
+    """Whether an operation takes or makes a mutable reference.
+
+    One that it makes and uses inside is not visible outside.
+    """
     return any(map(is_ref, operation.in_avals)) or any(map(is_ref, operation.out_avals))
 
 
@@ -261,7 +276,8 @@ def is_mutable_type(aval: Any) -> bool:
 
 
 def lacks_state(error: Exception) -> bool:
-    """Whether JAX raised an error because a value of a mutable hi type has no state, rather than the user's code for a reason of its own."""
+    """Whether JAX raised an error because a value of a mutable hi type has no state,
+    rather than the user's code for a reason of its own."""
     if isinstance(error, AttributeError):
         return is_mutable_type(error.obj)
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -293,13 +309,15 @@ def unknown_debug_info(num_inputs: int, num_outputs: int) -> Any:
 
 
 def function_debug_info(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Name, source and argument paths of a function, as JAX's tracing errors name them; of an object that is called, its class."""
+    """Name, source and argument paths of a function, as JAX's tracing errors name them; of an object that is called,
+    its class."""
     info = api_util.debug_info("jaxviz", fun, args, kwargs)
     return info if info.func_src_info != "<unknown>" else info._replace(func_src_info=_described_object(fun))
 
 
 def _described_object(fun: Any) -> str:
-    """`MLP at model.py:12`, for an object with `__call__`; a partial application or a wrapper is described by what it calls."""
+    """`MLP at model.py:12`, for an object with `__call__`; a partial application or a
+    wrapper is described by what it calls."""
     while hasattr(fun, "__wrapped__") or all(hasattr(fun, part) for part in ("func", "args", "keywords")):
         fun = fun.__wrapped__ if hasattr(fun, "__wrapped__") else fun.func
     if hasattr(fun, "__name__"):
@@ -310,10 +328,11 @@ def _described_object(fun: Any) -> str:
 
 
 def differentiated_debug_info(fun: Callable[..., Any], primals: Sequence[Any]) -> tuple[Any, dict[int, str]]:
-    """The debug info of a function that is passed to `jax.vjp`: that of the user's function, with the paths of the differentiated arguments;
-    and the paths of its other arguments and of what it closes over, by identity.
+    """The debug info of a function that is passed to `jax.vjp`: that of the user's function, with the paths of the
+    differentiated arguments; and the paths of its other arguments and of what it closes over, by identity.
 
-    `jax.grad` passes a function of the differentiated arguments only, which may be that of a library, and not the user's.
+    `jax.grad` passes a function of the differentiated arguments only, which may be that of a library, and not the
+    user's.
     """
     held = _closed_over(fun) if getattr(fun, "__name__", "") == "f_wrapped" else {}
     is_grad = {"f", "dyn_argnums", "static_args", "kwargs"} <= set(held)
@@ -338,15 +357,16 @@ def differentiated_debug_info(fun: Callable[..., Any], primals: Sequence[Any]) -
 
 
 def _wrapped_by_maker(fun: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The user's function, if a method of an object that exposes it as `__wrapped__` made this one to call it, as in Equinox's
-    `filter_grad`."""
+    """The user's function, if a method of an object that exposes it as `__wrapped__` made this one to call it,
+    as in Equinox's `filter_grad`."""
     maker = getattr(fun, "__qualname__", "").rpartition(".<locals>.")[0].rpartition(".")[0]
     wrappers = (x for x in _closed_over(fun).values() if maker and type(x).__qualname__ == maker)
     return next((inspect.unwrap(x) for x in wrappers if hasattr(x, "__wrapped__")), None)
 
 
 def _held(fun: Any) -> Mapping[str, Any]:
-    """What a function closes over, and what the function closes over that it wraps or applies to some of its arguments; these too, by name."""
+    """What a function closes over, and what the function closes over that it wraps or applies to some of its arguments;
+    these too, by name."""
     found = dict(_closed_over(fun))
     if isinstance(fun, functools.partial):
         names = parameters(fun.func, len(fun.args), {})[0]
@@ -371,7 +391,8 @@ def _closed_over(fun: Callable[..., Any]) -> Mapping[str, Any]:
 def parameters(
     fun: Callable[..., Any], n: int, options: Mapping[str, Any]
 ) -> tuple[list[str], tuple[int, ...], tuple[str, ...]]:
-    """The names of a function's parameters for `n` positional arguments, and which arguments are static in `jit`, by position and by name."""
+    """The names of a function's parameters for `n` positional arguments, and which arguments are static in `jit`,
+    by position and by name."""
     signature = api_util.fun_signature(fun)
     names = [f"args[{i}]" for i in range(n)]
     if signature is not None:

@@ -26,7 +26,8 @@ def refuse_rounding(aval: Any) -> None:
     """
     if dtypes.issubdtype(aval.dtype, np.complexfloating):
         raise PolicyRefused(
-            f"a checkpoint cannot save {aval.str_short()}: JAX rounds a saved value that the forward pass reads, and reduce_precision does not "
+            f"a checkpoint cannot save {aval.str_short()}: JAX rounds a saved value that the forward pass reads, and "
+            "reduce_precision does not "
             "accept complex numbers. Save its real and its imaginary part, or let it be recomputed."
         )
 
@@ -43,7 +44,8 @@ def decide(policy: Any, primitive: Any, in_avals: Sequence[Any], params: Mapping
         if "multiple values for argument" not in str(error):
             raise
         raise PolicyRefused(
-            f"JAX cannot ask {getattr(policy, '__name__', type(policy).__name__)} about `{primitive}`, which has a param with the name of an "
+            f"JAX cannot ask {getattr(policy, '__name__', type(policy).__name__)} about `{primitive}`, which has a "
+            "param with the name of an "
             f"argument of the policy: {error}"
         ) from error
     if isinstance(case, _pe.SaveableType):
@@ -62,14 +64,16 @@ def would_save(policy: Any, primitive: Any, in_avals: Sequence[Any], params: Map
 
 
 def ignores_names(policy: Any) -> bool:
-    """Whether a checkpoint policy was given names not to save that JAX ignores: asked about a value with such a name, it saves it."""
+    """Whether a checkpoint policy was given names not to save that JAX ignores: asked about a value with such a name,
+    it saves it."""
     maker = jax.checkpoint_policies.save_anything_except_these_names
     made_by = getattr(inspect.unwrap(policy), "__qualname__", "") if callable(policy) else ""
     return made_by.startswith(f"{maker.__qualname__}.") and bool(maker("a")(name_p, name="a"))
 
 
 def runs_again(eqn: Any) -> bool:
-    """Whether a checkpoint repeats an equation on a mutable reference in the backward pass, by JAX's rule for it, which asks no policy."""
+    """Whether a checkpoint repeats an equation on a mutable reference in the backward pass, by JAX's rule for it,
+    which asks no policy."""
     rule = _pe.partial_eval_jaxpr_custom_rules.get(eqn.primitive)
     n = len(eqn.invars)
     return rule is not None and rule(None, [False] * n, [True] * n, eqn)[1] is not None
@@ -83,7 +87,8 @@ _ASKED_BY = frozenset(
 
 
 def is_askable(params: Mapping[str, Any]) -> bool:
-    """Whether JAX can ask its policies of names about an equation with these params, which it passes beside the primitive, by keyword.
+    """Whether JAX can ask its policies of names about an equation with these params,
+    which it passes beside the primitive, by keyword.
 
     A param with the name of the policy's own argument is a TypeError; equinox's loops have such a param.
     """
@@ -112,7 +117,8 @@ def move_params(kind: str, n: int) -> dict[str, Any]:
 
 
 def has_effects(effects: frozenset[Any]) -> bool:
-    """Whether an equation with these effects is kept even if nothing reads its results; naming an axis is not enough."""
+    """Whether an equation with these effects is kept even if nothing reads its results;
+    naming an axis is not enough."""
     return bool(effects) and not all(_pe.dceable_effects.contains(e) for e in effects)
 
 
@@ -122,12 +128,13 @@ def is_real_effect(effect: Any) -> bool:
 
 
 report_effect: Any = debugging.debug_effect
-"""The effect of an equation that reports a value to Python: loops, branches, checkpoints and custom rules may have it."""
+"""The effect of an equation that reports a value to Python: loops, branches,
+checkpoints and custom rules may have it."""
 
 
 def run_where_known(primitive: Any) -> None:
-    """Makes a checkpoint run an equation without results once: in the forward pass if its operands are known there, otherwise in the
-    backward pass."""
+    """Makes a checkpoint run an equation without results once: in the forward pass if its operands are known there,
+    otherwise in the backward pass."""
 
     def split(saveable: Any, unknown: Sequence[bool], available: Sequence[bool], eqn: Any) -> Any:
         if any(unknown):
@@ -140,7 +147,8 @@ def run_where_known(primitive: Any) -> None:
 def emit_callback(ctx: Any, callback: Callable[..., None], operands: Sequence[Any]) -> tuple[()]:
     """Lowers an equation to a call of Python, on NumPy arrays that are valid during the call.
 
-    In a `shard_map` over the whole mesh it is called for each device, with its number in the mesh last; else once with the whole values.
+    In a `shard_map` over the whole mesh it is called for each device, with its number in the mesh last; else once with
+    the whole values.
 
     Raises:
       NotImplementedError: in a `shard_map` over some axes of a mesh only.
@@ -153,7 +161,8 @@ def emit_callback(ctx: Any, callback: Callable[..., None], operands: Sequence[An
         if set(axes.manual_axes) != set(axes.mesh.axis_names):
             left = ", ".join(sorted(map(str, set(axes.mesh.axis_names) - set(axes.manual_axes))))
             raise NotImplementedError(
-                f"a probe cannot be watched in a shard_map over only some of the axes of its mesh; this one leaves {left} to the compiler. Watch it "
+                "a probe cannot be watched in a shard_map over only some of the axes of its mesh; this one leaves "
+                f"{left} to the compiler. Watch it "
                 "outside of the shard_map, or map over all axes."
             )
         sharding = _callback._get_sdy_array_list_for_callbacks(ctx.avals_out)
@@ -175,7 +184,8 @@ def emit_callback(ctx: Any, callback: Callable[..., None], operands: Sequence[An
 
 
 def is_per_device(ctx: Any) -> bool:
-    """Whether the code being lowered runs on each device of a mesh with its own values, as the body of a `shard_map` does."""
+    """Whether the code being lowered runs on each device of a mesh with its own values,
+    as the body of a `shard_map` does."""
     return isinstance(ctx.module_context.axis_context, _sharding_impls.SPMDAxisContext)
 
 

@@ -1,5 +1,7 @@
-"""The modules under `jax._src` that are used. A name that this JAX lacks, and that only some feature needs, is replaced by an object that
-raises."""
+"""The modules under `jax._src` that are used.
+
+A name that this JAX lacks, and that only some feature needs, is replaced by an object that raises.
+"""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ def jvp_rule(
     """The JVP rule of a primitive, for tracing.
 
     Returns:
-      a function from operands and nonzero tangents to results and nonzero tangents; its input types; and which results have a nonzero
-      tangent, a list that is filled when it is traced.
+      a function from operands and nonzero tangents to results and nonzero tangents; its input types; and which results
+      have a nonzero tangent, a list that is filled when it is traced.
     """
     rule = _ad.primitive_jvps[primitive]
     tangent_avals = [a.to_tangent_aval() for a in in_avals]
@@ -125,14 +125,16 @@ _leaving_out: set[Any] = set()
 
 
 def leaves_out_tangents(primitive: Any) -> bool:
-    """Whether the JVP rule of a primitive has returned None for a tangent, which JAX takes as zero except in a checkpoint."""
+    """Whether the JVP rule of a primitive has returned None for a tangent,
+    which JAX takes as zero except in a checkpoint."""
     return primitive in _leaving_out
 
 
 def trace_custom_jvp_rule(
     params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
 ) -> tuple[TracedJaxpr, list[bool]]:
-    """The user's rule of a `custom_jvp_call` as a jaxpr; from operands and nonzero tangents to results and nonzero tangents.
+    """The user's rule of a `custom_jvp_call` as a jaxpr; from operands and nonzero
+    tangents to results and nonzero tangents.
 
     Returns:
       the traced rule, and which results have a nonzero tangent.
@@ -161,7 +163,8 @@ def trace_custom_jvp_rule(
 
 
 def n_closed_over(params: Mapping[str, Any]) -> int:
-    """How many of the first operands of a call with a custom rule are not passed to the rule, since it closes over them itself."""
+    """How many of the first operands of a call with a custom rule are not passed to the rule,
+    since it closes over them itself."""
     if "jvp_jaxpr_fun" in params:
         return int(params["num_consts"])
     rule = _rules.get(params["fwd_jaxpr_thunk"].f)
@@ -180,8 +183,9 @@ def trace_forward_rule(
       context: context of the equation.
 
     Returns:
-      (traced, n_residuals, forwarded): the rule from those operands to residuals that are not operands, then results; the number of
-      residuals; and for each the position among all operands of the equation, or None for one that the rule computes.
+      (traced, n_residuals, forwarded): the rule from those operands to residuals that are not operands, then results;
+      the number of residuals; and for each the position among all operands of the equation, or None for one that the
+      rule computes.
     """
     rule = _rules.get(params["fwd_jaxpr_thunk"].f)
     if rule is None:
@@ -217,8 +221,8 @@ def custom_lin_params(
 
     Args:
       params: params of the `custom_vjp_call`.
-      residuals: for each residual None, or a one-element tuple of a constant of the forward rule, which stays one in the backward rule,
-        where Python may look at it.
+      residuals: for each residual None, or a one-element tuple of a constant of the forward rule, which stays one in
+        the backward rule, where Python may look at it.
       out_avals: types of the tangents of the results.
       zeros_in: which operands have no tangent.
     """
@@ -249,7 +253,8 @@ def closed_over_error() -> Exception:
 
 
 def checkpoint_log() -> Callable[[str], None] | None:
-    """Writes to JAX's log of what checkpointed functions save, which `jax_log_checkpoint_residuals` shows; None if nobody reads it."""
+    """Writes to JAX's log of what checkpointed functions save, which `jax_log_checkpoint_residuals` shows;
+    None if nobody reads it."""
     logger = logging.getLogger("jax._src.ad_checkpoint")
     level = logging.WARNING if _config.log_checkpoint_residuals.value else logging.DEBUG
     return partial(logger.log, level) if logger.isEnabledFor(level) else None
@@ -295,8 +300,8 @@ def trace_backward_rule(
     """The user's backward rule, from the params of a `custom_lin`; traced on the values of its inputs, if given.
 
     Returns:
-      the rule, traced, from residuals and nonzero cotangents of the results to nonzero cotangents of the operands that had a tangent, then
-      what is logged; and which of those cotangents are nonzero.
+      the rule, traced, from residuals and nonzero cotangents of the results to nonzero cotangents of the operands that
+      had a tangent, then what is logged; and which of those cotangents are nonzero.
     """
     ct_avals = [a.to_ct_aval() for a in params["out_avals"]]
     zero = _ad_util.SymbolicZero if params["symbolic_zeros"] else zeros
@@ -329,8 +334,9 @@ def linearize_rule(
     """The linearization rule of a primitive that has its own, traced; on the values of its operands, if given.
 
     Returns:
-      (primal, linear, nonzeros_out): `primal` is a ClosedJaxpr from operands to results and then residuals; `linear` one from nonzero
-      tangents to nonzero tangents of results, whose constants are those residuals; and which results have a nonzero tangent.
+      (primal, linear, nonzeros_out): `primal` is a ClosedJaxpr from operands to results and then residuals; `linear`
+      one from nonzero tangents to nonzero tangents of results, whose constants are those residuals; and which results
+      have a nonzero tangent.
 
     Source: `LinearizeTrace.process_primitive` and `linearize_subtrace` in JAX's `ad.py`.
     """
@@ -387,8 +393,9 @@ def transpose_rule(
       nonzero_cts: which results have a cotangent that is not a symbolic zero.
 
     Returns:
-      a function from the other operands and the nonzero cotangents to the nonzero cotangents of the linear operands, and then what is
-      logged; its input types; and which of the returned cotangents are nonzero, a list that is filled when it is traced.
+      a function from the other operands and the nonzero cotangents to the nonzero cotangents of the linear operands,
+      and then what is logged; its input types; and which of the returned cotangents are nonzero, a list that is filled
+      when it is traced.
 
     Source: `backward_pass3` in JAX's `ad.py`.
     """
@@ -475,7 +482,8 @@ def types_match(x: Any, y: Any) -> bool:
 
 
 def is_linear(one: Any, mask: Sequence[bool]) -> bool:
-    """Whether a jaxpr of one equation is linear in the inputs that `mask` marks, taken together, so that JAX can transpose it."""
+    """Whether a jaxpr of one equation is linear in the inputs that `mask` marks, taken together,
+    so that JAX can transpose it."""
     if not has_transpose_rule(one.jaxpr.eqns[0].primitive):
         return False
     eqn = one.jaxpr.eqns[0]
@@ -504,7 +512,8 @@ def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, list[bool]]:
 
 
 def logged_by_branches(index: Any, logged: Sequence[Any]) -> dict[Any, Any]:
-    """What a cond logs: by key, the index, and for each branch what it logs, which is zeros for branches that were not taken.
+    """What a cond logs: by key, the index, and for each branch what it logs,
+    which is zeros for branches that were not taken.
 
     Args:
       index: of the branch that was taken.
@@ -515,8 +524,8 @@ def logged_by_branches(index: Any, logged: Sequence[Any]) -> dict[Any, Any]:
 
 
 COND_PASSES_OPERANDS_ON: bool = hasattr(_conditionals, "_join_cond_fwd_res")
-"""Whether a residual of a branch that is one of the cond's operands is taken directly from the operands, true since 0.12, or passes through
-the cond."""
+"""Whether a residual of a branch that is one of the cond's operands is taken directly from the operands,
+true since 0.12, or passes through the cond."""
 
 
 def is_transposable(dtype: Any) -> bool:
@@ -539,7 +548,8 @@ def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def scan_params(params: Mapping[str, Any], n_in: int, n_out: int, n_consts: int, n_carry: int) -> dict[str, Any]:
-    """Params of a scan whose body has the given numbers of inputs and results, the first of which are consts and carries."""
+    """Params of a scan whose body has the given numbers of inputs and results,
+    the first of which are consts and carries."""
     if "ft_in" in params:
         trees = [(n_consts, n_carry, n_in - n_consts - n_carry), (n_carry, n_out - n_carry)]
         ft_in, ft_out = (_flattree.pack(tuple(map(_flattree.nones, sizes))) for sizes in trees)

@@ -33,9 +33,11 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 
 
 def _place_of_operation() -> contextlib.AbstractContextManager[Any]:
-    """Puts an operation in the frames that lead to it, if those that JAX would give it have no line of the user's or of a library.
+    """Puts an operation in the frames that lead to it, if those that JAX would give it
+    have no line of the user's or of a library.
 
-    A library's trace that evaluates the jaxpr of one of JAX's jitted functions gives operations the frames of that function.
+    A library's trace that evaluates the jaxpr of one of JAX's jitted functions gives operations the frames of that
+    function.
     """
     given = _source._source_info_context.context
     if given.traceback is None or _has_user_frame(given.traceback):
@@ -57,9 +59,9 @@ def _has_user_frame(traceback: Any) -> bool:
 class _Trace(_pe.DynamicJaxprTrace):
     """JAX's own tracing, which also records the scalars that `jax.linearize` would save as arrays.
 
-    Outside `jit`, a jitted `jnp` function converts its Python scalar inside, and the converted array is a residual like any other. During
-    tracing the call is inlined and the conversion folded into a literal. This is the only place where JAX creates a constant whose type is
-    given from outside, which is what is recorded.
+    Outside `jit`, a jitted `jnp` function converts its Python scalar inside, and the converted array is a residual like
+    any other. During tracing the call is inlined and the conversion folded into a literal. This is the only place where
+    JAX creates a constant whose type is given from outside, which is what is recorded.
     """
 
     __slots__ = ("bodies", "held", "holds_tracers", "keeps_rules", "levels", "made_from", "takes_tracers", "within")
@@ -98,8 +100,8 @@ class _Trace(_pe.DynamicJaxprTrace):
         return out
 
     def _come_from_outside(self, operands: Sequence[Any]) -> bool:
-        """Whether values belong to an enclosing `jit` or `vmap`, to which JAX leaves everything that does not depend on differentiated
-        values."""
+        """Whether values belong to an enclosing `jit` or `vmap`, to which JAX leaves
+        everything that does not depend on differentiated values."""
         traced = [x for x in operands if isinstance(x, _core.Tracer)]
         return bool(traced) and not any(getattr(x._trace, "frame", None) is self.frame for x in traced)
 
@@ -162,8 +164,11 @@ class _Trace(_pe.DynamicJaxprTrace):
         return out
 
     def _unfolded(self, fun: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        """The operands of a function with a custom rule. JAX would compute it at once if all of them are constants, even if the function
-        closes over a value of this trace."""
+        """The operands of a function with a custom rule.
+
+        JAX would compute it at once if all of them are constants, even if the function closes over a value of this
+        trace.
+        """
         if not (_config.eager_constant_folding.value and _holds_tracers(self, fun)):
             return operands
         return [self.to_jaxpr_tracer(x, source_info=_source.current()) for x in operands]
@@ -180,7 +185,8 @@ class _Trace(_pe.DynamicJaxprTrace):
         out_trees: Any = lambda: None,
         at_once: bool = False,
     ) -> _TakenRule | None:
-        """A custom rule that has to be traced immediately, since what it closes over, or its values, are gone when the trace ends."""
+        """A custom rule that has to be traced immediately, since what it closes over, or its values,
+        are gone when the trace ends."""
         if not self.keeps_rules and self.levels == 0:
             return None
         outer = self.within or self
@@ -267,7 +273,8 @@ def _n_derivatives(trace: Any) -> int:
 
 
 def _thunk_of(taken: _TakenRule, in_avals: Sequence[Any], rule: Any) -> Any:
-    """A JVP rule that was traced immediately, in the form of its equation's params: from the operands without a tangent to a jaxpr."""
+    """A JVP rule that was traced immediately, in the form of its equation's params:
+    from the operands without a tangent to a jaxpr."""
 
     @cache
     def thunk(*zeros: bool) -> tuple[Any, list[Any], list[bool]]:
@@ -302,8 +309,8 @@ def _same_in(trace: Any, tracer: Any) -> Any:
 class _PathTracer(_pe.DynamicJaxprTracer):
     """A tracer that knows its value, and exposes it to Python where JAX does so outside `jit`.
 
-    A value that carries a tangent may decide a branch (`bool`, `int`, an index), but may not be converted to a `float` or a NumPy array,
-    since its derivative would be lost; one that carries none may.
+    A value that carries a tangent may decide a branch (`bool`, `int`, an index), but may not be converted to a `float`
+    or a NumPy array, since its derivative would be lost; one that carries none may.
     """
 
     __slots__ = ()
@@ -455,7 +462,8 @@ class RuleHoldsTracer(Exception):
     """A custom rule closes over a value of the trace.
 
     Args:
-      uses_references: whether the function also uses mutable references, so that nothing of it may be computed while it is traced.
+      uses_references: whether the function also uses mutable references, so that nothing of it may be computed while it
+        is traced.
     """
 
     def __init__(self, uses_references: bool):
@@ -486,8 +494,8 @@ def trace_to_jaxpr(
       keeps_rules: whether custom JVP rules found here are remembered; see `trace_custom_jvp_rule`.
       folds: whether what depends only on constants is computed immediately, and becomes a constant, as outside `jit`.
       closes_over: whether a custom rule may close over a value of the trace that is not a constant.
-      within, levels: for a custom rule, the enclosing trace, and the number of further derivatives; rules found here that close over values
-        of that trace are also traced immediately.
+      within, levels: for a custom rule, the enclosing trace, and the number of further derivatives; rules found here
+        that close over values of that trace are also traced immediately.
 
     Raises:
       RuleHoldsTracer: without `folds`, or without `closes_over`, if a custom rule closes over a value of the trace.
@@ -495,7 +503,8 @@ def trace_to_jaxpr(
     parent = _core.trace_ctx.trace
     trace = (_Trace if values is None else _PathTrace)(debug_info, parent, keeps_rules)
     trace.within, trace.levels = within, levels
-    # Unlike JAX's tracing this keeps the frames outside `fun`, so that an operation of a library function that the user passes directly,
+    # Unlike JAX's tracing this keeps the frames outside `fun`, so that an operation of a library function that the user
+    # passes directly,
     # such as `jnp.sin`, is located at the user's call.
     with _source.reset_name_stack():
         source = _source.current()
@@ -524,7 +533,8 @@ def trace_to_jaxpr(
 def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
     """The function of a ClosedJaxpr, like `jax.extend.core.jaxpr_as_fun`, but with the user's `jax_debug_nans`.
 
-    JAX's function switches it off while it runs, and afterwards it stays off in this thread for calls whose program is already compiled.
+    JAX's function switches it off while it runs, and afterwards it stays off in this thread for calls whose program is
+    already compiled.
     """
     moves = abstract_moves(jaxpr.jaxpr)
 
@@ -538,7 +548,8 @@ def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
 def evaluate_in_trace(
     program: Program, inputs: Sequence[Any], params_of: Callable[[Operation], Mapping[str, Any]]
 ) -> list[Any] | None:
-    """Evaluates a program while one of our traces is active, which then records from which equation each of its own was created.
+    """Evaluates a program while one of our traces is active, which then records from
+    which equation each of its own was created.
 
     Args:
       program, inputs: as for `evaluate`.

@@ -29,14 +29,15 @@ def aval_of(x: Any) -> Any:
 
 
 def type_to_trace(x: Any) -> Any:
-    """The type with which a function is traced for an argument: that of a mutable hi type with what the value now holds."""
+    """The type with which a function is traced for an argument: that of a mutable hi type
+    with what the value now holds."""
     aval = aval_of(x)
     return _core.cur_aval_qdd(x) if is_mutable_type(aval) else aval
 
 
 def stand_in(aval: Any, sharding: Any = None) -> Any:
-    """What a function may be traced or lowered with in place of a value of this type; a hi type and that of a reference stand for
-    themselves, and for a mutable hi type a value of zeros that take no memory."""
+    """What a function may be traced or lowered with in place of a value of this type; a hi type and that of a reference
+    stand for themselves, and for a mutable hi type a value of zeros that take no memory."""
     if is_mutable_type(aval):
         return aval.new_from_loval(*(np.broadcast_to(np.zeros((), a.dtype), a.shape) for a in aval.lo_ty()))
     if not hasattr(aval, "dtype") or is_ref(aval):
@@ -76,7 +77,8 @@ def is_live_ref(x: Any) -> bool:
 
 
 def is_written_in_place(x: Any) -> bool:
-    """Whether x can be written in place: a mutable reference, or a value of a mutable hi type; not one that is being traced."""
+    """Whether x can be written in place: a mutable reference, or a value of a mutable hi type;
+    not one that is being traced."""
     return is_live_ref(x) or (is_hi_value(x) and not isinstance(x, _core.Tracer) and is_mutable_type(jax.typeof(x)))
 
 

@@ -90,7 +90,8 @@ def _primes(mesh: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def _joined(names: Sequence[str], mesh: Sequence[tuple[str, int]]) -> tuple[str, ...]:
-    """Parts of an axis that follow each other, as one part, or as the axis if they form all of it; Shardy takes them only like this."""
+    """Parts of an axis that follow each other, as one part, or as the axis if they form all of it;
+    Shardy takes them only like this."""
     whole = {f"{name}:(1){size}": name for name, size in mesh}
     found: list[str] = []
     for part in names:

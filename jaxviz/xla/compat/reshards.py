@@ -1,4 +1,5 @@
-"""Which values devices have to exchange, and for which instruction, according to Shardy's layouts for a lowered program."""
+"""Which values devices have to exchange, and for which instruction, according to Shardy's
+layouts for a lowered program."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ class Need:
       factors: how its dimensions correspond; empty if Shardy has no rule for it.
       place: which operand is moved; -1 for a sum, and for a result that changes its layout.
       before, after: the layouts of the value.
-      is_asked: whether the program itself requests the layout `after`: by a constraint, a `reshard`, or the specs of a `shard_map`.
+      is_asked: whether the program itself requests the layout `after`: by a constraint, a `reshard`, or the specs of a
+        `shard_map`.
     """
 
     kind: Literal["sum", "move"]
@@ -132,8 +134,9 @@ def needs_of(lowered: Any, partitioned: bytes | None = None) -> Needs:
 
     Args:
       lowered: the result of `jax.jit(f).lower(...)`.
-      partitioned: the program inside XLA after the layouts of all values are known and before it is partitioned, as a serialized
-        `HloModuleProto`. Without it Shardy is run on the lowered program, which XLA would simplify first: most layouts are the same.
+      partitioned: the program inside XLA after the layouts of all values are known and before it is partitioned, as a
+        serialized `HloModuleProto`. Without it Shardy is run on the lowered program, which XLA would simplify first:
+        most layouts are the same.
 
     Raises:
       RuntimeError, ValueError: Shardy failed.
@@ -150,7 +153,8 @@ def needs_of(lowered: Any, partitioned: bytes | None = None) -> Needs:
         _run(_FIND, moved)
         found = _Module(moved)
         return Needs(
-            given.meshes, given.devices, given.arguments(given), found.results(given), tuple(found.needs()), tuple(found.values()),
+            given.meshes, given.devices, given.arguments(given), found.results(given), tuple(found.needs()),
+            tuple(found.values()),
         )  # fmt: skip
 
 
@@ -342,7 +346,8 @@ class _Module:
         after = self.split(op.results[0])
         operation = "" if maker is None else str(maker.operation.name)
         return Need(
-            "sum", axes, _name(op.location), _name(op.location), operation, self._operands(maker), after, self._factors(maker), -1,
+            "sum", axes, _name(op.location), _name(op.location), operation, self._operands(maker), after,
+            self._factors(maker), -1,
             after, after,
         )  # fmt: skip
 
@@ -360,7 +365,8 @@ class _Module:
             return  # another sharding follows immediately, or it is a result, whose sharding XLA has decided already
         if asked or not readers:
             yield Need(
-                "move", axes, _name(op.location), source, str(maker.operation.name) if maker is not None else "", self._operands(maker),
+                "move", axes, _name(op.location), source, str(maker.operation.name) if maker is not None else "",
+                self._operands(maker),
                 before, self._factors(maker), -1, before, after, asked,
             )  # fmt: skip
             return
@@ -368,7 +374,8 @@ class _Module:
             path = _name(reader.location) or _name(op.location)
             result = self.split(reader.results[0]) if len(reader.results) else after
             yield Need(
-                "move", axes, path, source, str(reader.operation.name), self._operands(reader), result, self._factors(reader), place, before,
+                "move", axes, path, source, str(reader.operation.name), self._operands(reader), result,
+                self._factors(reader), place, before,
                 after,
             )  # fmt: skip
 
@@ -382,7 +389,8 @@ class _Module:
             if axes:
                 path = _name(op.location)
                 yield Need(
-                    "move", axes, path, _name(operand.location), str(op.operation.name), self._operands(op), after, (), place, before, after, True,
+                    "move", axes, path, _name(operand.location), str(op.operation.name), self._operands(op), after, (),
+                    place, before, after, True,
                 )  # fmt: skip
 
     def _origin(self, value: Any) -> Any:
@@ -407,7 +415,8 @@ class _Module:
         operands = [_dims_by_factor(m) for m in rule.operand_mappings]
         results = [_dims_by_factor(m) for m in rule.result_mappings]
         kinds: dict[int, Literal["sum", "whole", "permuted"]] = {
-            **dict.fromkeys(rule.permutation_factors, "permuted"), **dict.fromkeys(rule.need_replication_factors, "whole"),
+            **dict.fromkeys(rule.permutation_factors, "permuted"), **dict.fromkeys(rule.need_replication_factors,
+            "whole"),
             **dict.fromkeys(rule.reduction_factors, "sum"),
         }  # fmt: skip
         return tuple(

@@ -17,11 +17,13 @@ from jaxviz.xla.compiled_memory.module import Instruction, Module, Shape, Value
 from jaxviz.xla.compiled_memory.places import Maker, Makers
 
 Kind = Literal[
-    "argument", "constant", "result", "residual", "temporary", "recomputed", "cotangent", "merged", "carried", "copy", "layout", "padding",
+    "argument", "constant", "result", "residual", "temporary", "recomputed", "cotangent", "merged", "carried", "copy",
+    "layout", "padding",
     "double buffer", "offloaded", "fusion", "scratch", "unused", "not attributed",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = (
-    "argument", "constant", "result", "residual", "temporary", "recomputed", "cotangent", "merged", "carried", "copy", "layout", "padding",
+    "argument", "constant", "result", "residual", "temporary", "recomputed", "cotangent", "merged", "carried", "copy",
+    "layout", "padding",
     "double buffer", "offloaded", "fusion", "scratch", "unused", "not attributed",
 )  # fmt: skip
 OWN = KINDS[KINDS.index("merged") :]
@@ -176,7 +178,8 @@ class Attribution:
         return [(self.module.body(loop).root, index), (loop.operands[0], index)]
 
     def serving(self, value: Value, with_line: bool = False) -> Traced | None:
-        """The equations that a value is read for, if no equation is known to compute it; on request, the first with a known line."""
+        """The equations that a value is read for, if no equation is known to compute it; on request,
+        the first with a known line."""
         pending, seen = [value], {value}
         holder: Traced | None = None
         for here in pending:
@@ -199,8 +202,8 @@ class Attribution:
         return holder
 
     def numbers_of(self, instruction: Instruction) -> tuple[int, ...]:
-        """The numbers of the equations that an instruction comes from, with those that are fused into it; for one of XLA's own, such as a
-        copy, those of the value that it copies, or else of what reads it."""
+        """The numbers of the equations that an instruction comes from, with those that are fused into it;
+        for one of XLA's own, such as a copy, those of the value that it copies, or else of what reads it."""
         found = dict.fromkeys(n for i in self.module.inside(instruction) for n in self.places.numbers(i))
         if not found:
             parts = len(instruction.shape.tuple_shapes)
@@ -213,7 +216,8 @@ class Attribution:
     # --- what a buffer contains ---------------------------------------------------------------------------------------
 
     def described_all(self, buffers: Iterable[Buffer]) -> dict[Buffer, Described]:
-        """The contents of temporary buffers, residuals first, since another value may only represent one of the remaining ones."""
+        """The contents of temporary buffers, residuals first, since another value may
+        only represent one of the remaining ones."""
         found = {b: self.described(b) for b in buffers}
         self._held = frozenset(d.residual for d in found.values() if d.residual is not None and not d.stands_in)
         return {b: self.described(b) if d.stands_in else d for b, d in found.items()}
@@ -399,7 +403,8 @@ class Attribution:
         return computed.opcode == "convert" and any(shape.text == type_text(aval) for aval in place.results)
 
     def _times_larger(self, place: Maker, traced: Traced, shape: Shape) -> int:
-        """The factor by which the elements exceed those of the largest value that an equation reads or computes; 0 if they do not."""
+        """The factor by which the elements exceed those of the largest value that an equation reads or computes;
+        0 if they do not."""
         if traced.stacked or traced.sliced or traced.computed is not None:
             return 0
         largest = max((int(getattr(aval, "size", 0)) for aval in (*place.results, *place.operands)), default=0)
@@ -412,7 +417,8 @@ class Attribution:
         return instruction
 
     def _is_on_the_way(self, value: Value, number: int) -> bool:
-        """Whether an instruction is an intermediate step of what an equation becomes in XLA, and not the one with its value."""
+        """Whether an instruction is an intermediate step of what an equation becomes in XLA,
+        and not the one with its value."""
         maker, primitive = self.module.instructions[value[0]], self.places.found[number].operation
         inner = self._innermost(maker)
         if inner.opcode == "broadcast" and number in self.places.numbers(inner) and "broadcast" not in primitive:
@@ -502,7 +508,8 @@ class Attribution:
     # --- residuals ----------------------------------------------------------------------------------------------------
 
     def _kept(self, number: int, shape: Shape, stacked: bool) -> int | None:
-        """Which residual an equation's value is, as far as one device has it; None if it is none, or only one iteration's part."""
+        """Which residual an equation's value is, as far as one device has it; None if it is none,
+        or only one iteration's part."""
         kept = self.places.kept.get(number, ())
         return next((k for k in kept if self._is_all_of(k, shape, stacked)), None)
 
@@ -557,7 +564,8 @@ class Attribution:
         return {}
 
     def _is_merged(self, buffer: Buffer) -> bool:
-        """Whether the forward pass continues with the value that the backward pass should recompute, because XLA merged both."""
+        """Whether the forward pass continues with the value that the backward pass should recompute,
+        because XLA merged both."""
         found = self.places.found
         readers = (u for v in buffer.values for n, _ in self._shown(v) for u, _ in self.module.users.get(n, ()))
         return any(found[n].stage == "forward" for u in readers for n in self.places.numbers(u))

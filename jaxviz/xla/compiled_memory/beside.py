@@ -1,4 +1,5 @@
-"""The modelled memory of a gradient beside the compiled program: both curves on one axis, and the differences at the peaks."""
+"""The modelled memory of a gradient beside the compiled program: both curves on one axis,
+and the differences at the peaks."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 MERGED, COPIED, PADDED, FUSED = "merged again", "copied", "padded", "fused away"
 _OF_KIND = {
     "merged": MERGED, "copy": COPIED, "layout": COPIED, "double buffer": COPIED, "offloaded": COPIED, "padding": PADDED,
-    "fusion": "XLA's own", "scratch": "XLA's own", "carried": "carried by a loop", "unused": "gaps", "constant": "constants",
+    "fusion": "XLA's own", "scratch": "XLA's own", "carried": "carried by a loop", "unused": "gaps",
+    "constant": "constants",
     "result": "results from the start", "not attributed": "not attributed",
 }  # fmt: skip
 """Kinds that only the compiled program has at its peak → why the model does not have them."""
@@ -38,10 +40,13 @@ _WORDS = {
 """What a reason means, if that is not obvious."""
 _FOR = {
     MERGED: "values whose recomputation XLA merged with the forward pass", COPIED: "copies", PADDED: "padding",
-    FUSED: "values that XLA computes within fusions", "XLA's own": "XLA's own temporaries", "carried by a loop": "carries of loops",
+    FUSED: "values that XLA computes within fusions", "XLA's own": "XLA's own temporaries",
+    "carried by a loop": "carries of loops",
     "gaps": "gaps between buffers", "results from the start": "results that XLA allocates from the start",
-    "not attributed": "buffers that could not be attributed", "at another time": "values that are alive at another time",
-    "not in the model": "values that the model does not have", "another number": "values of which there is another number",
+    "not attributed": "buffers that could not be attributed",
+    "at another time": "values that are alive at another time",
+    "not in the model": "values that the model does not have", "another number": "values of which there is another "
+                                                                                 "number",
     "another size": "values of another size", "not found": "values that have no buffer in the compiled program",
 }  # fmt: skip
 """What there is more or less memory for by a reason, if not by its name."""
@@ -63,10 +68,11 @@ class MemoryBeside(Report, schema="memory.beside"):
 
     @cached_property
     def differences(self) -> tuple[Change, ...]:
-        """The rows with different bytes at the two peaks, largest first: `before` is the model's row, `after` the compiled one's, `why` the
-        reason.
+        """The rows with different bytes at the two peaks, largest first: `before` is the model's row,
+        `after` the compiled one's, `why` the reason.
 
-        The sum is that of the compiled program's arguments, results, constants and temporaries, gaps included, less the modelled peak.
+        The sum is that of the compiled program's arguments, results, constants and temporaries, gaps included, less the
+        modelled peak.
         """
         found = [
             Change(a, b, self._why(a, b))
@@ -77,7 +83,8 @@ class MemoryBeside(Report, schema="memory.beside"):
 
     @cached_property
     def by_reason(self) -> dict[str, int]:
-        """The additional bytes of the compiled program for each reason, largest first: fused away, merged again, copied, padded, …"""
+        """The additional bytes of the compiled program for each reason, largest first: fused away, merged again,
+        copied, padded, …"""
         sums: dict[str, int] = {}
         for c in self.differences:
             sums[c.why] = sums.get(c.why, 0) + c.nbytes
@@ -85,7 +92,8 @@ class MemoryBeside(Report, schema="memory.beside"):
 
     @property
     def reasons(self) -> str:
-        """The largest of them: "2.0 MiB less for values that XLA computes within fusions and 512.0 KiB more for copies"."""
+        """The largest of them: "2.0 MiB less for values that XLA computes within fusions
+        and 512.0 KiB more for copies"."""
         return _said(list(self.by_reason.items())[:_REASONS])
 
     def because(self, reason: str) -> tuple[Change, ...]:
@@ -114,11 +122,12 @@ class MemoryBeside(Report, schema="memory.beside"):
 
     @property
     def summary(self) -> str:
-        """gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB less for values that XLA
-        computes within fusions and 32.0 KiB more for copies."""
+        """gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it:
+        192.0 KiB less for values that XLA computes within fusions and 32.0 KiB more for copies."""
         reasons = _said([(reason, n) for reason, n in self.by_reason.items() if abs(n) >= self._least])
         return (
-            f"{self.model.about}: modelled peak {format_bytes(self.model.peak_nbytes)}, {format_bytes(self.compiled.peak_nbytes)} "
+            f"{self.model.about}: modelled peak {format_bytes(self.model.peak_nbytes)}, "
+            f"{format_bytes(self.compiled.peak_nbytes)} "
             f"as XLA on {self.compiled.compiler.backend} compiles it{f': {reasons}' if reasons else ''}"
         )
 
@@ -135,7 +144,8 @@ class MemoryBeside(Report, schema="memory.beside"):
         told = [f"{reason}: {_WORDS[reason]}" for reason in self.by_reason if reason in _WORDS]
         if told:
             yield f"{'; '.join(told)}."
-        yield f"As modelled the peak is {self._peak_of_model}; as compiled, {self.compiled.peak_text.removeprefix('peak ')}."
+        compiled = self.compiled.peak_text.removeprefix("peak ")
+        yield f"As modelled the peak is {self._peak_of_model}; as compiled, {compiled}."
 
     def _html_parts(self) -> Iterator[Part]:
         return (part for part in self._parts() if not isinstance(part, Drawn))  # the picture has the curves
@@ -166,7 +176,8 @@ class MemoryBeside(Report, schema="memory.beside"):
     _data = (
         "model.function", "model.about", "by_reason", "differences",
         ("modelled=", ("model.peak_nbytes", "model.turn", "nbytes=_modelled_nbytes")),
-        ("compiled=", ("compiled.peak_nbytes", "compiled.reserved_nbytes", "compiled.turn", "compiled.compiler", "nbytes=_compiled_nbytes")),
+        ("compiled=", ("compiled.peak_nbytes", "compiled.reserved_nbytes", "compiled.turn", "compiled.compiler",
+        "nbytes=_compiled_nbytes")),
     )  # fmt: skip
 
     @property

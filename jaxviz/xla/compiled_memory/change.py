@@ -77,7 +77,8 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """What appeared, disappeared, grew or shrank, the most bytes first; the sum is the difference of `reserved_nbytes`."""
+        """What appeared, disappeared, grew or shrank, the most bytes first;
+        the sum is the difference of `reserved_nbytes`."""
         found = [
             Change(a, b, self._why(a, b))
             for a, b in paired(self.before.at_peak, self.after.at_peak)
@@ -99,7 +100,8 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
 
     @cached_property
     def largest(self) -> tuple[Change, ...]:
-        """The largest contribution to the change of the peak, in the same direction: all rows about one value, or with one reason of XLA's."""
+        """The largest contribution to the change of the peak, in the same direction: all rows about one value,
+        or with one reason of XLA's."""
         of_name: dict[Hashable, list[Change]] = {}
         for c in self.changes:
             if c.row.kind not in BY_THEMSELVES:
@@ -113,8 +115,8 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
 
     @property
     def summary(self) -> str:
-        """compiled gradient of `loss` in `params` on cpu: peak 1.7 MiB → 2.7 MiB, +1.0 MiB (+59%); most of it +768.0 KiB for `x * gate`
-        (model.py:12): …."""
+        """compiled gradient of `loss` in `params` on cpu: peak 1.7 MiB → 2.7 MiB, +1.0 MiB (+59%);
+        most of it +768.0 KiB for `x * gate` (model.py:12): …."""
         a, b = self.before, self.after
         of = f"compiled {b.about} on {b.compiler.backend}"
         if not self.changes:
@@ -149,8 +151,10 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
         for name, memory in (("before", self.before), ("now", self.after)):
             at = f" ({short_location(memory.location)})" if memory.location is not None else ""
             yield (
-                f"{name[0].upper()}{name[1:]} the peak is at {memory.peak_at}{at}, and XLA allocates {format_bytes(memory.temp_nbytes)} "
-                f"for temporaries, besides {format_bytes(memory.argument_nbytes)} of arguments and {format_bytes(memory.result_nbytes)} of results."
+                f"{name[0].upper()}{name[1:]} the peak is at {memory.peak_at}{at}, and XLA allocates "
+                f"{format_bytes(memory.temp_nbytes)} "
+                f"for temporaries, besides {format_bytes(memory.argument_nbytes)} of arguments and "
+                f"{format_bytes(memory.result_nbytes)} of results."
             )
 
     _ENDS = ("function", "about", "compiler", "temp_nbytes", "peak_nbytes", "reserved_nbytes", "n_devices")
@@ -185,7 +189,10 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
             still = {h.what for h in self.after.at_peak if h.donated_to}
             lost = [h.what for h in given if h.what not in still]
             if lost:
-                return f"it has its own memory now; before, it reused that of {_codes(lost)}, whose donation no longer has an effect"
+                return (
+                    f"it has its own memory now; before, it reused that of {_codes(lost)}, "
+                    "whose donation no longer has an effect"
+                )
             return ""
         earlier, fused = same_in(self.before.values, b), same_in(self.before.fused, b)
         if b.kind == "residual":
@@ -230,8 +237,10 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
 
 
 _SAID = {
-    "temporary": "a temporary", "recomputed": "recomputed", "cotangent": "a cotangent", "merged": "merged with the forward pass",
-    "carried": "carried by a loop", "copy": "a copy", "layout": "a copy in another layout", "fusion": "XLA's own", "offloaded": "offloaded",
+    "temporary": "a temporary", "recomputed": "recomputed", "cotangent": "a cotangent",
+    "merged": "merged with the forward pass",
+    "carried": "carried by a loop", "copy": "a copy", "layout": "a copy in another layout", "fusion": "XLA's own",
+    "offloaded": "offloaded",
     "residual": "saved",
 }  # fmt: skip
 """What a value of a kind is called in a sentence; the others are called by the kind."""
@@ -283,7 +292,8 @@ _KEYS: tuple[Callable[[Held], Hashable], ...] = (
         (h.kind, h.type, h.count) if h.kind in ("argument", "result") and not h.donated_to else None
     ),  # in renamed modules
 )
-"""Keys by which rows about the same value are matched, the most specific first: versions may differ in lines, kinds and types."""
+"""Keys by which rows about the same value are matched, the most specific first: versions may differ in lines,
+kinds and types."""
 
 
 def paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Held | None, Held | None]]:

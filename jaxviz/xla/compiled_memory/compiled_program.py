@@ -1,4 +1,5 @@
-"""A compiled program with its buffer assignment: from the backend, or from a dump where the backend does not report it, as on GPUs."""
+"""A compiled program with its buffer assignment: from the backend, or from a dump where the backend does not report it,
+as on GPUs."""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ def serialized_assignment(stats: Any) -> bytes:
 
 @usual_stack
 def program_of_lowered(lowered: Any, how: str = "") -> tuple[Any, CompiledProgram]:
-    """Compiles a `jax.stages.Lowered` with a dump: the `jax.stages.Compiled`, and the program. Once for each program and flags.
+    """Compiles a `jax.stages.Lowered` with a dump: the `jax.stages.Compiled`, and the program.
+
+    Once for each program and flags.
 
     Args:
       lowered: the program.
@@ -119,8 +122,8 @@ _ROOM, _ROOM_FOR_EACH = 64 << 20, 64
 
 @contextlib.contextmanager
 def folder_for_dump(n: int) -> Iterator[str | None]:
-    """A temporary folder for what XLA writes of a program with that many characters; None if it may not have enough room: XLA ends the
-    process if the disk is full."""
+    """A temporary folder for what XLA writes of a program with that many characters;
+    None if it may not have enough room: XLA ends the process if the disk is full."""
     with contextlib.ExitStack() as stack:
         folder = None
         with contextlib.suppress(OSError):

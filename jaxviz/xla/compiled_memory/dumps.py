@@ -21,7 +21,8 @@ from jaxviz.xla.compiled_memory.report import CompiledMemory, Compiler
 _AFTER = "after_optimizations"
 _PROTO, _TEXT, _BUFFERS = DUMPED, f"{_AFTER}.txt", f"{_AFTER}-buffer-assignment.txt"
 _COMPILED_FOR = rf"\.(?:(sm_[\d.]+[a-z]?|gfx\w+?)_)?(?:(\w+)_)?{_AFTER}"
-"""`.cpu_after_optimizations`, `.sm_9.0_gpu_after_optimizations`: the device and the backend, if they are part of the name."""
+"""`.cpu_after_optimizations`, `.sm_9.0_gpu_after_optimizations`: the device and the backend,
+if they are part of the name."""
 _HOW = (
     "XLA writes one with XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_proto' in the environment before JAX starts"
 )
@@ -36,7 +37,8 @@ def read_dump(folder: str | os.PathLike[str], module: str = "") -> CompiledMemor
     if others:
         names = listed(sorted({_program_name(p) for p in others}))
         notes.append(
-            f"The folder has {counted(len(others), 'other program')}: {names}; module='…' selects the largest whose name contains it."
+            f"The folder has {counted(len(others), 'other program')}: {names}; module='…' selects the largest whose "
+            "name contains it."
         )
     makers = OpNames(program.module)
     with _naming(path):
@@ -110,12 +112,14 @@ def _from_proto(path: Path) -> Any:
 
 
 def _check(assignment: Any, module: Module) -> None:
-    """Whether everything with an allocation is a value of the program, and everything that the program computes has one."""
+    """Whether everything with an allocation is a value of the program,
+    and everything that the program computes has one."""
     made = {buffer.id: buffer.defined_at.instruction_id for buffer in assignment.logical_buffers}
     unknown = set(made.values()) - module.instructions.keys()
     if unknown:
         raise ValueError(
-            f"its buffers have {counted(len(unknown), 'instruction')} that are not in the program, such as {min(unknown)}"
+            f"its buffers have {counted(len(unknown), 'instruction')} that are not in the program, such as "
+            f"{min(unknown)}"
         )
     placed = {s.logical_buffer_id for a in assignment.buffer_allocations for s in a.assigned}
     if placed - made.keys():
@@ -126,7 +130,8 @@ def _check(assignment: Any, module: Module) -> None:
     without = [i.name for n in module.order if (i := module.instructions[n]).opcode in _COMPUTES and n not in given]
     if without:
         raise ValueError(
-            f"{counted(len(without), 'instruction')}, such as {without[0]}, have no buffer in it: it seems to be truncated"
+            f"{counted(len(without), 'instruction')}, such as {without[0]}, have no buffer in it: it seems to be "
+            "truncated"
         )
 
 
@@ -148,7 +153,8 @@ def _compiler(path: Path) -> Compiler:
 
 _ALLOCATION = re.compile(r"allocation (\d+): size (\d+)(.*):")
 _VALUE = re.compile(r" value: <(\d+) (\S+?)(?:\{([\d,]*)\})?(?: \(phi\))? @(\d+)> \(size=(\d+),offset=(\d+)\)")
-"""`<142 while.3{2} (phi) @0> (size=65536,offset=0)`: its number, the instruction, which element of the result, and its memory."""
+"""`<142 while.3{2} (phi) @0> (size=65536,offset=0)`: its number, the instruction, which element of the result,
+and its memory."""
 
 
 def _from_text(path: Path) -> Any:

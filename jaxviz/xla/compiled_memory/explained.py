@@ -33,7 +33,8 @@ def explained(memory: CompiledMemory, derivations: Sequence[Derivation], old: st
     total, known = sum(a.nbytes for a, _ in there), sum(a.nbytes for a, b in there if a is not b)
     of = " and ".join(dict.fromkeys(f"`{d.primal.name}`" for d in derivations))
     note = (
-        f"The program was compiled elsewhere; the reasons come from the gradient of {of} as it is here, matched by line, operation and size: "
+        f"The program was compiled elsewhere; the reasons come from the gradient of {of} as it is here, matched by "
+        "line, operation and size: "
         f"{format_bytes(known)} of {format_bytes(total)} of residuals at the peak have one."
     )
     return replace(memory, at_peak=at_peak, values=values, notes=(*(n for n in memory.notes if n != old), note))
@@ -45,9 +46,11 @@ def _line(file: str, line: int) -> Line:
 
 
 def _with_reason(held: Held, on_line: dict[Line, list[Residual]]) -> Held:
-    """The same with a reason, if all residuals of its line and size that its operation computes are saved for one reason.
+    """The same with a reason, if all residuals of its line and size that its operation
+    computes are saved for one reason.
 
-    XLA keeps one end position for all expressions that start at the same place, so the expression alone does not identify it.
+    XLA keeps one end position for all expressions that start at the same place, so the expression alone does not
+    identify it.
     """
     if held.kind != "residual" or held.location is None:
         return held

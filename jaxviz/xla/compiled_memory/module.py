@@ -14,10 +14,14 @@ Value = tuple[int, tuple[int, ...]]
 """An instruction's id, and the index in its result if that is a tuple."""
 
 _TYPES = {
-    1: ("bool", 8), 2: ("i8", 8), 3: ("i16", 16), 4: ("i32", 32), 5: ("i64", 64), 6: ("u8", 8), 7: ("u16", 16), 8: ("u32", 32),
-    9: ("u64", 64), 10: ("f16", 16), 11: ("f32", 32), 12: ("f64", 64), 15: ("c64", 64), 16: ("bf16", 16), 18: ("c128", 128),
-    19: ("f8_e5m2", 8), 20: ("f8_e4m3fn", 8), 21: ("i4", 4), 22: ("u4", 4), 23: ("f8_e4m3b11fnuz", 8), 24: ("f8_e5m2fnuz", 8),
-    25: ("f8_e4m3fnuz", 8), 26: ("i2", 2), 27: ("u2", 2), 28: ("f8_e4m3", 8), 29: ("f8_e3m4", 8), 32: ("f4_e2m1fn", 4), 33: ("f8_e8m0fnu", 8),
+    1: ("bool", 8), 2: ("i8", 8), 3: ("i16", 16), 4: ("i32", 32), 5: ("i64", 64), 6: ("u8", 8), 7: ("u16", 16),
+    8: ("u32", 32),
+    9: ("u64", 64), 10: ("f16", 16), 11: ("f32", 32), 12: ("f64", 64), 15: ("c64", 64), 16: ("bf16", 16),
+    18: ("c128", 128),
+    19: ("f8_e5m2", 8), 20: ("f8_e4m3fn", 8), 21: ("i4", 4), 22: ("u4", 4), 23: ("f8_e4m3b11fnuz", 8),
+    24: ("f8_e5m2fnuz", 8),
+    25: ("f8_e4m3fnuz", 8), 26: ("i2", 2), 27: ("u2", 2), 28: ("f8_e4m3", 8), 29: ("f8_e3m4", 8), 32: ("f4_e2m1fn", 4),
+    33: ("f8_e8m0fnu", 8),
 }  # fmt: skip
 """XLA's numbers of element types → JAX's short names, and bits."""
 
@@ -176,7 +180,8 @@ class Module:
     # --- the uses of a value ------------------------------------------------------------------------------------------
 
     def passed_on(self, value: Value) -> Iterator[Value]:
-        """The places where a value occurs next without being computed with: in a tuple, as the parameter of a loop's body, …"""
+        """The places where a value occurs next without being computed with: in a tuple,
+        as the parameter of a loop's body, …"""
         number, index = value
         instruction = self.instructions[number]
         for user, place in self.users.get(number, ()):
@@ -201,7 +206,8 @@ class Module:
             yield holder.id, index
 
     def made_of(self, value: Value) -> Iterator[Value]:
-        """The original of a value that its instruction only passes on: the inverse of `passed_on`, also into and out of fusions."""
+        """The original of a value that its instruction only passes on: the inverse of `passed_on`,
+        also into and out of fusions."""
         number, index = value
         instruction = self.instructions[number]
         operands = instruction.operands

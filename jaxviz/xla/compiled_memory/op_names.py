@@ -1,8 +1,8 @@
 """The metadata of a compiled program: JAX's names for its instructions, and their source lines.
 
 Without the function, these replace its equations. A name such as
-`jit(loss)/transpose(jvp())/while/body/closed_call/checkpoint/rematted_computation/sin` tells which transforms and which programs an
-operation comes from.
+`jit(loss)/transpose(jvp())/while/body/closed_call/checkpoint/rematted_computation/sin` tells which transforms and which
+programs an operation comes from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from jaxviz.xla.compiled_memory.module import Instruction, Module
 from jaxviz.xla.compiled_memory.places import Stage
 
 _HOLDERS = re.compile(
-    r".*\)|while|scan|body|cond|checkpoint|remat\d*|closed_call|core_call|shard_map|pjit|custom_[jv][vj]p_call\w*|branch_\d+_fun"
+    r".*\)|while|scan|body|cond|checkpoint|remat\d*|closed_call|core_call|shard_map|pjit|custom_[jv][vj]p_call\w*"
+    r"|branch_\d+_fun"
 )
 """The last part of the name of an operation with nested programs."""
 _OF_LOOPS = re.compile(r".*/while/body/(?!closed_call)(?:[^/]*\)/)?dynamic_(?:update_)?slice")
@@ -110,7 +111,8 @@ class OpNames:
 
     def _label(self, number: int) -> tuple[str, Location | None, Hashable]:
         name = self.found[number]
-        # XLA keeps one end position for all expressions that start at the same place; which of them it is follows only from the operation.
+        # XLA keeps one end position for all expressions that start at the same place; which of them it is follows only
+        # from the operation.
         written = expressions_from(name.location)
         computed = [text for text in written if name.operation in _computed_last(text)]
         expression = shortened_expression(written[-1], ROOM) if written else ""
@@ -147,15 +149,18 @@ def _computed_last(expression: str) -> tuple[str, ...]:
 
 
 def paths_of(instruction: Instruction) -> list[str]:
-    """The names of an instruction; for one that XLA combined from several, theirs. The names of parameters are those of arguments."""
+    """The names of an instruction; for one that XLA combined from several, theirs.
+
+    The names of parameters are those of arguments.
+    """
     if not instruction.path or instruction.opcode in ("parameter", "constant"):
         return []
     return [name for path in instruction.path.split(";") if "/" in path for name in apart(path)]
 
 
 def apart(path: str) -> list[str]:
-    """`jit(f)/jvp()/psum` and `jit(f)/transpose(jvp())/psum` for `jit(f)/(jvp()/psum:transpose(jvp())/psum)`: collectives that XLA
-    combined."""
+    """`jit(f)/jvp()/psum` and `jit(f)/transpose(jvp())/psum` for `jit(f)/(jvp()/psum:transpose(jvp())/psum)`:
+    collectives that XLA combined."""
     together = re.fullmatch(r"(.*?/|)\((.+:.+)\)", path)
     if together is None:
         return [path]

@@ -42,32 +42,35 @@ from jaxviz.xla.compiled_memory.report import CompiledMemory, Held, Moment, larg
 @counting("compiled memory")
 @deep_stack
 def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CompiledMemory:
-    """Reports the memory of a function's gradient as XLA compiles it, over its schedule, and what is alive at the peak. It compiles the
-    gradient.
+    """Reports the memory of a function's gradient as XLA compiles it, over its schedule,
+    and what is alive at the peak. It compiles the gradient.
 
     >>> print(jaxviz.compiled_memory(loss, params, x))
     compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB in the backward pass at dot_general (model.py:12): …
 
-    Each byte belongs to an argument, a constant, a result, a residual with its reason, an intermediate value, a cotangent, or to XLA itself
-    (a copy, another layout, padding, …), with the line that it serves. Bytes of unknown origin are `not attributed`. All bytes are those on
-    one device.
+    Each byte belongs to an argument, a constant, a result, a residual with its reason, an intermediate value, a
+    cotangent, or to XLA itself (a copy, another layout, padding, …), with the line that it serves. Bytes of unknown
+    origin are `not attributed`. All bytes are those on one device.
 
-    For a training step, which computes a gradient itself and returns more than one number, it is the memory of the whole step.
+    For a training step, which computes a gradient itself and returns more than one number, it is the memory of the
+    whole step.
 
-    The result of `jax.jit(f).lower(...)` or `.compile()` can be passed without the function: values then have the names and lines that JAX
-    recorded on the instructions, and a value of the forward pass that the backward pass reads counts as a residual.
+    The result of `jax.jit(f).lower(...)` or `.compile()` can be passed without the function: values then have the names
+    and lines that JAX recorded on the instructions, and a value of the forward pass that the backward pass reads counts
+    as a residual.
 
     >>> print(jaxviz.compiled_memory(jax.jit(train_step).lower(params, batch).compile()))
     compiled program `train_step` on cpu: peak 1.9 MiB in the backward pass at dot_general (model.py:12): …
 
     Args:
-      f: a function; or a Derivation, Program, ClosedJaxpr, `jax.stages.Lowered` or `jax.stages.Compiled`, without further arguments.
+      f: a function; or a Derivation, Program, ClosedJaxpr, `jax.stages.Lowered` or `jax.stages.Compiled`, without
+        further arguments.
       *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
 
     Raises:
-      ValueError: the backend does not report where a program that is already compiled stores its values, as on GPUs; or XLA does not
-        write this to a file either.
+      ValueError: the backend does not report where a program that is already compiled stores its values, as on GPUs; or
+        XLA does not write this to a file either.
       TypeError: a compiled program is given arguments.
       the errors of `derive` and of compiling.
     """
@@ -139,7 +142,8 @@ def _read_stage(stage: Any) -> CompiledMemory:
     numbered = jax.tree.unflatten(stage.out_tree, range(stage.out_tree.num_leaves))
     paths = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(numbered)]
     return memory_of(
-        program, OpNames(program.module), name, f"program `{name}`", paths, max((s.num_devices for s in shardings), default=1),
+        program, OpNames(program.module), name, f"program `{name}`", paths,
+        max((s.num_devices for s in shardings), default=1),
         (WITHOUT_FUNCTION,),
     )  # fmt: skip
 
@@ -148,15 +152,18 @@ def _reported(compiled: Any) -> CompiledProgram:
     found = reported(compiled)
     if found is None:
         raise ValueError(
-            f"{jax.default_backend()} does not report where a compiled program stores its values; give jaxviz.compiled_memory the result "
+            f"{jax.default_backend()} does not report where a compiled program stores its values; give "
+            "jaxviz.compiled_memory the result "
             "of jax.jit(f).lower(...) instead, which it compiles so that XLA writes this to a file"
         )
     return found
 
 
 WITHOUT_FUNCTION = (
-    "Without the function, names and lines are those that JAX recorded on the instructions, and a value that the forward pass computes "
-    "and the backward pass reads counts as a residual. jaxviz.compiled_memory(f, *args) also says why the gradient saves each, and groups the values."
+    "Without the function, names and lines are those that JAX recorded on the instructions, and a value that the "
+    "forward pass computes "
+    "and the backward pass reads counts as a residual. jaxviz.compiled_memory(f, *args) also says why the gradient "
+    "saves each, and groups the values."
 )
 
 
@@ -210,9 +217,12 @@ def memory_of(
     of_role = lambda role: sum(a.nbytes for a in allocations if a.role == role)
     return CompiledMemory(
         function, about, program.compiler,
-        of_role("temporary"), of_role("argument"), of_role("result"), of_role("constant"), sum(a.nbytes for a in allocations if a.role == "argument" and a.results), timeline, at_peak,
-        running.what if running is not None else module.instructions[where].opcode, running.location if running is not None else None,
-        n_devices, notes, _at_any_time(described), _without_memory(attribution), _at_any_time(attribution.described_all(buffers("host"))),
+        of_role("temporary"), of_role("argument"), of_role("result"), of_role("constant"),
+        sum(a.nbytes for a in allocations if a.role == "argument" and a.results), timeline, at_peak,
+        running.what if running is not None else module.instructions[where].opcode,
+        running.location if running is not None else None,
+        n_devices, notes, _at_any_time(described), _without_memory(attribution),
+        _at_any_time(attribution.described_all(buffers("host"))),
     )  # fmt: skip
 
 
@@ -234,7 +244,8 @@ def _timeline(module: Module, attribution: Attribution, described: dict[Buffer, 
 
 
 def _at_peak(
-    module: Module, attribution: Attribution, allocations: Sequence[Allocation], described: dict[Buffer, Described], peak: int,
+    module: Module, attribution: Attribution, allocations: Sequence[Allocation], described: dict[Buffer, Described],
+    peak: int,
     results: Sequence[str],
 ) -> tuple[Held, ...]:  # fmt: skip
     alive = [(b, d) for b, d in described.items() if b.is_alive(peak)]
@@ -262,7 +273,8 @@ def _together(buffers: Iterable[_Placed]) -> list[tuple[_Placed, ...]]:
 def _held(group: Sequence[_Placed]) -> Held:
     first = group[0][1]
     return Held(
-        first.kind, alike([d.what for _, d in group]), first.type, sum(b.nbytes - d.padding for b, d in group), len(group),
+        first.kind, alike([d.what for _, d in group]), first.type, sum(b.nbytes - d.padding for b, d in group),
+        len(group),
         first.location, most_alike([_reason(d.why) for _, d in group]) if len(group) > 1 else first.why,
         expression=alike([d.expression for _, d in group]),
     )  # fmt: skip

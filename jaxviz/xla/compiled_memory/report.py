@@ -1,4 +1,5 @@
-"""The memory of a compiled gradient over its schedule, and what is alive at its peak: values with their reasons, and XLA's own memory."""
+"""The memory of a compiled gradient over its schedule, and what is alive at its peak: values with their reasons,
+and XLA's own memory."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ class Held(Data):
       location: the user's line; None if unknown.
       why: why it is there: a residual's reason, or what XLA needs it for; '' for values that are being computed.
       donated_to: for a donated argument, the result that reuses its memory; otherwise ''.
-      expression: the expression that first computes the value, if `what` is another name, such as that of a `checkpoint_name`; otherwise
-        ''.
+      expression: the expression that first computes the value, if `what` is another name, such as that of a
+        `checkpoint_name`; otherwise ''.
     """
 
     kind: Kind
@@ -110,9 +111,11 @@ class CompiledMemory(Report, schema="compiled_memory"):
       about: what the report is about, such as "gradient of `loss` in `params`".
       compiler: the compiler.
       temp_nbytes: the bytes that XLA allocates for temporaries.
-      argument_nbytes, result_nbytes, constant_nbytes: the bytes of arguments, of results that do not reuse their memory, and of constants.
+      argument_nbytes, result_nbytes, constant_nbytes: the bytes of arguments, of results that do not reuse their
+        memory, and of constants.
       reused_nbytes: the bytes of results that reuse the memory of donated arguments.
-      timeline: one entry for each instruction, in the order in which they run; the body of a loop is there once, at the place of the loop.
+      timeline: one entry for each instruction, in the order in which they run; the body of a loop is there once, at the
+        place of the loop.
       at_peak: what is in memory at the peak, largest first.
       peak_at: the operation that runs at the peak, such as `mul`.
       location: its line in the user's code; None if it is not known.
@@ -148,7 +151,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
 
     @property
     def beside_nbytes(self) -> int:
-        """Bytes of arguments, results and constants, which are allocated all the time: XLA allocates results before the program runs."""
+        """Bytes of arguments, results and constants, which are allocated all the time:
+        XLA allocates results before the program runs."""
         return self.argument_nbytes + self.result_nbytes + self.constant_nbytes
 
     @property
@@ -186,7 +190,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
 
     @property
     def summary(self) -> str:
-        """compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB at mul (model.py:12): 0.8 MiB residuals, …; XLA's own 12 KiB."""
+        """compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB at mul (model.py:12): 0.8 MiB residuals, …;
+        XLA's own 12 KiB."""
         on = f", on each of {self.n_devices:,} devices" if self.n_devices > 1 else ""
         return f"compiled {self.about} on {self.compiler.backend}{on}: {self.peak_text}: {_together(self.by_kind())}"
 
@@ -203,8 +208,9 @@ class CompiledMemory(Report, schema="compiled_memory"):
     def turn(self) -> int:
         """The index at which the backward pass begins; the number of instructions if there is none.
 
-        XLA schedules some instructions of each pass during the other, and shares some between them. So this is the point where instructions
-        of the backward pass become frequent: the split of the schedule in two parts that explains most of the variance of their share.
+        XLA schedules some instructions of each pass during the other, and shares some between them. So this is the
+        point where instructions of the backward pass become frequent: the split of the schedule in two parts that
+        explains most of the variance of their share.
         """
         n = len(self.timeline)
         if not any(m.is_backward for m in self.timeline):
@@ -245,7 +251,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
     @property
     def _sentences(self) -> Iterator[str]:
         yield (
-            f"XLA allocates {format_bytes(self.temp_nbytes)} for temporaries, besides {format_bytes(self.argument_nbytes)} of arguments "
+            f"XLA allocates {format_bytes(self.temp_nbytes)} for temporaries, besides "
+            f"{format_bytes(self.argument_nbytes)} of arguments "
             f"and {format_bytes(self.result_nbytes)} of results; {self.attributed:.1%} of the temporaries have a line."
         )
         if self.on_host:
@@ -258,8 +265,10 @@ class CompiledMemory(Report, schema="compiled_memory"):
         return more_rows(len(rest), sum(h.count for h in rest), "value", format_bytes(sum(h.nbytes for h in rest)))
 
     _data = (
-        "function", "about", "compiler", "temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes", "reused_nbytes",
-        "peak_nbytes", "reserved_nbytes", "attributed", "peak", "peak_at", "n_devices", "notes", "at_peak", "values", "fused",
+        "function", "about", "compiler", "temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes",
+        "reused_nbytes",
+        "peak_nbytes", "reserved_nbytes", "attributed", "peak", "peak_at", "n_devices", "notes", "at_peak", "values",
+        "fused",
         "on_host", "host_nbytes", ("location=", ("location",)), "kinds",
         ("timeline", ("instruction", "opcode", "is_backward", "nbytes")),
     )  # fmt: skip
@@ -270,7 +279,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
         return KINDS
 
     def compare(self, after: CompiledMemory) -> MemoryChange:
-        """Compares this program's memory with another's: the bytes that appeared and disappeared, by group and kind, with the cause.
+        """Compares this program's memory with another's: the bytes that appeared and disappeared, by group and kind,
+        with the cause.
 
         >>> before = jaxviz.CompiledMemory.load("before.json")
         >>> print(before.compare(jaxviz.compiled_memory(loss, params, x)))
@@ -284,7 +294,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
         return MemoryChange(self, after)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the report to a file as JSON, with the versions, the flags and the device; `load` reads it, for `compare`.
+        """Writes the report to a file as JSON, with the versions, the flags and the device; `load` reads it,
+        for `compare`.
 
         Args:
           path: of the file.
@@ -311,33 +322,37 @@ class CompiledMemory(Report, schema="compiled_memory"):
     def from_dump(cls, folder: str | os.PathLike[str], module: str = "") -> CompiledMemory:
         """Reads the memory of a program that XLA compiled elsewhere, such as on a cluster, and dumped to a folder.
 
-        Run there with `XLA_FLAGS="--xla_dump_to=folder --xla_dump_hlo_as_proto"`; text dumps can be read too. Values are named by the
-        operations and lines that JAX recorded on the instructions, and by expressions if the source is available under the same path.
+        Run there with `XLA_FLAGS="--xla_dump_to=folder --xla_dump_hlo_as_proto"`; text dumps can be read too. Values
+        are named by the operations and lines that JAX recorded on the instructions, and by expressions if the source is
+        available under the same path.
 
         >>> print(jaxviz.CompiledMemory.from_dump("dump", "jit_train_step"))
         compiled program `train_step` on gpu: peak 53.1 GiB in the backward pass at dot_general (model.py:12): …
 
         Args:
           folder: the folder of the dump.
-          module: a part of the program's name, such as 'jit_train_step' or 'module_0012'; if several match, the largest is read.
+          module: a part of the program's name, such as 'jit_train_step' or 'module_0012'; if several match, the largest
+            is read.
 
         Raises:
-          ValueError: the folder has no such program, or one that is damaged or incomplete; the error names the file and what is missing.
+          ValueError: the folder has no such program, or one that is damaged or incomplete; the error names the file and
+            what is missing.
         """
         from jaxviz.xla.compiled_memory.dumps import read_dump
 
         return read_dump(folder, module)
 
     def explain(self, f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CompiledMemory:
-        """Adds the reasons why a function's gradient saves its residuals, for a program that was read without the function.
+        """Adds the reasons why a function's gradient saves its residuals,
+        for a program that was read without the function.
 
         The function is derived here, and nothing is compiled: a laptop can explain what a cluster ran.
 
         >>> elsewhere = jaxviz.CompiledMemory.from_dump("dump", "jit_train_step")
         >>> print(elsewhere.explain(train_step, params, batch))
 
-        A residual gets a reason if all residuals of the gradient with its line, operation and size have the same reason. The others
-        stay as they are, and a note says how many bytes have a reason.
+        A residual gets a reason if all residuals of the gradient with its line, operation and size have the same
+        reason. The others stay as they are, and a note says how many bytes have a reason.
 
         Args:
           f: the function that was compiled, or whose gradient was; or a training step, or a Derivation.

@@ -38,12 +38,14 @@ def load(path: str | os.PathLike[str]) -> CompiledMemory:
         read = None
     if not isinstance(read, dict) or read.get("format") != _FORMAT:
         raise ValueError(
-            f"{name} has no saved compiled memory; jaxviz.compiled_memory(...).save(path) writes such files, and so does "
+            f"{name} has no saved compiled memory; jaxviz.compiled_memory(...).save(path) writes such files, and so "
+            "does "
             "jaxviz compiled-memory ... --save path"
         )
     if read.get("version") != _VERSION:
         raise ValueError(
-            f"{name} is of version {read.get('version')} of these files, written by jaxviz {read.get('jaxviz', '?')}; this one, "
+            f"{name} is of version {read.get('version')} of these files, written by jaxviz {read.get('jaxviz', '?')}; "
+            "this one, "
             f"{version('jaxviz-lab')}, reads version {_VERSION}"
         )
     try:
@@ -53,7 +55,8 @@ def load(path: str | os.PathLike[str]) -> CompiledMemory:
 
 
 def _memory(read: Any) -> CompiledMemory:
-    """The report of this data; the kinds of a timeline may be in another order, and files of earlier versions have no `on_host`."""
+    """The report of this data; the kinds of a timeline may be in another order,
+    and files of earlier versions have no `on_host`."""
     for moment in read["timeline"]:
         sums = dict.fromkeys(KINDS, 0) | dict(zip(read["kinds"], moment["nbytes"], strict=True))
         moment["nbytes"] = [sums.pop(kind) for kind in KINDS]

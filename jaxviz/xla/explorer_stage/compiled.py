@@ -63,7 +63,8 @@ def lower(derivation: Derivation) -> Lowering:
 def lowered(found: Lowering, block: str = "") -> Lowered:
     """What is available before XLA has compiled the gradient, as JSON values.
 
-    Equations are numbered over the stages in the order of `Program.walk`; `stages` has the stages and their numbers of equations.
+    Equations are numbered over the stages in the order of `Program.walk`; `stages` has the stages and their numbers of
+    equations.
 
     Args:
       found: the lowered gradient.
@@ -183,8 +184,8 @@ _HOLDERS = ("fusion", "call", "async-start", "custom-call")
 def read_hlo(text: str, tags: Tags) -> Text:
     """HLO without its metadata, which is turned into links, and without row-major layouts.
 
-    A fusion or call also has the links of everything it contains. The path of the argument is written after each parameter of the whole
-    program.
+    A fusion or call also has the links of everything it contains. The path of the argument is written after each
+    parameter of the whole program.
 
     Args:
       text: one or more modules.
@@ -222,7 +223,8 @@ def read_hlo(text: str, tags: Tags) -> Text:
 
 
 def _without_tables(text: str) -> Iterator[str]:
-    """The lines of a module with its header shortened, without the tables of files and stack frames that metadata refers to."""
+    """The lines of a module with its header shortened, without the tables of files and
+    stack frames that metadata refers to."""
     is_table = False
     for line in text.split("\n"):
         if line.startswith("HloModule "):

@@ -23,7 +23,8 @@ from jaxviz.xla.compiled_memory.report import CompiledMemory
 
 _DRAWN: tuple[CompiledKind, ...] = get_args(CompiledKind)
 _MOST_STEPS = 4_000
-"""The most instructions whose memory is sent; if there are more, the ones with the most bytes alive in each interval."""
+"""The most instructions whose memory is sent; if there are more, the ones with the most
+bytes alive in each interval."""
 _MOST_ROWS = 200
 
 
@@ -69,7 +70,8 @@ def compiled_exchanges(lowering: Lowering) -> CompiledExchanges:
         "summary": found.summary,
         "rows": [
             CompiledExchange(
-                c.kind, ", ".join(c.axes) or f"{c.group_size} devices", c.total_sent_nbytes, c.times, c.stage, short_location(c.location),
+                c.kind, ", ".join(c.axes) or f"{c.group_size} devices", c.total_sent_nbytes, c.times, c.stage,
+                short_location(c.location),
                 c.cause or f"{c.what}: no cause found", list(c.equations),
             )
             for c in found.compiled[:_MOST_ROWS]
