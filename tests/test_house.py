@@ -149,13 +149,13 @@ BUDGETS = {
     "features/explorer": 4_300,
     "features/lint": 1_400,
     "features/memory": 1_150,
-    "features/nans": 2_800,
+    "features/nans": 2_810,
     "features/probes": 1_410,
     "features/remat": 9_350,
     "features/residuals": 2_020,
     "functions": 2_345,
     "higher_order": 3_235,
-    "ir": 3_730,
+    "ir": 3_750,
     "ir/compat": 3_750,
     "notebook": 950,
     "page": 1_145,
@@ -197,9 +197,7 @@ def test_every_room_keeps_to_its_budget_of_lines():
 
 
 MAY_SHARE = (
-    "features", "features/comparison", "features/debugger", "features/draw", "features/explorer", "features/remat",
-    "features/residuals", "ir", "ir/compat", "report", "teach",
-    "xla/compat", "xla/compile_cost", "xla/compiled_memory", "xla/explorer_stage",
+    "features/draw", "features/explorer", "features/remat", "ir", "teach", "xla/compile_cost", "xla/compiled_memory",
 )  # fmt: skip
 """Rooms in which a class may still have the name of another one of them. The list only becomes shorter."""
 

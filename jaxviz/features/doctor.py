@@ -100,7 +100,7 @@ _VARIABLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """The result of one check.
 
     Args:
@@ -126,12 +126,12 @@ class DoctorReport(Report, schema="doctor"):
     >>> report.ok, report["jax"].found, report.faults
 
     Args:
-      findings: see `Finding`.
+      findings: see `Diagnosis`.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Diagnosis, ...]
 
-    def __getitem__(self, what: str) -> Finding:
+    def __getitem__(self, what: str) -> Diagnosis:
         for finding in self.findings:
             if finding.what == what:
                 return finding
@@ -141,7 +141,7 @@ class DoctorReport(Report, schema="doctor"):
         return any(f.what == what for f in self.findings)
 
     @property
-    def faults(self) -> tuple[Finding, ...]:
+    def faults(self) -> tuple[Diagnosis, ...]:
         """What is needed but is missing or does not fit."""
         return tuple(f for f in self.findings if f.state == "fault")
 
@@ -217,29 +217,29 @@ def print_doctor(as_json: bool = False) -> int:
 # --- versions ---------------------------------------------------------------------------------------------------------
 
 
-def _versions() -> Iterator[Finding]:
+def _versions() -> Iterator[Diagnosis]:
     # If a package of the same name has overwritten our __init__.py, there is no version.
     own = getattr(sys.modules["jaxviz"], "__version__", "") or metadata.version(_DISTRIBUTION)
     old = tuple(map(int, platform.python_version_tuple()[:2])) < _OLDEST_PYTHON
     advice = f"jaxviz needs Python {'.'.join(map(str, _OLDEST_PYTHON))} or newer." if old else ""
-    yield Finding("python", "versions", "fault" if old else "ok", platform.python_version(), advice)
+    yield Diagnosis("python", "versions", "fault" if old else "ok", platform.python_version(), advice)
     try:
         needed = _requirements(_DISTRIBUTION)
     except metadata.PackageNotFoundError:
-        yield Finding(
+        yield Diagnosis(
             "jaxviz", "versions", "note", own,
             "It is imported from a folder and not installed, so its requirements are unknown: `pip install -e .` in "
             "the checkout.",
         )  # fmt: skip
         needed = {"jax": SUPPORTED, "ipywidgets": "", "anywidget": "", "jupyterlab": ""}
     else:
-        yield Finding("jaxviz", "versions", "ok", own)
+        yield Diagnosis("jaxviz", "versions", "ok", own)
     try:
         other = metadata.version(_NAMESAKE)
     except metadata.PackageNotFoundError:
         pass
     else:
-        yield Finding(
+        yield Diagnosis(
             "another jaxviz", "versions", "fault", f"{_NAMESAKE} {other}",
             f"The distribution {_NAMESAKE} is another project, whose package has the same name, so each overwrites "
             "files of the other: "
@@ -255,11 +255,11 @@ def _versions() -> Iterator[Finding]:
             yield _version(name, wanted, owner)
 
 
-def _inside_jax() -> Iterator[Finding]:
+def _inside_jax() -> Iterator[Diagnosis]:
     """The private names that jaxviz uses and the installed JAX lacks."""
     for name, row in missing_names().items():
         off = f"Without it {row.feature} raises an error." if row.feature else "Without it jaxviz cannot be imported."
-        yield Finding(
+        yield Diagnosis(
             full_name(name), "versions", "note" if row.feature else "fault", "not in this JAX",
             f"Purpose: {row.why}. {off} `pip install 'jax{SUPPORTED}'` for a JAX that has it.",
         )  # fmt: skip
@@ -277,16 +277,18 @@ def _requirements(name: str) -> dict[str, str]:
     return {r.name: str(r.specifier) for r in found if r.marker is None or r.marker.evaluate({"extra": ""})}
 
 
-def _version(name: str, wanted: str, owner: str) -> Finding:
+def _version(name: str, wanted: str, owner: str) -> Diagnosis:
     from packaging.specifiers import SpecifierSet
 
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Finding(name, "versions", "fault", "not installed", f"{owner} needs it: `pip install '{name}{wanted}'`.")
+        return Diagnosis(
+            name, "versions", "fault", "not installed", f"{owner} needs it: `pip install '{name}{wanted}'`."
+        )
     if SpecifierSet(wanted).contains(version, prereleases=True):
-        return Finding(name, "versions", "ok", version)
-    return Finding(
+        return Diagnosis(name, "versions", "ok", version)
+    return Diagnosis(
         name, "versions", "fault", version, f"{owner} needs {name} {wanted}: `pip install '{name}{wanted}'`."
     )
 
@@ -294,7 +296,7 @@ def _version(name: str, wanted: str, owner: str) -> Finding:
 # --- devices ----------------------------------------------------------------------------------------------------------
 
 
-def _devices() -> Iterator[Finding]:
+def _devices() -> Iterator[Diagnosis]:
     asked: Any = jax.config.jax_platforms  # type: ignore[attr-defined]
     try:
         backend, devices = jax.default_backend(), jax.devices()
@@ -305,15 +307,15 @@ def _devices() -> Iterator[Finding]:
             else ""
         )
         said = f"JAX says: {error}" if str(error) else ""
-        yield Finding("backend", "devices", "fault", "none", " ".join(filter(None, (chosen, said))) or repr(error))
+        yield Diagnosis("backend", "devices", "fault", "none", " ".join(filter(None, (chosen, said))) or repr(error))
         return
-    yield Finding("backend", "devices", *_backend(backend, asked))
+    yield Diagnosis("backend", "devices", *_backend(backend, asked))
     kinds = ", ".join(dict.fromkeys(d.device_kind for d in devices))
     memory = (_stats(devices[0]) or {}).get("bytes_limit")
     each = f", {format_bytes(memory)} each for JAX" if memory else ""
     elsewhere = jax.device_count() - jax.local_device_count()
     others = f"{elsewhere} of them belong to other processes." if elsewhere else ""
-    yield Finding("devices", "devices", "ok", f"{device_text(device_names(devices))} ({kinds}{each})", others)
+    yield Diagnosis("devices", "devices", "ok", f"{device_text(device_names(devices))} ({kinds}{each})", others)
 
 
 def _backend(backend: str, asked: Any) -> tuple[State, str, str]:
@@ -336,14 +338,14 @@ def _stats(device: Any) -> dict[str, Any] | None:
 # --- the notebook -----------------------------------------------------------------------------------------------------
 
 
-def _notebook() -> Iterator[Finding]:
+def _notebook() -> Iterator[Diagnosis]:
     yield _bundle(_PACKAGE / "static", _PACKAGE.parent / "widgets" / "src")
     try:
         from jupyter_core.paths import jupyter_config_dir, jupyter_path
         from jupyterlab_server.config import get_federated_extensions, get_page_config
         from jupyterlab_server.settings_utils import get_settings
     except Exception as error:  # a broken package raises anything
-        yield Finding(
+        yield Diagnosis(
             "widgets in JupyterLab", "notebook", "fault", "not known", f"{error}: `pip install 'jupyterlab>=4.2'`."
         )
         return
@@ -363,12 +365,12 @@ def _notebook() -> Iterator[Finding]:
         yield _saved_widgets(bool(is_on))
 
 
-def _saved_widgets(is_on: bool) -> Finding:
+def _saved_widgets(is_on: bool) -> Diagnosis:
     """JupyterLab's setting that saves widgets with a notebook."""
     what = "lab setting saveState"
     if is_on:
-        return Finding(what, "notebook", "ok", "on: notebooks are saved with their widgets")
-    return Finding(
+        return Diagnosis(what, "notebook", "ok", "on: notebooks are saved with their widgets")
+    return Diagnosis(
         what, "notebook", "note", "off",
         "Notebooks are saved with their explorers and steppers, but not with other widgets, such as live plots and "
         "exercises. "
@@ -376,7 +378,7 @@ def _saved_widgets(is_on: bool) -> Finding:
     )  # fmt: skip
 
 
-def _bundle(static: Path, sources: Path) -> Finding:
+def _bundle(static: Path, sources: Path) -> Diagnosis:
     """The explorer's JavaScript, which a checkout has to build."""
     made = [static / "explorer.js", static / "loader.js", *sorted((static / "parts").glob("*.js"))]
     missing = [path.name for path in made if not path.is_file()]
@@ -388,40 +390,40 @@ def _bundle(static: Path, sources: Path) -> Finding:
             if sources.is_dir()
             else f"Install it again: `pip install --force-reinstall --no-deps {_DISTRIBUTION}`."
         )
-        return Finding("widget bundle", "notebook", "fault", found, advice)
+        return Diagnosis("widget bundle", "notebook", "fault", found, advice)
     size = format_bytes(sum(path.stat().st_size for path in made))
     newest = max((p.stat().st_mtime for p in sources.rglob("*") if p.is_file()), default=0.0)
     if newest > made[0].stat().st_mtime:
-        return Finding(
+        return Diagnosis(
             "widget bundle",
             "notebook",
             "note",
             f"{size}, older than {sources}",
             f"Edits there have no effect. {build}",
         )
-    return Finding("widget bundle", "notebook", "ok", f"{size} in {static}")
+    return Diagnosis("widget bundle", "notebook", "ok", f"{size} in {static}")
 
 
-def _lab_extension(name: str, distribution: str, loaded: Mapping[str, Any] | None, disabled: bool) -> Finding:
+def _lab_extension(name: str, distribution: str, loaded: Mapping[str, Any] | None, disabled: bool) -> Diagnosis:
     """Whether JupyterLab loads an extension, in the installed version."""
     what = f"lab extension {name}"
     again = f"`pip install --force-reinstall --no-deps {distribution}`, then reload JupyterLab's page"
     if loaded is None:
-        return Finding(
+        return Diagnosis(
             what, "notebook", "fault", "JupyterLab does not find it",
             f"Widgets stay empty without it: {again}. If JupyterLab runs in another environment, install "
             f"{distribution} there.",
         )  # fmt: skip
     found = f"{loaded['version']} in {loaded['ext_dir']}"
     if disabled:
-        return Finding(what, "notebook", "fault", f"{found}, disabled", f"`jupyter labextension enable {name}`.")
+        return Diagnosis(what, "notebook", "fault", f"{found}, disabled", f"`jupyter labextension enable {name}`.")
     belongs = _version_brought(distribution, name)
     if belongs and belongs != loaded["version"]:
         advice = (
             f"{distribution} brings {belongs}, but JupyterLab loads another: remove {loaded['ext_path']}, or {again}."
         )
-        return Finding(what, "notebook", "fault", found, advice)
-    return Finding(what, "notebook", "ok", found)
+        return Diagnosis(what, "notebook", "fault", found, advice)
+    return Diagnosis(what, "notebook", "ok", found)
 
 
 def _version_brought(distribution: str, name: str) -> str:
@@ -440,25 +442,25 @@ def _version_brought(distribution: str, name: str) -> str:
 # --- pictures and flags -----------------------------------------------------------------------------------------------
 
 
-def _pictures() -> Iterator[Finding]:
+def _pictures() -> Iterator[Diagnosis]:
     dot = shutil.which("dot")
     if dot is None:
-        yield Finding(
+        yield Diagnosis(
             "dot", "pictures", "note", "not found",
             "`jaxviz.draw` needs Graphviz's program: `conda install -c conda-forge graphviz`, `apt install graphviz` "
             "or "
             "`brew install graphviz`.",
         )  # fmt: skip
     else:
-        yield Finding("dot", "pictures", "ok", dot)
+        yield Diagnosis("dot", "pictures", "ok", dot)
 
 
-def _flags() -> Iterator[Finding]:
+def _flags() -> Iterator[Diagnosis]:
     for name, (default, meaning) in _FLAGS.items():
         value = getattr(jax.config, name, jax.config.values.get(name, default))  # other versions of JAX may not have it
         value = getattr(value, "value", value)
         if value != default:
-            yield Finding(name, "flags", "note", str(value), meaning)
+            yield Diagnosis(name, "flags", "note", str(value), meaning)
     for name, meaning in _VARIABLES.items():
         if os.environ.get(name):
-            yield Finding(name, "flags", "note", os.environ[name], meaning)
+            yield Diagnosis(name, "flags", "note", os.environ[name], meaning)

@@ -63,7 +63,7 @@ ROWS = (
     ("exp2", Plain("lowered", grows="exponential")),
     ("conj log2 asinh acosh", Plain("lowered", passes_on="all")),
     ("one_minus_square nextafter logistic asin acos atanh erfc erf_inv lgamma digamma bessel_i0e bessel_i1e",
-    Plain("lowered")),
+     Plain("lowered")),
     ("igamma igammac igamma_grad_a zeta polygamma regularized_incomplete_beta", Plain("series")),
     ("select_n", Plain("selection", word="selected")),
     ("integer_pow", Plain("power", passes_on="first", grows="product", word="power")),
@@ -97,7 +97,7 @@ ROWS = (
     ("pmax pmin unreduced_pmax unreduced_pmin", Plain("all-reduce")),
     ("reduce_scatter unreduced_reduce_scatter", Plain("reduce-scatter", grows="sum")),
     ("all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast pbroadcast_dynamic",
-    Plain("exchange")),
+     Plain("exchange")),
     ("copy name stop_gradient optimization_barrier pvary preduced reduced_vary_cast reduced_vary_cast_p "
      "vary_unreduced_cast "
      "vary_unreduced_cast_p random_wrap random_unwrap random_clone", Plain("nothing", "operand")),

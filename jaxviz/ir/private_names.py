@@ -64,8 +64,10 @@ _ON_VALUES = "a function that branches on values"
 PRIVATE_NAMES: dict[str, Name] = {
     # arrays, types and equations
     "ad_util.SymbolicZero": Name("what a rule with symbolic_zeros=True gets for a zero", "symbolic_zeros=True"),
-    "ad_util.empty_like_aval": Name("the dummies of a cond, as JAX creates them",
-    "a cond whose branches save different values"),
+    "ad_util.empty_like_aval": Name(
+        "the dummies of a cond, as JAX creates them",
+        "a cond whose branches save different values",
+    ),
     "core.AvalQDD": Name("the type of a value with mutable state", _ON_VALUES, before=(0, 11, 1)),
     "core.DebugInfo": Name("the name and the argument names of a derived program"),
     "core.DropVar": Name("a result that nothing reads"),
@@ -137,8 +139,9 @@ PRIVATE_NAMES: dict[str, Name] = {
     "core.trace_ctx": Name("the current trace"),
     "core.EvalTrace": Name("whether there is no current trace"),
     "core.escaped_tracer_error": Name("JAX's error for a leaked tracer, with the line that it was made on"),
-    "interpreters.partial_eval.DynamicJaxprTrace": Name("make_jaxpr does not record which scalars are passed to jitted "
-                                                        "functions"),
+    "interpreters.partial_eval.DynamicJaxprTrace": Name(
+        "make_jaxpr does not record which scalars are passed to jitted functions",
+    ),
     "interpreters.partial_eval.DynamicJaxprTracer": Name("its tracers, which may know their values here"),
     "interpreters.partial_eval.const_fold_rules": Name("what JAX computes immediately while it traces"),
     "interpreters.partial_eval.custom_staging_rules": Name("which operations have their own way of tracing"),
@@ -158,8 +161,9 @@ PRIVATE_NAMES: dict[str, Name] = {
     # JAX's rules
     "interpreters.ad.JVPTrace": Name("how often a custom rule is derived while its captured values exist"),
     "interpreters.ad.LinearizeTrace": Name("how often a custom rule is derived while its captured values exist"),
-    "interpreters.ad.CustomVJPException": Name("JAX's error for a custom_vjp differentiated with respect to captured "
-                                               "values"),
+    "interpreters.ad.CustomVJPException": Name(
+        "JAX's error for a custom_vjp differentiated with respect to captured values",
+    ),
     "interpreters.ad.GradAccum": Name("the linear operands of a transpose rule"),
     "interpreters.ad.UndefinedPrimal": Name("the linear operands of a transpose rule of the older kind"),
     "interpreters.ad.ValAccum": Name("receives the cotangents of a transpose rule"),
@@ -179,22 +183,28 @@ PRIVATE_NAMES: dict[str, Name] = {
     "api._check_output_dtype_revderiv": Name("JAX's error for a result that has no gradient", _REVERSE),
     "api._check_scalar": Name("JAX's error for a loss that is not a scalar", _REVERSE),
     "api.NotNeeded": Name("in a VJP object, the place of an argument that is not a residual"),
-    "api.NotSaveable": Name("in a VJP object, the place of an argument that must not be saved", _REVERSE,
-    since=(0, 11)),
+    "api.NotSaveable": Name(
+        "in a VJP object, the place of an argument that must not be saved", _REVERSE,
+        since=(0, 11),
+    ),
     "api.GradValue": Name("asks a VJP object for a cotangent"),
     "api.DontWant": Name("asks a VJP object for no cotangent", _REVERSE),
     "api.GradRef": Name("returned for a cotangent that went to a reference", _REVERSE),
     "api.DidntWant": Name("returned for a cotangent that was not requested", _REVERSE),
     "api.tuptree_map": Name("the structure of a VJP object's arguments", _REVERSE, before=(0, 12)),
     "api.mirror_tree_map": Name("the structure of a VJP object's arguments", _REVERSE, since=(0, 12)),
-    "api.tuptree_flags": Name("which arguments are differentiated, or saved, by a tree of bools", _REVERSE,
-    since=(0, 11, 1)),
+    "api.tuptree_flags": Name(
+        "which arguments are differentiated, or saved, by a tree of bools", _REVERSE,
+        since=(0, 11, 1),
+    ),
     "api._is_ref": Name("whether a cotangent goes to a reference", _REVERSE),
     "api.check_accum": Name("JAX's error for a reference of the wrong type", _REVERSE),
     "api._vjp_accum": Name("the target of a cotangent, with JAX's errors", _REVERSE, since=(0, 11)),
     "api._vjp_not_saveable_error": Name("JAX's error for a residual argument that is missing", _REVERSE, since=(0, 11)),
-    "interpreters.ad._merge_rule_logs": Name("the logs of a further backward rule, with JAX's errors", _LOGS,
-    since=(0, 11, 1)),
+    "interpreters.ad._merge_rule_logs": Name(
+        "the logs of a further backward rule, with JAX's errors", _LOGS,
+        since=(0, 11, 1),
+    ),
     "interpreters.ad.NullAccum": Name("a cotangent that is not needed", _REVERSE),
     "interpreters.ad.RefAccum": Name("a cotangent that is added to a reference", _REVERSE),
     "lax.lax._one_vjp": Name("the cotangent 1 of a loss, of its type", _REVERSE),
@@ -232,10 +242,14 @@ PRIVATE_NAMES: dict[str, Name] = {
     "interpreters.batching.AxisData": Name("an axis on one device", _VMAP),
     "interpreters.batching.BatchTrace": Name("batching rules are called by a trace", _VMAP),
     "interpreters.batching.BatchTracer": Name("a value with its mapped dimension", _VMAP),
-    "interpreters.batching.batch_custom_jvp_subtrace": Name("a custom JVP rule under vmap, to map its results",
-    _MAPPED_RULE),
-    "interpreters.batching.batch_subtrace": Name("a function with a custom rule under vmap, to map its results",
-    _MAPPED_RULE),
+    "interpreters.batching.batch_custom_jvp_subtrace": Name(
+        "a custom JVP rule under vmap, to map its results",
+        _MAPPED_RULE,
+    ),
+    "interpreters.batching.batch_subtrace": Name(
+        "a function with a custom rule under vmap, to map its results",
+        _MAPPED_RULE,
+    ),
     "interpreters.batching.broadcast": Name("a result of which only the tangent is mapped", _MAPPED_RULE),
     "interpreters.batching.fancy_primitive_batchers": Name("whether there is a batching rule", _VMAP),
     "interpreters.batching.matchaxis": Name("moves a mapped dimension, or JAX's error", _VMAP),
@@ -260,8 +274,10 @@ PRIVATE_NAMES: dict[str, Name] = {
     "core.filter_named_axis_effects": Name("the effects of a body that concern other axes too", _SHARD_MAP),
     "core.shard_aval": Name("the type of the value on one device", _SHARD_MAP),
     "core.unshard_aval": Name("the type of the value on all devices", _SHARD_MAP),
-    "mesh.get_concrete_mesh": Name("the devices of the mesh that is set; jax.sharding.get_mesh raises an error under "
-                                   "jit", _MEMORY_SPACES),
+    "mesh.get_concrete_mesh": Name(
+        "the devices of the mesh that is set; jax.sharding.get_mesh raises an error under "
+        "jit", _MEMORY_SPACES,
+    ),
     "mesh.use_abstract_mesh": Name("the mesh that JAX knows in a shard_map", _SHARD_MAP),
     "shard_map._all_newly_manual_mesh_names": Name("the axes that a shard_map maps over", _SHARD_MAP),
     "shard_map._as_manual_mesh": Name("the mesh that JAX knows in a shard_map", _SHARD_MAP),
@@ -299,10 +315,14 @@ PRIVATE_NAMES: dict[str, Name] = {
     "lib.mlir.ir.FloatType": Name("the bytes of a complex value", "jaxviz.collectives"),
     "lib.mlir.ir.TypeAttr": Name("the types of the results of a lowered program", "jaxviz.collectives"),
     "lib.mlir.dialects.sdy.DimMappingAttr": Name("the dimensions that an instruction works on", "jaxviz.collectives"),
-    "lib.mlir.dialects.sdy.OpShardingRuleAttr": Name("the dimensions that an instruction works on",
-    "jaxviz.collectives"),
-    "lib.mlir.dialects.sdy.TensorMappingAttr": Name("the dimensions that an instruction works on",
-    "jaxviz.collectives"),
+    "lib.mlir.dialects.sdy.OpShardingRuleAttr": Name(
+        "the dimensions that an instruction works on",
+        "jaxviz.collectives",
+    ),
+    "lib.mlir.dialects.sdy.TensorMappingAttr": Name(
+        "the dimensions that an instruction works on",
+        "jaxviz.collectives",
+    ),
     "lib.mlir.dialects.sdy.AxisRefAttr": Name("an axis in a layout", _LAYOUTS),
     "lib.mlir.dialects.sdy.DimensionShardingAttr": Name("the axes over which a dimension is split", _LAYOUTS),
     "lib.mlir.dialects.sdy.MeshAttr": Name("the axes of a mesh", _LAYOUTS),

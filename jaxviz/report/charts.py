@@ -58,7 +58,7 @@ def _round_step(top: float, most: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class OverlaidLine:
     """The bytes of another program over its own steps, drawn as a line.
 
     Args:
@@ -98,7 +98,7 @@ class OverTime:
     title: str
     peak: str
     notes: Sequence[str] = ()
-    other: Line | None = None
+    other: OverlaidLine | None = None
     name: str = ""
     step: str = "equation"
     edges: Sequence[float] = ()
@@ -403,7 +403,7 @@ def _seconds(rows: Sequence[Span]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class ChainLink:
     """A place in a chain.
 
     Args:
@@ -429,12 +429,12 @@ class Chain:
       most: how many are shown; if there are more, the first and the last ones.
     """
 
-    stops: Sequence[Stop]
+    stops: Sequence[ChainLink]
     title: str
     most: int = 10
 
     @property
-    def shown(self) -> list[Stop | str]:
+    def shown(self) -> list[ChainLink | str]:
         """The places that are shown, with a text in place of those that are not."""
         if len(self.stops) <= self.most:
             return list(self.stops)

@@ -35,7 +35,7 @@ class Data:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data, for programs."""
-        return _Values().entries(self, _entries(type(self)))
+        return _PlainValues().entries(self, _entries(type(self)))
 
 
 def plain(value: Any) -> Any:
@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float)):
         return value
     if hasattr(value, "__dataclass_fields__"):
-        return _Values().entries(value, _entries(type(value)))
+        return _PlainValues().entries(value, _entries(type(value)))
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, complex):
@@ -96,7 +96,7 @@ class _Walk:
     whole: Callable[[Any], Any]
 
 
-class _Values(_Walk):
+class _PlainValues(_Walk):
     whole = staticmethod(plain)
 
     def attribute(self, of: Any, name: str) -> Any:

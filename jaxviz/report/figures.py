@@ -1,4 +1,4 @@
-"""Charts as matplotlib figures, and `Picture`: a figure that a notebook displays."""
+"""Charts as matplotlib figures, and `CellFigure`: a figure that a notebook displays."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ _INKED: tuple[tuple[Any, str], ...] = (
 )  # fmt: skip
 
 
-class Picture(Figure):
+class CellFigure(Figure):
     """A figure that displays itself as the output of a cell.
 
     IPython can do that once pyplot is imported, which jaxviz does not do.
@@ -87,7 +87,7 @@ def plot(chart: Chart, axes: Axes | None = None) -> Figure:
 
 
 def _own(axes: Axes | None, width: float, height: float) -> Axes:
-    return Picture(figsize=(width, height), layout="constrained").subplots() if axes is None else axes
+    return CellFigure(figsize=(width, height), layout="constrained").subplots() if axes is None else axes
 
 
 @plot.register

@@ -33,10 +33,9 @@ _REPORTS: dict[str, type[Report]] = {}
 
 _MODULES = (
     "analysis.checkpoints", "xla.collectives.report", "features.comparison.report", "xla.compilations.compiled",
-    "xla.compilations.report", "xla.compile_cost.report", "xla.compiled_memory.beside",
-    "xla.compiled_memory.change", "xla.compiled_memory.report", "features.cost.report", "features.cost.timings",
-    "features.doctor", "xla.donation.report", "features.lint.report", "features.memory.timeline",
-    "features.nans.report",
+    "xla.compilations.report", "xla.compile_cost.report", "xla.compiled_memory.beside", "xla.compiled_memory.change",
+    "xla.compiled_memory.report", "features.cost.report", "features.cost.timings", "features.doctor",
+    "xla.donation.report", "features.lint.report", "features.memory.timeline", "features.nans.report",
     "xla.profile.report", "features.remat.plan", "features.remat.policies", "features.remat.policy_comparison",
     "features.remat.policy_views", "features.remat.verify", "features.residuals.residual_set", "functions.rule_check",
     "teach.puzzles.game",

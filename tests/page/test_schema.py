@@ -164,7 +164,7 @@ def watched():
     ("sent", "kind"),
     [
         (lambda: STEPPER["programs"], stepper.Programs),
-        *((lambda stop=stop: stop, stepper.Stop) for stop in STEPPER["stops"].values()),
+        *((lambda stop=stop: stop, stepper.StepperStop) for stop in STEPPER["stops"].values()),
         *(
             (lambda table=case["table"]: table, explorer.SwitchTable)
             for case in (WHAT_IF[name] for name in ("chain", "loop", "blocks"))

@@ -14,11 +14,11 @@ from jaxviz.report.charts import (
     Axis,
     Bars,
     Chain,
+    ChainLink,
     FlameGraph,
     Lanes,
-    Line,
+    OverlaidLine,
     OverTime,
-    Stop,
     TradeOff,
     columns,
 )
@@ -62,7 +62,7 @@ CHART = OverTime(STEPS, ("argument", "residual"), PASSES, "bytes alive", "peak 7
 def test_text_has_a_bar_for_each_part_of_each_pass():
     assert CHART.text(24) == "forward ▂▂▃▃▄▄▅▆▆▇▇█  backward ██▇▇▆▆▅▄  step ▄▃▃▂"
     assert CHART.text(24, top=700).count("▁") == 24
-    other = Line([70, 10], (("forward", 0), ("backward", 1)), "compiled for cpu", "compiled")
+    other = OverlaidLine([70, 10], (("forward", 0), ("backward", 1)), "compiled for cpu", "compiled")
     beside = OverTime(STEPS, CHART.kinds, PASSES, "", "", other=other, name="model")
     assert beside.text(24).splitlines() == ["model    ▂▂▃▃▄▄▅▆▆▇▇█ ██▇▇▆▆▅▄ ▄▃▃▂", "compiled ████████████ ▂▂▂▂▂▂▂▂"]
 
@@ -109,7 +109,7 @@ def test_a_figure_has_the_ticks_and_the_passes_of_the_drawing():
 
 @pytest.mark.parametrize(("n", "passes"), [(0, ()), (2, (("forward", 0),)), (2, (("forward", 0), ("backward", 2)))])
 def test_a_figure_of_no_bytes(n, passes):
-    other = Line([3, 1], (("forward", 0), ("backward", 1)), "compiled", "compiled")
+    other = OverlaidLine([3, 1], (("forward", 0), ("backward", 1)), "compiled", "compiled")
     axes = plot(OverTime([(0, 0)] * n, CHART.kinds, passes, "", "", other=other)).axes[0]
     assert list(axes.lines[-1].get_ydata()) == ([3] if passes else [])
 
@@ -133,7 +133,7 @@ def texts_of(figure):
 
 
 BARS = [(f"line {i}: jnp.tanh(x @ w)", 3 * 2**i, kind) for i in range(12) for kind in ("before", "after")]
-STOPS = [Stop(f"model.py:{i}", "y = jnp.log(x) " * 9, "log → -inf in f32[2]", "NaN") for i in range(30)]
+STOPS = [ChainLink(f"model.py:{i}", "y = jnp.log(x) " * 9, "log → -inf in f32[2]", "NaN") for i in range(30)]
 SPANS = [(f"step {i % 9}", 1.5 * i, [("trace", 0.2), ("compile", 1.0)]) for i in range(20)]
 
 

@@ -15,7 +15,7 @@ import pytest
 import jaxviz
 from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
 from jaxviz.report import kinds, pictures
-from jaxviz.report.charts import BYTES, FLOPS, Axis, Bars, Chain, FlameGraph, Lanes, OverTime, Stop, TradeOff
+from jaxviz.report.charts import BYTES, FLOPS, Axis, Bars, Chain, ChainLink, FlameGraph, Lanes, OverTime, TradeOff
 from jaxviz.report.kinds import COLOURS
 from jaxviz.report.pictures import columns, fitted, svg
 from jaxviz.report.tables import format_bytes, format_flops, format_seconds
@@ -375,7 +375,7 @@ def test_points_that_would_cover_each_other_are_one():
 
 
 def test_of_a_long_chain_both_ends_are_shown():
-    stops = [Stop(f"model.py:{i}", "text " * i, "add → nan", "NaN") for i in range(40)]
+    stops = [ChainLink(f"model.py:{i}", "text " * i, "add → nan", "NaN") for i in range(40)]
     picture = drawn(svg(Chain(stops, "the way")))
     is_sound(picture)
     written = texts(picture)

@@ -7,14 +7,14 @@ import { turn } from "../src/model/slices";
 import { GONE, SAVED, Session } from "../src/stepper/session";
 import { described, histogram, number } from "../src/stepper/values";
 import { StepperState } from "../src/stepper/view";
-import type { Programs, Stop } from "../src/wire/stepper.generated";
+import type { Programs, StepperStop } from "../src/wire/stepper.generated";
 import { host, signal, zipped } from "./host";
 import { layOut, standIn } from "./layout";
 
 const programs = fixture.programs as unknown as Programs;
 const stops = fixture.stops as unknown as Record<
   "start" | "at the scan" | "in the scan" | "in the branch" | "end",
-  Stop
+  StepperStop
 >;
 const copy = <T>(value: T): T => JSON.parse(JSON.stringify(value)) as T;
 
@@ -30,7 +30,7 @@ beforeEach(() => {
 });
 
 async function shown(
-  stop: Stop = stops.start,
+  stop: StepperStop = stops.start,
   more: Record<string, unknown> = {},
   made: Programs = programs,
 ) {
@@ -50,7 +50,7 @@ async function shown(
   const all = (id: string) => [...el.querySelectorAll<HTMLElement>(`[data-testid=${id}]`)];
   const press = (key: string, on: Element = find("stepper"), more: KeyboardEventInit = {}) =>
     on.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
-  const stopAt = (next: Stop) => {
+  const stopAt = (next: StepperStop) => {
     model.tell("msg:custom", { begun: "next" });
     model.set("stop", JSON.stringify(next));
     model.tell("msg:custom", { done: "next" });

@@ -15,23 +15,23 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.features.debugger import messages
 from jaxviz.features.debugger.breakpoints import Breakpoint
 from jaxviz.features.debugger.messages import (
-    Call,
-    Card,
     LineNorm,
-    Loop,
     Programs,
-    Row,
     SourceLine,
+    SourceRange,
+    StackLine,
     StepLevel,
-    Stop,
-    Told,
+    StepLoop,
+    StepperStop,
+    StepRow,
+    SummaryCard,
+    ValueCard,
     Variable,
-    Written,
 )
 from jaxviz.features.debugger.norms import Norm, Norms
 from jaxviz.features.debugger.per_array import PerArray
 from jaxviz.features.debugger.positions import Level, Position, SteppingError, can_enter
-from jaxviz.features.debugger.programs import StaticPath, Text
+from jaxviz.features.debugger.programs import StageText, StaticPath
 from jaxviz.features.debugger.shown import png
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.summaries import summarize
@@ -122,7 +122,7 @@ class StepperView:
             "files": files,
         }
 
-    def _program(self, text: Text, program: Program, holders: Sequence[Equation]) -> messages.StepProgram:
+    def _program(self, text: StageText, program: Program, holders: Sequence[Equation]) -> messages.StepProgram:
         cotangent_of = self.stepper._places.names if text.stage == "backward" else {}
         number = self._numbers[text.stage, program]
         labels = self._labels(text, program) if not holders else {}
@@ -133,10 +133,10 @@ class StepperView:
                 text.atom(v), type, cotangent_of.get(v, "") if isinstance(v, Var) else "", labels.get(v, "")
             )
 
-        rows: list[Row] = []
+        rows: list[StepRow] = []
         for i, e in enumerate(program.equations):
             self._rows.setdefault(e, (number, i))
-            row: Row = {
+            row: StepRow = {
                 "o": [variable(v) for v in e.outvars], "p": e.primitive.name, "i": [text.atom(a) for a in e.invars]
             }  # fmt: skip
             params = [printable(p, _NAME) for p in visible_params(e) if not p.endswith("=")] if e.params else []
@@ -144,7 +144,7 @@ class StepperView:
                 row["q"] = params
             at = location_of(e, holders)
             if at is not None:
-                row["a"] = Written(*self._line(at), *expression_of(at))
+                row["a"] = SourceRange(*self._line(at), *expression_of(at))
             if e.operation.programs and can_enter(e):
                 row["n"] = {
                     label: self._numbers[text.stage, p] for label, p in e.programs if (text.stage, p) in self._numbers
@@ -153,7 +153,7 @@ class StepperView:
                     row["f"] = printable(name, _NAME)
                 if is_loop(e):
                     loop = of(e)
-                    row["t"] = Loop(loop.trip_count(e.operation), loop.turned(e.operation, 0))
+                    row["t"] = StepLoop(loop.trip_count(e.operation), loop.turned(e.operation, 0))
             self._note_lines(e)
             rows.append(row)
         return {
@@ -163,7 +163,7 @@ class StepperView:
             "rows": rows,
         }  # fmt: skip
 
-    def _labels(self, text: Text, program: Program) -> dict[Atom, str]:
+    def _labels(self, text: StageText, program: Program) -> dict[Atom, str]:
         """What the inputs of a stage are: arguments by their paths, residuals by their names in the forward program."""
         if text.stage != "backward":
             names = zip(program.invars, program.arg_names, strict=False)
@@ -213,7 +213,7 @@ class StepperView:
 
     # --- a stop -------------------------------------------------------------------------------------------------------
 
-    def stop(self, looked: Sequence[tuple[str, str]] = ()) -> Stop:
+    def stop(self, looked: Sequence[tuple[str, str]] = ()) -> StepperStop:
         """The run's position, and the values there.
 
         Args:
@@ -230,7 +230,7 @@ class StepperView:
         pictures = _Countdown(MOST_PICTURES)
         iterations = tuple(level.iteration for level in p.path if level.iteration is not None)
 
-        def cards(atoms: Sequence[Atom], pair: bool) -> list[Card]:
+        def cards(atoms: Sequence[Atom], pair: bool) -> list[ValueCard]:
             made = [self._card(text, p, v, iterations, pictures, pair) for v in atoms[:MOST_VALUES]]
             for v, card in zip(atoms, made, strict=False):
                 if isinstance(v, Var) and inputs.get(v):
@@ -269,9 +269,10 @@ class StepperView:
             if at.file in self._sources.numbers:
                 value, cotangent = line.value or none, line.cotangent or none
                 found.append(
-                    LineNorm(*self._line(at), line.name, _plain(value.norm), value.worst, line.of,
-                    _plain(cotangent.norm),
-                             cotangent.worst, line.born)
+                    LineNorm(
+                        *self._line(at), line.name, _plain(value.norm), value.worst,
+                        line.of, _plain(cotangent.norm), cotangent.worst, line.born,
+                    )
                 )  # fmt: skip
         return found
 
@@ -286,7 +287,7 @@ class StepperView:
         name = self.stepper._texts[hit.position.stage].names.get(hit.variable, "_") if hit.variable is not None else ""
         return printable(f"{self._words(hit.breakpoint)}{f' by {name}' if name else ''}", 300)
 
-    def _stack(self, e: Equation | None, holders: Sequence[Equation]) -> list[Call]:
+    def _stack(self, e: Equation | None, holders: Sequence[Equation]) -> list[StackLine]:
         """The lines that led to an equation, innermost first."""
         if e is None:
             return []
@@ -294,7 +295,7 @@ class StepperView:
             for x in (candidate, *ancestors(candidate)):
                 stack = [at for at in self._calls(x) if at.file in self._sources.numbers]
                 if stack:
-                    return [Call(*self._line(at), printable(at.function, 80)) for at in stack[:24]]
+                    return [StackLine(*self._line(at), printable(at.function, 80)) for at in stack[:24]]
         return []
 
     def _taken(self, equations: Sequence[Equation], p: Position) -> dict[int, int]:
@@ -331,12 +332,12 @@ class StepperView:
     # --- values -------------------------------------------------------------------------------------------------------
 
     def _card(
-        self, text: Text, p: Position, v: Atom, iterations: tuple[int, ...], pictures: _Countdown, pair: bool
-    ) -> Card:
+        self, text: StageText, p: Position, v: Atom, iterations: tuple[int, ...], pictures: _Countdown, pair: bool
+    ) -> ValueCard:
         """A value of the current program; a cotangent with the value that it is the cotangent of."""
         s = self.stepper
         told = self._told(s.machine.value(p, v), pictures)
-        made: Card = {"name": text.atom(v), "stage": text.stage, "value": told}
+        made: ValueCard = {"name": text.atom(v), "stage": text.stage, "value": told}
         of = s._places.names.get(v, "") if text.stage == "backward" else ""
         if of:
             made["of"] = of
@@ -357,10 +358,10 @@ class StepperView:
         if plain not in s._texts[stage].by_name:
             raise SteppingError(f"The {stage} program has no variable `{plain}` that can be shown.")
 
-    def _looked(self, stage: str, name: str, pictures: _Countdown) -> Card:
+    def _looked(self, stage: str, name: str, pictures: _Countdown) -> ValueCard:
         """A value requested by name, with its cotangent if known; or why it is not available."""
         s = self.stepper
-        made: Card = {"name": printable(name, 80), "stage": stage}
+        made: ValueCard = {"name": printable(name, 80), "stage": stage}
         try:
             plain, iterations = named(name)
             made["value"] = self._told(s._value(stage, plain, iterations), pictures)
@@ -373,13 +374,13 @@ class StepperView:
             made["isCotangent"] = True
         return made
 
-    def _quietly(self, value: Callable[[], Any], pictures: _Countdown) -> Told | str:
+    def _quietly(self, value: Callable[[], Any], pictures: _Countdown) -> SummaryCard | str:
         try:
             return self._told(value(), pictures)
         except SteppingError as error:
             return printable(message_of(error), 600)
 
-    def _told(self, value: Any, pictures: _Countdown) -> Told:
+    def _told(self, value: Any, pictures: _Countdown) -> SummaryCard:
         """A summary of an array, with a picture if it is too large to be written out."""
         is_deleted = isinstance(value, jax.Array) and value.is_deleted()
         summary = summarize(value) if is_deleted else self._summaries(value)
@@ -390,7 +391,7 @@ class StepperView:
         if picture is not None and not told["text"] and pictures.take():
             told["picture"] = {"png": png(picture), "low": picture.low, "high": picture.high, "of": picture.of,
                                "rows": picture.rows, "columns": picture.columns}  # fmt: skip
-        return cast(Told, _finite(told))
+        return cast(SummaryCard, _finite(told))
 
 
 def _inputs(p: Position, holders: Sequence[Equation], program: Program) -> dict[Var, str]:

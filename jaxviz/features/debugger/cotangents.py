@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxviz.derivation import Derivation
-from jaxviz.features.debugger.programs import EquationSite, Place, Text
+from jaxviz.features.debugger.programs import EquationSite, Place, StageText
 from jaxviz.higher_order import of
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Var
@@ -23,7 +23,7 @@ class CotangentPlaces:
     """
 
     derivation: Derivation
-    texts: Mapping[str, Text]
+    texts: Mapping[str, StageText]
 
     @cached_property
     def places(self) -> dict[Atom, list[Place]]:

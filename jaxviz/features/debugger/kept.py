@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxviz.features.debugger.partial_loops import Loop
+from jaxviz.features.debugger.partial_loops import PartialLoop
 from jaxviz.features.debugger.positions import Level, Position
 from jaxviz.features.debugger.replay import is_effectful
 from jaxviz.features.debugger.summaries import fingerprint
@@ -35,7 +35,7 @@ class Uses:
 
 
 @dataclass(eq=False)
-class Frame:
+class ProgramRun:
     """One run of a program.
 
     Args:
@@ -67,10 +67,10 @@ class Kept:
 
     def __init__(self, budget: int):
         self.budget = budget
-        self.frames: dict[Place, Frame] = {}
+        self.frames: dict[Place, ProgramRun] = {}
         self.left: dict[Place, tuple[int, dict[Atom, np.ndarray]]] = {}
         """For frames that are not kept: how many equations have run, and the fingerprints of the values."""
-        self.loops: dict[tuple[str, tuple[Level, ...], int], Loop] = {}
+        self.loops: dict[tuple[str, tuple[Level, ...], int], PartialLoop] = {}
         self.nbytes = 0
         """Bytes of the values, without inputs and constants."""
         self.held: dict[int, tuple[int, int]] = {}
@@ -91,7 +91,7 @@ class Kept:
         else:
             self.nbytes -= size
 
-    def drop(self, frame: Frame, var: Var) -> None:
+    def drop(self, frame: ProgramRun, var: Var) -> None:
         """Frees a value, but keeps its fingerprint."""
         if var in frame.env and not is_effectful(frame.program.equations[frame.uses.made[var]]):
             x = frame.env.pop(var)
@@ -113,7 +113,7 @@ class Kept:
                     self.release(x)
         self.free(position, target, None)
 
-    def free(self, p: Position, target: int, running: Frame | None) -> None:
+    def free(self, p: Position, target: int, running: ProgramRun | None) -> None:
         """Frees values until at most `target` bytes are kept, or only values that are needed to continue."""
         on_path = [(p.stage, p.path[:depth]) for depth in range(len(p.path) + 1)]
         for key in [k for k in self.frames if k[1] and k not in on_path]:
@@ -158,7 +158,7 @@ class Kept:
                 return (self.loops[place].turned(iteration),)
         return ()
 
-    def thin(self, loop: Loop, needed: tuple[int, ...]) -> None:
+    def thin(self, loop: PartialLoop, needed: tuple[int, ...]) -> None:
         """Keeps every other one of a loop's carries, and the last."""
         if is_effectful(loop.equation):
             return

@@ -25,7 +25,7 @@ class SourceLine(NamedTuple):
     line: int
 
 
-class Written(NamedTuple):
+class SourceRange(NamedTuple):
     """A line of the user's source, and the expression there: lines count from 1, or 0 if unknown,
     and characters from 0."""
 
@@ -37,7 +37,7 @@ class Written(NamedTuple):
     end: int
 
 
-class Call(NamedTuple):
+class StackLine(NamedTuple):
     """A line that led to an equation, and its function."""
 
     file: int
@@ -45,14 +45,14 @@ class Call(NamedTuple):
     name: str
 
 
-class Loop(NamedTuple):
+class StepLoop(NamedTuple):
     """The iterations of a loop, counted as in the program: how many, if that is known, and the one that runs first."""
 
     length: int | None
     first: int
 
 
-class Row(TypedDict):
+class StepRow(TypedDict):
     """An equation: its results, primitive, params as `name=value`, operands, line and expression.
 
     If it can be stepped into: by label the nested programs, the name of the function that it calls, and for a loop its
@@ -63,10 +63,10 @@ class Row(TypedDict):
     p: str
     q: NotRequired[list[str]]
     i: list[str]
-    a: NotRequired[Written]
+    a: NotRequired[SourceRange]
     n: NotRequired[dict[str, int]]
     f: NotRequired[str]
-    t: NotRequired[Loop]
+    t: NotRequired[StepLoop]
 
 
 class StepProgram(TypedDict):
@@ -75,7 +75,7 @@ class StepProgram(TypedDict):
     stage: str
     inputs: list[Variable]
     results: list[str]
-    rows: list[Row]
+    rows: list[StepRow]
 
 
 class StepStage(TypedDict):
@@ -133,7 +133,7 @@ class Shades(TypedDict):
     columns: int
 
 
-class Told(TypedDict):
+class SummaryCard(TypedDict):
     """A summary of an array; `text` has the numbers themselves if it is small."""
 
     type: str
@@ -157,7 +157,7 @@ class Told(TypedDict):
     picture: NotRequired[Shades]
 
 
-class Card(TypedDict):
+class ValueCard(TypedDict):
     """A value; for a cotangent also the value that it is the cotangent of, and for a value also its cotangent,
     or why that is missing.
 
@@ -165,11 +165,11 @@ class Card(TypedDict):
 
     name: str
     stage: str
-    value: NotRequired[Told]
+    value: NotRequired[SummaryCard]
     error: NotRequired[str]
     of: NotRequired[str]
     label: NotRequired[str]
-    other: NotRequired[Told | str]
+    other: NotRequired[SummaryCard | str]
     isCotangent: NotRequired[bool]
 
 
@@ -197,7 +197,7 @@ class Break(TypedDict):
     isHit: bool
 
 
-class Stop(TypedDict):
+class StepperStop(TypedDict):
     """The run's position, and the values there.
 
     `at` are the lines that led to the next equation, innermost first, `ranAt` that of the last one; `taken` the
@@ -210,14 +210,14 @@ class Stop(TypedDict):
     index: int
     isDone: bool
     hit: str
-    at: list[Call]
-    ranAt: list[Call]
+    at: list[StackLine]
+    ranAt: list[StackLine]
     taken: dict[int, int]
     recomputed: str
-    results: list[Card]
-    operands: list[Card]
+    results: list[ValueCard]
+    operands: list[ValueCard]
     more: tuple[list[str], list[str]]
-    looked: list[Card]
+    looked: list[ValueCard]
     lines: list[LineNorm]
     breakpoints: list[Break]
     kept: int

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.walk import location_of
-from jaxviz.features.debugger.kept import Frame
+from jaxviz.features.debugger.kept import ProgramRun
 from jaxviz.features.debugger.per_array import PerArray
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.summaries import FEW, fingerprint
@@ -95,7 +95,7 @@ class Norms:
             self._lines[key] = [location_of(e, holders) for e in program.equations]
         return self._lines[key]
 
-    def _frames(self) -> Iterator[tuple[str, Frame, int, Sequence[Equation]]]:
+    def _frames(self) -> Iterator[tuple[str, ProgramRun, int, Sequence[Equation]]]:
         """The values kept from earlier stages and from enclosing programs,
         with the number of equations that count in each, and its enclosing equations."""
         machine = self.stepper.machine
@@ -111,7 +111,7 @@ class Norms:
                 limit = p.path[depth].index if depth < len(p.path) else p.index
                 yield p.stage, frame, limit, holders[:depth]
 
-    def _in(self, frame: Frame, v: Var) -> Norm | None:
+    def _in(self, frame: ProgramRun, v: Var) -> Norm | None:
         """The norm of a value of a program, or of its summary."""
         if v in frame.env:
             return self.of(frame.env[v])
@@ -120,7 +120,7 @@ class Norms:
             return None
         return Norm(float(known[1]), "not finite" if known[0] else "")
 
-    def _reads_nan(self, frame: Frame, e: Equation) -> bool:
+    def _reads_nan(self, frame: ProgramRun, e: Equation) -> bool:
         """Whether an operand has a NaN, or may have had one."""
         operands = [a.val if isinstance(a, Literal) else frame.env.get(a) for a in e.invars]
         gone = [frame.prints.get(a) for a in e.invars if not isinstance(a, Literal) and a not in frame.env]

@@ -17,7 +17,7 @@ _SEGMENT = object()
 
 
 @dataclass(eq=False)
-class Loop:
+class PartialLoop:
     """A scan or a while loop that runs in segments.
 
     Args:

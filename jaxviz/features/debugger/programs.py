@@ -34,7 +34,7 @@ Place = tuple[EquationSite, tuple[Atom, ...]]
 
 
 @dataclass(frozen=True)
-class Text:
+class StageText:
     """One stage's program as it is displayed: the names of its variables, and where each is computed."""
 
     stage: str

@@ -8,13 +8,13 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from jaxviz.features.debugger.summaries import Picture, Summary
+from jaxviz.features.debugger.summaries import ArrayPicture, Summary
 from jaxviz.report.data import Data
 from jaxviz.report.tables import printable
 
 
 @dataclass(frozen=True, slots=True)
-class Value(Data):
+class ValueAtStop(Data):
     """A value at a stop.
 
     Args:
@@ -30,7 +30,7 @@ class Value(Data):
     _data = ("name", "cotangent", "*summary")
 
 
-def html_row(value: Value) -> str:
+def html_row(value: ValueAtStop) -> str:
     """A row of a table: the name, the summary, a histogram, a picture."""
     of = f" (cotangent of {value.cotangent})" if value.cotangent else ""
     picture = f'<img alt="" style="{_IMAGE}" src="{png(value.summary.picture)}">' if value.summary.picture else ""
@@ -54,7 +54,7 @@ def _bars(summary: Summary) -> str:
     return f'<svg {size} fill="currentColor" role="img"><title>histogram</title>{bars}</svg>'
 
 
-def png(picture: Picture) -> str:
+def png(picture: ArrayPicture) -> str:
     """A picture as a data URL of a PNG: shades of grey, and red where there are non-finite elements."""
     grey = b"".join(bytes((i, i, i)) for i in range(255)) + b"\xd0\x10\x10"
     rows = b"".join(

@@ -18,8 +18,8 @@ from jaxviz.features.debugger.breakpoints import Armed, Breakpoint, Hit, hit_at_
 from jaxviz.features.debugger.cotangents import CotangentPlaces
 from jaxviz.features.debugger.mappings import Cotangents, Values
 from jaxviz.features.debugger.positions import Level, NoValueError, Position, SteppingError, can_enter, described
-from jaxviz.features.debugger.programs import EquationSite, Place, StaticPath, Text, shared
-from jaxviz.features.debugger.shown import Value, html_row
+from jaxviz.features.debugger.programs import EquationSite, Place, StageText, StaticPath, shared
+from jaxviz.features.debugger.shown import ValueAtStop, html_row
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.features.debugger.summaries import Summary, summarize
 from jaxviz.higher_order import is_choice, is_loop
@@ -73,7 +73,7 @@ class Stepper:
         self._widget: Any = None
         self._view: Any = None
         self._on_stop: list[Callable[[Stepper], None]] = []
-        self._texts = {name: Text(name, stage.program) for name, stage in machine.stages.items()}
+        self._texts = {name: StageText(name, stage.program) for name, stage in machine.stages.items()}
         self._armed: dict[Breakpoint, Armed] = {}
         self._result: Any = None
         self._places = CotangentPlaces(derivation, self._texts)
@@ -449,7 +449,7 @@ class Stepper:
     # --- the stop, as data for display --------------------------------------------------------------------------------
 
     @property
-    def shown(self) -> tuple[Value, ...]:
+    def shown(self) -> tuple[ValueAtStop, ...]:
         """The results of the equation that has just run, or the inputs at the start of a program; in the backward pass,
         with the value that each is the cotangent of."""
         text = self._texts[self.stage]
@@ -458,7 +458,7 @@ class Stepper:
         variables = self.equation.outvars if self.equation is not None else frame.program.invars
         of = self._places.names if self.stage == "backward" else {}
         return tuple(
-            Value(text.names.get(v, "_"), summarize(self.machine.value(p, v)), of.get(v, "")) for v in variables
+            ValueAtStop(text.names.get(v, "_"), summarize(self.machine.value(p, v)), of.get(v, "")) for v in variables
         )
 
     def summary(self, name: str, *iterations: int) -> Summary:

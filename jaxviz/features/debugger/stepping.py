@@ -17,8 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxviz.features.debugger.kept import Frame, Kept, Uses
-from jaxviz.features.debugger.partial_loops import Loop
+from jaxviz.features.debugger.kept import Kept, ProgramRun, Uses
+from jaxviz.features.debugger.partial_loops import PartialLoop
 from jaxviz.features.debugger.positions import Level, Position, StepperStage, SteppingError, can_enter, enterable
 from jaxviz.features.debugger.replay import differs, keeping_operands, may_differ
 from jaxviz.features.debugger.summaries import fingerprint, same_fingerprint
@@ -214,7 +214,7 @@ class Machine:
         self._run_to(position)
         self._arrive(position)
 
-    def _run_to(self, position: Position) -> Frame:
+    def _run_to(self, position: Position) -> ProgramRun:
         """Runs everything before a position; returns its frame."""
         for depth in range(len(position.path)):
             frame = self.frame(position.stage, position.path[:depth])
@@ -321,7 +321,7 @@ class Machine:
         self._advance(frame, len(frame.program.equations))
         return [self._read(frame, a) for a in frame.program.outvars]
 
-    def frame(self, stage: str, path: tuple[Level, ...]) -> Frame:
+    def frame(self, stage: str, path: tuple[Level, ...]) -> ProgramRun:
         """The run of the program at the end of a path."""
         key = (stage, path)
         found = self.kept.frames.get(key)
@@ -353,7 +353,7 @@ class Machine:
                 inputs = [self._read(holder, equation.invars[i]) for i in body.operands]
         env: dict[Atom, Any] = dict(zip(program.constvars, map(self._copied, program.consts), strict=True))
         env.update(zip(program.invars, map(self._copied, inputs), strict=True))
-        made = Frame(program, self._uses_of(program), env, rows, *self.kept.left.pop(key, (0, {})))
+        made = ProgramRun(program, self._uses_of(program), env, rows, *self.kept.left.pop(key, (0, {})))
         for x in rows:
             self.kept.hold(x)
         self.kept.frames[key] = made
@@ -365,14 +365,14 @@ class Machine:
             found = self._uses[program] = Uses.of(program)
         return found
 
-    def _read(self, frame: Frame, atom: Atom) -> Any:
+    def _read(self, frame: ProgramRun, atom: Atom) -> Any:
         if isinstance(atom, Literal):
             return atom.val
         if atom not in frame.env:
             self._replay(frame, atom)
         return frame.env[atom]
 
-    def _advance(self, frame: Frame, index: int) -> None:
+    def _advance(self, frame: ProgramRun, index: int) -> None:
         """Runs a frame's equations up to one."""
         while frame.reached < index:
             equation = frame.program.equations[frame.reached]
@@ -382,7 +382,7 @@ class Machine:
             if self.kept.nbytes > self.kept.budget:
                 self.kept.free(self.position, int(self.kept.budget * 0.75), frame)
 
-    def _replay(self, frame: Frame, var: Var) -> None:
+    def _replay(self, frame: ProgramRun, var: Var) -> None:
         """Recomputes a value from those that are kept."""
         made = frame.uses.made
         needed: set[int] = set()
@@ -447,13 +447,13 @@ class Machine:
         if text not in self.notes:
             self.notes.append(text)
 
-    def _bind(self, frame: Frame, equation: Equation, outs: Sequence[Any]) -> None:
+    def _bind(self, frame: ProgramRun, equation: Equation, outs: Sequence[Any]) -> None:
         for v, x in zip(equation.outvars, outs, strict=True):
             if v not in frame.env:
                 frame.env[v] = x
                 self.kept.hold(x)
 
-    def _compare(self, frame: Frame, equation: Equation, outs: Sequence[Any]) -> None:
+    def _compare(self, frame: ProgramRun, equation: Equation, outs: Sequence[Any]) -> None:
         """Records recomputed values that differ from the original ones."""
         for v, x in zip(equation.outvars, outs, strict=True):
             if v in frame.env:
@@ -468,7 +468,7 @@ class Machine:
 
     # --- loops --------------------------------------------------------------------------------------------------------
 
-    def _loop(self, stage: str, path: tuple[Level, ...], index: int) -> Loop:
+    def _loop(self, stage: str, path: tuple[Level, ...], index: int) -> PartialLoop:
         key = (stage, path, index)
         found = self.kept.loops.get(key)
         if found is not None:
@@ -478,7 +478,7 @@ class Machine:
         equation = frame.program.equations[index]
         operands = [self._read(frame, a) for a in equation.invars]
         length = of(equation).trip_count(equation.operation)
-        made = Loop(equation, operands, {}, length)
+        made = PartialLoop(equation, operands, {}, length)
         before, n = made.sizes
         made.carries[0] = operands[before : before + n]
         if length is not None:
@@ -486,19 +486,19 @@ class Machine:
         self.kept.loops[key] = made
         return made
 
-    def _ys(self, loop: Loop) -> list[Any]:
+    def _ys(self, loop: PartialLoop) -> list[Any]:
         if loop.is_scan and not loop.ys:
             self._set_ys(loop, [compat.empty(a) for a in loop.equation.operation.out_avals[loop.sizes[1] :]])
         return loop.ys
 
-    def _set_ys(self, loop: Loop, ys: list[Any]) -> None:
+    def _set_ys(self, loop: PartialLoop, ys: list[Any]) -> None:
         for y in loop.ys:
             self.kept.release(y)
         loop.ys = ys
         for y in ys:
             self.kept.hold(y)
 
-    def _keep_carry(self, loop: Loop, k: int, carry: list[Any]) -> None:
+    def _keep_carry(self, loop: PartialLoop, k: int, carry: list[Any]) -> None:
         prints = loop.prints.get(k)
         if prints is not None and not all(map(same_fingerprint, prints, map(fingerprint, carry))):
             self._note(differs(loop.equation))
@@ -506,7 +506,7 @@ class Machine:
         for x in carry:
             self.kept.hold(x)
 
-    def _carry(self, loop: Loop, k: int) -> list[Any]:
+    def _carry(self, loop: PartialLoop, k: int) -> list[Any]:
         """The carry at the start of the k-th iteration; the iterations before it run at once.
 
         Raises:
@@ -520,7 +520,7 @@ class Machine:
             raise SteppingError(_no_iteration(loop, k))
         return loop.carries[k]
 
-    def _run_loop(self, loop: Loop, start: int, stop: int | None) -> None:
+    def _run_loop(self, loop: PartialLoop, start: int, stop: int | None) -> None:
         """Runs iterations in segments, keeping the carry between them; a while loop without `stop` runs to its end."""
         part = max(1, math.isqrt(loop.length or 0)) if loop.is_scan else 1024
         k = start
@@ -544,7 +544,7 @@ class Machine:
             if self.kept.nbytes > self.kept.budget:
                 self.kept.thin(loop, (k,))
 
-    def _goes_on(self, loop: Loop, k: int) -> bool:
+    def _goes_on(self, loop: PartialLoop, k: int) -> bool:
         """Whether a while loop has a k-th iteration."""
         if loop.length is not None:
             return k < loop.length
@@ -555,7 +555,7 @@ class Machine:
             loop.length = k
         return is_there
 
-    def _finish(self, loop: Loop) -> list[Any]:
+    def _finish(self, loop: PartialLoop) -> list[Any]:
         """Runs the rest of a loop and returns its results."""
         if not loop.is_scan:
             if loop.length is None:
@@ -576,6 +576,6 @@ class Machine:
         return [*loop.carries[loop.length], *self._ys(loop)]
 
 
-def _no_iteration(loop: Loop, k: int) -> str:
+def _no_iteration(loop: PartialLoop, k: int) -> str:
     n = loop.length
     return f"{describe_equation(loop.equation)} has {n} iterations, so there is no {loop.turned(k)}."

@@ -29,7 +29,7 @@ which would be compiled for each shape."""
 
 
 @dataclass(frozen=True, slots=True)
-class Picture(Data):
+class ArrayPicture(Data):
     """An array, or its last two dimensions at index 0 of all others, in shades.
 
     Args:
@@ -91,7 +91,7 @@ class Summary(Data):
     histogram: tuple[int, ...] = ()
     edges: tuple[float, float] | None = None
     first_not_finite: tuple[int, ...] | None = None
-    picture: Picture | None = None
+    picture: ArrayPicture | None = None
     note: str = ""
 
     def __str__(self) -> str:
@@ -152,7 +152,7 @@ def summarize(x: Any) -> Summary:
         rows, columns = found["shades"].shape
         of = "x" if len(shape) <= 2 else f"x[{', '.join(['0'] * (len(shape) - 2))}, :, :]"
         low, high = map(float, found["range"])
-        picture = Picture(rows, columns, of, low, high, found["shades"].tobytes())
+        picture = ArrayPicture(rows, columns, of, low, high, found["shades"].tobytes())
     made = Summary(
         kind, shape, size, finite,
         nan=int(found["nan"]), pos_inf=int(found["pos_inf"]), neg_inf=int(found["neg_inf"]),

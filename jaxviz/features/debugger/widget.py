@@ -52,7 +52,7 @@ class StepperWidget(Bundled):
 
     Traits:
       payload: the programs, as gzipped JSON; see `messages.Programs`.
-      stop: the position and the values there, as JSON; see `messages.Stop`.
+      stop: the position and the values there, as JSON; see `messages.StepperStop`.
       failure: the error of the last move, as JSON, or ''.
       mark: where a NaN first occurred, as JSON; see `messages.Mark`. '' without a mark.
       folded: whether only the timeline is shown.

@@ -15,7 +15,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.textpath import text_to_path
 
-from jaxviz.report.figures import Picture
+from jaxviz.report.figures import CellFigure
 
 _PARTS = ("_draw_", "_hdraw_", "_tdraw_", "_ldraw_")
 _MIDDLE = {"l": 0.5, "c": 0.0, "r": -0.5}
@@ -25,7 +25,7 @@ _BOLD = 1
 """The bit of a text's characteristics that says that it is bold."""
 
 
-def draw_figure(drawn: Mapping[str, Any], width: float | None) -> Picture:
+def draw_figure(drawn: Mapping[str, Any], width: float | None) -> CellFigure:
     """A figure of a picture.
 
     Args:
@@ -35,7 +35,7 @@ def draw_figure(drawn: Mapping[str, Any], width: float | None) -> Picture:
     _, _, right, top = map(float, drawn["bb"].split(","))
     wide, tall = right + 2 * _MARGIN, top + 2 * _MARGIN
     scale = width * 72 / wide if width else min(0.7, 600 * 72 / max(wide, tall))
-    figure = Picture(figsize=(wide * scale / 72, tall * scale / 72), facecolor="white")
+    figure = CellFigure(figsize=(wide * scale / 72, tall * scale / 72), facecolor="white")
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_xlim(-_MARGIN, right + _MARGIN)
     axes.set_ylim(-_MARGIN, top + _MARGIN)

@@ -19,7 +19,7 @@ from jaxviz.features.explorer.axis import boxes, edges, kept_alive, measure_of, 
 from jaxviz.features.explorer.still import headline, place
 from jaxviz.page.schema import SCOPES, View
 from jaxviz.report.charts import FLOPS, Axis, FlameGraph, OverTime, columns
-from jaxviz.report.figures import Picture, for_any_page, plot
+from jaxviz.report.figures import CellFigure, for_any_page, plot
 from jaxviz.report.kinds import COLOURS, STACKED
 from jaxviz.report.pictures import fitted
 from jaxviz.report.tables import counted, format_bytes, format_flops, repeated
@@ -148,7 +148,7 @@ class Overview:
         return f"{name} × {times:,}" if times > 1 else name
 
 
-def overview_figure(view: View) -> Picture:
+def overview_figure(view: View) -> CellFigure:
     """The overview as a matplotlib figure, without a background.
 
     Args:
@@ -175,12 +175,12 @@ def overview_png(view: View) -> bytes:
     return out.getvalue()
 
 
-def drawn(overview: Overview) -> Picture:
+def drawn(overview: Overview) -> CellFigure:
     """An overview as a figure, with three axes below its headline: what runs, what is saved, and the memory."""
     runs, saved, memory = overview.runs, overview.saved, overview.memory
     heights = {"runs": _LINE * runs.depth, "saved": _BAND * len(saved), "memory": _MEMORY}
     y = 14 + _LINE * len(overview.headline)
-    figure = Picture(
+    figure = CellFigure(
         figsize=(WIDTH / _DPI, (y + sum(heights.values()) + 122) / _DPI), dpi=_SHARP * _DPI, facecolor="none"
     )
     tall = figure.get_figheight() * _DPI

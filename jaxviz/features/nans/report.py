@@ -13,7 +13,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.displays import display
 from jaxviz.features.nans.causes import Cause, Operand
 from jaxviz.ir.origin import Location
-from jaxviz.report.charts import Chain, Stop
+from jaxviz.report.charts import Chain, ChainLink
 from jaxviz.report.data import Data
 from jaxviz.report.pictures import fitted
 from jaxviz.report.places import source_line
@@ -310,16 +310,17 @@ class NanReport(Report, schema="find_nan"):
 
     def _chart(self) -> Chain:
         stops = [
-            Stop("", "", f"came in through {source}", "NaN" if "NaN" in source else "infinity") for source in self.given
+            ChainLink("", "", f"came in through {source}", "NaN" if "NaN" in source else "infinity")
+            for source in self.given
         ]
         born, first = self.born, self.chain[:1]
         if born is not None and not any(p.location == born.location and born.primitive in p.operations for p in first):
             value = next((_number_first(o) for o in born.outputs if not o.is_finite), "")
             what = f"{born.primitive} → {value}"
-            stops.append(Stop(short_location(born.location), source_line(born.location), what, born.made))
+            stops.append(ChainLink(short_location(born.location), source_line(born.location), what, born.made))
         for p in self.chain:
             value = "" if p.value is None else f" → {_number_first(p.value)}"
-            stops.append(Stop(p.place, source_line(p.location), f"{', '.join(p.operations)}{value}", p.kind))
+            stops.append(ChainLink(p.place, source_line(p.location), f"{', '.join(p.operations)}{value}", p.kind))
         kind = born.made if born is not None else "NaN or infinity"
         return Chain(stops, f"the path of the first {kind} to {listed(self.results)}")
 

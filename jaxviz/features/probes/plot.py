@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxviz.report.figures import Picture
+from jaxviz.report.figures import CellFigure
 from jaxviz.report.tables import printable
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def plot_series(series: Sequence[Series], axes: Axes | None, log: bool) -> Figure:
     """See `Watch.plot`."""
     if axes is None:
-        axes = Picture(figsize=(7, 3.6), layout="constrained").add_subplot()
+        axes = CellFigure(figsize=(7, 3.6), layout="constrained").add_subplot()
     names = list(dict.fromkeys(s.name for s in series))
     for s in series:
         steps, ys, drawn = s.line()

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from jaxviz.analysis.grouping import grouped
 from jaxviz.features.residuals.totals import merged_paths
-from jaxviz.report.figures import Picture
+from jaxviz.report.figures import CellFigure
 from jaxviz.report.inks import INK
 from jaxviz.report.kinds import COLOURS
 from jaxviz.report.pictures import fitted
@@ -42,7 +42,7 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
     bars = lines[:_MAX_LINES]
     map_height, bar_height = (0.5 * width, 0.24 * len(bars)) if found.saved.nbytes else (0.0, 0.0)
     height = 0.75 + (map_height + bar_height + 0.5 if found.saved.nbytes else 0.0)
-    figure = Picture(figsize=(width, height))
+    figure = CellFigure(figsize=(width, height))
     left = 0.02 * width
 
     def axes(top: float, tall: float, from_left: float = left) -> Axes:

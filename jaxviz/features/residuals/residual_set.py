@@ -310,8 +310,7 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
 
     _data = (
         "function", "gradient", "saved", "nbytes", "nbytes_without_arguments", "nbytes_per_device", "dummy_nbytes",
-        "residuals=items",
-        "groups", "by_line", "by_function", "by_scope", "by_module",
+        "residuals=items", "groups", "by_line", "by_function", "by_scope", "by_module",
         ("findings=", ("unread", "with_dummies", "stacked", "duplicates", "invariant", "forced")), "notes",
         "checkpoints",
     )  # fmt: skip

@@ -38,7 +38,7 @@ def propagated(lowered: Any) -> tuple[Propagated, list[Propagated]]:
     module = lowered.compiler_ir("stablehlo")
     with module.context:
         _passmanager.PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(module.operation)
-        reader = _Reader(module)
+        reader = _ShardingReader(module)
         for op in operations_in(module.operation):
             reader.read_layout(op)
         return reader.arguments, reader.found
@@ -73,7 +73,7 @@ def told_of(lowered: Any) -> str:
     return "\n".join([module.get_asm(), *(_name(op.location) for op in operations_in(module))])
 
 
-class _Reader:
+class _ShardingReader:
     def __init__(self, module: Any):
         self.sizes: dict[str, dict[str, int]] = {}
         """By mesh, the size of each axis."""

@@ -14,7 +14,7 @@ from jaxviz.xla.collectives.exchanges import Exchange
 from jaxviz.xla.collectives.values import ValueNames
 from jaxviz.xla.collectives.words import in_words
 from jaxviz.xla.compat.reshards import Need, Needs, Split
-from jaxviz.xla.compiled_memory.places import Place, Places
+from jaxviz.xla.compiled_memory.places import EquationPlace, Places
 
 _SUMMED = ("all-reduce", "reduce-scatter")
 _DONE = {
@@ -137,7 +137,7 @@ class Causes:
 
     # --- descriptions -------------------------------------------------------------------------------------------------
 
-    def _written(self, place: Place) -> str:
+    def _written(self, place: EquationPlace) -> str:
         equation = place.equation
         name, over = call_of(equation), axes_text(compat.axis_names(equation.operation.params))
         if place.stage != "backward":

@@ -36,7 +36,7 @@ from jaxviz.xla.collectives.values import ValueNames
 from jaxviz.xla.compat.reshards import layout_of, needs_of
 from jaxviz.xla.compiled_memory.messages import message
 from jaxviz.xla.compiled_memory.module import Module
-from jaxviz.xla.compiled_memory.places import Place, Places
+from jaxviz.xla.compiled_memory.places import EquationPlace, Places
 from jaxviz.xla.compiled_memory.reading import names_of_results
 
 _ASKS = ("sharding_constraint", "reshard")
@@ -235,7 +235,7 @@ def _written(places: Places, caused_exchanges: Sequence[Caused]) -> Iterator[Wri
         yield replace(group[0][0], count=len(group), what=alike([w.what for w, _ in group]))
 
 
-def _written_row(number: int, place: Place, places: Places, became: tuple[str, ...]) -> WrittenCollective:
+def _written_row(number: int, place: EquationPlace, places: Places, became: tuple[str, ...]) -> WrittenCollective:
     what, location, _ = places.label(number)
     equation = place.equation
     loops = [e for e in place.within if is_loop(e)]

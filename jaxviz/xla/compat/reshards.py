@@ -91,7 +91,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PropagatedValue:
     """A value of a lowered program, as laid out by Shardy.
 
     Args:
@@ -126,7 +126,7 @@ class Needs:
     arguments: tuple[tuple[str, Split, bool], ...]
     results: tuple[tuple[str, Split, bool], ...]
     needs: tuple[Need, ...]
-    values: tuple[Made, ...]
+    values: tuple[PropagatedValue, ...]
 
 
 def needs_of(lowered: Any, partitioned: bytes | None = None) -> Needs:
@@ -347,8 +347,7 @@ class _Module:
         operation = "" if maker is None else str(maker.operation.name)
         return Need(
             "sum", axes, _name(op.location), _name(op.location), operation, self._operands(maker), after,
-            self._factors(maker), -1,
-            after, after,
+            self._factors(maker), -1, after, after,
         )  # fmt: skip
 
     def _move(self, op: Any) -> Iterator[Need]:
@@ -366,8 +365,7 @@ class _Module:
         if asked or not readers:
             yield Need(
                 "move", axes, _name(op.location), source, str(maker.operation.name) if maker is not None else "",
-                self._operands(maker),
-                before, self._factors(maker), -1, before, after, asked,
+                self._operands(maker), before, self._factors(maker), -1, before, after, asked,
             )  # fmt: skip
             return
         for reader, place in readers:
@@ -375,8 +373,7 @@ class _Module:
             result = self.split(reader.results[0]) if len(reader.results) else after
             yield Need(
                 "move", axes, path, source, str(reader.operation.name), self._operands(reader), result,
-                self._factors(reader), place, before,
-                after,
+                self._factors(reader), place, before, after,
             )  # fmt: skip
 
     def _into(self, op: Any) -> Iterator[Need]:
@@ -415,16 +412,15 @@ class _Module:
         operands = [_dims_by_factor(m) for m in rule.operand_mappings]
         results = [_dims_by_factor(m) for m in rule.result_mappings]
         kinds: dict[int, Literal["sum", "whole", "permuted"]] = {
-            **dict.fromkeys(rule.permutation_factors, "permuted"), **dict.fromkeys(rule.need_replication_factors,
-            "whole"),
-            **dict.fromkeys(rule.reduction_factors, "sum"),
+            **dict.fromkeys(rule.permutation_factors, "permuted"),
+            **dict.fromkeys(rule.need_replication_factors, "whole"), **dict.fromkeys(rule.reduction_factors, "sum"),
         }  # fmt: skip
         return tuple(
             Factor(tuple(o.get(f) for o in operands), results[0].get(f) if results else None, kinds.get(f, "each"))
             for f in range(len(rule.factor_sizes))
         )
 
-    def values(self) -> Iterator[Made]:
+    def values(self) -> Iterator[PropagatedValue]:
         for op in self.ops:
             if op.operation.name in _NO_VALUES or (
                 op.operation.name.startswith("sdy.") and op.operation.name != "sdy.constant"
@@ -433,7 +429,7 @@ class _Module:
             read = frozenset(a for split in self._operands(op) for a in split.axes)
             for result in op.results:
                 if isinstance(result.type, _mlir.RankedTensorType) and not _is_inside_manual(op):
-                    yield Made(_name(op.location), str(op.operation.name), self.split(result), read)
+                    yield PropagatedValue(_name(op.location), str(op.operation.name), self.split(result), read)
 
 
 _MARK = "jaxviz_asked"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 from jaxviz.analysis.grouping import pattern
 from jaxviz.ir.origin import Location
@@ -17,15 +17,10 @@ from jaxviz.xla.compiled_memory.module import Instruction, Module, Shape, Value
 from jaxviz.xla.compiled_memory.places import Maker, Makers
 
 Kind = Literal[
-    "argument", "constant", "result", "residual", "temporary", "recomputed", "cotangent", "merged", "carried", "copy",
-    "layout", "padding",
-    "double buffer", "offloaded", "fusion", "scratch", "unused", "not attributed",
+    "argument", "constant", "result", "residual", "temporary", "recomputed", "cotangent", "merged", "carried",
+    "copy", "layout", "padding", "double buffer", "offloaded", "fusion", "scratch", "unused", "not attributed",
 ]  # fmt: skip
-KINDS: tuple[Kind, ...] = (
-    "argument", "constant", "result", "residual", "temporary", "recomputed", "cotangent", "merged", "carried", "copy",
-    "layout", "padding",
-    "double buffer", "offloaded", "fusion", "scratch", "unused", "not attributed",
-)  # fmt: skip
+KINDS: tuple[Kind, ...] = get_args(Kind)
 OWN = KINDS[KINDS.index("merged") :]
 """Kinds of XLA's own memory, which contains no value of the gradient."""
 
@@ -88,14 +83,7 @@ _COPIES = ("copy", "copy-start", "copy-done")
 _LAID_OUT = ("transpose", "reshape", "reverse")
 """Instructions with which XLA changes the layout of values without an equation."""
 _NOTHING_COMPUTED = (
-    "parameter",
-    "constant",
-    "iota",
-    "broadcast",
-    "bitcast",
-    "copy",
-    "tuple",
-    "get-tuple-element",
+    *("parameter", "constant", "iota", "broadcast", "bitcast", "copy", "tuple", "get-tuple-element"),
     *_LAID_OUT,
 )
 _FOLLOWED = 200

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, peak_text
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.report.charts import Line, OverTime
+from jaxviz.report.charts import OverlaidLine, OverTime
 from jaxviz.report.differences import difference_table
 from jaxviz.report.report import Drawn, Part, Report
 from jaxviz.report.tables import format_bytes, together
@@ -45,8 +45,8 @@ _FOR = {
     "gaps": "gaps between buffers", "results from the start": "results that XLA allocates from the start",
     "not attributed": "buffers that could not be attributed",
     "at another time": "values that are alive at another time",
-    "not in the model": "values that the model does not have", "another number": "values of which there is another "
-                                                                                 "number",
+    "not in the model": "values that the model does not have",
+    "another number": "values of which there is another number",
     "another size": "values of another size", "not found": "values that have no buffer in the compiled program",
 }  # fmt: skip
 """What there is more or less memory for by a reason, if not by its name."""
@@ -170,14 +170,19 @@ class MemoryBeside(Report, schema="memory.beside"):
             [s.nbytes for s in self.model.steps], KINDS, passes(self.model.turn),
             f"bytes alive in the gradient of {self.model.function}, modelled and compiled",
             f"modelled peak {self._peak_of_model}", name="model",
-            other=Line(of_program, passes(compiled.turn), said, "compiled") if of_program else None,
+            other=OverlaidLine(of_program, passes(compiled.turn), said, "compiled") if of_program else None,
         )  # fmt: skip
 
     _data = (
         "model.function", "model.about", "by_reason", "differences",
         ("modelled=", ("model.peak_nbytes", "model.turn", "nbytes=_modelled_nbytes")),
-        ("compiled=", ("compiled.peak_nbytes", "compiled.reserved_nbytes", "compiled.turn", "compiled.compiler",
-        "nbytes=_compiled_nbytes")),
+        (
+            "compiled=",
+            (
+                "compiled.peak_nbytes", "compiled.reserved_nbytes", "compiled.turn", "compiled.compiler",
+                "nbytes=_compiled_nbytes",
+            ),
+        ),
     )  # fmt: skip
 
     @property

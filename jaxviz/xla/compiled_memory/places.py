@@ -101,7 +101,7 @@ class Makers(Protocol):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Place:
+class EquationPlace:
     """An equation in its place, as a `Maker`.
 
     Args:
@@ -158,22 +158,23 @@ class Places:
         self.tags = lowering.tags
         self.programs = lowering.programs
         self.opened = opened
-        self.found: list[Place] = []
+        self.found: list[EquationPlace] = []
         for stage, program in zip(lowering.stages, lowering.programs, strict=True):
             for e, within in with_holders(program):
                 self.found.append(self._place(e, within, stage))
         self._makers: dict[Program, dict[Atom, Equation]] = {}
         self._numbers = {(p.stage, p.equation, p.within): i for i, p in reversed(list(enumerate(self.found)))}
 
-    def _place(self, e: Equation, within: tuple[Equation, ...], stage: str) -> Place:
+    def _place(self, e: Equation, within: tuple[Equation, ...], stage: str) -> EquationPlace:
         if self.opened is None:
-            return Place(e, within, stage if stage in ("forward", "backward") else "outside")  # type: ignore[arg-type]
+            pass_ = stage if stage in ("forward", "backward") else "outside"
+            return EquationPlace(e, within, pass_)  # type: ignore[arg-type]
         for i, holder in enumerate(within):
             if holder in self.opened.forward:
-                return Place(e, within[i + 1 :], "forward")
+                return EquationPlace(e, within[i + 1 :], "forward")
             if holder in self.opened.backward:
-                return Place(e, within[i + 1 :], "backward")
-        return Place(e, within, "outside")
+                return EquationPlace(e, within[i + 1 :], "backward")
+        return EquationPlace(e, within, "outside")
 
     @cached_property
     def definition(self) -> Location:

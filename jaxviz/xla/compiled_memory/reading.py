@@ -143,8 +143,7 @@ def _read_stage(stage: Any) -> CompiledMemory:
     paths = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(numbered)]
     return memory_of(
         program, OpNames(program.module), name, f"program `{name}`", paths,
-        max((s.num_devices for s in shardings), default=1),
-        (WITHOUT_FUNCTION,),
+        max((s.num_devices for s in shardings), default=1), (WITHOUT_FUNCTION,),
     )  # fmt: skip
 
 
@@ -216,13 +215,11 @@ def memory_of(
     running = attribution.equation_of(where)
     of_role = lambda role: sum(a.nbytes for a in allocations if a.role == role)
     return CompiledMemory(
-        function, about, program.compiler,
-        of_role("temporary"), of_role("argument"), of_role("result"), of_role("constant"),
-        sum(a.nbytes for a in allocations if a.role == "argument" and a.results), timeline, at_peak,
-        running.what if running is not None else module.instructions[where].opcode,
-        running.location if running is not None else None,
-        n_devices, notes, _at_any_time(described), _without_memory(attribution),
-        _at_any_time(attribution.described_all(buffers("host"))),
+        function, about, program.compiler, of_role("temporary"), of_role("argument"), of_role("result"),
+        of_role("constant"), sum(a.nbytes for a in allocations if a.role == "argument" and a.results), timeline,
+        at_peak, running.what if running is not None else module.instructions[where].opcode,
+        running.location if running is not None else None, n_devices, notes, _at_any_time(described),
+        _without_memory(attribution), _at_any_time(attribution.described_all(buffers("host"))),
     )  # fmt: skip
 
 
@@ -274,8 +271,7 @@ def _held(group: Sequence[_Placed]) -> Held:
     first = group[0][1]
     return Held(
         first.kind, alike([d.what for _, d in group]), first.type, sum(b.nbytes - d.padding for b, d in group),
-        len(group),
-        first.location, most_alike([_reason(d.why) for _, d in group]) if len(group) > 1 else first.why,
+        len(group), first.location, most_alike([_reason(d.why) for _, d in group]) if len(group) > 1 else first.why,
         expression=alike([d.expression for _, d in group]),
     )  # fmt: skip
 

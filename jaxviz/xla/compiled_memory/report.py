@@ -266,10 +266,8 @@ class CompiledMemory(Report, schema="compiled_memory"):
 
     _data = (
         "function", "about", "compiler", "temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes",
-        "reused_nbytes",
-        "peak_nbytes", "reserved_nbytes", "attributed", "peak", "peak_at", "n_devices", "notes", "at_peak", "values",
-        "fused",
-        "on_host", "host_nbytes", ("location=", ("location",)), "kinds",
+        "reused_nbytes", "peak_nbytes", "reserved_nbytes", "attributed", "peak", "peak_at", "n_devices", "notes",
+        "at_peak", "values", "fused", "on_host", "host_nbytes", ("location=", ("location",)), "kinds",
         ("timeline", ("instruction", "opcode", "is_backward", "nbytes")),
     )  # fmt: skip
 

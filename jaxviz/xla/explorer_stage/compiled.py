@@ -32,7 +32,7 @@ _WIDEST = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class LinkedText:
     """A program as text.
 
     Args:
@@ -135,7 +135,7 @@ _LOCATION = re.compile(r"#(loc\d*) = loc\((.*)\)")
 _LOC = re.compile(rf" ?loc\((?:#(?P<name>loc\d*)|unknown|(?P<path>{_QUOTED})(?:\([^()]*\))?(?:{_QUOTED}|[^()\"])*)\)")
 
 
-def read_stablehlo(text: str, tags: Tags) -> Text:
+def read_stablehlo(text: str, tags: Tags) -> LinkedText:
     """StableHLO without its locations, which are turned into links."""
     every = [line for line in text.split("\n") if line.strip()]
     defined = [(line, _LOCATION.fullmatch(line)) for line in every]
@@ -181,7 +181,7 @@ _HOLDERS = ("fusion", "call", "async-start", "custom-call")
 """Instructions that stand for everything in the computations they contain, and so for their equations."""
 
 
-def read_hlo(text: str, tags: Tags) -> Text:
+def read_hlo(text: str, tags: Tags) -> LinkedText:
     """HLO without its metadata, which is turned into links, and without row-major layouts.
 
     A fusion or call also has the links of everything it contains. The path of the argument is written after each
@@ -248,8 +248,8 @@ def _is_row_major(order: str) -> bool:
     return dims == list(range(len(dims)))[::-1]
 
 
-def _cut(lines: list[str], links: list[tuple[int, ...]]) -> Text:
+def _cut(lines: list[str], links: list[tuple[int, ...]]) -> LinkedText:
     while lines and not lines[-1]:
         lines.pop()
     kept = lines[:_LONGEST]
-    return Text(tuple(kept), tuple(links[: len(kept)]), len(lines) - len(kept))
+    return LinkedText(tuple(kept), tuple(links[: len(kept)]), len(lines) - len(kept))

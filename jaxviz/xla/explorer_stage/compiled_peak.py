@@ -71,8 +71,7 @@ def compiled_exchanges(lowering: Lowering) -> CompiledExchanges:
         "rows": [
             CompiledExchange(
                 c.kind, ", ".join(c.axes) or f"{c.group_size} devices", c.total_sent_nbytes, c.times, c.stage,
-                short_location(c.location),
-                c.cause or f"{c.what}: no cause found", list(c.equations),
+                short_location(c.location), c.cause or f"{c.what}: no cause found", list(c.equations),
             )
             for c in found.compiled[:_MOST_ROWS]
         ],

@@ -4,7 +4,7 @@ import type { Look, Piece, Text, TextView } from "../code/editor";
 import { LineText, type Token } from "../code/linetext";
 import { focused } from "../main/focus";
 import { h } from "../ui/dom";
-import type { Row, Variable } from "../wire/stepper.generated";
+import type { StepRow, Variable } from "../wire/stepper.generated";
 import type { StepperState } from "./view";
 
 export interface ListingActions {
@@ -213,7 +213,7 @@ function results(atoms: readonly string[]): LineText {
   return line;
 }
 
-function equation({ o, p, q = [], i, n = {} }: Row): LineText {
+function equation({ o, p, q = [], i, n = {} }: StepRow): LineText {
   const line = new LineText();
   const bound = o.length > MOST_RESULTS ? o.slice(0, MOST_RESULTS - 1) : o;
   bound.forEach((variable, k) => {

@@ -3,7 +3,7 @@
 import { interruptOf, isGone, watchKernel } from "../host/held";
 import type { WidgetModel } from "../host/model";
 import { turn } from "../model/slices";
-import type { Doing, Failure, Stop } from "../wire/stepper.generated";
+import type { Doing, Failure, StepperStop } from "../wire/stepper.generated";
 
 /** How many requests may be pending; further ones are dropped. */
 const MOST_WAITING = 2;
@@ -27,7 +27,7 @@ export class Session {
 
   constructor(
     private readonly model: WidgetModel,
-    private readonly onStop: (stop: Stop) => void,
+    private readonly onStop: (stop: StepperStop) => void,
   ) {
     for (const [event, listener] of this.listeners) model.on(event, listener);
     this.unwatch = watchKernel(model, (isLost) => {
@@ -81,7 +81,7 @@ export class Session {
   };
 
   private readonly stopped = (): void => {
-    const stop = parsed<Stop>(this.model.get("stop"));
+    const stop = parsed<StepperStop>(this.model.get("stop"));
     if (stop !== null) this.onStop(stop);
   };
 

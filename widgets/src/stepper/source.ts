@@ -3,7 +3,7 @@
 import { SourceView } from "../code/sourceview";
 import type { Span } from "../model/records";
 import { h } from "../ui/dom";
-import type { LineNorm, Row } from "../wire/stepper.generated";
+import type { LineNorm, StepRow } from "../wire/stepper.generated";
 import { number } from "./values";
 import type { StepperState } from "./view";
 
@@ -146,7 +146,7 @@ function said([, , name, value, wrong, of, cotangent, ctWrong, born]: LineNorm):
   return parts.filter(Boolean).join("; ");
 }
 
-function spansOf(row: Row | undefined): Span[] {
+function spansOf(row: StepRow | undefined): Span[] {
   if (!row?.a) return [];
   const [file, , startLine, start, endLine, end] = row.a;
   return [{ file, startLine, start, endLine, end }];

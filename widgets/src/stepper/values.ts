@@ -3,7 +3,7 @@
 import { button, h, section, svg } from "../ui/dom";
 import { formatBytes, formatCount } from "../ui/format";
 import { marked } from "../ui/marked";
-import type { Card, Shades, Told } from "../wire/stepper.generated";
+import type { Shades, SummaryCard, ValueCard } from "../wire/stepper.generated";
 import { alertLine, tellAlert } from "./alerts";
 import type { StepperState } from "./view";
 
@@ -26,7 +26,7 @@ export function number(value: number | null): string {
 }
 
 /** A value in one line, for screen readers. */
-export function described({ type, note, size, min, max, mean, nan, pos_inf, neg_inf }: Told): string {
+export function described({ type, note, size, min, max, mean, nan, pos_inf, neg_inf }: SummaryCard): string {
   if (note) return `${type} ${note}`;
   const range =
     min === null
@@ -47,7 +47,7 @@ const BAR = 3;
 const HIGH = 34;
 
 /** A histogram, with a line at zero if it is within range. */
-export function histogram({ histogram: bins, edges, size }: Told): SVGElement | null {
+export function histogram({ histogram: bins, edges, size }: SummaryCard): SVGElement | null {
   const most = Math.max(0, ...bins);
   if (most === 0 || edges === null || size < 2) return null;
   const width = bins.length * BAR;
@@ -78,7 +78,7 @@ export function histogram({ histogram: bins, edges, size }: Told): SVGElement | 
 }
 
 /** The array's statistics. */
-function figures(told: Told): HTMLElement {
+function figures(told: SummaryCard): HTMLElement {
   if (told.note) return h("p", { class: "jv-dim jv-told-note" }, told.note);
   const bad = (n: number) => (n > 0 ? "is-bad" : "");
   const pairs: [string, string, string][] =
@@ -127,7 +127,7 @@ function scaleOf({ low, high, of }: Shades, hasBad: boolean): HTMLElement {
 }
 
 /** An array: statistics, histogram, and its numbers or a picture. */
-function toldElement(told: Told): HTMLElement {
+function toldElement(told: SummaryCard): HTMLElement {
   const bars = histogram(told);
   const { picture, text, edges } = told;
   const first = told.first_not_finite;
@@ -235,7 +235,12 @@ export class Values {
     );
   }
 
-  private group(title: string, cards: readonly Card[], more: readonly string[], id: string): HTMLElement[] {
+  private group(
+    title: string,
+    cards: readonly ValueCard[],
+    more: readonly string[],
+    id: string,
+  ): HTMLElement[] {
     if (cards.length === 0) return [];
     return [
       h(
@@ -257,7 +262,7 @@ export class Values {
     ];
   }
 
-  private card(card: Card, isLooked: boolean): HTMLElement {
+  private card(card: ValueCard, isLooked: boolean): HTMLElement {
     const { name, stage, value, error, of, other, isCotangent } = card;
     const plain = name.replace(/\[.*$/, "");
     const hue = /^[a-z]+$/.test(plain) ? `jv-variable jv-hue-${this.state.hue(stage, plain)}` : "";
@@ -318,7 +323,7 @@ export class Values {
   }
 }
 
-function bytesOf({ type, size }: Told): string {
+function bytesOf({ type, size }: SummaryCard): string {
   const bits = /^[a-z]+(\d+)/.exec(type)?.[1];
   const each = type.startsWith("bool") ? 1 : type.startsWith("bf16") ? 2 : bits ? Number(bits) / 8 : 0;
   return each > 0 && size * each >= 1024 ? formatBytes(size * each) : "";

@@ -1,6 +1,6 @@
 /** The state of the page: the programs, the stop, and the program shown, which may differ from the one that is running. */
 
-import type { Programs, Row, StepLevel, StepProgram, Stop } from "../wire/stepper.generated";
+import type { Programs, StepLevel, StepProgram, StepperStop, StepRow } from "../wire/stepper.generated";
 
 /** The path into a nested program: equations, and which of their bodies. */
 type Way = readonly (readonly [index: number, body: string])[];
@@ -26,7 +26,7 @@ export class StepperState {
 
   constructor(
     readonly programs: Programs,
-    private latest: Stop,
+    private latest: StepperStop,
   ) {
     this.place = this.here;
   }
@@ -37,7 +37,7 @@ export class StepperState {
     return () => this.listeners.delete(listener);
   }
 
-  get stop(): Stop {
+  get stop(): StepperStop {
     return this.latest;
   }
 
@@ -56,7 +56,7 @@ export class StepperState {
   }
 
   /** Whether an equation is on the selected source line. */
-  isLit(row: Row | undefined): boolean {
+  isLit(row: StepRow | undefined): boolean {
     return this.line !== "" && lineOf(row) === this.line;
   }
 
@@ -83,7 +83,7 @@ export class StepperState {
   }
 
   /** Takes a new stop, and shows it if the position has changed. */
-  arrive(stop: Stop): void {
+  arrive(stop: StepperStop): void {
     const moved = placeKey(stop) !== placeKey(this.latest);
     this.latest = stop;
     if (moved) [this.place, this.row, this.line] = [this.here, -1, ""];
@@ -131,12 +131,12 @@ export class StepperState {
   }
 
   /** The equation that runs next. */
-  get next(): Row | undefined {
+  get next(): StepRow | undefined {
     return this.programs.programs[this.numberOf(this.here)]!.rows[this.stop.index];
   }
 
   /** The levels of the path shown, with the run's levels as far as it is on that path. */
-  get levels(): { row: Row; index: number; body: string; level: StepLevel | null }[] {
+  get levels(): { row: StepRow; index: number; body: string; level: StepLevel | null }[] {
     const { stage, way } = this.shown;
     const found = [];
     let isOn = stage === this.stop.stage;
@@ -219,7 +219,7 @@ export class StepperState {
   }
 }
 
-const lineOf = (row: Row | undefined): string | undefined => row?.a?.slice(0, 2).join(":");
+const lineOf = (row: StepRow | undefined): string | undefined => row?.a?.slice(0, 2).join(":");
 
 /** Names are assigned in order, a, …, z, ba, …, so neighbours get different hues. */
 function inTurn(name: string): number {
@@ -234,5 +234,5 @@ function sameProgram(a: Shown, b: Shown): boolean {
   return a.stage === b.stage && JSON.stringify(a.way) === JSON.stringify(b.way);
 }
 
-const placeKey = ({ stage, path, index }: Stop): string =>
+const placeKey = ({ stage, path, index }: StepperStop): string =>
   JSON.stringify([stage, path.map((l) => [l.index, l.body, l.iteration]), index]);

@@ -7,24 +7,24 @@ export type Variable = [name: string, type: string, of: string, label: string];
 export type SourceLine = [file: number, line: number];
 
 /** A line of the user's source, and the expression there: lines count from 1, or 0 if unknown, and characters from 0. */
-export type Written = [file: number, line: number, startLine: number, start: number, endLine: number, end: number];
+export type SourceRange = [file: number, line: number, startLine: number, start: number, endLine: number, end: number];
 
 /** A line that led to an equation, and its function. */
-export type Call = [file: number, line: number, name: string];
+export type StackLine = [file: number, line: number, name: string];
 
 /** The iterations of a loop, counted as in the program: how many, if that is known, and the one that runs first. */
-export type Loop = [length: number | null, first: number];
+export type StepLoop = [length: number | null, first: number];
 
-/** An equation: its results, primitive, params as `name=value`, operands, line and expression. If it can be stepped into: by label the nested programs, the name of the function that it calls, and for a loop its iterations. */
-export interface Row {
+/** An equation: its results, primitive, params as `name=value`, operands, line and expression. */
+export interface StepRow {
   o: Variable[];
   p: string;
   q?: string[];
   i: string[];
-  a?: Written;
+  a?: SourceRange;
   n?: Record<string, number>;
   f?: string;
-  t?: Loop;
+  t?: StepLoop;
 }
 
 /** A program of the run. */
@@ -32,7 +32,7 @@ export interface StepProgram {
   stage: string;
   inputs: Variable[];
   results: string[];
-  rows: Row[];
+  rows: StepRow[];
 }
 
 /** A stage, and the number of its program. */
@@ -63,7 +63,7 @@ export interface Programs {
   files: StepFile[];
 }
 
-/** An equation on the path to the run's position. For a loop: the iteration, and how many there are, if that is known. */
+/** An equation on the path to the run's position. */
 export interface StepLevel {
   index: number;
   body: string;
@@ -82,7 +82,7 @@ export interface Shades {
 }
 
 /** A summary of an array; `text` has the numbers themselves if it is small. */
-export interface Told {
+export interface SummaryCard {
   type: string;
   shape: number[];
   size: number;
@@ -105,14 +105,14 @@ export interface Told {
 }
 
 /** A value; for a cotangent also the value that it is the cotangent of, and for a value also its cotangent, or why that is missing. */
-export interface Card {
+export interface ValueCard {
   name: string;
   stage: string;
-  value?: Told;
+  value?: SummaryCard;
   error?: string;
   of?: string;
   label?: string;
-  other?: Told | string;
+  other?: SummaryCard | string;
   isCotangent?: boolean;
 }
 
@@ -128,20 +128,20 @@ export interface Break {
 }
 
 /** The run's position, and the values there. */
-export interface Stop {
+export interface StepperStop {
   stage: string;
   path: StepLevel[];
   index: number;
   isDone: boolean;
   hit: string;
-  at: Call[];
-  ranAt: Call[];
+  at: StackLine[];
+  ranAt: StackLine[];
   taken: Record<string, number>;
   recomputed: string;
-  results: Card[];
-  operands: Card[];
+  results: ValueCard[];
+  operands: ValueCard[];
   more: [string[], string[]];
-  looked: Card[];
+  looked: ValueCard[];
   lines: LineNorm[];
   breakpoints: Break[];
   kept: number;
