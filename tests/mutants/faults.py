@@ -972,8 +972,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a condition from the page is evaluated",
         "jaxviz/features/debugger/widget.py",
-        'Condition(str(asked["when"]))',
-        'eval(str(asked["when"]))',
+        'Condition(str(request["when"]))',
+        'eval(str(request["when"]))',
         "tests/page/test_messages_of_a_page.py",
     ),
     Fault(

@@ -56,9 +56,9 @@ def mark_of(stepper: Stepper, event: Event) -> Mark:
     ]
     # Where both are computed by one primitive, a value and its slope are on one line.
     exact = [i for i, e in candidates if (e.origin is not None and e.origin.role == "residual") == event.is_derivative]
-    found = next(iter([*exact, *(i for i, _ in candidates)]), 0)
+    number = next(iter([*exact, *(i for i, _ in candidates)]), 0)
     at = f" at {short_location(event.location)}" if event.location is not None else ""
-    return Mark(stage=stage, index=found, text=f"{event.made} born{at}, in the {event.phase} pass")
+    return Mark(stage=stage, index=number, text=f"{event.made} born{at}, in the {event.phase} pass")
 
 
 def _walk(e: Equation, holders: tuple[Equation, ...]) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:

@@ -98,20 +98,20 @@ class Armed:
         """
         b = breakpoint
         reached = [(stage, e) for stage, program in programs.items() for e in _steps(program)]
-        found = reached
+        sites = reached
         if b.equation is not None:
-            found = [(s, e) for s, e in found if e is b.equation]
-            if not found:
+            sites = [(s, e) for s, e in sites if e is b.equation]
+            if not sites:
                 raise SteppingError(f"The run never reaches {described(b.equation)}.")
         if b.line is not None:
             file, line = _place(b.line)
-            found = [(s, e) for s, e in found if _is_on(e, file, line)]
-            if not found:
+            sites = [(s, e) for s, e in sites if _is_on(e, file, line)]
+            if not sites:
                 raise SteppingError(f"No equation comes from line {b.line}. {_lines(e for _, e in reached)}")
         if b.primitive is not None:
-            has = sorted({e.primitive.name for _, e in found})
-            found = [(s, e) for s, e in found if e.primitive.name == b.primitive]
-            if not found:
+            has = sorted({e.primitive.name for _, e in sites})
+            sites = [(s, e) for s, e in sites if e.primitive.name == b.primitive]
+            if not sites:
                 where = f"On line {b.line}" if b.line is not None else f"In {' and '.join(programs)}"
                 inside = _only_inside(programs, lambda e: e.primitive.name == b.primitive)
                 raise SteppingError(f"{where} there is no `{b.primitive}`, only {', '.join(has)}.{inside}")
@@ -120,10 +120,10 @@ class Armed:
             inputs = {v for program in programs.values() for v in program.invars}
         if b.name is not None:
             inputs = {v for s, p in programs.items() for v in p.invars if names[s].get(v) == b.name} & inputs
-            found = [(s, e) for s, e in found if any(names[s].get(v) == b.name for v in e.outvars)]
-            if not found and not inputs:
+            sites = [(s, e) for s, e in sites if any(names[s].get(v) == b.name for v in e.outvars)]
+            if not sites and not inputs:
                 raise SteppingError(f"No equation that the run can stop at makes a variable `{b.name}`.")
-        return Armed(b, frozenset(e for _, e in found), frozenset(inputs))
+        return Armed(b, frozenset(e for _, e in sites), frozenset(inputs))
 
     def holds(self, variable: Var, value: Any, name: str) -> bool:
         """Whether a value satisfies its condition."""

@@ -62,12 +62,12 @@ def printed(value: Any) -> str:
         return ""
     if not 0 < aval.size <= FEW or (isinstance(value, jax.Array) and not _is_readable(value)):
         return ""
-    found = np.asarray(value)
-    if found.dtype.kind == "V":  # numpy has no name for the smallest floats
-        found = found.astype(np.float32)
-    if found.size == max(found.shape, default=1):  # a row or a column
-        found = found.reshape(-1) if found.ndim else found
-    return np.array2string(found, precision=4, max_line_width=_WIDE)
+    array = np.asarray(value)
+    if array.dtype.kind == "V":  # numpy has no name for the smallest floats
+        array = array.astype(np.float32)
+    if array.size == max(array.shape, default=1):  # a row or a column
+        array = array.reshape(-1) if array.ndim else array
+    return np.array2string(array, precision=4, max_line_width=_WIDE)
 
 
 def _is_readable(value: jax.Array) -> bool:
@@ -97,13 +97,13 @@ class StepperView:
     def programs(self) -> Programs:
         """All programs of the run, with the names of their values, and their source."""
         stepper = self.stepper
-        made: list[dict[str, Any]] = []
+        programs: list[dict[str, Any]] = []
         for text in stepper._texts.values():
             for program, _, holders in text.programs:
                 if (text.stage, program) not in self._numbers:
-                    self._numbers[text.stage, program] = len(made)
-                    made.append({"stage": text.stage, "program": program, "holders": holders})
-        shown = [self._program(stepper._texts[m["stage"]], m["program"], m["holders"]) for m in made]
+                    self._numbers[text.stage, program] = len(programs)
+                    programs.append({"stage": text.stage, "program": program, "holders": holders})
+        shown = [self._program(stepper._texts[m["stage"]], m["program"], m["holders"]) for m in programs]
         files: list[messages.StepFile] = [
             {
                 "label": printable(f.label, _NAME),
@@ -231,11 +231,11 @@ class StepperView:
         iterations = tuple(level.iteration for level in p.path if level.iteration is not None)
 
         def cards(atoms: Sequence[Atom], pair: bool) -> list[ValueCard]:
-            made = [self._card(text, p, v, iterations, pictures, pair) for v in atoms[:MOST_VALUES]]
-            for v, card in zip(atoms, made, strict=False):
+            shown = [self._card(text, p, v, iterations, pictures, pair) for v in atoms[:MOST_VALUES]]
+            for v, card in zip(atoms, shown, strict=False):
                 if isinstance(v, Var) and inputs.get(v):
                     card["label"] = inputs[v]
-            return made
+            return shown
 
         def more(atoms: Sequence[Atom]) -> list[str]:
             return [text.atom(a) for a in atoms[MOST_VALUES:][:100]]
@@ -256,7 +256,7 @@ class StepperView:
             "looked": [self._looked(stage, name, pictures) for stage, name in looked],
             "lines": self._norms(),
             "breakpoints": [self._breakpoint(b) for b in s.breakpoints],
-            "kept": machine.kept.nbytes,
+            "kept": machine.history.nbytes,
             "notes": [printable(note, 1000) for note in s.notes],
             "said": printable(str(s).split("\n", 1)[0], 400) if not p.path else printable(s._place(p), 400),
         }  # fmt: skip
@@ -264,17 +264,17 @@ class StepperView:
     def _norms(self) -> list[LineNorm]:
         """The norms of the lines shown."""
         none = Norm(float("nan"), "")
-        found = []
+        lines = []
         for at, line in self.norms.by_line().items():
             if at.file in self._sources.numbers:
                 value, cotangent = line.value or none, line.cotangent or none
-                found.append(
+                lines.append(
                     LineNorm(
                         *self._line(at), line.name, _plain(value.norm), value.worst,
                         line.of, _plain(cotangent.norm), cotangent.worst, line.born,
                     )
                 )  # fmt: skip
-        return found
+        return lines
 
     def _level(self, depth: int, level: Level) -> StepLevel:
         length = self.stepper.machine.length(depth) if level.iteration is not None else None
@@ -305,16 +305,16 @@ class StepperView:
 
     def _breakpoint(self, b: Breakpoint) -> messages.Break:
         is_hit = self.stepper.hit is not None and self.stepper.hit.breakpoint == b
-        made: messages.Break = {"text": printable(self._words(b), 300), "isHit": is_hit}
+        message: messages.Break = {"text": printable(self._words(b), 300), "isHit": is_hit}
         only = [n for n in ("line", "primitive", "name", "when", "equation") if getattr(b, n) is not None]
         if only == ["line"] and not b.non_finite:
             file, _, line = str(b.line).rpartition(":")
             for path, number in self._sources.numbers.items():
                 if not file or path == file or path.endswith("/" + file):
-                    made["line"] = SourceLine(number, int(line))
+                    message["line"] = SourceLine(number, int(line))
         if b.equation is not None and b.equation in self._rows:
-            made["row"] = self._rows[b.equation]
-        return made
+            message["row"] = self._rows[b.equation]
+        return message
 
     def _words(self, b: Breakpoint) -> str:
         """The description of a breakpoint: of an equation by its results, of a line with the file's name only."""
@@ -336,14 +336,14 @@ class StepperView:
     ) -> ValueCard:
         """A value of the current program; a cotangent with the value that it is the cotangent of."""
         s = self.stepper
-        told = self._told(s.machine.value(p, v), pictures)
-        made: ValueCard = {"name": text.atom(v), "stage": text.stage, "value": told}
+        summary = self._summary(s.machine.value(p, v), pictures)
+        card: ValueCard = {"name": text.atom(v), "stage": text.stage, "value": summary}
         of = s._places.names.get(v, "") if text.stage == "backward" else ""
         if of:
-            made["of"] = of
+            card["of"] = of
             if pair:
-                made["other"] = self._quietly(lambda: s._value("forward", of.split(", ")[0], iterations), pictures)
-        return made
+                card["other"] = self._quietly(lambda: s._value("forward", of.split(", ")[0], iterations), pictures)
+        return card
 
     def check_name(self, stage: str, name: str) -> None:
         """Whether a value with this name exists, or will exist.
@@ -361,37 +361,37 @@ class StepperView:
     def _looked(self, stage: str, name: str, pictures: _Countdown) -> ValueCard:
         """A value requested by name, with its cotangent if known; or why it is not available."""
         s = self.stepper
-        made: ValueCard = {"name": printable(name, 80), "stage": stage}
+        card: ValueCard = {"name": printable(name, 80), "stage": stage}
         try:
             plain, iterations = named(name)
-            made["value"] = self._told(s._value(stage, plain, iterations), pictures)
+            card["value"] = self._summary(s._value(stage, plain, iterations), pictures)
         except SteppingError as error:
             # The user typed a name, not an index into `values`.
             said = message_of(error).replace(f"['{name}', 0]", f"`{name}[0]`")
-            return {**made, "error": printable(said, 600)}
+            return {**card, "error": printable(said, 600)}
         if stage == "forward" and s.stage == "backward":
-            made["other"] = self._quietly(lambda: s._cotangent(plain, iterations), pictures)
-            made["isCotangent"] = True
-        return made
+            card["other"] = self._quietly(lambda: s._cotangent(plain, iterations), pictures)
+            card["isCotangent"] = True
+        return card
 
     def _quietly(self, value: Callable[[], Any], pictures: _Countdown) -> SummaryCard | str:
         try:
-            return self._told(value(), pictures)
+            return self._summary(value(), pictures)
         except SteppingError as error:
             return printable(message_of(error), 600)
 
-    def _told(self, value: Any, pictures: _Countdown) -> SummaryCard:
+    def _summary(self, value: Any, pictures: _Countdown) -> SummaryCard:
         """A summary of an array, with a picture if it is too large to be written out."""
         is_deleted = isinstance(value, jax.Array) and value.is_deleted()
         summary = summarize(value) if is_deleted else self._summaries(value)
-        told = summary.to_dict()
-        del told["picture"]
-        told["text"] = printed(value)
+        figures = summary.to_dict()
+        del figures["picture"]
+        figures["text"] = printed(value)
         picture = summary.picture
-        if picture is not None and not told["text"] and pictures.take():
-            told["picture"] = {"png": png(picture), "low": picture.low, "high": picture.high, "of": picture.of,
+        if picture is not None and not figures["text"] and pictures.take():
+            figures["picture"] = {"png": png(picture), "low": picture.low, "high": picture.high, "of": picture.of,
                                "rows": picture.rows, "columns": picture.columns}  # fmt: skip
-        return cast(SummaryCard, _finite(told))
+        return cast(SummaryCard, _finite(figures))
 
 
 def _inputs(p: Position, holders: Sequence[Equation], program: Program) -> dict[Var, str]:
@@ -443,9 +443,9 @@ def named(text: str) -> tuple[str, tuple[int, ...]]:
     return name.strip(), numbers
 
 
-def _finite(told: dict[str, Any]) -> dict[str, Any]:
+def _finite(figures: dict[str, Any]) -> dict[str, Any]:
     """JSON has no infinities, so a mean or an edge that overflowed becomes a text."""
-    return {k: _plain(v) for k, v in told.items()}
+    return {k: _plain(v) for k, v in figures.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -29,48 +29,48 @@ class CotangentPlaces:
     def places(self) -> dict[Atom, list[Place]]:
         """Where the backward program computes the cotangents of values of the forward program,
         and of checkpointed functions."""
-        found: dict[Atom, list[Place]] = {}
+        places: dict[Atom, list[Place]] = {}
         for program, path, holders in self.texts["backward"].programs:
-            made: dict[Atom, int] = {v: i + 1 for i, e in enumerate(program.equations) for v in e.outvars}
+            position: dict[Atom, int] = {v: i + 1 for i, e in enumerate(program.equations) for v in e.outvars}
             for value, ct in program.cotangents().items():
-                site = EquationSite(path, max(made.get(part, 0) for part in ct), holders)
-                found.setdefault(value, []).append((site, ct))
-        return found
+                site = EquationSite(path, max(position.get(part, 0) for part in ct), holders)
+                places.setdefault(value, []).append((site, ct))
+        return places
 
     @cached_property
     def _checkpointed(self) -> dict[int, Equation]:
         """The equations of checkpointed functions, by their origins,
         which the copies in the forward program have too."""
-        found = {}
+        equations = {}
         for checkpoint in self.derivation.linearized.checkpoints:
             for _, e in checkpoint.forward.walk():
                 if e.origin is not None:
-                    found[id(e.origin)] = e
-        return found
+                    equations[id(e.origin)] = e
+        return equations
 
     @cached_property
     def _stands_for(self) -> dict[Var, Var]:
         """Maps results of such a copy to those of the original equation."""
-        found: dict[Var, Var] = {}
+        originals: dict[Var, Var] = {}
         for program, _, _ in self.texts["forward"].programs:
             for e in program.equations:
                 original = self._checkpointed.get(id(e.origin))
                 if original is not None and len(original.outvars) == len(e.outvars):
-                    found.update(zip(e.outvars, original.outvars, strict=True))
-        return found
+                    originals.update(zip(e.outvars, original.outvars, strict=True))
+        return originals
 
     @cached_property
     def _alike(self) -> dict[Var, list[tuple[EquationSite, Var]]]:
         """The variables of the forward program by their originals, in order."""
-        found: dict[Var, list[tuple[EquationSite, Var]]] = {}
+        copies: dict[Var, list[tuple[EquationSite, Var]]] = {}
         text = self.texts["forward"]
         for program, _, _ in text.programs:
             for v in (*program.invars, *(v for e in program.equations for v in e.outvars)):
                 for site in text.sites[v]:
-                    group = found.setdefault(self._stands_for.get(v, v), [])
+                    group = copies.setdefault(self._stands_for.get(v, v), [])
                     if (site, v) not in group:
                         group.append((site, v))
-        return found
+        return copies
 
     def place(self, site: EquationSite, v: Var) -> Place | None:
         """Where the cotangent of a variable of the forward program is computed; None if it has none."""
@@ -87,20 +87,20 @@ class CotangentPlaces:
     @cached_property
     def names(self) -> dict[Atom, str]:
         """For a variable of the backward program, the names of the forward values that it is the cotangent of."""
-        found: dict[Atom, list[str]] = {}
+        by_atom: dict[Atom, list[str]] = {}
         text = self.texts["forward"]
         for v, name in text.names.items():
             for site in text.sites.get(v, ()):
                 place = self.place(site, v)
                 if place is not None and len(place[1]) == 1 and name != "_":
-                    names = found.setdefault(place[1][0], [])
+                    names = by_atom.setdefault(place[1][0], [])
                     if name not in names:
                         names.append(name)
-        return {ct: ", ".join(names) for ct, names in found.items()}
+        return {ct: ", ".join(names) for ct, names in by_atom.items()}
 
 
 def way(holders: Sequence[Equation]) -> tuple[Equation, ...]:
     """The user's equations that lead into a program, without checkpoints,
     which the forward program replaces by their bodies."""
-    found = [([*ancestors(e)] or [e])[-1] for e in holders]
-    return tuple(e for e in found if not of(e).is_checkpoint)
+    sources = [([*ancestors(e)] or [e])[-1] for e in holders]
+    return tuple(e for e in sources if not of(e).is_checkpoint)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.walk import location_of
-from jaxviz.features.debugger.kept import ProgramRun
+from jaxviz.features.debugger.history import ProgramRun
 from jaxviz.features.debugger.per_array import PerArray
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.summaries import FEW, fingerprint
@@ -63,7 +63,7 @@ class Norms:
     def by_line(self) -> dict[Location, OfLine]:
         """The norms by line, for lines that have run: in the current program, in enclosing ones,
         and in the stages before."""
-        found: dict[Location, OfLine] = {}
+        lines: dict[Location, OfLine] = {}
         latest: dict[Location, int] = {}
         for stage, frame, limit, holders in self._frames():
             what = "cotangent" if stage == "backward" else "value"
@@ -73,20 +73,20 @@ class Norms:
                 if not norms or at is None:
                     continue
                 if any(norm.worst == "NaN" for _, norm in norms) and not self._reads_nan(frame, e):
-                    line = found.setdefault(at, OfLine())
+                    line = lines.setdefault(at, OfLine())
                     line.born = what if line.born in ("", what) else "both"
                 own = [(v, norm) for v, norm in norms if what == "value" and v in _own(e)]
                 if own:
                     v, norm = own[-1]
-                    line = found.setdefault(at, OfLine())
+                    line = lines.setdefault(at, OfLine())
                     line.value, line.name = norm, names.get(v, "")
                 for v, norm in norms if what == "cotangent" else ():
                     for number, place, name in self._cotangents.get(v, ()):
                         if latest.get(place, -1) <= number:
                             latest[place] = number
-                            line = found.setdefault(place, OfLine())
+                            line = lines.setdefault(place, OfLine())
                             line.cotangent, line.of = norm, name
-        return found
+        return lines
 
     def _located(self, program: Program, holders: Sequence[Equation]) -> list[Location | None]:
         """The line of each equation of a program."""
@@ -99,7 +99,7 @@ class Norms:
         """The values kept from earlier stages and from enclosing programs,
         with the number of equations that count in each, and its enclosing equations."""
         machine = self.stepper.machine
-        p, frames = machine.position, machine.kept.frames
+        p, frames = machine.position, machine.history.frames
         for stage in machine.order[: machine.order.index(p.stage)]:
             frame = frames.get((stage, ()))
             if frame is not None:
@@ -132,10 +132,10 @@ class Norms:
     def _cotangents(self) -> dict[Atom, list[tuple[int, Location, str]]]:
         """For variables of the backward program, the values whose cotangents they are: the number of each,
         its line and its name."""
-        found: dict[Atom, list[tuple[int, Location, str]]] = {}
+        cotangents: dict[Atom, list[tuple[int, Location, str]]] = {}
         text = self.stepper._texts.get("forward")
         if text is None or "backward" not in self.stepper._texts:
-            return found
+            return cotangents
         number = 0
         for program, path, holders in text.programs:
             for i, e in enumerate(program.equations):
@@ -147,8 +147,8 @@ class Norms:
                             continue
                         place = self.stepper._places.place(site, v)
                         if place is not None and len(place[1]) == 1 and at is not None:
-                            found.setdefault(place[1][0], []).append((number, at, text.names.get(v, "")))
-        return found
+                            cotangents.setdefault(place[1][0], []).append((number, at, text.names.get(v, "")))
+        return cotangents
 
 
 def _own(e: Equation) -> Sequence[Var]:

@@ -72,8 +72,8 @@ class PartialLoop:
     def segment(self) -> Callable[..., Any]:
         """A function that runs some of the iterations, compiled once for all loops of this operation."""
         operation = self.equation.operation
-        found = operation.rules.get(_SEGMENT)
-        if found is None:
-            found = operation.rules[_SEGMENT] = jax.jit(self.kind.segment(operation))
-        run: Callable[..., Any] = found
+        segment = operation.rules.get(_SEGMENT)
+        if segment is None:
+            segment = operation.rules[_SEGMENT] = jax.jit(self.kind.segment(operation))
+        run: Callable[..., Any] = segment
         return run

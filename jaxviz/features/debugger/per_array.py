@@ -20,15 +20,15 @@ class PerArray(Generic[T]):
 
     def __init__(self, function: Callable[[Any], T]):
         self._function = function
-        self._found: dict[int, tuple[weakref.ref[Any], T]] = {}
+        self._by_id: dict[int, tuple[weakref.ref[Any], T]] = {}
 
     def __call__(self, value: Any) -> T:
         if not isinstance(value, jax.Array):
             return self._function(value)
         key = id(value)
-        known = self._found.get(key)
+        known = self._by_id.get(key)
         if known is not None and known[0]() is value:
             return known[1]
-        made = self._function(value)
-        self._found[key] = weakref.ref(value, lambda _: self._found.pop(key, None)), made
-        return made
+        computed = self._function(value)
+        self._by_id[key] = weakref.ref(value, lambda _: self._by_id.pop(key, None)), computed
+        return computed

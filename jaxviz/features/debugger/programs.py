@@ -46,36 +46,36 @@ class StageText:
 
     @cached_property
     def by_name(self) -> dict[str, list[Var]]:
-        found: dict[str, list[Var]] = {}
+        variables: dict[str, list[Var]] = {}
         for v, name in self.names.items():
             if name != "_":
-                found.setdefault(name, []).append(v)
-        return found
+                variables.setdefault(name, []).append(v)
+        return variables
 
     @cached_property
     def sites(self) -> dict[Var, list[EquationSite]]:
-        found: dict[Var, list[EquationSite]] = {}
+        sites: dict[Var, list[EquationSite]] = {}
         for program, path, holders in self.programs:
             for v in (*program.constvars, *program.invars):
-                found.setdefault(v, []).append(EquationSite(path, 0, holders))
+                sites.setdefault(v, []).append(EquationSite(path, 0, holders))
             for i, e in enumerate(program.equations):
                 for v in e.outvars:
-                    found.setdefault(v, []).append(EquationSite(path, i + 1, holders))
-        return found
+                    sites.setdefault(v, []).append(EquationSite(path, i + 1, holders))
+        return sites
 
     @cached_property
     def programs(self) -> list[tuple[Program, StaticPath, tuple[Equation, ...]]]:
         """The program and the nested ones that can be stepped into."""
-        found: list[tuple[Program, StaticPath, tuple[Equation, ...]]] = []
+        programs: list[tuple[Program, StaticPath, tuple[Equation, ...]]] = []
 
         def walk(program: Program, path: StaticPath, holders: tuple[Equation, ...]) -> None:
-            found.append((program, path, holders))
+            programs.append((program, path, holders))
             for i, e in enumerate(program.equations):
                 for label, inner in enterable(e) if e.operation.programs else ():
                     walk(inner, (*path, (i, label)), (*holders, e))
 
         walk(self.program, (), ())
-        return found
+        return programs
 
     def atom(self, a: Atom) -> str:
         return printable(str(a.val), 24) if isinstance(a, Literal) else self.names.get(a, "_")

@@ -34,9 +34,9 @@ def html_row(value: ValueAtStop) -> str:
     """A row of a table: the name, the summary, a histogram, a picture."""
     of = f" (cotangent of {value.cotangent})" if value.cotangent else ""
     picture = f'<img alt="" style="{_IMAGE}" src="{png(value.summary.picture)}">' if value.summary.picture else ""
-    told = html.escape(printable(str(value.summary)))
+    text = html.escape(printable(str(value.summary)))
     name = html.escape(printable(value.name + of))
-    return f"<tr><td>{name}</td><td>{told}</td><td>{_bars(value.summary)}</td><td>{picture}</td></tr>"
+    return f"<tr><td>{name}</td><td>{text}</td><td>{_bars(value.summary)}</td><td>{picture}</td></tr>"
 
 
 _IMAGE = "image-rendering:pixelated;width:96px;max-height:96px;min-height:8px"
@@ -65,6 +65,6 @@ def png(picture: ArrayPicture) -> str:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", picture.columns, picture.rows, 8, 3, 0, 0, 0)
-    made = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"PLTE", grey)
-    made += chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    return f"data:image/png;base64,{base64.b64encode(made).decode()}"
+    image = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"PLTE", grey)
+    image += chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return f"data:image/png;base64,{base64.b64encode(image).decode()}"

@@ -118,7 +118,7 @@ def _with_backward(derivation: Derivation, inputs: list[Any], cotangents: Any, b
             raise TypeError(f"cotangents must have the structure of the result, {derivation.out_tree}; got {tree}")
         if len(flat) != len(avals):
             raise TypeError(f"expected one cotangent for each of the {len(avals)} results; got {len(flat)}")
-    given = []
+    seeds = []
     for x, a, nonzero in zip(flat, avals, derivation.linearized.nonzeros_out, strict=True):
         if nonzero:
             x = jnp.asarray(x, a.dtype)
@@ -126,11 +126,11 @@ def _with_backward(derivation: Derivation, inputs: list[Any], cotangents: Any, b
                 raise TypeError(
                     f"a cotangent must have the type of its result, {a.str_short()}; got {x.dtype}{list(x.shape)}"
                 )
-            given.append(x)
+            seeds.append(x)
     n = len(primal.outvars)
     stages = [
         StepperStage("forward", derivation.forward, lambda _: inputs),
-        StepperStage("backward", derivation.backward, lambda machine: [*machine.results("forward")[n:], *given]),
+        StepperStage("backward", derivation.backward, lambda machine: [*machine.results("forward")[n:], *seeds]),
     ]
     return Stepper(derivation, Machine(stages, budget))
 

@@ -262,12 +262,12 @@ class Stepper:
         Raises:
           SteppingError: it can never be hit; the message says why.
         """
-        made = Breakpoint(line, primitive, name, when, non_finite, equation)
-        self._arm(made)
-        self.breakpoints.append(made)
+        added = Breakpoint(line, primitive, name, when, non_finite, equation)
+        self._arm(added)
+        self.breakpoints.append(added)
         if self._widget is not None:
             self._widget.update()
-        return made
+        return added
 
     def on_stop(self, callback: Callable[[Stepper], None]) -> None:
         """Calls a function with the stepper at each stop."""
@@ -316,11 +316,11 @@ class Stepper:
             raise SteppingError(f"There is no backward pass here. {self._note}".rstrip())
         backward = self._texts["backward"].program
         self._check_passed(Position("backward", (), len(backward.equations)), "The backward pass has not finished yet")
-        given = iter(self.machine.results("backward"))
+        results = iter(self.machine.results("backward"))
         inputs = [v for v, nz in zip(self.derivation.primal.invars, self.derivation.nonzeros, strict=True) if nz]
         nonzero = self.derivation.transposed.nonzeros_out
         return tuple(
-            next(given) if nz else compat.zeros(compat.cotangent_type(v.aval))
+            next(results) if nz else compat.zeros(compat.cotangent_type(v.aval))
             for v, nz in zip(inputs, nonzero, strict=True)
         )
 
@@ -361,10 +361,10 @@ class Stepper:
         raise errors[0]
 
     def _not_yet(self, stage: str, site: EquationSite, what: str) -> str:
-        made = f"equation {site.index - 1}" if site.index else "the start"
+        maker = f"equation {site.index - 1}" if site.index else "the start"
         within = f" of `{site.holders[-1].primitive.name}`" if site.holders else ""
         return (
-            f"{what} is not available yet: it is computed by {made}{within} of the {stage} program; "
+            f"{what} is not available yet: it is computed by {maker}{within} of the {stage} program; "
             f"the run is at {self._place(self.position)}."
         )
 
@@ -378,7 +378,7 @@ class Stepper:
                 f"`{name}` is in {sum(loops)} loops, so it takes at most that many iterations; got {iterations}."
             )
         n_ours = sum(loops) - len(iterations)
-        given = iter(iterations)
+        counts = iter(iterations)
         path: list[Level] = []
         is_shared = True
         for depth, ((index, body), goes_round) in enumerate(zip(site.path, loops, strict=True)):
@@ -386,7 +386,7 @@ class Stepper:
             is_shared = ours is not None and (ours.index, ours.body) == (index, body)
             iteration = None
             if goes_round and sum(loops[:depth]) >= n_ours:
-                iteration = next(given)
+                iteration = next(counts)
                 is_shared = is_shared and ours is not None and ours.iteration == iteration
             elif goes_round:
                 if not is_shared or ours is None:
@@ -403,13 +403,13 @@ class Stepper:
             if self.machine.order.index(stage) > self.machine.order.index(p.stage):
                 return []
             p = Position(stage, (), len(text.program.equations))
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for depth in range(len(p.path) + 1):
             program = self.machine.program_at(Position(stage, p.path[:depth]))
             index = p.path[depth].index if depth < len(p.path) else p.index
-            made = [v for e in program.equations[:index] for v in e.outvars]
-            found.update((text.names[v], None) for v in (*program.constvars, *program.invars, *made))
-        return [name for name in found if name != "_"]
+            results = [v for e in program.equations[:index] for v in e.outvars]
+            names.update((text.names[v], None) for v in (*program.constvars, *program.invars, *results))
+        return [name for name in names if name != "_"]
 
     # --- cotangents ---------------------------------------------------------------------------------------------------
 
@@ -435,7 +435,7 @@ class Stepper:
         if self.stage != "backward":
             return []
         text = self._texts["forward"]
-        found = []
+        names = []
         for name, variables in text.by_name.items():
             for v in variables:
                 for site in text.sites.get(v, ()):
@@ -443,8 +443,8 @@ class Stepper:
                     if place is not None and not place[0].loops:
                         p = self._position("backward", place[0], (), name)
                         if self.machine.sort_key(p) <= self.machine.sort_key(self.position):
-                            found.append(name)
-        return list(dict.fromkeys(found))
+                            names.append(name)
+        return list(dict.fromkeys(names))
 
     # --- the stop, as data for display --------------------------------------------------------------------------------
 
@@ -556,7 +556,7 @@ class Stepper:
             "cotangents": list(self.cotangents),
             "breakpoints": [str(b) for b in self.breakpoints],
             "hit": str(self.hit.breakpoint) if self.hit is not None else None,
-            "kept_bytes": self.machine.kept.nbytes,
+            "kept_bytes": self.machine.history.nbytes,
             "notes": list(self.notes),
         }
 

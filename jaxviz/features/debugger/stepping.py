@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxviz.features.debugger.kept import Kept, ProgramRun, Uses
+from jaxviz.features.debugger.history import History, ProgramRun, Uses
 from jaxviz.features.debugger.partial_loops import PartialLoop
 from jaxviz.features.debugger.positions import Level, Position, StepperStage, SteppingError, can_enter, enterable
 from jaxviz.features.debugger.replay import differs, keeping_operands, may_differ
@@ -46,7 +46,7 @@ class Machine:
     def __init__(self, stages: Sequence[StepperStage], budget: int):
         self.stages = {s.name: s for s in stages}
         self.order = [s.name for s in stages]
-        self.kept = Kept(budget)
+        self.history = History(budget)
         self.notes: list[str] = []
         """What differed from expectations, such as a value that changed when it was recomputed."""
         self.position = Position(self.order[0])
@@ -68,11 +68,11 @@ class Machine:
 
     def holders(self, position: Position) -> tuple[Equation, ...]:
         """The enclosing equations, outermost first."""
-        program, found = self.stages[position.stage].program, []
+        program, holders = self.stages[position.stage].program, []
         for level in position.path:
-            found.append(program.equations[level.index])
-            program = dict(found[-1].programs)[level.body]
-        return tuple(found)
+            holders.append(program.equations[level.index])
+            program = dict(holders[-1].programs)[level.body]
+        return tuple(holders)
 
     def sort_key(self, position: Position) -> tuple[Any, ...]:
         """Earlier positions have smaller keys."""
@@ -243,7 +243,7 @@ class Machine:
 
     def _arrive(self, position: Position) -> None:
         self.position = position
-        self.kept.settle(self.position)
+        self.history.settle(self.position)
 
     def _after_body(self, p: Position) -> Position:
         """The position after the end of a program."""
@@ -324,9 +324,9 @@ class Machine:
     def frame(self, stage: str, path: tuple[Level, ...]) -> ProgramRun:
         """The run of the program at the end of a path."""
         key = (stage, path)
-        found = self.kept.frames.get(key)
-        if found is not None:
-            return found
+        frame = self.history.frames.get(key)
+        if frame is not None:
+            return frame
         rows: Sequence[Any] = ()
         if not path:
             program = self.stages[stage].program
@@ -353,17 +353,17 @@ class Machine:
                 inputs = [self._read(holder, equation.invars[i]) for i in body.operands]
         env: dict[Atom, Any] = dict(zip(program.constvars, map(self._copied, program.consts), strict=True))
         env.update(zip(program.invars, map(self._copied, inputs), strict=True))
-        made = ProgramRun(program, self._uses_of(program), env, rows, *self.kept.left.pop(key, (0, {})))
+        run = ProgramRun(program, self._uses_of(program), env, rows, *self.history.left.pop(key, (0, {})))
         for x in rows:
-            self.kept.hold(x)
-        self.kept.frames[key] = made
-        return made
+            self.history.hold(x)
+        self.history.frames[key] = run
+        return run
 
     def _uses_of(self, program: Program) -> Uses:
-        found = self._uses.get(program)
-        if found is None:
-            found = self._uses[program] = Uses.of(program)
-        return found
+        uses = self._uses.get(program)
+        if uses is None:
+            uses = self._uses[program] = Uses.of(program)
+        return uses
 
     def _read(self, frame: ProgramRun, atom: Atom) -> Any:
         if isinstance(atom, Literal):
@@ -379,16 +379,16 @@ class Machine:
             operands = [self._read(frame, a) for a in equation.invars]
             self._bind(frame, equation, self._execute(equation, operands))
             frame.reached += 1
-            if self.kept.nbytes > self.kept.budget:
-                self.kept.free(self.position, int(self.kept.budget * 0.75), frame)
+            if self.history.nbytes > self.history.budget:
+                self.history.free(self.position, int(self.history.budget * 0.75), frame)
 
     def _replay(self, frame: ProgramRun, var: Var) -> None:
         """Recomputes a value from those that are kept."""
-        made = frame.uses.made
+        computed = frame.uses.computed
         needed: set[int] = set()
         wanted: list[Atom] = [var]
         while wanted:
-            i = made.get(wanted.pop())  # type: ignore[arg-type]
+            i = computed.get(wanted.pop())  # type: ignore[arg-type]
             if i is not None and i not in needed:
                 needed.add(i)
                 wanted += [a for a in frame.program.equations[i].invars if isinstance(a, Var) and a not in frame.env]
@@ -399,11 +399,11 @@ class Machine:
             outs = self._execute(equation, [self._read(frame, a) for a in equation.invars])
             self._compare(frame, equation, outs)
             self._bind(frame, equation, outs)
-            if self.kept.nbytes > self.kept.budget:  # only what will still be read
+            if self.history.nbytes > self.history.budget:  # only what will still be read
                 for j in order:
                     for v in frame.program.equations[j].outvars:
                         if j <= i and v is not var and last.get(v, -1) <= i:
-                            self.kept.drop(frame, v)
+                            self.history.drop(frame, v)
 
     def _execute(self, equation: Equation, operands: Sequence[Any]) -> list[Any]:
         operation = equation.operation
@@ -423,19 +423,18 @@ class Machine:
         try:
             return self._in_mesh(run, *operands)
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in message_of(error) or not self.kept.held:
+            if "RESOURCE_EXHAUSTED" not in message_of(error) or not self.history.users:
                 error.add_note(f"Raised while running {describe_equation(equation)}.")
                 raise
         except Exception as error:
             error.add_note(f"Raised while running {describe_equation(equation)}.")
             raise
-        before = self.kept.nbytes
-        self.kept.free(self.position, 0, None)
-        self.kept.budget = min(self.kept.budget, self.kept.nbytes)
+        before = self.history.nbytes
+        self.history.free(self.position, 0, None)
+        self.history.budget = min(self.history.budget, self.history.nbytes)
         self._note(
-            f"Memory ran out at {describe_equation(equation)}: {before - self.kept.nbytes:,} bytes that were kept for "
-            "going "
-            "back have been freed; their values are recomputed when needed."
+            f"Memory ran out at {describe_equation(equation)}: {before - self.history.nbytes:,} bytes that were kept "
+            "for going back have been freed; their values are recomputed when needed."
         )
         try:
             return self._in_mesh(run, *operands)
@@ -451,7 +450,7 @@ class Machine:
         for v, x in zip(equation.outvars, outs, strict=True):
             if v not in frame.env:
                 frame.env[v] = x
-                self.kept.hold(x)
+                self.history.hold(x)
 
     def _compare(self, frame: ProgramRun, equation: Equation, outs: Sequence[Any]) -> None:
         """Records recomputed values that differ from the original ones."""
@@ -470,21 +469,21 @@ class Machine:
 
     def _loop(self, stage: str, path: tuple[Level, ...], index: int) -> PartialLoop:
         key = (stage, path, index)
-        found = self.kept.loops.get(key)
-        if found is not None:
-            return found
+        loop = self.history.loops.get(key)
+        if loop is not None:
+            return loop
         frame = self.frame(stage, path)
         self._advance(frame, index)
         equation = frame.program.equations[index]
         operands = [self._read(frame, a) for a in equation.invars]
         length = of(equation).trip_count(equation.operation)
-        made = PartialLoop(equation, operands, {}, length)
-        before, n = made.sizes
-        made.carries[0] = operands[before : before + n]
+        partial = PartialLoop(equation, operands, {}, length)
+        before, n = partial.sizes
+        partial.carries[0] = operands[before : before + n]
         if length is not None:
-            made.filled = np.zeros(length, bool)
-        self.kept.loops[key] = made
-        return made
+            partial.filled = np.zeros(length, bool)
+        self.history.loops[key] = partial
+        return partial
 
     def _ys(self, loop: PartialLoop) -> list[Any]:
         if loop.is_scan and not loop.ys:
@@ -493,10 +492,10 @@ class Machine:
 
     def _set_ys(self, loop: PartialLoop, ys: list[Any]) -> None:
         for y in loop.ys:
-            self.kept.release(y)
+            self.history.release(y)
         loop.ys = ys
         for y in ys:
-            self.kept.hold(y)
+            self.history.hold(y)
 
     def _keep_carry(self, loop: PartialLoop, k: int, carry: list[Any]) -> None:
         prints = loop.prints.get(k)
@@ -504,7 +503,7 @@ class Machine:
             self._note(differs(loop.equation))
         loop.carries[k] = carry
         for x in carry:
-            self.kept.hold(x)
+            self.history.hold(x)
 
     def _carry(self, loop: PartialLoop, k: int) -> list[Any]:
         """The carry at the start of the k-th iteration; the iterations before it run at once.
@@ -541,16 +540,16 @@ class Machine:
             if to not in loop.carries:
                 self._keep_carry(loop, to, carry)
             k = to
-            if self.kept.nbytes > self.kept.budget:
-                self.kept.thin(loop, (k,))
+            if self.history.nbytes > self.history.budget:
+                self.history.thin(loop, (k,))
 
     def _goes_on(self, loop: PartialLoop, k: int) -> bool:
         """Whether a while loop has a k-th iteration."""
         if loop.length is not None:
             return k < loop.length
         goes_on = WHILE.goes_on(loop.equation.operation)
-        found = self._run(loop.equation, goes_on, loop.operands, self._carry(loop, k))
-        is_there = bool(found.any())  # under vmap each example has its own
+        again = self._run(loop.equation, goes_on, loop.operands, self._carry(loop, k))
+        is_there = bool(again.any())  # under vmap each example has its own
         if not is_there:
             loop.length = k
         return is_there

@@ -143,27 +143,28 @@ def summarize(x: Any) -> Summary:
     if size == 0:
         return Summary(kind, shape, 0, note="has no elements")
     with usual_settings():
-        found: dict[str, Any] = jax.device_get(_measure(in_plain_type(x)))
+        figures: dict[str, Any] = jax.device_get(_measure(in_plain_type(x)))
     is_whole = aval.dtype == np.bool_ or jnp.issubdtype(aval.dtype, jnp.integer)
     number: Callable[[Any], Any] = int if is_whole else float
-    finite, first = int(found["finite"]), int(found["first"])
+    finite, first = int(figures["finite"]), int(figures["first"])
     picture = None
-    if "shades" in found and finite:
-        rows, columns = found["shades"].shape
+    if "shades" in figures and finite:
+        rows, columns = figures["shades"].shape
         of = "x" if len(shape) <= 2 else f"x[{', '.join(['0'] * (len(shape) - 2))}, :, :]"
-        low, high = map(float, found["range"])
-        picture = ArrayPicture(rows, columns, of, low, high, found["shades"].tobytes())
-    made = Summary(
+        low, high = map(float, figures["range"])
+        picture = ArrayPicture(rows, columns, of, low, high, figures["shades"].tobytes())
+    summary = Summary(
         kind, shape, size, finite,
-        nan=int(found["nan"]), pos_inf=int(found["pos_inf"]), neg_inf=int(found["neg_inf"]),
-        zeros=int(found["zeros"]), subnormals=int(found["subnormals"]), picture=picture,
+        nan=int(figures["nan"]), pos_inf=int(figures["pos_inf"]), neg_inf=int(figures["neg_inf"]),
+        zeros=int(figures["zeros"]), subnormals=int(figures["subnormals"]), picture=picture,
         first_not_finite=tuple(int(i) for i in np.unravel_index(first, shape)) if finite < size else None,
     )  # fmt: skip
     if not finite:
-        return made
+        return summary
     return replace(
-        made, min=number(found["min"]), max=number(found["max"]), mean=float(found["mean"]), std=float(found["std"]),
-        histogram=tuple(map(int, found["histogram"])), edges=(float(found["min"]), float(found["max"])),
+        summary, min=number(figures["min"]), max=number(figures["max"]),
+        mean=float(figures["mean"]), std=float(figures["std"]),
+        histogram=tuple(map(int, figures["histogram"])), edges=(float(figures["min"]), float(figures["max"])),
     )  # fmt: skip
 
 
@@ -217,13 +218,13 @@ def _widened(x: Any) -> Any:
 
 @_jit
 def _measure(x: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     wide = _widened(x)
     if jnp.issubdtype(wide.dtype, jnp.complexfloating):
         parts = (wide.real, wide.imag)
         is_nan = jnp.isnan(parts[0]) | jnp.isnan(parts[1])
         is_inf = jnp.isinf(wide) & ~is_nan
-        found |= {"nan": is_nan.sum(), "pos_inf": is_inf.sum(), "neg_inf": 0}
+        figures |= {"nan": is_nan.sum(), "pos_inf": is_inf.sum(), "neg_inf": 0}
         finite = jnp.isfinite(wide)
         tiny = [_zeros_and_subnormals(p) for p in parts]
         is_zero = tiny[0][0] & tiny[1][0]
@@ -231,17 +232,21 @@ def _measure(x: Any) -> dict[str, Any]:
         v = jnp.abs(wide)
         finite &= jnp.isfinite(v)
     elif jnp.issubdtype(wide.dtype, jnp.floating):
-        found |= {"nan": jnp.isnan(wide).sum(), "pos_inf": (wide == jnp.inf).sum(), "neg_inf": (wide == -jnp.inf).sum()}
+        figures |= {
+            "nan": jnp.isnan(wide).sum(),
+            "pos_inf": (wide == jnp.inf).sum(),
+            "neg_inf": (wide == -jnp.inf).sum(),
+        }
         finite = jnp.isfinite(wide)
         is_zero, is_subnormal = _zeros_and_subnormals(x)
         v = wide
     else:
-        found |= {"nan": 0, "pos_inf": 0, "neg_inf": 0}
+        figures |= {"nan": 0, "pos_inf": 0, "neg_inf": 0}
         finite = jnp.ones(x.shape, bool)
         is_zero, is_subnormal = wide == 0, jnp.zeros(x.shape, bool)
         v = wide
     n = finite.sum()
-    found |= {
+    figures |= {
         "finite": n,
         "zeros": is_zero.sum(),
         "subnormals": is_subnormal.sum(),
@@ -251,7 +256,7 @@ def _measure(x: Any) -> dict[str, Any]:
         low, high = v.min(), v.max()
     else:
         low, high = jnp.where(finite, v, jnp.inf).min(), jnp.where(finite, v, -jnp.inf).max()
-    found |= {"min": low, "max": high}
+    figures |= {"min": low, "max": high}
     v = v if jnp.issubdtype(v.dtype, jnp.floating) else v.astype(jnp.float32)
     low, high = low.astype(v.dtype), high.astype(v.dtype)
     # Scaled, so that sums and differences do not overflow.
@@ -260,16 +265,16 @@ def _measure(x: Any) -> dict[str, Any]:
     scaled = jnp.where(finite, v / scale, 0)
     mean = scaled.sum() / n
     std = jnp.sqrt(jnp.where(finite, (scaled - mean) ** 2, 0).sum() / n)
-    found |= {"mean": mean * scale, "std": std * scale}
+    figures |= {"mean": mean * scale, "std": std * scale}
     a, b = low / scale, high / scale
     width = jnp.where(b > a, b - a, 1)
     bins = jnp.clip(((scaled - a) / width * BINS).astype(jnp.int32), 0, BINS - 1)
-    found["histogram"] = _counts(jnp.where(finite, bins, BINS))
+    figures["histogram"] = _counts(jnp.where(finite, bins, BINS))
     if x.ndim and x.size > 1:
         matrix = lambda y: y.reshape(1, -1) if y.ndim == 1 else y[(0,) * (y.ndim - 2)]
         shades, around = _shades(matrix(scaled), matrix(finite))
-        found |= {"shades": shades, "range": around * scale}
-    return found
+        figures |= {"shades": shades, "range": around * scale}
+    return figures
 
 
 def _counts(bins: Any) -> Any:

@@ -75,14 +75,14 @@ class StepperWidget(Bundled):
         """The number of moves that the stepper had made when it was last shown here, or moved from here."""
         self._looked: list[tuple[str, str]] = []
         view = stepper._view = StepperView(stepper)
-        self._held = weakref.ref(view)
+        self._view_ref = weakref.ref(view)
         programs = json.dumps(view.programs(), separators=(",", ":"))
         stop = json.dumps(view.stop(), separators=(",", ":"))
         super().__init__(STEPPER, payload=gzip.compress(programs.encode(), 6, mtime=0), stop=stop, **traits)
-        held = weakref.ref(self)
+        this = weakref.ref(self)
 
         def follow(_: Stepper) -> None:
-            widget = held()
+            widget = this()
             if widget is not None:
                 widget.failure = ""
                 widget.update()
@@ -93,7 +93,7 @@ class StepperWidget(Bundled):
 
     @property
     def _view(self) -> StepperView:
-        view = self._held()
+        view = self._view_ref()
         if view is None:
             raise SteppingError(
                 "This run is no longer available, because newer runs have replaced it. Run the cell again."
@@ -139,7 +139,7 @@ class StepperWidget(Bundled):
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
         """Handles a request of the page."""
         do = content.get("do") if isinstance(content, dict) else None
-        if not isinstance(do, str) or do not in _ASKED:
+        if not isinstance(do, str) or do not in _REQUESTS:
             return
         # An interrupt reaches the main thread, but a kernel may process widget messages in another one.
         self.send({"begun": do, "can_stop": threading.current_thread() is threading.main_thread()})
@@ -147,7 +147,7 @@ class StepperWidget(Bundled):
             self.failure = ""
             stepper = self.stepper
             with stepper.lock:
-                _ASKED[do](self, content)
+                _REQUESTS[do](self, content)
                 self.shown_moves = stepper.moves
         except KeyboardInterrupt:
             self._fail(do, "Stopped", "The run has not moved.")
@@ -156,7 +156,7 @@ class StepperWidget(Bundled):
         except Exception as error:
             # Keep the traceback for `%tb`, as for an uncaught error.
             sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
-            self._fail(do, type(error).__name__, _told(error, _DOING.get(do, "running")))
+            self._fail(do, type(error).__name__, _message(error, _DOING.get(do, "running")))
         finally:
             self.send({"done": do})
 
@@ -166,66 +166,66 @@ class StepperWidget(Bundled):
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _there(self, asked: Mapping[str, Any]) -> None:
+    def _there(self, request: Mapping[str, Any]) -> None:
         if self._event is not None:
             go_there(self.stepper, self._event)
             self.folded = False
 
-    def _goto(self, asked: Mapping[str, Any]) -> None:
-        path = tuple(Level(int(i), str(body), None if k is None else int(k)) for i, body, k in asked["path"])
-        self.stepper.goto(Position(str(asked["stage"]), path, int(asked["index"])))
+    def _goto(self, request: Mapping[str, Any]) -> None:
+        path = tuple(Level(int(i), str(body), None if k is None else int(k)) for i, body, k in request["path"])
+        self.stepper.goto(Position(str(request["stage"]), path, int(request["index"])))
 
-    def _to(self, asked: Mapping[str, Any]) -> None:
-        self.stepper.to(iteration=int(asked["iteration"]))
+    def _to(self, request: Mapping[str, Any]) -> None:
+        self.stepper.to(iteration=int(request["iteration"]))
 
-    def _end(self, asked: Mapping[str, Any]) -> None:
+    def _end(self, request: Mapping[str, Any]) -> None:
         stage = self.stepper.stages[-1]
         self.stepper.goto(Position(stage, (), len(self.stepper.machine.stages[stage].program.equations)))
 
-    def _break(self, asked: Mapping[str, Any]) -> None:
-        self.stepper.break_at(**self._condition(asked))
+    def _break(self, request: Mapping[str, Any]) -> None:
+        self.stepper.break_at(**self._condition(request))
         self.update()
 
-    def _run_to(self, asked: Mapping[str, Any]) -> None:
-        self.stepper.run(**self._condition(asked))
+    def _run_to(self, request: Mapping[str, Any]) -> None:
+        self.stepper.run(**self._condition(request))
 
-    def _condition(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _condition(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments for `break_at`."""
-        found: dict[str, Any] = {}
-        if "file" in asked:
-            found["line"] = f"{self._view.path_of(int(asked['file']))}:{int(asked['line'])}"
-        elif asked.get("line"):
-            found["line"] = str(asked["line"]).strip()
+        answer: dict[str, Any] = {}
+        if "file" in request:
+            answer["line"] = f"{self._view.path_of(int(request['file']))}:{int(request['line'])}"
+        elif request.get("line"):
+            answer["line"] = str(request["line"]).strip()
         for name in ("primitive", "name"):
-            if asked.get(name):
-                found[name] = str(asked[name]).strip()
-        if asked.get("non_finite"):
-            found["non_finite"] = True
-        if asked.get("when"):
-            found["when"] = Condition(str(asked["when"]))
-        if "index" in asked:
-            path = tuple((int(i), str(body)) for i, body in asked["path"])
-            found["equation"] = self._view.equation(str(asked["stage"]), path, int(asked["index"]))
-        return found
+            if request.get(name):
+                answer[name] = str(request[name]).strip()
+        if request.get("non_finite"):
+            answer["non_finite"] = True
+        if request.get("when"):
+            answer["when"] = Condition(str(request["when"]))
+        if "index" in request:
+            path = tuple((int(i), str(body)) for i, body in request["path"])
+            answer["equation"] = self._view.equation(str(request["stage"]), path, int(request["index"]))
+        return answer
 
-    def _unbreak(self, asked: Mapping[str, Any]) -> None:
-        number = int(asked["number"])
+    def _unbreak(self, request: Mapping[str, Any]) -> None:
+        number = int(request["number"])
         if 0 <= number < len(self.stepper.breakpoints):
             del self.stepper.breakpoints[number]
         self.update()
 
-    def _look(self, asked: Mapping[str, Any]) -> None:
-        key = (str(asked["stage"]), str(asked["name"]))
+    def _look(self, request: Mapping[str, Any]) -> None:
+        key = (str(request["stage"]), str(request["name"]))
         self._view.check_name(*key)
         self._looked = [*(k for k in self._looked if k != key), key][-MOST_LOOKED:]
         self.update()
 
-    def _unlook(self, asked: Mapping[str, Any]) -> None:
-        self._looked = [k for k in self._looked if k != (str(asked["stage"]), str(asked["name"]))]
+    def _unlook(self, request: Mapping[str, Any]) -> None:
+        self._looked = [k for k in self._looked if k != (str(request["stage"]), str(request["name"]))]
         self.update()
 
 
-_ASKED: dict[str, Callable[[StepperWidget, Mapping[str, Any]], Any]] = {
+_REQUESTS: dict[str, Callable[[StepperWidget, Mapping[str, Any]], Any]] = {
     "next": lambda w, _: w.stepper.next(),
     "into": lambda w, _: w.stepper.into(),
     "out": lambda w, _: w.stepper.out(),
@@ -259,7 +259,7 @@ _DOING = {
 _RAISED = re.compile(r"^\w+(?:Error|Exception|Interrupt): .*$", re.MULTILINE)
 
 
-def _told(error: Exception, doing: str) -> str:
+def _message(error: Exception, doing: str) -> str:
     """An error in a few lines: for one raised in a callback, whose traceback XLA includes, also that line."""
     within = _RAISED.findall(message_of(error))
     lines = [short_message(error, doing), *within[-1:], *getattr(error, "__notes__", ())]
@@ -310,5 +310,5 @@ def _time_line(report: NanReport, event: Event) -> StepperWidget | dict[str, str
     n = sum(1 for text in stepper._texts.values() for _ in text.program.walk())
     if n > LARGEST:
         return {"text/plain": f"report.step() steps to it; there is no timeline for {n:,} equations."}
-    stepper._widget = made = StepperWidget(stepper, event=event)
-    return made
+    stepper._widget = widget = StepperWidget(stepper, event=event)
+    return widget

@@ -246,13 +246,13 @@ def test_values_beyond_the_budget_are_computed_again():
     budget = 20 * x.nbytes
     m = machine(deep, x, budget=budget)
     m.out()
-    assert m.kept.nbytes <= budget < every.kept.nbytes
+    assert m.history.nbytes <= budget < every.history.nbytes
     pairs = zip(m.program_at(m.position).equations, every.program_at(every.position).equations, strict=True)
     for i, (e, same) in enumerate(pairs):
         p = Position("primal", (), i + 1)
         np.testing.assert_array_equal(m.value(p, e.outvars[0]), every.value(p, same.outvars[0]))
     m.back()
-    assert m.kept.nbytes <= budget
+    assert m.history.nbytes <= budget
     assert not m.notes
 
 
@@ -274,7 +274,7 @@ def test_where_memory_runs_out_history_is_freed_and_the_run_goes_on():
     m = machine(deep, X)
     for _ in range(40):
         m.next()
-    kept, execute = m.kept.nbytes, m._functions
+    kept, execute = m.history.nbytes, m._functions
     fails = iter([True])
 
     class Full(dict):
@@ -290,7 +290,7 @@ def test_where_memory_runs_out_history_is_freed_and_the_run_goes_on():
 
     m._functions = Full()
     m.next()
-    assert m.kept.nbytes < kept / 4
+    assert m.history.nbytes < kept / 4
     m.out()
     np.testing.assert_allclose(m.results("primal")[0], deep(X), rtol=1e-6)
     assert "Memory ran out at `sin` (" in m.notes[0]

@@ -23,15 +23,15 @@ Place = tuple[str, tuple[Level, ...]]
 class Uses:
     """Where each variable of a program is computed and last read."""
 
-    made: Mapping[Var, int]
+    computed: Mapping[Var, int]
     last: Mapping[Atom, int]
 
     @staticmethod
     def of(program: Program) -> Uses:
-        made = {v: i for i, e in enumerate(program.equations) for v in e.outvars}
+        computed = {v: i for i, e in enumerate(program.equations) for v in e.outvars}
         last: dict[Atom, int] = {a: i for i, e in enumerate(program.equations) for a in e.invars}
         last.update(dict.fromkeys(program.outvars, len(program.equations)))
-        return Uses(made, last)
+        return Uses(computed, last)
 
 
 @dataclass(eq=False)
@@ -55,11 +55,11 @@ class ProgramRun:
 
     @property
     def computed(self) -> list[Var]:
-        return [v for v in self.env if v in self.uses.made]  # type: ignore[misc]
+        return [v for v in self.env if v in self.uses.computed]  # type: ignore[misc]
 
 
-class Kept:
-    """The kept values.
+class History:
+    """The values kept for going back.
 
     Args:
       budget: the bytes that values may take.
@@ -73,27 +73,27 @@ class Kept:
         self.loops: dict[tuple[str, tuple[Level, ...], int], PartialLoop] = {}
         self.nbytes = 0
         """Bytes of the values, without inputs and constants."""
-        self.held: dict[int, tuple[int, int]] = {}
+        self.users: dict[int, tuple[int, int]] = {}
 
     def hold(self, x: Any) -> None:
         """Counts a value, once however often it is kept."""
-        n, size = self.held.get(id(x), (0, 0))
+        n, size = self.users.get(id(x), (0, 0))
         if n == 0:
             size = int(getattr(x, "nbytes", 0))
             self.nbytes += size
-        self.held[id(x)] = (n + 1, size)
+        self.users[id(x)] = (n + 1, size)
 
     def release(self, x: Any) -> None:
         """Stops counting it, if nothing else refers to it."""
-        n, size = self.held.pop(id(x), (0, 0))
+        n, size = self.users.pop(id(x), (0, 0))
         if n > 1:
-            self.held[id(x)] = (n - 1, size)
+            self.users[id(x)] = (n - 1, size)
         else:
             self.nbytes -= size
 
     def drop(self, frame: ProgramRun, var: Var) -> None:
         """Frees a value, but keeps its fingerprint."""
-        if var in frame.env and not is_effectful(frame.program.equations[frame.uses.made[var]]):
+        if var in frame.env and not is_effectful(frame.program.equations[frame.uses.computed[var]]):
             x = frame.env.pop(var)
             if var not in frame.prints:
                 frame.prints[var] = fingerprint(x)
@@ -142,9 +142,9 @@ class Kept:
                 for v in frame.computed:
                     if self.nbytes <= target:
                         return
-                    made, last = frame.uses.made[v], frame.uses.last.get(v, -1)
-                    is_live = made < here <= last or (frame is running and made < frame.reached <= last)
-                    if not is_live and not (every and last // every * every > made):
+                    born, last = frame.uses.computed[v], frame.uses.last.get(v, -1)
+                    is_live = born < here <= last or (frame is running and born < frame.reached <= last)
+                    if not is_live and not (every and last // every * every > born):
                         self.drop(frame, v)
 
     def _needed(
