@@ -273,8 +273,8 @@ def _requirements(name: str) -> dict[str, str]:
     """The requirements of a distribution without extras, with their versions."""
     from packaging.requirements import Requirement
 
-    found = map(Requirement, metadata.requires(name) or ())
-    return {r.name: str(r.specifier) for r in found if r.marker is None or r.marker.evaluate({"extra": ""})}
+    requirements = map(Requirement, metadata.requires(name) or ())
+    return {r.name: str(r.specifier) for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})}
 
 
 def _version(name: str, wanted: str, owner: str) -> Diagnosis:
@@ -297,19 +297,19 @@ def _version(name: str, wanted: str, owner: str) -> Diagnosis:
 
 
 def _devices() -> Iterator[Diagnosis]:
-    asked: Any = jax.config.jax_platforms  # type: ignore[attr-defined]
+    platforms: Any = jax.config.jax_platforms  # type: ignore[attr-defined]
     try:
         backend, devices = jax.default_backend(), jax.devices()
     except Exception as error:  # whatever a plugin raises; an AssertionError if there is no plugin for a platform
         chosen = (
-            f"JAX is set to use {asked} (jax_platforms or JAX_PLATFORMS): unset it, or install JAX for it."
-            if asked
+            f"JAX is set to use {platforms} (jax_platforms or JAX_PLATFORMS): unset it, or install JAX for it."
+            if platforms
             else ""
         )
         said = f"JAX says: {error}" if str(error) else ""
         yield Diagnosis("backend", "devices", "fault", "none", " ".join(filter(None, (chosen, said))) or repr(error))
         return
-    yield Diagnosis("backend", "devices", *_backend(backend, asked))
+    yield Diagnosis("backend", "devices", *_backend(backend, platforms))
     kinds = ", ".join(dict.fromkeys(d.device_kind for d in devices))
     memory = (_stats(devices[0]) or {}).get("bytes_limit")
     each = f", {format_bytes(memory)} each for JAX" if memory else ""
@@ -318,14 +318,14 @@ def _devices() -> Iterator[Diagnosis]:
     yield Diagnosis("devices", "devices", "ok", f"{device_text(device_names(devices))} ({kinds}{each})", others)
 
 
-def _backend(backend: str, asked: Any) -> tuple[State, str, str]:
-    if backend == "cpu" and not asked and shutil.which("nvidia-smi"):
+def _backend(backend: str, platforms: Any) -> tuple[State, str, str]:
+    if backend == "cpu" and not platforms and shutil.which("nvidia-smi"):
         advice = (
             'There is an NVIDIA GPU, which this jax cannot use: `pip install "jax[cuda13]"`, '
             "or jax[cuda12] for an older driver."
         )
         return "note", backend, advice
-    return "ok", f"{backend} (as set for JAX)" if asked else backend, ""
+    return "ok", f"{backend} (as set for JAX)" if platforms else backend, ""
 
 
 def _stats(device: Any) -> dict[str, Any] | None:
@@ -380,20 +380,20 @@ def _saved_widgets(is_on: bool) -> Diagnosis:
 
 def _bundle(static: Path, sources: Path) -> Diagnosis:
     """The explorer's JavaScript, which a checkout has to build."""
-    made = [static / "explorer.js", static / "loader.js", *sorted((static / "parts").glob("*.js"))]
-    missing = [path.name for path in made if not path.is_file()]
+    files = [static / "explorer.js", static / "loader.js", *sorted((static / "parts").glob("*.js"))]
+    missing = [path.name for path in files if not path.is_file()]
     build = "In a checkout run `make lab`, or `npm ci && npm run build` in widgets/ (Node 20 or newer)."
-    if missing or len(made) == 2:
-        found = f"{', '.join(missing) or 'its parts'} not in {static}"
+    if missing or len(files) == 2:
+        missing_text = f"{', '.join(missing) or 'its parts'} not in {static}"
         advice = (
             build
             if sources.is_dir()
             else f"Install it again: `pip install --force-reinstall --no-deps {_DISTRIBUTION}`."
         )
-        return Diagnosis("widget bundle", "notebook", "fault", found, advice)
-    size = format_bytes(sum(path.stat().st_size for path in made))
+        return Diagnosis("widget bundle", "notebook", "fault", missing_text, advice)
+    size = format_bytes(sum(path.stat().st_size for path in files))
     newest = max((p.stat().st_mtime for p in sources.rglob("*") if p.is_file()), default=0.0)
-    if newest > made[0].stat().st_mtime:
+    if newest > files[0].stat().st_mtime:
         return Diagnosis(
             "widget bundle",
             "notebook",
@@ -414,16 +414,16 @@ def _lab_extension(name: str, distribution: str, loaded: Mapping[str, Any] | Non
             f"Widgets stay empty without it: {again}. If JupyterLab runs in another environment, install "
             f"{distribution} there.",
         )  # fmt: skip
-    found = f"{loaded['version']} in {loaded['ext_dir']}"
+    installed = f"{loaded['version']} in {loaded['ext_dir']}"
     if disabled:
-        return Diagnosis(what, "notebook", "fault", f"{found}, disabled", f"`jupyter labextension enable {name}`.")
+        return Diagnosis(what, "notebook", "fault", f"{installed}, disabled", f"`jupyter labextension enable {name}`.")
     belongs = _version_brought(distribution, name)
     if belongs and belongs != loaded["version"]:
         advice = (
             f"{distribution} brings {belongs}, but JupyterLab loads another: remove {loaded['ext_path']}, or {again}."
         )
-        return Diagnosis(what, "notebook", "fault", found, advice)
-    return Diagnosis(what, "notebook", "ok", found)
+        return Diagnosis(what, "notebook", "fault", installed, advice)
+    return Diagnosis(what, "notebook", "ok", installed)
 
 
 def _version_brought(distribution: str, name: str) -> str:

@@ -82,12 +82,12 @@ def shared(make: Callable[P, R]) -> Callable[P, R]:
     table: SharedTable[R] = SharedTable(2048)
 
     @wraps(make)
-    def made(*args: P.args, **kwargs: P.kwargs) -> R:
+    def cached(*args: P.args, **kwargs: P.kwargs) -> R:
         key = (compat.trace_key(), *map(exact, args))
         result = table.get(key)
         return table.keep(key, make(*args, **kwargs)) if result is None else result
 
-    return made
+    return cached
 
 
 def trace_rule(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], of: Operation | None = None) -> Program:

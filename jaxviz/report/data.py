@@ -74,21 +74,21 @@ class _Walk:
     """Walks through entries: of a value, for its data; of a type, for the schema."""
 
     def entries(self, of: Any, entries: Iterable[Entry]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        entries_: dict[str, Any] = {}
         for entry in entries:
             key, names, what = _parsed(entry)
             value = of
             for name in names:
                 value = self.attribute(value, name)
             if isinstance(what, tuple):
-                found[key] = self.only(value, what)
+                entries_[key] = self.only(value, what)
             elif what == "own":
-                found |= self.entries(value, _entries(value if isinstance(value, type) else type(value)))
+                entries_ |= self.entries(value, _entries(value if isinstance(value, type) else type(value)))
             elif what == "parts":
-                found |= {part: self.part(value, part) for part in _LOCATION}
+                entries_ |= {part: self.part(value, part) for part in _LOCATION}
             else:
-                found[key] = self.whole(value)
-        return found
+                entries_[key] = self.whole(value)
+        return entries_
 
     attribute: Callable[[Any, str], Any]
     only: Callable[[Any, tuple[Entry, ...]], Any]
@@ -100,8 +100,8 @@ class _PlainValues(_Walk):
     whole = staticmethod(plain)
 
     def attribute(self, of: Any, name: str) -> Any:
-        found = getattr(of, name)
-        return found() if inspect.ismethod(found) else found
+        value = getattr(of, name)
+        return value() if inspect.ismethod(value) else value
 
     def only(self, of: Any, entries: tuple[Entry, ...]) -> Any:
         if isinstance(of, (tuple, list)):
@@ -119,11 +119,11 @@ def schema_of(kind: type[Data], first: Mapping[str, Any], reports: Iterable[type
     """The JSON Schema of the data of a class, with these properties before its own;
     `reports` are what it may contain."""
     types = _Types(reports)
-    found = _object({**first, **types.entries(kind, _entries(kind))})
+    schema = _object({**first, **types.entries(kind, _entries(kind))})
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": kind.__name__,
-        **found,
+        **schema,
         "$defs": types.defs,
     }
 
@@ -146,12 +146,12 @@ class _Types(_Walk):
         member = inspect.getattr_static(of, name, None)
         function = getattr(member, "fget", None) or getattr(member, "func", None) or member
         if inspect.isfunction(function):
-            found, namespace = function.__annotations__["return"], function.__globals__
+            annotation, namespace = function.__annotations__["return"], function.__globals__
         else:
             base = next(base for base in of.__mro__ if name in inspect.get_annotations(base))
-            found, namespace = inspect.get_annotations(base)[name], vars(sys.modules[base.__module__])
+            annotation, namespace = inspect.get_annotations(base)[name], vars(sys.modules[base.__module__])
         # A report may contain one of a higher layer, whose module its own imports only for type checkers.
-        return eval(found, {**self.reports, **namespace}) if isinstance(found, str) else found
+        return eval(annotation, {**self.reports, **namespace}) if isinstance(annotation, str) else annotation
 
     def only(self, of: Any, entries: tuple[Entry, ...]) -> dict[str, Any]:
         if isinstance(of, UnionType):

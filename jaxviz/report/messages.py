@@ -26,7 +26,7 @@ def short_message(error: BaseException, what: str, more: str = "(`%tb` shows the
       of their function.
     """
     message = message_of(error).strip().split("\n\n")[0]
-    head = [_CELL.sub(lambda found: file_label(found[0]), line) for line in message.splitlines()[:4]] or ["no message"]
+    head = [_CELL.sub(lambda match: file_label(match[0]), line) for line in message.splitlines()[:4]] or ["no message"]
     lines = [f"{type(error).__name__} while {what}: {head[0]}", *head[1:]]
     line = user_line(error)
     if line is not None:

@@ -331,18 +331,18 @@ def fitted(text: str, room: int, from_left: bool = False) -> str:
         return text
     towards = reversed if from_left else iter
     ways: tuple[Sequence[str], ...] = (_NAMES.findall(text), _PARTS.findall(text), text)
-    kept = next(filter(None, (_within(towards(tokens), room - 1) for tokens in ways)), [])
-    return "…" + "".join(reversed(kept)).lstrip() if from_left else "".join(kept).rstrip() + "…"
+    tokens_ = next(filter(None, (_within(towards(tokens), room - 1) for tokens in ways)), [])
+    return "…" + "".join(reversed(tokens_)).lstrip() if from_left else "".join(tokens_).rstrip() + "…"
 
 
 def _within(tokens: Iterable[str], room: int) -> list[str]:
-    kept: list[str] = []
+    tokens_: list[str] = []
     for token in tokens:
         room -= columns(token)
         if room < 0:
             break
-        kept.append(token)
-    return kept
+        tokens_.append(token)
+    return tokens_
 
 
 # --- elements ---------------------------------------------------------------------------------------------------------

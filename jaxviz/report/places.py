@@ -57,7 +57,7 @@ def linked(text: str, link: Callable[[Location, str], str], spelt: Callable[[str
     if not places:
         return text
     names = "|".join(map(re.escape, sorted(places, key=len, reverse=True)))
-    return re.sub(rf"(?<![\w./\\-])(?:{names})(?!\d)", lambda found: link(places[found[0]], found[0]), text)
+    return re.sub(rf"(?<![\w./\\-])(?:{names})(?!\d)", lambda match: link(places[match[0]], match[0]), text)
 
 
 def href(location: Location) -> str:

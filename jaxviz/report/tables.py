@@ -75,8 +75,8 @@ def printable(text: str, limit: int = 0) -> str:
     return shortened(shown, limit) if limit else shown
 
 
-def _spelt_out(found: re.Match[str]) -> str:
-    return " " if found[0] in "\t\n\r" else f"<U+{ord(found[0]):04X}>"
+def _spelt_out(match: re.Match[str]) -> str:
+    return " " if match[0] in "\t\n\r" else f"<U+{ord(match[0]):04X}>"
 
 
 def shortened(text: str, room: int, from_left: bool = False) -> str:

@@ -91,11 +91,11 @@ class _Aligner:
         place = {v: i for i, v in reversed(list(enumerate(first.results)))}
         results = {}
         for j, value in enumerate(second.results):
-            found = self.in_first(value)
-            if j < len(first.results) and first.results[j] == found:
+            in_first = self.in_first(value)
+            if j < len(first.results) and first.results[j] == in_first:
                 results[j] = j
-            elif found in place:
-                results[j] = place[found]
+            elif in_first in place:
+                results[j] = place[in_first]
         return Alignment(
             tuple(sorted(self.pairs)),
             tuple(i for i in range(first.size) if i not in left),
@@ -126,8 +126,8 @@ class _Aligner:
         """Whether one becomes the other only by changes that are reported elsewhere: equations removed or added."""
         if isinstance(first, _Number) or isinstance(second, _Number):
             return first == second
-        found = self.same.get(second)
-        return found == first or found is None or first not in self.common
+        original = self.same.get(second)
+        return original == first or original is None or first not in self.common
 
     def in_first(self, value: _Value) -> _Value:
         return value if isinstance(value, _Number) else self.same.get(value)

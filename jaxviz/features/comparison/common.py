@@ -37,25 +37,25 @@ def _longest(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[
 
         In row i, a zero means that one more item is shared with the first i elements.
         """
-        made = [row]
+        rows_ = [row]
         for x in left[start:end]:
             matches = row & where.get(x, 0)
             row = ((row + matches) | (row - matches)) & bits
-            made.append(row)
-        return made
+            rows_.append(row)
+        return rows_
 
     # Not all rows of a large comparison fit in memory: keep some, and recompute those in between.
     step = max(isqrt(len(left)), 1)
-    kept = [bits]
+    history = [bits]
     for start in range(0, len(left), step):
-        kept.append(rows(start, start + step, kept[-1])[-1])
-    found: list[tuple[int, int]] = []
+        history.append(rows(start, start + step, history[-1])[-1])
+    pairs: list[tuple[int, int]] = []
     i, j, block = len(left), len(right), -1
     here: list[int] = []
     while i and j:
         if (i - 1) // step != block:
             block = (i - 1) // step
-            here = rows(block * step, (block + 1) * step, kept[block])
+            here = rows(block * step, (block + 1) * step, history[block])
         at = i - block * step
         if here[at] >> (j - 1) & 1:
             j -= 1
@@ -63,5 +63,5 @@ def _longest(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[
         i -= 1
         if here[at - 1] >> (j - 1) & 1:
             j -= 1
-            found.append((i, j))
-    return found[::-1]
+            pairs.append((i, j))
+    return pairs[::-1]

@@ -131,25 +131,25 @@ class Comparison(Report, schema="compare"):
     def alignments(self) -> Mapping[str, Alignment]:
         """For each stage that both have, 'primal', 'jvp', 'forward', 'linear' and 'backward',
         which equations the two have in common."""
-        found: dict[str, Alignment] = {}
+        alignments: dict[str, Alignment] = {}
         for stage in STAGES:
             try:
                 programs = getattr(self.before, stage), getattr(self.after, stage)
-                inputs = self._inputs(found["forward"]) if stage in ("linear", "backward") else None
-                found[stage] = align(*programs, inputs)
+                inputs = self._inputs(alignments["forward"]) if stage in ("linear", "backward") else None
+                alignments[stage] = align(*programs, inputs)
             except JaxvizError as error:  # a stage that cannot be derived has nothing to compare
                 if isinstance(error, NoRuleError):
                     self._left_out[stage] = error
-        return found
+        return alignments
 
     def _inputs(self, forward: Alignment) -> dict[int, int]:
         """Maps inputs of the second version's linear program to those of the first: first equal residuals,
         then the rest in order."""
-        kept = self.before.n_residuals, self.after.n_residuals
-        first, second = (n - k for n, k in zip(forward.n_results, kept, strict=True))
-        n = len(self.after.linear.invars) - kept[1]
+        counts = self.before.n_residuals, self.after.n_residuals
+        first, second = (n - k for n, k in zip(forward.n_results, counts, strict=True))
+        n = len(self.after.linear.invars) - counts[1]
         of_residuals = {j - second: i - first for j, i in forward.results.items() if j >= second and i >= first}
-        return of_residuals | {kept[1] + i: kept[0] + i for i in range(n)}
+        return of_residuals | {counts[1] + i: counts[0] + i for i in range(n)}
 
     def differences(self, stage: str = "primal") -> tuple[EquationDifference, ...]:
         """The equations of a stage that only one version has: those of the first version, then those of the second,
@@ -163,8 +163,8 @@ class Comparison(Report, schema="compare"):
         """
         if stage not in self.alignments:
             raise KeyError(f"{stage!r} cannot be compared: {' and '.join(self.functions)} do not both have it")
-        found = self.alignments[stage]
-        sides = ((self.before, found.removed, False), (self.after, found.added, True))
+        alignment = self.alignments[stage]
+        sides = ((self.before, alignment.removed, False), (self.after, alignment.added, True))
         return tuple(d for side, numbers, added in sides for d in _grouped(side, stage, numbers, added))
 
     @cached_property
@@ -173,15 +173,15 @@ class Comparison(Report, schema="compare"):
         sides = [(side, r) for side, d in enumerate((self.before, self.after)) for r in d.residuals if r.is_saved]
         made_by = lambda r: r.kind if r.producer is None else r.producer.primitive.name
         before = lambda group: sum(side == 0 for side, _ in group)
-        found = []
+        rows = []
         for same in grouped(sides, lambda of: (made_by(of[1]), of[1].type, of[1].nbytes)):
             if 2 * before(same) == len(same):
                 continue  # if only the variables are renamed, expressions differ, but values do not
             for group in grouped(same, lambda of: pattern(of[1].expression)):
                 last, what = group[-1][1], alike([r.expression for _, r in group])
                 n = before(group), len(group) - before(group)
-                found.append(ResidualDifference(what, last.type, last.location, *n, last.nbytes))
-        return tuple(sorted((r for r in found if r.change), key=lambda r: -abs(r.change)))
+                rows.append(ResidualDifference(what, last.type, last.location, *n, last.nbytes))
+        return tuple(sorted((r for r in rows if r.change), key=lambda r: -abs(r.change)))
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
@@ -192,13 +192,13 @@ class Comparison(Report, schema="compare"):
         from jaxviz.features.memory.timeline import memory
 
         of = lambda name, unit, amount: Figure(name, amount(self.before), amount(self.after), unit)
-        found = [
+        figures = [
             of(_LABELS[s], "equations", lambda d, s=s: sum(1 for _ in getattr(d, s).walk())) for s in self.alignments
         ]
         if "backward" not in self.alignments:
-            return tuple(found)
+            return tuple(figures)
         return (
-            *found,
+            *figures,
             of("saved values", "values", lambda d: d.residuals.saved.count),
             of("saved bytes", "bytes", lambda d: d.residuals.saved.nbytes),
             of("FLOPs", "FLOPs", lambda d: int(cost(d).total.flops)),
@@ -214,12 +214,12 @@ class Comparison(Report, schema="compare"):
     def notes(self) -> tuple[str, ...]:
         """What is not compared: of training steps everything but their gradients, stages that a rule is missing for,
         and what jaxviz does not look into."""
-        found = dict.fromkeys((*self.before.unopened, *self.after.unopened))
+        unopened = dict.fromkeys((*self.before.unopened, *self.after.unopened))
         is_step = any(d.step is not None for d in (self.before, self.after))
         no_gradient = dict.fromkeys(note for d in (self.before, self.after) for note in gradient_note(d))
         _ = self.alignments
         left_out = (f"Not compared: {_LABELS[stage]}. {error}" for stage, error in self._left_out.items())
-        return (*[_ONLY_GRADIENTS] * is_step, *left_out, *no_gradient, *unopened_note(tuple(found)))
+        return (*[_ONLY_GRADIENTS] * is_step, *left_out, *no_gradient, *unopened_note(tuple(unopened)))
 
     @property
     def summary(self) -> str:
@@ -240,7 +240,7 @@ class Comparison(Report, schema="compare"):
     def _chart(self) -> Bars | None:
         if "backward" not in self.alignments:
             return None
-        kept: dict[str, dict[str, int]] = {}
+        parts: dict[str, dict[str, int]] = {}
         labels: dict[str, str] = {}
         for side, derivation in (("before", self.before), ("after", self.after)):
             for r in derivation.residuals:
@@ -248,10 +248,10 @@ class Comparison(Report, schema="compare"):
                     text = source_line(r.location) or str(
                         r.location
                     )  # a line that both versions contain may have moved
-                    kept.setdefault(text, {"before": 0, "after": 0})[side] += r.nbytes
+                    parts.setdefault(text, {"before": 0, "after": 0})[side] += r.nbytes
                     labels[text] = line_label(r.location)
-        differ = [text for text, sizes in kept.items() if sizes["before"] != sizes["after"]]
-        rows = [(labels[text], n, side) for text in differ for side, n in kept[text].items()]
+        differ = [text for text, sizes in parts.items() if sizes["before"] != sizes["after"]]
+        rows = [(labels[text], n, side) for text in differ for side, n in parts[text].items()]
         return Bars(rows, "saved bytes before and after, by line, where they differ", beside=True)
 
     def _parts(self) -> Iterator[str | Table]:

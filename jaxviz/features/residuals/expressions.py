@@ -86,8 +86,8 @@ class SavedExpression:
         if not rest:
             return f"{said}."
         rules = dict.fromkeys(g.rule for same in rest for g in same)
-        asked = listed(rule.rpartition(" of ")[2] for rule in rules if rule and rule != first[0].rule)
-        by = f"for the derivative{'s' * (len(rules) > 1)} of {asked}" if asked else "for the same derivative"
+        others = listed(rule.rpartition(" of ")[2] for rule in rules if rule and rule != first[0].rule)
+        by = f"for the derivative{'s' * (len(rules) > 1)} of {others}" if others else "for the same derivative"
         return f"{said} ({format_bytes(size(first))}); the rest is saved {by}."
 
 

@@ -57,13 +57,15 @@ def finding(residual: Residual, size: int) -> Finding:
     return Finding((residual,), size, f"{times}`{residual.expression}` ({short_location(residual.location)})")
 
 
-def texts_of(found: Sequence[Finding]) -> list[str]:
+def texts_of(findings: Sequence[Finding]) -> list[str]:
     """The texts of findings, one for those about one expression in repeated layers, calls and iterations."""
-    return [alike([f.text for f in same]) for same in grouped(found, lambda f: tuple(r.repeats for r in f.residuals))]
+    return [
+        alike([f.text for f in same]) for same in grouped(findings, lambda f: tuple(r.repeats for r in f.residuals))
+    ]
 
 
-def largest_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(found, key=lambda f: -f.nbytes))
+def largest_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda f: -f.nbytes))
 
 
 # --- values saved twice -----------------------------------------------------------------------------------------------
@@ -80,13 +82,13 @@ def find_duplicates(residuals: Sequence[Residual], atoms: Sequence[Atom], site: 
         root = None if r.dummies else _root(producers, site.derivation.forward, atom)
         if root is not None:
             alike.setdefault((root.atom, root.within), (root, []))[1].append(r)
-    made = []
+    findings = []
     for root, copies in alike.values():
         size = nbytes(root.atom.aval) * math.prod(root.lengths)
         at_stake = sum(r.nbytes for r in copies) - size
         if len(copies) > 1 and at_stake > 0:
-            made.append(Finding(tuple(copies), at_stake, _kept_as(root, copies, site)))
-    return largest_first(made)
+            findings.append(Finding(tuple(copies), at_stake, _kept_as(root, copies, site)))
+    return largest_first(findings)
 
 
 def _kept_as(root: Source, copies: Sequence[Residual], site: Site) -> str:
@@ -136,15 +138,15 @@ def _root(
     lengths: tuple[int, ...] = ()
     while not isinstance(atom, Literal):
         within = tuple(e for _, e in outside)
-        made = producers(program, atom)
-        if made is None:
+        makers = producers(program, atom)
+        if makers is None:
             place = producers.place(program, atom)
             if place is None or not outside or is_scan(outside[-1][1]):
                 return Source(None, atom, within, lengths)
             program, holder = outside.pop()
             atom = holder.invars[_body(holder).operands[place]]
             continue
-        equation, place = made
+        equation, place = makers
         if stops(equation):
             return Source(equation, atom, within, lengths)
         if _keeps_numbers(equation) or only_passes_a_scalar(equation):
@@ -193,7 +195,7 @@ def find_upcasts(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Sit
         root = None if r.dummies else _root(producers, program, atom)
         if root is not None:
             alike.setdefault((root.atom, root.within), []).append((r, _root(producers, program, atom, _widens)))
-    made = []
+    findings = []
     for copies in alike.values():
         wide = [(r, s) for r, s in copies if s is not None and s.equation is not None and _widens(s.equation)]
         if not wide:
@@ -206,8 +208,8 @@ def find_upcasts(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Sit
         if at_stake > 0:
             also = ", which is saved too" if has_narrow else ""
             text = f"{first.type} of {type_text(narrow)}{also} ({short_location(first.location)})"
-            made.append(Finding(tuple(r for r, _ in wide), at_stake, text))
-    return largest_first(made)
+            findings.append(Finding(tuple(r for r, _ in wide), at_stake, text))
+    return largest_first(findings)
 
 
 def _widens(equation: Equation) -> bool:
@@ -225,14 +227,14 @@ def find_one_hots(residuals: Sequence[Residual], atoms: Sequence[Atom], program:
 
     At stake are the bytes that saving the integers would free.
     """
-    producers, made = _Producers(), []
+    producers, findings = _Producers(), []
     for r, atom in zip(residuals, atoms, strict=True):
         root = None if r.dummies or r.aval.dtype == bool else _root(producers, program, atom)
         integers = _compared_with_iota(producers, program, root) if root is not None else None
         at_stake = r.nbytes - math.prod(root.lengths) * nbytes(integers.aval) if root and integers else 0
         if at_stake > 0:
-            made.append(finding(r, at_stake))
-    return largest_first(made)
+            findings.append(finding(r, at_stake))
+    return largest_first(findings)
 
 
 def _compared_with_iota(producers: _Producers, program: Program, root: Source) -> Atom | None:
@@ -271,12 +273,12 @@ def find_invariants(residuals: Sequence[Residual], atoms: Sequence[Atom], progra
     At stake are all copies but one.
     """
     producers, dependence = _Producers(), _Dependence()
-    made = []
+    findings = []
     for r, atom in zip(residuals, atoms, strict=True):
         times = math.prod(_times_alike(producers, dependence, program, atom)) if r.lengths and not r.dummies else 1
         if times > 1:
-            made.append(finding(r, r.nbytes - r.nbytes // times))
-    return largest_first(made)
+            findings.append(finding(r, r.nbytes - r.nbytes // times))
+    return largest_first(findings)
 
 
 def _times_alike(producers: _Producers, dependence: _Dependence, program: Program, atom: Atom) -> Iterator[int]:
@@ -284,9 +286,9 @@ def _times_alike(producers: _Producers, dependence: _Dependence, program: Progra
     varying: list[
         tuple[int, set[Atom]]
     ] = []  # for each enclosing scan, its length and what differs between its iterations
-    made = producers(program, atom)
-    while made is not None and (is_call(made[0]) or is_scan(made[0])):
-        equation, place = made
+    makers = producers(program, atom)
+    while makers is not None and (is_call(makers[0]) or is_scan(makers[0])):
+        equation, place = makers
         body = _body(equation).program
         # What a call or inner scan receives that differs; an inner scan may add it to its carry.
         inner = [(n, dependence.dependents(body, dependence.differing_in(equation, v))) for n, v in varying]
@@ -302,7 +304,7 @@ def _times_alike(producers: _Producers, dependence: _Dependence, program: Progra
             ]
             inner.append((scan_length(equation), dependence.dependents(body, differs)))
         varying, program, atom = inner, body, body.outvars[place]
-        made = producers(program, atom)
+        makers = producers(program, atom)
     yield from (n for n, v in varying if atom not in v)
 
 
@@ -320,18 +322,18 @@ class _Dependence:
         return self.known[key]
 
     def _dependents(self, program: Program, differs: Sequence[bool]) -> set[Atom]:
-        found: set[Atom] = {v for v, d in zip(program.invars, differs, strict=True) if d}
+        dependents: set[Atom] = {v for v, d in zip(program.invars, differs, strict=True) if d}
         for e in program.equations:
             if e.effects:
-                found.update(e.outvars)
-            elif not found.isdisjoint(e.invars):
+                dependents.update(e.outvars)
+            elif not dependents.isdisjoint(e.invars):
                 if is_call(e) or is_scan(e):
                     body = _body(e).program
-                    inside = self.dependents(body, self.differing_in(e, found))
-                    found.update(v for v, a in zip(e.outvars, body.outvars, strict=True) if a in inside)
+                    inside = self.dependents(body, self.differing_in(e, dependents))
+                    dependents.update(v for v, a in zip(e.outvars, body.outvars, strict=True) if a in inside)
                 else:
-                    found.update(e.outvars)
-        return found
+                    dependents.update(e.outvars)
+        return dependents
 
     def differing_in(self, equation: Equation, differing: set[Atom]) -> list[bool]:
         """Which inputs of an equation's body depend on some values outside: once a scan's carry depends on them,
@@ -367,21 +369,21 @@ def find_forced(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site
     if not excess or has - had:  # nothing disappeared, or something else replaced it
         return ()
     there = replace(site, sources=SourceTracer(other.forward), derivation=other)
-    kept = Counter(made_at(a, there) for a in others if excess[_type(a)])
+    places = Counter(made_at(a, there) for a in others if excess[_type(a)])
     # Among values of one type, first take those whose line and operation have no residual left.
     unmatched: list[tuple[Residual, Any]] = []
     matched: list[tuple[Residual, Any]] = []
     for r, a in zip(residuals, atoms, strict=True):
         if excess[_type(a)]:
             key = made_at(a, site)
-            kept[key] -= 1
-            (unmatched if kept[key] < 0 else matched).append((r, _type(a)))
-    made = []
+            places[key] -= 1
+            (unmatched if places[key] < 0 else matched).append((r, _type(a)))
+    findings = []
     for r, t in (*unmatched, *matched):
         if excess[t] > 0:
             excess[t] -= 1
-            made.append(finding(r, r.nbytes))
-    return largest_first(made)
+            findings.append(finding(r, r.nbytes))
+    return largest_first(findings)
 
 
 def _type(atom: Atom) -> tuple[Any, Any]:

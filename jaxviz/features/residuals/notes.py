@@ -17,59 +17,59 @@ if TYPE_CHECKING:
     from jaxviz.features.residuals.residual_set import ResidualSet
 
 
-def notes_of(found: ResidualSet) -> tuple[str, ...]:
+def notes_of(saved: ResidualSet) -> tuple[str, ...]:
     """See `ResidualSet.notes`."""
-    notes = [*found.on_gradient, *unopened_note(found.unopened)]
-    if found.dummy_nbytes:
-        n = sum(bool(r.dummies) for r in found)
+    notes = [*saved.on_gradient, *unopened_note(saved.unopened)]
+    if saved.dummy_nbytes:
+        n = sum(bool(r.dummies) for r in saved)
         notes.append(
-            f"Up to {format_bytes(found.dummy_nbytes)} in {counted(n, 'residual')} are dummies: a branch of a cond "
+            f"Up to {format_bytes(saved.dummy_nbytes)} in {counted(n, 'residual')} are dummies: a branch of a cond "
             "returns residuals of the same types as the other branches, and fills in those that it does not save; a "
             "scan "
             "stacks them. To avoid them, use jaxviz.grad(f, cond_residuals='recompute') or, in plain JAX, "
             "jax.checkpoint around "
             "the cond or the body of the scan; a checkpoint around each branch leaves some."
         )
-    if found.unread:
+    if saved.unread:
         notes.append(
-            f"JAX saves {format_bytes(sum(f.nbytes for f in found.unread))} that the backward program never reads: "
-            f"{listed(texts_of(found.unread))}. A compiled gradient keeps nothing for that."
+            f"JAX saves {format_bytes(sum(f.nbytes for f in saved.unread))} that the backward program never reads: "
+            f"{listed(texts_of(saved.unread))}. A compiled gradient keeps nothing for that."
         )
-    if found.duplicates:
+    if saved.duplicates:
         notes.append(
-            f"{_bytes_of(found.duplicates)} are copies of values that are saved too, and could be recomputed from "
+            f"{_bytes_of(saved.duplicates)} are copies of values that are saved too, and could be recomputed from "
             "them: "
-            f"{listed(texts_of(found.duplicates))}."
+            f"{listed(texts_of(saved.duplicates))}."
         )
-    if found.stacked:
-        stacked = listed(texts_of(found.stacked))
-        note = f"{_bytes_of(found.stacked)} are stacked by scans, one value for each iteration: {stacked}."
-        repeats = any(e.on_reference for e in found.unopened)  # which a checkpoint would do twice
-        if any(r.lengths and r.is_saved and r.is_asked_for_in_loop for r in found) and not repeats:
+    if saved.stacked:
+        stacked = listed(texts_of(saved.stacked))
+        note = f"{_bytes_of(saved.stacked)} are stacked by scans, one value for each iteration: {stacked}."
+        repeats = any(e.on_reference for e in saved.unopened)  # which a checkpoint would do twice
+        if any(r.lengths and r.is_saved and r.is_asked_for_in_loop for r in saved) and not repeats:
             note += " jax.checkpoint around the body saves only the inputs of each iteration instead."
         notes.append(note)
-    if found.invariant:
+    if saved.invariant:
         notes.append(
-            f"{_bytes_of(found.invariant)} are copies, stacked by a scan, of values that are the same in each "
+            f"{_bytes_of(saved.invariant)} are copies, stacked by a scan, of values that are the same in each "
             "iteration: "
-            f"{listed(texts_of(found.invariant))}. If you compute them before the loop and close over them, each is "
+            f"{listed(texts_of(saved.invariant))}. If you compute them before the loop and close over them, each is "
             "saved once."
         )
     # The occasional scalar that a jitted jax.numpy function receives as an array is not worth a note.
-    if found.forced and 100 * sum(f.nbytes for f in found.forced) >= found.saved.nbytes:
+    if saved.forced and 100 * sum(f.nbytes for f in saved.forced) >= saved.saved.nbytes:
         notes.append(
-            f"{_bytes_of(found.forced)} are saved only because they cross the boundary of a jitted function; without "
+            f"{_bytes_of(saved.forced)} are saved only because they cross the boundary of a jitted function; without "
             "the "
-            f"inner jit they would not be: {listed(texts_of(found.forced))}."
+            f"inner jit they would not be: {listed(texts_of(saved.forced))}."
         )
-    unknown = [r for r in found if r.nbytes_per_device is None] if found.on_devices else []
+    unknown = [r for r in saved if r.nbytes_per_device is None] if saved.on_devices else []
     if unknown:
         size = format_bytes(sum(r.nbytes for r in unknown))
         notes.append(
             f"{len(unknown):,} of them, {size}, count in full for one device, because XLA's layout "
             "of them is unknown. jaxviz.residuals(..., compile=True) compiles the forward program to find out."
         )
-    notes += [*(n.text for n in names_without_effect(found.checkpoints)), *found.mapped]
+    notes += [*(n.text for n in names_without_effect(saved.checkpoints)), *saved.mapped]
     return tuple(dict.fromkeys(notes))
 
 
@@ -89,10 +89,10 @@ def gradient_note(derivation: Derivation) -> tuple[str, ...]:
 
 def _of_own_references(derivation: Derivation) -> tuple[str, ...]:
     """What JAX may save for references that the function makes, and that are known here to have no tangent."""
-    made = [e for _, e in derivation.primal.walk() if not e.programs and any(map(_may_have_tangent, e.outvars))]
-    if not made or not any(derivation.nonzeros):
+    makers = [e for _, e in derivation.primal.walk() if not e.programs and any(map(_may_have_tangent, e.outvars))]
+    if not makers or not any(derivation.nonzeros):
         return ()
-    lines = listed(dict.fromkeys(str(e.location).rsplit("/", 1)[-1] for e in made if e.location is not None))
+    lines = listed(dict.fromkeys(str(e.location).rsplit("/", 1)[-1] for e in makers if e.location is not None))
     return (
         f"JAX gives a reference that the function makes{f' ({lines})' if lines else ''} a tangent, which is zero here, "
         "and may also save what "
@@ -142,6 +142,6 @@ def _no_gradient(derivation: Derivation) -> tuple[str, ...]:
     return () if error is None else (f"There is no backward program: {error}",)
 
 
-def _bytes_of(found: Sequence[Finding]) -> str:
-    n = len({r for f in found for r in f.residuals})
-    return f"{format_bytes(sum(f.nbytes for f in found))} in {counted(n, 'residual')}"
+def _bytes_of(findings: Sequence[Finding]) -> str:
+    n = len({r for f in findings for r in f.residuals})
+    return f"{format_bytes(sum(f.nbytes for f in findings))} in {counted(n, 'residual')}"

@@ -36,36 +36,36 @@ _CHARACTER = 0.63 * _POINT
 _LINE = 1.25 * _FONT * _POINT
 
 
-def plot_residuals(found: ResidualSet, width: float) -> Figure:
+def plot_residuals(saved: ResidualSet, width: float) -> Figure:
     """See `ResidualSet.plot`."""
-    lines = found.by_line()
+    lines = saved.by_line()
     bars = lines[:_MAX_LINES]
-    map_height, bar_height = (0.5 * width, 0.24 * len(bars)) if found.saved.nbytes else (0.0, 0.0)
-    height = 0.75 + (map_height + bar_height + 0.5 if found.saved.nbytes else 0.0)
+    map_height, bar_height = (0.5 * width, 0.24 * len(bars)) if saved.saved.nbytes else (0.0, 0.0)
+    height = 0.75 + (map_height + bar_height + 0.5 if saved.saved.nbytes else 0.0)
     figure = CellFigure(figsize=(width, height))
     left = 0.02 * width
 
     def axes(top: float, tall: float, from_left: float = left) -> Axes:
         """Axes at a position in inches."""
-        made: Axes = figure.add_axes(
+        axes_: Axes = figure.add_axes(
             (from_left / width, 1 - (top + tall) / height, (width - left - from_left) / width, tall / height),
         )
-        return made
+        return axes_
 
     figure.text(
         left / width,
         1 - 0.12 / height,
-        found.summary.split(";")[0],
+        saved.summary.split(";")[0],
         fontsize=12,
         va="top",
         parse_math=False,
     )
-    if not found.saved.nbytes:
+    if not saved.saved.nbytes:
         return figure
-    _draw_map(axes(0.7, map_height), found, width - 2 * left, map_height)
-    kinds = [k for k in _KINDS if any(r.kind == k for r in found)]
+    _draw_map(axes(0.7, map_height), saved, width - 2 * left, map_height)
+    kinds = [k for k in _KINDS if any(r.kind == k for r in saved)]
     figure.legend(
-        handles=[Patch(color=COLOURS[k], label=_of_kind(found, k)) for k in kinds], loc="upper left", frameon=False,
+        handles=[Patch(color=COLOURS[k], label=_of_kind(saved, k)) for k in kinds], loc="upper left", frameon=False,
         bbox_to_anchor=(left / width, 1 - 0.36 / height), ncols=max(1, len(kinds)), fontsize=9, borderpad=0,
         handlelength=1.0, handleheight=1.0, columnspacing=1.5, borderaxespad=0,
     )  # fmt: skip
@@ -80,8 +80,8 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
     return figure
 
 
-def _of_kind(found: Sequence[Residual], kind: str) -> str:
-    return f"{kind} {format_bytes(sum(r.nbytes for r in found if r.kind == kind))}"
+def _of_kind(residuals: Sequence[Residual], kind: str) -> str:
+    return f"{kind} {format_bytes(sum(r.nbytes for r in residuals if r.kind == kind))}"
 
 
 def _draw_bars(axes: Axes, sizes: Sequence[int], names: Sequence[str]) -> None:
@@ -97,12 +97,12 @@ def _draw_bars(axes: Axes, sizes: Sequence[int], names: Sequence[str]) -> None:
         axes.annotate(format_bytes(n), (n, i), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5)
 
 
-def _draw_map(axes: Axes, found: ResidualSet, width: float, height: float) -> None:
+def _draw_map(axes: Axes, saved: ResidualSet, width: float, height: float) -> None:
     """Modules with their residuals; lengths are in inches, so that text can be compared with the available space."""
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
     axes.axis("off")
-    groups = [g for g in found.groups if g.nbytes and g.residuals[0].is_saved]
+    groups = [g for g in saved.groups if g.nbytes and g.residuals[0].is_saved]
     # Repeated layers are one module, and their repeated parts one box.
     names = merged_paths([g.residuals for g in groups], lambda r: r.module)
     modules = grouped(groups, lambda g: names[g.residuals[0]])
@@ -169,7 +169,7 @@ def squarify(sizes: Sequence[float], box: Box) -> list[Box]:
     x, y, w, h = box
     total = sum(sizes)
     areas = [s * w * h / total for s in sizes] if total else []
-    made: list[Box] = []
+    boxes: list[Box] = []
     start = 0
     while start < len(areas):
         side = min(w, h)
@@ -181,12 +181,12 @@ def squarify(sizes: Sequence[float], box: Box) -> list[Box]:
         along = y if w >= h else x
         for area in row:
             long = area / thick if thick else 0.0
-            made.append((x, along, thick, long) if w >= h else (along, y, long, thick))
+            boxes.append((x, along, thick, long) if w >= h else (along, y, long, thick))
             along += long
         x, y, w, h = (x + thick, y, w - thick, h) if w >= h else (x, y + thick, w, h - thick)
         w, h = max(w, 0.0), max(h, 0.0)
         start = end
-    return made
+    return boxes
 
 
 def _worst(row: Sequence[float], side: float) -> float:

@@ -212,20 +212,20 @@ class ResidualSet(Report, Sequence[Residual], schema="residuals"):
     @cached_property
     def duplicates(self) -> tuple[Finding, ...]:
         """Values that are saved twice, in two types or layouts."""
-        return self._found("duplicates")
+        return self._findings("duplicates")
 
     @cached_property
     def invariant(self) -> tuple[Finding, ...]:
         """Values that a scan stacks although they are the same in each iteration."""
-        return self._found("invariant")
+        return self._findings("invariant")
 
     @cached_property
     def forced(self) -> tuple[Finding, ...]:
         """Values that are saved only because they cross the boundary of a jitted function;
         finding them derives the function once more."""
-        return self._found("forced")
+        return self._findings("forced")
 
-    def _found(self, name: str) -> tuple[Finding, ...]:
+    def _findings(self, name: str) -> tuple[Finding, ...]:
         return self.finders[name]() if name in self.finders else ()
 
     @cached_property
@@ -389,22 +389,22 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
         backward_readers = find_readers(derivation.backward, parts.linear.invars[: len(parts.residuals)])
     except EquationError:  # without reverse mode, as for a while loop, the linear program's residuals still count
         backward_readers = None
-    made = []
+    residuals = []
     for atom, var, n in zip(parts.residuals, parts.linear.invars, divided, strict=False):
         readers = None if backward_readers is None else backward_readers[var]
         residual = _residual(atom, var, site, arguments, linear_readers[var], readers)
-        made.append(residual if n is None else replace(residual, nbytes_per_device=residual.nbytes // n))
+        residuals.append(residual if n is None else replace(residual, nbytes_per_device=residual.nbytes // n))
     finders = {
-        "duplicates": partial(find_duplicates, made, parts.residuals, site),
-        "invariant": partial(find_invariants, made, parts.residuals, parts.forward),
-        "forced": partial(find_forced, made, parts.residuals, site),
+        "duplicates": partial(find_duplicates, residuals, parts.residuals, site),
+        "invariant": partial(find_invariants, residuals, parts.residuals, parts.forward),
+        "forced": partial(find_forced, residuals, parts.residuals, site),
     }
     checkpoints, mapped = report_checkpoints(derivation), _mapped(derivation.primal)
-    on_gradient = gradient_note(derivation) if made else why_nothing_is_kept(derivation)
+    on_gradient = gradient_note(derivation) if residuals else why_nothing_is_kept(derivation)
     return ResidualSet(
         derivation.primal.name,
         derivation.about,
-        tuple(made),
+        tuple(residuals),
         checkpoints,
         mapped,
         on_devices,
@@ -418,16 +418,16 @@ def _mapped(program: Program) -> tuple[str, ...]:
     """How `jaxviz.vmap` changed conds and loops in a function that was derived from others."""
     derived = (e for _, e in program.walk() if e.origin is not None)
     origins = (a.origin for e in derived for a in (e, *ancestors(e)))
-    found: dict[tuple[Equation, str], None] = {
+    pairs: dict[tuple[Equation, str], None] = {
         (o.equation, o.rule): None
         for o in origins
         if o is not None and o.transform == "vmap" and o.equation is not None and ": " in o.rule
         if is_choice(o.equation) or (is_loop(o.equation) and not is_scan(o.equation))
     }
-    places = {e: location_of(e) for e, _ in found}
+    places = {e: location_of(e) for e, _ in pairs}
     return tuple(
         f"Under vmap the {rule}{f' ({short_location(at)})' if (at := places[e]) is not None else ''}."
-        for e, rule in found
+        for e, rule in pairs
     )
 
 
@@ -442,23 +442,23 @@ def _residual(
     source = real[0]
     producer = source.equation
     kind = _kind(source, atom, site, arguments)
-    held = site.naming.holders(producer, source.within) if producer is not None else ()
+    holders = site.naming.holders(producer, source.within) if producer is not None else ()
     if producer is not None:
-        location = location_of(producer, held) or site.definition
+        location = location_of(producer, holders) or site.definition
     elif source.passed_by is not None:
         location = site.naming.location(source.passed_by, ()) or site.definition
     else:
         first = linear[0] if linear else None
         used_at = location_of(first.equation, first.within) if first is not None else None
         location = site.definition if kind == "argument" or used_at is None else used_at
-    asked = linear[0].equation.origin if linear else None
-    rule = "" if asked is None else "checkpoint" if asked.role == "recomputation" else asked.rule
+    origin = linear[0].equation.origin if linear else None
+    rule = "" if origin is None else "checkpoint" if origin.role == "recomputation" else origin.rule
     size = nbytes(atom.aval)
     dummies = tuple(_dummy(s, location, size // max(1, math.prod(source.lengths))) for s in sources if s.is_dummy)
     decision = "offloaded" if is_offload(producer) else "saved"
     path = arguments.get(atom, "") if isinstance(atom, Var) else ""
-    words = Words(site, atom, path, real, held, kind, location, linear, backward, [d.branch for d in dummies])
-    made_by = repetition(producer, held, source.place) if producer is not None else pattern(words.expression)
+    words = Words(site, atom, path, real, holders, kind, location, linear, backward, [d.branch for d in dummies])
+    made_by = repetition(producer, holders, source.place) if producer is not None else pattern(words.expression)
     kind_of = type_text(atom.aval, source.lengths)
     place = site.place(source)
     repeats = (made_by, kind, kind_of, rule, decision, bool(backward), place, location)

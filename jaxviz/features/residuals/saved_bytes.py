@@ -54,12 +54,12 @@ class SavedBytes(Data):
     @property
     def remarks(self) -> tuple[str, ...]:
         """What is not among these bytes, a clause each."""
-        found = []
+        remarks = []
         if self.n_arguments:
-            found.append(f"it reads {format_bytes(self.arguments)} of its arguments, which are in memory anyway")
+            remarks.append(f"it reads {format_bytes(self.arguments)} of its arguments, which are in memory anyway")
         if self.n_unread:
-            found.append(f"JAX also saves {format_bytes(self.unread)} that nothing reads and XLA drops")
-        return tuple(found)
+            remarks.append(f"JAX also saves {format_bytes(self.unread)} that nothing reads and XLA drops")
+        return tuple(remarks)
 
 
 def saved_bytes(residuals: Sequence[Residual]) -> SavedBytes:
@@ -68,7 +68,7 @@ def saved_bytes(residuals: Sequence[Residual]) -> SavedBytes:
     arguments = [r for r in residuals if r.kind == "argument"]
     unread = [r for r in residuals if r.kind == "unread"]
     is_divided = any(r.nbytes_per_device is not None for r in residuals)
-    size = lambda found: sum(r.nbytes if r.nbytes_per_device is None else r.nbytes_per_device for r in found)
+    size = lambda residuals_: sum(r.nbytes if r.nbytes_per_device is None else r.nbytes_per_device for r in residuals_)
     return SavedBytes(
         size(saved), len(saved), size(arguments), len(arguments), size(unread), len(unread),
         sum(r.nbytes for r in saved) if is_divided else None,
@@ -87,9 +87,9 @@ _read: WeakKeyDictionary[Derivation, tuple[bool, ...]] = WeakKeyDictionary()
 
 def are_read(derivation: Derivation) -> tuple[bool, ...]:
     """For each residual whether the backward program reads it."""
-    found = _read.get(derivation)
-    if found is None:
+    flags = _read.get(derivation)
+    if flags is None:
         inputs = derivation.backward.invars[: derivation.n_residuals]
         readers = find_readers(derivation.backward, inputs)
-        found = _read[derivation] = tuple([bool(readers[v]) for v in inputs])
-    return found
+        flags = _read[derivation] = tuple([bool(readers[v]) for v in inputs])
+    return flags

@@ -41,12 +41,12 @@ def totals(
     residuals: Sequence[Residual], key: Callable[[Residual], Hashable], name: Callable[[Residual], str]
 ) -> tuple[Total, ...]:
     """One total for each key, largest first; equal ones in order of first occurrence."""
-    made = []
+    rows = []
     for group in grouped(residuals, key):
         largest = max(group, key=lambda r: r.nbytes)
         size = sum(r.nbytes for r in group)
-        made.append(Total(name(largest), size, per_device(group), len(group), largest.location))
-    return tuple(sorted(made, key=lambda t: -t.nbytes))
+        rows.append(Total(name(largest), size, per_device(group), len(group), largest.location))
+    return tuple(sorted(rows, key=lambda t: -t.nbytes))
 
 
 def path_totals(groups: Iterable[Sequence[Residual]], path: Callable[[Residual], str]) -> tuple[Total, ...]:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 def _said(find: Callable[[Any], T]) -> cached_property[T]:
     """A property that is computed once, with the source shown or hidden as it was when the residual was created."""
 
-    def found(words: Words) -> T:
+    def words_of(words: Words) -> T:
         if (
             deep_stack.is_entered and shows_source() == words.with_source
         ):  # entering the contexts takes time for thousands of residuals
@@ -33,8 +33,8 @@ def _said(find: Callable[[Any], T]) -> cached_property[T]:
         with deep_stack, source_shown_as(words.with_source):
             return find(words)
 
-    found.__doc__ = find.__doc__
-    return cached_property(found)
+    words_of.__doc__ = find.__doc__
+    return cached_property(words_of)
 
 
 @dataclass(eq=False)
@@ -71,14 +71,14 @@ class Words:
         """How it is computed; for an argument its path."""
         source, naming = self.sources[0], self.site.naming
         # In a cond, one position may hold a residual of either branch.
-        made = " or ".join(dict.fromkeys(_expression(s, self.site) for s in self.sources))
+        text = " or ".join(dict.fromkeys(_expression(s, self.site) for s in self.sources))
         if source.equation is None and source.passed_by is None:
-            made = self.path or self.site.name(source.atom if isinstance(source.atom, Literal) else self.atom)
+            text = self.path or self.site.name(source.atom if isinstance(source.atom, Literal) else self.atom)
         if self.kind == "constant" and self.linear:
             first = self.linear[0]
             reader = naming.name(primal_equation(first.equation), tuple(map(primal_equation, first.within)))
-            return f"constant in {reader}" if reader else f"constant {made}"
-        return made
+            return f"constant in {reader}" if reader else f"constant {text}"
+        return text
 
     @_said
     def reasons(self) -> tuple[str, str]:

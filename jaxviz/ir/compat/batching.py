@@ -90,15 +90,15 @@ def select_results(index: Any, *results: Any) -> Any:
 
 def refuse_effects_when_mapped(effects: Iterable[Any], of: str) -> None:
     """Raises JAX's error for effects that cannot be mapped."""
-    found = set(effects)
+    written = set(effects)
     if of == "cond":
-        if any(isinstance(e, _state_types.RefEffect) for e in found):
+        if any(isinstance(e, _state_types.RefEffect) for e in written):
             raise NotImplementedError("State effect not supported in vmap-of-cond.")
-        if found & {_callback._IOEffect, _callback._OrderedIOEffect}:
+        if written & {_callback._IOEffect, _callback._OrderedIOEffect}:
             raise NotImplementedError("IO effect not supported in vmap-of-cond.")
-    if of == "while" and _callback._OrderedIOEffect in found:
+    if of == "while" and _callback._OrderedIOEffect in written:
         raise Exception("Ordered IO effects not supported in vmap.")
-    if of == "while with a mapped predicate" and _callback._IOEffect in found:
+    if of == "while with a mapped predicate" and _callback._IOEffect in written:
         raise Exception("Unordered IO effects not supported in while_loop with batched predicate")
 
 

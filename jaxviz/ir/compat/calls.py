@@ -110,10 +110,10 @@ def static_arguments(
 
 def argument_paths(fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
     """The paths of the flat arguments of a call of a jitted function that are not static, such as `params['w']`."""
-    found = api_util.debug_info(
+    debug = api_util.debug_info(
         "jit", fun, tuple(args), dict(kwargs), static_argnums=info.static_argnums, static_argnames=info.static_argnames
     )
-    return tuple(found.arg_names or ())
+    return tuple(debug.arg_names or ())
 
 
 def argument_type(x: Any) -> Any:
@@ -216,8 +216,8 @@ def donates(info: Any) -> bool:
 def donated_arguments(fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that a call of a jitted function donates, by name."""
     names = parameters(fun, len(args), {})[0]
-    given = {names[i]: args[i] for i in info.donate_argnums if i < len(args)}
-    return given | {name: kwargs[name] for name in info.donate_argnames if name in kwargs}
+    donated = {names[i]: args[i] for i in info.donate_argnums if i < len(args)}
+    return donated | {name: kwargs[name] for name in info.donate_argnames if name in kwargs}
 
 
 ArrayImpl: Any = _array.ArrayImpl

@@ -109,16 +109,16 @@ def accumulators(
             _api._vjp_accum(jaxpr() if explicit else None, in_tree, explicit, i, v, x)
             for i, (v, x) in enumerate(zip(of_type, wanted, strict=True))
         ]
-    made: list[Any] = []
+    accumulators_: list[Any] = []
     for aval, x in zip(in_avals, wanted, strict=True):
         ct_aval = aval.to_ct_aval()
         if isinstance(x, _ad.GradAccum):
-            made.append(_api.check_accum(ct_aval, x))
+            accumulators_.append(_api.check_accum(ct_aval, x))
         elif _api._is_ref(x):
-            made.append(_ad.RefAccum(ct_aval, x))
+            accumulators_.append(_ad.RefAccum(ct_aval, x))
         else:
-            made.append((_ad.NullAccum if isinstance(x, _api.DontWant) else _ad.ValAccum)(ct_aval))
-    return made
+            accumulators_.append((_ad.NullAccum if isinstance(x, _api.DontWant) else _ad.ValAccum)(ct_aval))
+    return accumulators_
 
 
 def is_unwanted(accumulator: Any) -> bool:
@@ -193,9 +193,9 @@ def zeros(aval: Any) -> Any:
     return _ad.instantiate_zeros(_ad.Zero(aval))
 
 
-def types_compatible(expected: Any, given: Any) -> bool:
+def types_compatible(expected: Any, actual: Any) -> bool:
     """Whether a value of type `given` is accepted where `expected` is, apart from weak types."""
-    return bool(_core.typecompat(expected, given))
+    return bool(_core.typecompat(expected, actual))
 
 
 def index_or_indices(argnums: Any) -> Any:

@@ -170,7 +170,7 @@ class _TakenRule:
         self.nonzeros_out = nonzeros_out
         self.out_trees = out_trees
         # What the rule stored about its results, for callers that ask when it is used; JAX does not expect it so early.
-        self._told = [(store, store.val) for store in rule.stores if store]
+        self._stored = [(store, store.val) for store in rule.stores if store]
         _empty_stores(rule)
 
     @property
@@ -186,13 +186,16 @@ class _TakenRule:
             if carries
         ]
         outs = _core.eval_jaxpr(self.traced.jaxpr.jaxpr, args[: self.n_consts], *args[self.n_consts : n], *tangents)
-        given = iter(outs[len(self.nonzeros_out) :])
+        tangents_ = iter(outs[len(self.nonzeros_out) :])
         results = outs[: len(self.nonzeros_out)]
         zero = lambda x: _ad_util.SymbolicZero(_core.typeof(x).to_tangent_aval())
-        return [*results, *(next(given) if nz else zero(x) for x, nz in zip(results, self.nonzeros_out, strict=True))]
+        return [
+            *results,
+            *(next(tangents_) if nz else zero(x) for x, nz in zip(results, self.nonzeros_out, strict=True)),
+        ]
 
     def forward(self, *args: Any) -> list[Any]:
-        for store, value in self._told:
+        for store, value in self._stored:
             store.reset()
             store.store(value)
         outs: list[Any] = _core.eval_jaxpr(self.traced.jaxpr.jaxpr, args[: self.n_consts], *args[self.n_consts :])
@@ -224,8 +227,8 @@ def _jvp_of_rule(
     call = rule.of_jvp if isinstance(rule, _TakenRule) else rule.call_wrapped
 
     def push(*args: Any) -> list[Any]:
-        given = iter(args[len(in_avals) :])
-        tangents = [next(given) if nz else zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)]
+        tangents_ = iter(args[len(in_avals) :])
+        tangents = [next(tangents_) if nz else zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)]
         outs = call(*args[: len(in_avals)], *tangents)
         n_out = len(outs) // 2
         tangents_out = [_ad.replace_rule_output_symbolic_zeros(t) for t in outs[n_out:]]

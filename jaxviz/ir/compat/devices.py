@@ -174,8 +174,8 @@ def output_shardings(compiled: Any, n: int) -> list[Any]:
     try:
         return list(jax.tree.leaves(compiled.output_shardings))
     except ValueError:
-        given = compiled._executable._out_shardings
-        return list(given[len(given) - n :])
+        shardings = compiled._executable._out_shardings
+        return list(shardings[len(shardings) - n :])
 
 
 def on_meshes_of(values: Iterable[Any], jaxpr: Any, moves: Iterable[int]) -> Any:

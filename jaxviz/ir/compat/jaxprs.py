@@ -202,14 +202,19 @@ def opened(primitive: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[str,
 
     Under `jax_remat3`, `jax.checkpoint` and `checkpoint_name` create such calls.
     """
-    held = params.get("_prim") if _OPENS_CHECKPOINTS else None
-    kind = type(held).__name__
-    if held is not None and kind == "RematTraced":
-        policy = None if held.policy is None else _AskedOfSome(held.policy)
-        made = {"jaxpr": held.jaxpr, "prevent_cse": held.prevent_cse, "differentiated": False, "policy": policy}
-        return remat_p, made
-    if held is not None and kind == "CheckpointName":
-        return name_p, {"name": held.name}
+    hi = params.get("_prim") if _OPENS_CHECKPOINTS else None
+    kind = type(hi).__name__
+    if hi is not None and kind == "RematTraced":
+        policy = None if hi.policy is None else _AskedOfSome(hi.policy)
+        opened_params = {
+            "jaxpr": hi.jaxpr,
+            "prevent_cse": hi.prevent_cse,
+            "differentiated": False,
+            "policy": policy,
+        }
+        return remat_p, opened_params
+    if hi is not None and kind == "CheckpointName":
+        return name_p, {"name": hi.name}
     return primitive, params
 
 
@@ -334,10 +339,12 @@ def differentiated_debug_info(fun: Callable[..., Any], primals: Sequence[Any]) -
     `jax.grad` passes a function of the differentiated arguments only, which may be that of a library, and not the
     user's.
     """
-    held = _closed_over(fun) if getattr(fun, "__name__", "") == "f_wrapped" else {}
-    is_grad = {"f", "dyn_argnums", "static_args", "kwargs"} <= set(held)
-    f, kwargs = (held["f"], held["kwargs"]) if is_grad else (fun, {})
-    args, places = (list(held["static_args"]), held["dyn_argnums"]) if is_grad else (list(primals), range(len(primals)))
+    captured = _closed_over(fun) if getattr(fun, "__name__", "") == "f_wrapped" else {}
+    is_grad = {"f", "dyn_argnums", "static_args", "kwargs"} <= set(captured)
+    f, kwargs = (captured["f"], captured["kwargs"]) if is_grad else (fun, {})
+    args, places = (
+        (list(captured["static_args"]), captured["dyn_argnums"]) if is_grad else (list(primals), range(len(primals)))
+    )
     for place, x in zip(places, primals, strict=True):
         args[place] = x
     wrapped = _wrapped_by_maker(f) if tuple(places) == (0,) else None
@@ -349,11 +356,11 @@ def differentiated_debug_info(fun: Callable[..., Any], primals: Sequence[Any]) -
     by_argument = [[next(names, "") for _ in jax.tree.leaves(a)] for a in args]
     around = {
         id(x): name + jax.tree_util.keystr(path)
-        for name, tree in _held(f).items()
+        for name, tree in _captured(f).items()
         for path, x in jax.tree_util.tree_leaves_with_path(tree)
     }
-    given = {id(x): name for x, name in zip(jax.tree.leaves((args, kwargs)), info.arg_names or (), strict=False)}
-    return info._replace(arg_names=tuple(n for place in places for n in by_argument[place])), around | given
+    name_by_id = {id(x): name for x, name in zip(jax.tree.leaves((args, kwargs)), info.arg_names or (), strict=False)}
+    return info._replace(arg_names=tuple(n for place in places for n in by_argument[place])), around | name_by_id
 
 
 def _wrapped_by_maker(fun: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -364,14 +371,14 @@ def _wrapped_by_maker(fun: Callable[..., Any]) -> Callable[..., Any] | None:
     return next((inspect.unwrap(x) for x in wrappers if hasattr(x, "__wrapped__")), None)
 
 
-def _held(fun: Any) -> Mapping[str, Any]:
+def _captured(fun: Any) -> Mapping[str, Any]:
     """What a function closes over, and what the function closes over that it wraps or applies to some of its arguments;
     these too, by name."""
-    found = dict(_closed_over(fun))
+    captured = dict(_closed_over(fun))
     if isinstance(fun, functools.partial):
         names = parameters(fun.func, len(fun.args), {})[0]
-        return {**_held(fun.func), **found, **dict(zip(names, fun.args, strict=False)), **fun.keywords}
-    return {**_held(fun.__wrapped__), **found} if hasattr(fun, "__wrapped__") else found
+        return {**_captured(fun.func), **captured, **dict(zip(names, fun.args, strict=False)), **fun.keywords}
+    return {**_captured(fun.__wrapped__), **captured} if hasattr(fun, "__wrapped__") else captured
 
 
 def _closed_over(fun: Callable[..., Any]) -> Mapping[str, Any]:
@@ -381,11 +388,11 @@ def _closed_over(fun: Callable[..., Any]) -> Mapping[str, Any]:
         getattr(fun, "__closure__", None) or (),
         strict=False,
     )
-    found = {}
+    values = {}
     for name, cell in cells:
         with contextlib.suppress(ValueError):  # not assigned yet
-            found[name] = cell.cell_contents
-    return found
+            values[name] = cell.cell_contents
+    return values
 
 
 def parameters(

@@ -88,9 +88,9 @@ class _RuleTrace(_core.Trace):
                     ]
                     return outs if primitive.multiple_results else outs[0]
         if primitive in _pe.forwarding_rules:
-            given, equation = _pe.forwarding_rules[primitive](Equation(operation, atoms, ()))
+            forwarded, equation = _pe.forwarding_rules[primitive](Equation(operation, atoms, ()))
             if equation is None:
-                outs = [self.held(_RuleTracer(self, atoms[i])) for i in given]
+                outs = [self.held(_RuleTracer(self, atoms[i])) for i in forwarded]
                 return outs if primitive.multiple_results else outs[0]
         outvars = tuple([Var(aval) for aval in operation.out_avals])
         self.equations.append(Equation(operation, atoms, outvars))

@@ -106,8 +106,8 @@ def jvp_rule(
     nonzeros_out: list[bool] = []
 
     def push(*args: Any) -> list[Any]:
-        given = iter(args[len(in_avals) :])
-        tangents = [next(given) if nz else _ad.Zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)]
+        tangents_ = iter(args[len(in_avals) :])
+        tangents = [next(tangents_) if nz else _ad.Zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)]
         with context.manager:
             primals_out, tangents_out = rule(args[: len(in_avals)], tuple(tangents), **params)
         if not primitive.multiple_results:
@@ -232,9 +232,9 @@ def custom_lin_params(
         whole = backward
 
         def with_constants(*args: Any) -> Any:
-            given = iter(args)
-            values = [next(given) if r is None else r[0] for r in residuals]
-            return whole.call_wrapped(*values, *given)
+            rest = iter(args)
+            values = [next(rest) if r is None else r[0] for r in residuals]
+            return whole.call_wrapped(*values, *rest)
 
         backward = _lu.wrap_init(with_constants, debug_info=whole.debug_info)
     return {
@@ -308,8 +308,8 @@ def trace_backward_rule(
     nonzero_out: list[bool] = []
 
     def backward(*args: Any) -> list[Any]:
-        given = iter(args[len(residual_avals) :])
-        cts = [next(given) if nz else zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
+        cotangents_ = iter(args[len(residual_avals) :])
+        cts = [next(cotangents_) if nz else zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
         cts_in = params["bwd"].call_wrapped(*args[: len(residual_avals)], *cts)
         if _RULES_LOG:
             cts_in, logged = cts_in
@@ -342,7 +342,7 @@ def linearize_rule(
     """
     rule = _ad.primitive_linearizations[primitive]
     tangent_avals = [a.to_tangent_aval() for a in in_avals]
-    made: list[Any] = []
+    linear_of: list[Any] = []
     nonzeros_out: list[bool] = []
 
     def forward(*operands: Any) -> list[Any]:
@@ -352,8 +352,8 @@ def linearize_rule(
         if not primitive.multiple_results:
             results, carries = [results], [carries]
 
-        def linear(*given: Any) -> list[Any]:
-            tangents_in = iter(given)
+        def linear(*tangents_: Any) -> list[Any]:
+            tangents_in = iter(tangents_)
             with context.manager:
                 tangents = linearized(
                     *residuals,
@@ -367,12 +367,12 @@ def linearize_rule(
             return [t for t, nz in zip(tangents, nonzeros_out, strict=True) if nz]
 
         avals = [a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz]
-        made.append(trace_to_jaxpr(linear, avals, unknown_debug_info(len(avals), 0), keeps_rules=False).jaxpr)
-        return [*results, *made[0].consts]
+        linear_of.append(trace_to_jaxpr(linear, avals, unknown_debug_info(len(avals), 0), keeps_rules=False).jaxpr)
+        return [*results, *linear_of[0].consts]
 
     info = unknown_debug_info(len(in_avals), 0)
     traced = trace_to_jaxpr(forward, in_avals, info, values, nonzeros if values else (), keeps_rules=False)
-    return traced.jaxpr, made[0], nonzeros_out
+    return traced.jaxpr, linear_of[0], nonzeros_out
 
 
 def transpose_rule(
@@ -404,9 +404,9 @@ def transpose_rule(
     nonzero_out: list[bool] = []
 
     def backward(*args: Any) -> list[Any]:
-        given = iter(args)
-        operands = [_ad.ValAccum(a) if lin else next(given) for a, lin in zip(ct_in_avals, linear, strict=True)]
-        cts = [next(given) if nz else _ad.Zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
+        operands_ = iter(args)
+        operands = [_ad.ValAccum(a) if lin else next(operands_) for a, lin in zip(ct_in_avals, linear, strict=True)]
+        cts = [next(operands_) if nz else _ad.Zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
         with context.manager:
             logged = _transpose(primitive, params, operands, cts if primitive.multiple_results else cts[0])
         log.add(logged, primitive)
@@ -507,8 +507,8 @@ def is_linear(one: Any, mask: Sequence[bool]) -> bool:
 
 def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, list[bool]]:
     """JAX's JVP of a ClosedJaxpr: (inputs, nonzero tangents) to (results, nonzero tangents), and which are nonzero."""
-    made: tuple[Any, list[bool]] = _ad.jvp_jaxpr(jaxpr, list(nonzeros), instantiate=False)
-    return made
+    result: tuple[Any, list[bool]] = _ad.jvp_jaxpr(jaxpr, list(nonzeros), instantiate=False)
+    return result
 
 
 def logged_by_branches(index: Any, logged: Sequence[Any]) -> dict[Any, Any]:

@@ -41,7 +41,7 @@ def propagated(lowered: Any) -> tuple[Propagated, list[Propagated]]:
         reader = _ShardingReader(module)
         for op in operations_in(module.operation):
             reader.read_layout(op)
-        return reader.arguments, reader.found
+        return reader.arguments, reader.propagated
 
 
 def operations_in(root: Any) -> list[Any]:
@@ -50,10 +50,10 @@ def operations_in(root: Any) -> list[Any]:
     Raises:
       KeyboardInterrupt: the user stops it.
     """
-    found: list[Any] = []
+    operations: list[Any] = []
 
     def visit(op: Any) -> Any:
-        found.append(op)
+        operations.append(op)
         return _mlir.WalkResult.ADVANCE
 
     try:
@@ -63,7 +63,7 @@ def operations_in(root: Any) -> list[Any]:
         if KeyboardInterrupt.__name__ in str(error):
             raise KeyboardInterrupt from None
         raise
-    return found
+    return operations
 
 
 def told_of(lowered: Any) -> str:
@@ -78,31 +78,31 @@ class _ShardingReader:
         self.sizes: dict[str, dict[str, int]] = {}
         """By mesh, the size of each axis."""
         self.read: dict[Any, tuple[int, ...]] = {}
-        self.found: list[Propagated] = []
+        self.propagated: list[Propagated] = []
         for op in module.body.operations:
             attributes = op.operation.attributes
             if op.operation.name == "sdy.mesh":
                 axes = map(_sdy.MeshAxisAttr, _sdy.MeshAttr(attributes["mesh"]).axes)
                 self.sizes[str(attributes["sym_name"]).strip('"')] = {a.name: a.size for a in axes}
         (main,) = (op for op in module.body.operations if str(op.operation.attributes["sym_name"]) == '"main"')
-        given = main.arg_attrs if "arg_attrs" in main.attributes else [{} for _ in main.arguments]
-        parts = [self.parts([a["sdy.sharding"]])[0] if "sdy.sharding" in a else 1 for a in given]
+        attributes_of = main.arg_attrs if "arg_attrs" in main.attributes else [{} for _ in main.arguments]
+        parts = [self.parts([a["sdy.sharding"]])[0] if "sdy.sharding" in a else 1 for a in attributes_of]
         self.arguments = Propagated("", tuple(tuple(a.type.shape) for a in main.arguments), tuple(parts))
 
     def read_layout(self, op: Any) -> None:
         shapes = tuple(tuple(r.type.shape) if isinstance(r.type, _mlir.RankedTensorType) else () for r in op.results)
         if shapes:
             attributes = op.attributes
-            given = next((attributes[key] for key in _LAYOUTS if key in attributes), None)
-            parts = (1,) * len(shapes) if given is None else self.of_results(given)
-            self.found.append(Propagated(_name(op.location), shapes, parts))
+            layout = next((attributes[key] for key in _LAYOUTS if key in attributes), None)
+            parts = (1,) * len(shapes) if layout is None else self.of_results(layout)
+            self.propagated.append(Propagated(_name(op.location), shapes, parts))
 
-    def of_results(self, given: Any) -> tuple[int, ...]:
-        if given not in self.read:
-            one = _sdy.TensorShardingAttr.isinstance(given)
-            shardings = [given] if one else _sdy.TensorShardingPerValueAttr(given).shardings
-            self.read[given] = self.parts(shardings)
-        return self.read[given]
+    def of_results(self, layouts: Any) -> tuple[int, ...]:
+        if layouts not in self.read:
+            one = _sdy.TensorShardingAttr.isinstance(layouts)
+            shardings = [layouts] if one else _sdy.TensorShardingPerValueAttr(layouts).shardings
+            self.read[layouts] = self.parts(shardings)
+        return self.read[layouts]
 
     def parts(self, shardings: Sequence[Any]) -> tuple[int, ...]:
         return tuple(

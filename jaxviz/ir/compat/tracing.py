@@ -39,11 +39,11 @@ def _place_of_operation() -> contextlib.AbstractContextManager[Any]:
     A library's trace that evaluates the jaxpr of one of JAX's jitted functions gives operations the frames of that
     function.
     """
-    given = _source._source_info_context.context
-    if given.traceback is None or _has_user_frame(given.traceback):
+    source = _source._source_info_context.context
+    if source.traceback is None or _has_user_frame(source.traceback):
         return _AS_GIVEN
     context: contextlib.AbstractContextManager[Any] = _source.user_context(
-        _xla_client.Traceback.get_traceback(), name_stack=given.name_stack
+        _xla_client.Traceback.get_traceback(), name_stack=source.name_stack
     )
     return context
 
@@ -132,10 +132,10 @@ class _Trace(_pe.DynamicJaxprTrace):
         for trace in body:
             self.holds_tracers |= trace.holds_tracers
             self.takes_tracers |= trace.takes_tracers
-            made = TracedJaxpr(
+            traced_ = TracedJaxpr(
                 self.frame.tracing_eqns[-1].params["jaxpr"], trace.held, [], trace.made_from, trace.bodies
             )
-            self.bodies.append(made)
+            self.bodies.append(traced_)
         return outs
 
     def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
@@ -417,9 +417,9 @@ class _PathTrace(_Trace):
             ours.frame = theirs.frame
             ours.copies = Copies(self.copies)  # the call as a whole is evaluated after its body
             for t, x in zip(inner, tracers, strict=True):
-                given = self.to_jaxpr_tracer(x, source_info=_source.current()).val
-                ours.values[t.val] = ours.copies(self.value_of(given))
-                if self.carries_tangent(given):
+                value = self.to_jaxpr_tracer(x, source_info=_source.current()).val
+                ours.values[t.val] = ours.copies(self.value_of(value))
+                if self.carries_tangent(value):
                     ours.active.add(t.val)
             with _core.set_current_trace(ours):
                 outs = fun.call_wrapped(*[_PathTracer(ours, t.aval, t.val, t._line_info, t.parent) for t in inner])
@@ -525,9 +525,9 @@ def trace_to_jaxpr(
         outs = [trace.to_jaxpr_tracer(dtypes.canonicalize_value(x), source_info=source) for x in results]
         jaxpr, consts = trace.to_jaxpr(outs, debug_info, source)
     looks = trace.looks if isinstance(trace, _PathTrace) else []
-    made = TracedJaxpr(ClosedJaxpr(jaxpr, consts), trace.held, looks, trace.made_from, trace.bodies)
+    traced_ = TracedJaxpr(ClosedJaxpr(jaxpr, consts), trace.held, looks, trace.made_from, trace.bodies)
     trace.invalidate()
-    return made
+    return traced_
 
 
 def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:

@@ -97,16 +97,20 @@ def arrays_in(x: Any) -> list[Any]:
 
 def keep_contents(x: Any) -> Callable[[], None]:
     """A function that puts back what something that can be written in place now holds."""
-    held = contents(x)
+    contents_ = contents(x)
     if is_live_ref(x):
-        return lambda: x.__setitem__(..., held[0])
+        return lambda: x.__setitem__(..., contents_[0])
     kind = type_to_trace(x)
-    return lambda: kind.aval.update_from_loval(kind.qdd, x, *held)
+    return lambda: kind.aval.update_from_loval(kind.qdd, x, *contents_)
 
 
 def _copied(x: Any) -> Any:
-    held = contents(x)
-    return jax.new_ref(held[0], kind=jax.typeof(x).kind) if is_live_ref(x) else type_to_trace(x).new_from_loval(*held)
+    contents_ = contents(x)
+    return (
+        jax.new_ref(contents_[0], kind=jax.typeof(x).kind)
+        if is_live_ref(x)
+        else type_to_trace(x).new_from_loval(*contents_)
+    )
 
 
 class Copies:
@@ -118,18 +122,18 @@ class Copies:
 
     def __init__(self, outer: Copies | None = None):
         self._outer = outer
-        self._made: dict[int, tuple[Any, Any]] = {}
+        self._by_id: dict[int, tuple[Any, Any]] = {}
         """By the ids of values, which are kept so that the ids stay theirs."""
 
     def __call__(self, x: Any) -> Any:
         if not is_written_in_place(x):
             return x
-        if id(x) not in self._made:
+        if id(x) not in self._by_id:
             source = x if self._outer is None else self._outer(x)
             with _core.set_current_trace(_core.eval_trace):  # not part of what is being traced
                 copy = _copied(source)
-            self._made[id(x)], self._made[id(copy)] = (x, copy), (copy, copy)
-        return self._made[id(x)][1]
+            self._by_id[id(x)], self._by_id[id(copy)] = (x, copy), (copy, copy)
+        return self._by_id[id(x)][1]
 
 
 def is_tracer(x: Any) -> bool:

@@ -42,8 +42,8 @@ def _dims_of(text: str, rank: int, mesh: tuple[tuple[str, int], ...]) -> Dims | 
     named = _NAMED.search(text)
     if named:
         dims = re.findall(r"\{([^}]*)\}", named[2])
-        found = tuple(tuple("".join(axis) for axis in _AXIS.findall(dim)) for dim in dims)
-        return found if len(found) == rank else None
+        axes = tuple(tuple("".join(axis) for axis in _AXIS.findall(dim)) for dim in dims)
+        return axes if len(axes) == rank else None
     tiles = _TILES.search(text)
     if tiles is None or "manual" in text:
         return None
@@ -79,28 +79,28 @@ def _fitted(
 
 def _primes(mesh: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """The axes split into the smallest possible parts, each with its size."""
-    found: list[tuple[str, int]] = []
+    primes: list[tuple[str, int]] = []
     for name, size in mesh:
         before, left = 1, size
         while left > 1:
             part = next(p for p in range(2, left + 1) if left % p == 0)
-            found.append((name if part == size else f"{name}:({before}){part}", part))
+            primes.append((name if part == size else f"{name}:({before}){part}", part))
             before, left = before * part, left // part
-    return found
+    return primes
 
 
 def _joined(names: Sequence[str], mesh: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     """Parts of an axis that follow each other, as one part, or as the axis if they form all of it;
     Shardy takes them only like this."""
     whole = {f"{name}:(1){size}": name for name, size in mesh}
-    found: list[str] = []
+    axes: list[str] = []
     for part in names:
-        before, here = (_PART.fullmatch(n) for n in (found[-1] if found else "", part))
+        before, here = (_PART.fullmatch(n) for n in (axes[-1] if axes else "", part))
         if before and here and before[1] == here[1] and int(before[2]) * int(before[3]) == int(here[2]):
             part = f"{before[1]}:({before[2]}){int(before[3]) * int(here[3])}"
-            found.pop()
-        found.append(whole.get(part, part))
-    return tuple(found)
+            axes.pop()
+        axes.append(whole.get(part, part))
+    return tuple(axes)
 
 
 _PART = re.compile(r"(.+):\((\d+)\)(\d+)")
@@ -115,7 +115,7 @@ def apart(text: str) -> list[str]:
     inner = text.strip()
     if not inner.startswith("{{"):
         return [inner]
-    found, depth, start = [], 0, 0
+    parts, depth, start = [], 0, 0
     for i, c in enumerate(inner[1:-1], 1):
         if c == "{":
             start = i if depth == 0 else start
@@ -123,5 +123,5 @@ def apart(text: str) -> list[str]:
         elif c == "}":
             depth -= 1
             if depth == 0:
-                found.append(inner[start : i + 1])
-    return found
+                parts.append(inner[start : i + 1])
+    return parts

@@ -57,8 +57,8 @@ def buffers_of(x: Any) -> list[Any]:
 
 def tree_differences(old: Any, new: Any) -> list[tuple[str, str, str]]:
     """Where two tree structures differ: the path of a node, and what it was and is."""
-    found = _tree_util.equality_errors_pytreedef(old, new)
-    return [(_named_path(path), str(before), str(after)) for path, before, after, _ in found]
+    errors = _tree_util.equality_errors_pytreedef(old, new)
+    return [(_named_path(path), str(before), str(after)) for path, before, after, _ in errors]
 
 
 def _named_path(path: Sequence[Any]) -> str:

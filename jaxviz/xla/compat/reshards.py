@@ -143,18 +143,18 @@ def needs_of(lowered: Any, partitioned: bytes | None = None) -> Needs:
     """
     module = lowered.compiler_ir("stablehlo")
     with module.context:
-        given = _Module(module.operation)
+        unpartitioned = _Module(module.operation)
         if partitioned is None:
             moved = module.operation.clone()
             _run("inline,symbol-dce,sdy-propagation-pipeline", moved)
         else:
-            moved = _imported(partitioned, given)
+            moved = _imported(partitioned, unpartitioned)
         _Module(moved).mark_asked()
         _run(_FIND, moved)
-        found = _Module(moved)
+        partitioned_ = _Module(moved)
         return Needs(
-            given.meshes, given.devices, given.arguments(given), found.results(given), tuple(found.needs()),
-            tuple(found.values()),
+            unpartitioned.meshes, unpartitioned.devices, unpartitioned.arguments(unpartitioned),
+            partitioned_.results(unpartitioned), tuple(partitioned_.needs()), tuple(partitioned_.values()),
         )  # fmt: skip
 
 
@@ -184,16 +184,16 @@ def _run(passes: str, operation: Any) -> None:
     _passmanager.PassManager.parse(f"builtin.module({passes})").run(operation)
 
 
-def _imported(partitioned: bytes, given: _Module) -> Any:
+def _imported(partitioned: bytes, unpartitioned: _Module) -> Any:
     """XLA's program as MLIR, with the layouts as attributes of Shardy."""
     text = _xla_client._xla.mlir.hlo_to_stablehlo(partitioned)
     module = _mlir.Module.parse(text).operation
     there = list(module.regions[0].blocks[0].operations)
     known = {str(op.attributes["sym_name"]) for op in there}
-    for op in given.operation.regions[0].blocks[0].operations:
+    for op in unpartitioned.operation.regions[0].blocks[0].operations:
         if op.operation.name == "sdy.mesh" and str(op.attributes["sym_name"]) not in known:
             op.operation.clone(ip=_mlir.InsertionPoint(there[0]))
-    name, mesh = max(given.meshes.items(), key=lambda pair: len(pair[1]), default=("", {}))
+    name, mesh = max(unpartitioned.meshes.items(), key=lambda pair: len(pair[1]), default=("", {}))
 
     def attribute(text: str, type_: Any) -> str:
         rank = len(type_.shape) if isinstance(type_, _mlir.RankedTensorType) else 0
@@ -223,10 +223,10 @@ def _imported(partitioned: bytes, given: _Module) -> Any:
     return module
 
 
-def _of_argument(given: Any, type_: Any, attribute: Callable[[str, Any], str]) -> Any:
-    if "mhlo.sharding" not in given:
+def _of_argument(attributes: Any, type_: Any, attribute: Callable[[str, Any], str]) -> Any:
+    if "mhlo.sharding" not in attributes:
         return _mlir.DictAttr.get({})
-    text = attribute(_mlir.StringAttr(given["mhlo.sharding"]).value, type_)
+    text = attribute(_mlir.StringAttr(attributes["mhlo.sharding"]).value, type_)
     return _mlir.DictAttr.get({"sdy.sharding": _mlir.Attribute.parse(f"#sdy.sharding{text}")})
 
 
@@ -289,44 +289,44 @@ class _Module:
         number = next(i for i, r in enumerate(owner.results) if r == value)
         if owner.operation.name == "sdy.manual_computation":
             return self._per_value(owner.attributes["out_shardings"])[number]
-        given = _entry(owner.attributes, "sdy.sharding")
-        return self._per_value(given)[number] if given is not None else None
+        attribute_ = _entry(owner.attributes, "sdy.sharding")
+        return self._per_value(attribute_)[number] if attribute_ is not None else None
 
     def _of_argument(self, holder: Any, number: int) -> Any:
         if holder.operation.name == "func.func":
-            given = holder.attributes["arg_attrs"][number] if "arg_attrs" in holder.attributes else {}
-            return _entry(given, "sdy.sharding")
+            attributes = holder.attributes["arg_attrs"][number] if "arg_attrs" in holder.attributes else {}
+            return _entry(attributes, "sdy.sharding")
         if holder.operation.name == "sdy.manual_computation":
             return None  # the local shape
-        given = _entry(holder.attributes, "sdy.sharding")
-        of_each = self._per_value(given) if given is not None else []
+        attributes = _entry(holder.attributes, "sdy.sharding")
+        of_each = self._per_value(attributes) if attributes is not None else []
         return of_each[number] if number < len(of_each) else None
 
-    def _per_value(self, given: Any) -> list[Any]:
-        if _sdy.TensorShardingAttr.isinstance(given):
-            return [given]
-        return list(_sdy.TensorShardingPerValueAttr(given).shardings)
+    def _per_value(self, layouts: Any) -> list[Any]:
+        if _sdy.TensorShardingAttr.isinstance(layouts):
+            return [layouts]
+        return list(_sdy.TensorShardingPerValueAttr(layouts).shardings)
 
-    def arguments(self, given: _Module) -> tuple[tuple[str, Split, bool], ...]:
+    def arguments(self, unpartitioned: _Module) -> tuple[tuple[str, Split, bool], ...]:
         block = self.main.regions[0].blocks[0]
-        said = [given._of_argument(given.main, i) is not None for i in range(len(block.arguments))]
+        said = [unpartitioned._of_argument(unpartitioned.main, i) is not None for i in range(len(block.arguments))]
         return tuple(
             (_name(a.location), self.split(a), is_said) for a, is_said in zip(block.arguments, said, strict=True)
         )
 
-    def results(self, given: _Module) -> tuple[tuple[str, Split, bool], ...]:
+    def results(self, unpartitioned: _Module) -> tuple[tuple[str, Split, bool], ...]:
         (returned,) = (op for op in self.ops if op.operation.name == "func.return" and op.operation.parent == self.main)
-        found = []
+        results = []
         for i, split in enumerate(self._operands(returned)):
-            said = _attributes_of_result(given.main, i)
+            said = _attributes_of_result(unpartitioned.main, i)
             path = _mlir.StringAttr(said["jax.result_info"]).value if "jax.result_info" in said else ""
-            found.append((path, split, "sdy.sharding" in said))
-        return tuple(found)
+            results.append((path, split, "sdy.sharding" in said))
+        return tuple(results)
 
     def mark_asked(self) -> None:
         """Marks the shardings that the program requests, to tell them from those that Shardy adds."""
         for op in self.ops:
-            if op.operation.name in ("sdy.reshard", "mhlo.copy") and _name(op.location).rpartition("/")[2] in _ASKED:
+            if op.operation.name in ("sdy.reshard", "mhlo.copy") and _name(op.location).rpartition("/")[2] in _EXPLICIT:
                 op.attributes[_MARK] = _mlir.UnitAttr.get()
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ class _Module:
 
     def _sum(self, op: Any) -> Need:
         maker = self._origin(op.operands[0])
-        axes = tuple("".join(found) for found in _AXIS.findall(str(op.attributes["reduction_axes"])))
+        axes = tuple("".join(match) for match in _AXIS.findall(str(op.attributes["reduction_axes"])))
         after = self.split(op.results[0])
         operation = "" if maker is None else str(maker.operation.name)
         return Need(
@@ -357,15 +357,15 @@ class _Module:
             return
         maker = self._origin(op.operands[0])
         source = _name(op.operands[0].location)
-        asked = _MARK in op.attributes
+        is_explicit = _MARK in op.attributes
         uses = [(u.owner, u.operand_number) for u in op.results[0].uses]
         readers = [(reader, place) for reader, place in uses if reader.operation.name not in _PASSED_ON]
         if uses and not readers:
             return  # another sharding follows immediately, or it is a result, whose sharding XLA has decided already
-        if asked or not readers:
+        if is_explicit or not readers:
             yield Need(
                 "move", axes, _name(op.location), source, str(maker.operation.name) if maker is not None else "",
-                self._operands(maker), before, self._factors(maker), -1, before, after, asked,
+                self._operands(maker), before, self._factors(maker), -1, before, after, is_explicit,
             )  # fmt: skip
             return
         for reader, place in readers:
@@ -378,10 +378,10 @@ class _Module:
 
     def _into(self, op: Any) -> Iterator[Need]:
         """The operands of a `shard_map` whose specs require another sharding."""
-        for place, (operand, asked) in enumerate(
+        for place, (operand, is_explicit) in enumerate(
             zip(op.operands, self._per_value(op.attributes["in_shardings"]), strict=True)
         ):
-            before, after = self.split(operand), self._read(asked, operand.type)
+            before, after = self.split(operand), self._read(is_explicit, operand.type)
             axes = _changed(before, after)
             if axes:
                 path = _name(op.location)
@@ -398,12 +398,12 @@ class _Module:
 
     def _operands(self, op: Any) -> tuple[Split, ...]:
         """The operands of an instruction, before any of them is moved for it."""
-        found = []
+        operands = []
         for value in op.operands if op is not None else ():
             while not isinstance(value.owner, _mlir.Block) and value.owner.operation.name == "sdy.reshard":
                 value = value.owner.operands[0]
-            found.append(self.split(value))
-        return tuple(found)
+            operands.append(self.split(value))
+        return tuple(operands)
 
     def _factors(self, op: Any) -> tuple[Factor, ...]:
         if op is None or "sdy.sharding_rule" not in op.attributes:
@@ -434,7 +434,7 @@ class _Module:
 
 _MARK = "jaxviz_asked"
 _PASSED_ON = ("sdy.reshard", "func.return", "stablehlo.return")
-_ASKED = ("sharding_constraint", "reshard", "mesh_cast", "auto_axes", "explicit_axes")
+_EXPLICIT = ("sharding_constraint", "reshard", "mesh_cast", "auto_axes", "explicit_axes")
 """Operations by which a program requests a sharding."""
 _NO_VALUES = (
     "builtin.module",

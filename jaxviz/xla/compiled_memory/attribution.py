@@ -101,7 +101,7 @@ class Attribution:
 
     def __init__(self, module: Module, places: Makers, n_devices: int = 1):
         self.n_devices = n_devices
-        self._held: frozenset[int] = frozenset()
+        self._residuals_held: frozenset[int] = frozenset()
         self.module = module
         self.places = places
 
@@ -181,10 +181,10 @@ class Attribution:
                     if not all(self.places.found[n].holds_programs for n in numbers):
                         return Traced(numbers, serves=True)
                     holder = holder or Traced(numbers, serves=True)
-                made = (user.id, ())
-                if user.opcode not in ("tuple", "get-tuple-element") and made not in seen:
-                    seen.add(made)
-                    pending.append(made)
+                maker = (user.id, ())
+                if user.opcode not in ("tuple", "get-tuple-element") and maker not in seen:
+                    seen.add(maker)
+                    pending.append(maker)
             if len(seen) > _FOLLOWED:
                 break
         return holder
@@ -192,23 +192,25 @@ class Attribution:
     def numbers_of(self, instruction: Instruction) -> tuple[int, ...]:
         """The numbers of the equations that an instruction comes from, with those that are fused into it;
         for one of XLA's own, such as a copy, those of the value that it copies, or else of what reads it."""
-        found = dict.fromkeys(n for i in self.module.inside(instruction) for n in self.places.numbers(i))
-        if not found:
+        numbers = dict.fromkeys(n for i in self.module.inside(instruction) for n in self.places.numbers(i))
+        if not numbers:
             parts = len(instruction.shape.tuple_shapes)
             values: list[Value] = [(instruction.id, (k,)) for k in range(parts)] or [(instruction.id, ())]
             known = [t for v in values if (t := self.traced(v)) is not None and t.numbers]
             known = known or [t for v in values if (t := self.serving(v)) is not None]
-            found = dict.fromkeys(n for t in known for n in t.numbers)
-        return tuple(found)
+            numbers = dict.fromkeys(n for t in known for n in t.numbers)
+        return tuple(numbers)
 
     # --- what a buffer contains ---------------------------------------------------------------------------------------
 
     def described_all(self, buffers: Iterable[Buffer]) -> dict[Buffer, Described]:
         """The contents of temporary buffers, residuals first, since another value may
         only represent one of the remaining ones."""
-        found = {b: self.described(b) for b in buffers}
-        self._held = frozenset(d.residual for d in found.values() if d.residual is not None and not d.stands_in)
-        return {b: self.described(b) if d.stands_in else d for b, d in found.items()}
+        descriptions = {b: self.described(b) for b in buffers}
+        self._residuals_held = frozenset(
+            d.residual for d in descriptions.values() if d.residual is not None and not d.stands_in
+        )
+        return {b: self.described(b) if d.stands_in else d for b, d in descriptions.items()}
 
     def described(self, buffer: Buffer) -> Described:
         """The content of a buffer."""
@@ -216,12 +218,12 @@ class Attribution:
         if shape.nbytes is None:
             return Described("scratch", "a table of where values are", "", repeats="table")
         traced_values = ((v, self.traced(v)) for v in buffer.values)
-        found = [(v, t) for v, t in traced_values if t is not None and not (t.computed and t.argument)]
+        traces = [(v, t) for v, t in traced_values if t is not None and not (t.computed and t.argument)]
         padding = max(0, buffer.nbytes - shape.nbytes)
-        if not found:
+        if not traces:
             return replace(self._untraced(buffer, shape), padding=padding)
         value, traced = max(
-            found, key=lambda f: (f[1].computed is None, f[1].argument is None, f[1].stacked, f[1].copied is None)
+            traces, key=lambda f: (f[1].computed is None, f[1].argument is None, f[1].stacked, f[1].copied is None)
         )
         if traced.argument is not None:
             return replace(self._of_argument(buffer, traced, shape), padding=padding)
@@ -247,13 +249,13 @@ class Attribution:
                     instruction = self.module.instructions[n]
                     if n in results or instruction.opcode in _NOTHING_COMPUTED or instruction.shape.tuple_shapes:
                         continue
-                    made = self._made_last(instruction)
-                    if made is not None:
-                        place, shape = self.places.found[made], self.module.shape((n, ()))
+                    maker = self._made_last(instruction)
+                    if maker is not None:
+                        place, shape = self.places.found[maker], self.module.shape((n, ()))
                         kind: Kind = (
                             "recomputed" if place.is_recomputed else "cotangent" if place.is_cotangent else "temporary"
                         )
-                        yield replace(self._named(made, shape), kind=kind), shape.nbytes or 0
+                        yield replace(self._named(maker, shape), kind=kind), shape.nbytes or 0
 
     def _made_last(self, instruction: Instruction) -> int | None:
         """The instruction of a fusion whose value an equation computes; None if another one follows."""
@@ -312,9 +314,9 @@ class Attribution:
     def _of_equation(self, buffer: Buffer, value: Value, traced: Traced, shape: Shape) -> Described:
         number = min(traced.numbers, key=lambda n: (n not in self.places.kept, n))
         place = self.places.found[number]
-        made = self._named(number, shape)
-        if made.location is None:
-            made = replace(made, location=self._line_served(buffer))
+        described = self._named(number, shape)
+        if described.location is None:
+            described = replace(described, location=self._line_served(buffer))
         if traced.computed is not None and not self._is_rounded(traced.computed, place, shape):
             opcode = traced.computed.opcode
             why = "computed from it by XLA"
@@ -322,69 +324,71 @@ class Attribution:
                 why = f"XLA holds it as {shape.text.partition('[')[0]}"
                 is_saved = self.places.kept.get(number) and (traced.stacked or self._is_read_by_backward(buffer))
                 why = f"the gradient saves it, and {why}" if is_saved else why
-            repeats = made.repeats, opcode
-            return replace(made, kind="fusion", what=f"{opcode} of {made.what}", why=why, repeats=repeats)
+            repeats = described.repeats, opcode
+            return replace(described, kind="fusion", what=f"{opcode} of {described.what}", why=why, repeats=repeats)
         if not self._times_larger(place, traced, shape) and self._is_on_the_way(value, number):
             opcode = self._innermost(self.module.instructions[value[0]]).opcode
-            repeats = made.repeats, f"{opcode} on the way"
+            repeats = described.repeats, f"{opcode} on the way"
             return replace(
-                made,
+                described,
                 kind="fusion",
-                what=f"{opcode} for {made.what}",
+                what=f"{opcode} for {described.what}",
                 why="XLA computes it as an intermediate step",
                 repeats=repeats,
             )
         if shape.on_host:
-            return replace(made, kind="offloaded", why="it is in the memory of the host")
+            return replace(described, kind="offloaded", why="it is in the memory of the host")
         times = self._times_larger(place, traced, shape)
         if times:
             opcode = self._innermost(self.module.instructions[value[0]]).opcode
             why = f"XLA expands {place.operation}, to {times:,} times its largest operand or result"
-            repeats = made.repeats, f"{opcode} expanded"
-            return replace(made, kind="fusion", what=f"{opcode} for {made.what}", why=why, repeats=repeats)
+            repeats = described.repeats, f"{opcode} expanded"
+            return replace(described, kind="fusion", what=f"{opcode} for {described.what}", why=why, repeats=repeats)
         if self._is_scratch(value, place, shape):
-            return replace(made, kind="scratch", what=f"for {made.what}", why="memory of the library that XLA calls")
+            return replace(
+                described, kind="scratch", what=f"for {described.what}", why="memory of the library that XLA calls"
+            )
         if traced.sliced:
             parts = self.places.kept.get(number, ())
-            label = self.places.residuals[parts[0]].expression if parts else made.what
-            return replace(made, kind="copy", what=f"a slice of {label}", why="one iteration's slice")
+            label = self.places.residuals[parts[0]].expression if parts else described.what
+            return replace(described, kind="copy", what=f"a slice of {label}", why="one iteration's slice")
         kind: Kind = "temporary"
         if place.stage == "forward":
-            kept = self._kept(number, shape, traced.stacked)
+            residual = self._residual_of(number, shape, traced.stacked)
             is_late = self._is_read_by_backward(buffer)
-            if kept is None and traced.stacked and self.places.kept.get(number):
-                return replace(made, why="one iteration's slice of a stacked value")
-            if kept is not None and (is_late or traced.stacked):
-                return self._as_copied(self._of_residual(kept, shape), traced)
+            if residual is None and traced.stacked and self.places.kept.get(number):
+                return replace(described, why="one iteration's slice of a stacked value")
+            if residual is not None and (is_late or traced.stacked):
+                return self._as_copied(self._of_residual(residual, shape), traced)
             if is_late:
                 other = self._held_for(buffer, shape)
                 if other is not None:
                     of_other = replace(self._of_residual(other, shape), stands_in=True)
-                    if other in self._held:
+                    if other in self._residuals_held:
                         why = f"the backward pass computes `{of_other.what}` from it, and XLA also holds that value"
-                        return replace(made, kind="fusion", why=why)
+                        return replace(described, kind="fusion", why=why)
                     note = (
-                        f"XLA holds `{made.what}`, and recomputes this value from it"
-                        if made.what != of_other.what
+                        f"XLA holds `{described.what}`, and recomputes this value from it"
+                        if described.what != of_other.what
                         else ""
                     )
                     return self._as_copied(replace(of_other, why="; ".join(filter(None, [of_other.why, note]))), traced)
                 if not self.places.knows_equations:
                     why = f"the backward pass reads it{self._where_late(buffer)}"
-                    return self._as_copied(replace(made, kind="residual", why=why), traced)
+                    return self._as_copied(replace(described, kind="residual", why=why), traced)
                 if self.places.is_computed_again(number):
-                    return self._as_copied(replace(made, kind="merged", why=_MERGED), traced)
+                    return self._as_copied(replace(described, kind="merged", why=_MERGED), traced)
             if traced.carried and not traced.stacked:
                 kind = "carried"
         elif place.is_recomputed:
             if self._is_merged(buffer):
-                return self._as_copied(replace(made, kind="merged", why=_MERGED), traced)
+                return self._as_copied(replace(described, kind="merged", why=_MERGED), traced)
             kind = "recomputed"
         elif place.is_cotangent:
             kind = "cotangent"
         elif self._is_carried(buffer):
-            return replace(made, kind="carried", why=_WHY["carried"])
-        return self._as_copied(replace(made, kind=kind), traced)
+            return replace(described, kind="carried", why=_WHY["carried"])
+        return self._as_copied(replace(described, kind=kind), traced)
 
     def _is_rounded(self, computed: Instruction, place: Maker, shape: Shape) -> bool:
         """Whether XLA only rounds the value to its own type, after computing it in a larger one."""
@@ -456,10 +460,10 @@ class Attribution:
 
     def _of_residual(self, k: int, shape: Shape) -> Described:
         residual, maker = self.places.residuals[k], self.places.maker_of(k)
-        made = self.places.label(maker)[0] if maker is not None else ""
+        label = self.places.label(maker)[0] if maker is not None else ""
         return Described(
             "residual", residual.expression, shape.text, residual.location, residual.why, k, residual.repeats,
-            expression=made if made != residual.expression else "",
+            expression=label if label != residual.expression else "",
         )  # fmt: skip
 
     def _untraced(self, buffer: Buffer, shape: Shape) -> Described:
@@ -467,13 +471,13 @@ class Attribution:
         maker = self.module.instructions[buffer.values[0][0]]
         if served is None:
             return Described("not attributed", maker.opcode, shape.text, repeats=maker.opcode)
-        made = self._named(served.numbers[0], shape)
+        described = self._named(served.numbers[0], shape)
         of = next((f" of {name}" for v in buffer.values if (name := self._argument_in(v))), "")
         kind: Kind = "fusion" if maker.opcode == "fusion" else "copy" if maker.opcode in _COPIES else "temporary"
         if self._is_carried(buffer):
             kind = "carried"
-        what = f"{self._innermost(maker).opcode}{of} for {made.what}"
-        return replace(made, kind=kind, what=what, why="XLA computes it for that")
+        what = f"{self._innermost(maker).opcode}{of} for {described.what}"
+        return replace(described, kind=kind, what=what, why="XLA computes it for that")
 
     def _argument_in(self, value: Value) -> str:
         """The argument that a value is computed from only by instructions of XLA's own."""
@@ -495,11 +499,11 @@ class Attribution:
 
     # --- residuals ----------------------------------------------------------------------------------------------------
 
-    def _kept(self, number: int, shape: Shape, stacked: bool) -> int | None:
+    def _residual_of(self, number: int, shape: Shape, stacked: bool) -> int | None:
         """Which residual an equation's value is, as far as one device has it; None if it is none,
         or only one iteration's part."""
-        kept = self.places.kept.get(number, ())
-        return next((k for k in kept if self._is_all_of(k, shape, stacked)), None)
+        residuals = self.places.kept.get(number, ())
+        return next((k for k in residuals if self._is_all_of(k, shape, stacked)), None)
 
     def _is_all_of(self, k: int, shape: Shape, stacked: bool) -> bool:
         residual = self.places.residuals[k]
@@ -554,9 +558,9 @@ class Attribution:
     def _is_merged(self, buffer: Buffer) -> bool:
         """Whether the forward pass continues with the value that the backward pass should recompute,
         because XLA merged both."""
-        found = self.places.found
+        makers = self.places.found
         readers = (u for v in buffer.values for n, _ in self._shown(v) for u, _ in self.module.users.get(n, ()))
-        return any(found[n].stage == "forward" for u in readers for n in self.places.numbers(u))
+        return any(makers[n].stage == "forward" for u in readers for n in self.places.numbers(u))
 
     def _held_for(self, buffer: Buffer, shape: Shape) -> int | None:
         """The residual that the backward pass computes from a value of the forward pass, which XLA stores instead."""
@@ -566,23 +570,23 @@ class Attribution:
                 candidates += [k for k in self.places.read_in(number) if self._is_all_of(k, shape, False)]
             if user.opcode == "fusion":
                 candidates[:0] = self._computed_from(user, place)
-        return min(candidates, key=lambda k: k in self._held, default=None)
+        return min(candidates, key=lambda k: k in self._residuals_held, default=None)
 
     def _computed_from(self, fusion: Instruction, place: int) -> list[int]:
         """The residuals that a fusion computes from one of its operands."""
         inside = self.module.computations[fusion.called[0]]
-        pending, found = [inside.parameters[place]], []
+        pending, residuals = [inside.parameters[place]], []
         seen = set(pending)
         for number in pending:
             for user, _ in self.module.users.get(number, ()):
                 if user.id in seen:
                     continue
                 seen.add(user.id)
-                kept = [k for n in self.places.numbers(user) for k in self.places.kept.get(n, ())]
-                found += kept
-                if not kept:
+                saved = [k for n in self.places.numbers(user) for k in self.places.kept.get(n, ())]
+                residuals += saved
+                if not saved:
                     pending.append(user.id)
-        return found
+        return residuals
 
 
 _MERGED = "a checkpoint recomputes it; XLA merged that with the forward pass and holds the value"

@@ -74,12 +74,12 @@ class MemoryBeside(Report, schema="memory.beside"):
         The sum is that of the compiled program's arguments, results, constants and temporaries, gaps included, less the
         modelled peak.
         """
-        found = [
+        rows = [
             Change(a, b, self._why(a, b))
             for a, b in paired(self._modelled, self.compiled.at_peak)
             if a is None or b is None or a.nbytes != b.nbytes
         ]
-        return tuple(sorted(found, key=lambda c: -abs(c.nbytes)))
+        return tuple(sorted(rows, key=lambda c: -abs(c.nbytes)))
 
     @cached_property
     def by_reason(self) -> dict[str, int]:
@@ -141,9 +141,9 @@ class MemoryBeside(Report, schema="memory.beside"):
             yield Drawn(self._chart().text(60))
         caption = "what the compiled program has at its peak, compared with the model:"
         yield difference_table([c.difference for c in self.differences], caption)
-        told = [f"{reason}: {_WORDS[reason]}" for reason in self.by_reason if reason in _WORDS]
-        if told:
-            yield f"{'; '.join(told)}."
+        meanings = [f"{reason}: {_WORDS[reason]}" for reason in self.by_reason if reason in _WORDS]
+        if meanings:
+            yield f"{'; '.join(meanings)}."
         compiled = self.compiled.peak_text.removeprefix("peak ")
         yield f"As modelled the peak is {self._peak_of_model}; as compiled, {compiled}."
 

@@ -71,7 +71,7 @@ def read_allocations(assignment: Any, module: Module) -> list[Allocation]:
         b.id: (b.defined_at.instruction_id, tuple(b.defined_at.shape_index)) for b in assignment.logical_buffers
     }
     places = _places(module, set(defined.values()))
-    found = []
+    allocations = []
     for a in assignment.buffer_allocations:
         if a.is_thread_local:
             continue
@@ -91,8 +91,8 @@ def read_allocations(assignment: Any, module: Module) -> list[Allocation]:
         _end_where_written_over(allocation.buffers)
         if a.maybe_live_out:
             allocation.results = tuple(_results(module, allocation, places))
-        found.append(allocation)
-    return found
+        allocations.append(allocation)
+    return allocations
 
 
 def _places(module: Module, defined: set[Value]) -> dict[Value, list[Value]]:
@@ -170,13 +170,13 @@ def _buffers(
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    intervals: list[tuple[int, int]] = []
     for first, last in spans:
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], last)
+        if intervals and first <= intervals[-1][1] + 1:
+            intervals[-1] = intervals[-1][0], max(intervals[-1][1], last)
         else:
-            found.append((first, last))
-    return found
+            intervals.append((first, last))
+    return intervals
 
 
 def _end_where_written_over(buffers: list[Buffer]) -> None:
@@ -218,14 +218,14 @@ def _updated_in_place(module: Module, fusion: Instruction, place: int) -> Iterat
     root = module.instructions[inside.root]
     results = [((k,), o) for k, o in enumerate(root.operands)] if root.opcode == "tuple" else [((), root.id)]
     for index, number in results:
-        made = module.instructions[number]
-        while made.opcode in ("bitcast", "copy") and made.operands:
-            made = module.instructions[made.operands[0]]
-        while made.opcode == "dynamic-update-slice":
-            made = module.instructions[made.operands[0]]
-            while made.opcode in ("bitcast", "copy") and made.operands:
-                made = module.instructions[made.operands[0]]
-            if made.id == inside.parameters[place]:
+        instruction = module.instructions[number]
+        while instruction.opcode in ("bitcast", "copy") and instruction.operands:
+            instruction = module.instructions[instruction.operands[0]]
+        while instruction.opcode == "dynamic-update-slice":
+            instruction = module.instructions[instruction.operands[0]]
+            while instruction.opcode in ("bitcast", "copy") and instruction.operands:
+                instruction = module.instructions[instruction.operands[0]]
+            if instruction.id == inside.parameters[place]:
                 yield fusion.id, index
 
 

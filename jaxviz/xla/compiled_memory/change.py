@@ -33,9 +33,9 @@ class Change(Data):
     @property
     def row(self) -> Held:
         """The row of the second program, or of the first if the second has none."""
-        found = self.after or self.before
-        assert found is not None
-        return found
+        row = self.after or self.before
+        assert row is not None
+        return row
 
     @property
     def nbytes(self) -> int:
@@ -79,12 +79,12 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
     def changes(self) -> tuple[Change, ...]:
         """What appeared, disappeared, grew or shrank, the most bytes first;
         the sum is the difference of `reserved_nbytes`."""
-        found = [
+        rows = [
             Change(a, b, self._why(a, b))
             for a, b in paired(self.before.at_peak, self.after.at_peak)
             if a is None or b is None or (a.nbytes, a.kind) != (b.nbytes, b.kind)
         ]
-        return tuple(sorted(found, key=lambda c: -abs(c.nbytes)))
+        return tuple(sorted(rows, key=lambda c: -abs(c.nbytes)))
 
     @property
     def compiled_otherwise(self) -> tuple[str, ...]:
@@ -93,10 +93,10 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
         pairs = [("JAX", a.jax, b.jax), ("jaxlib", a.jaxlib, b.jaxlib), ("backend", a.backend, b.backend)]
         pairs += [("device", a.device, b.device), ("program", self.before.about, self.after.about)]
         pairs += [("devices", f"{self.before.n_devices:,}", f"{self.after.n_devices:,}")]
-        found = [f"{name} {x} before, {y} now" for name, x, y in pairs if x != y and x and y]
+        reasons = [f"{name} {x} before, {y} now" for name, x, y in pairs if x != y and x and y]
         gone, new = (sorted({*x.flags.split()} - {*y.flags.split()}) for x, y in ((a, b), (b, a)))
-        found += [f"XLA's flag {flag} before, no longer now" for flag in gone]
-        return (*found, *(f"XLA's flag {flag} now, not before" for flag in new))
+        reasons += [f"XLA's flag {flag} before, no longer now" for flag in gone]
+        return (*reasons, *(f"XLA's flag {flag} now, not before" for flag in new))
 
     @cached_property
     def largest(self) -> tuple[Change, ...]:
@@ -136,9 +136,9 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
 
     def _chart(self) -> Bars:
         rows = [
-            (c.row.what, held.nbytes if held else 0, side)
+            (c.row.what, occupant.nbytes if occupant else 0, side)
             for c in self.changes[:8]
-            for side, held in (("before", c.before), ("after", c.after))
+            for side, occupant in (("before", c.before), ("after", c.after))
         ]
         return Bars(rows, "bytes at the peak before and after, of what differs most", beside=True)
 
@@ -185,9 +185,9 @@ class MemoryChange(Report, schema="compiled_memory.compare"):
         if b.kind in ("unused", "padding"):
             return ""
         if b.kind == "result":
-            given = [h for h in self.before.at_peak if h.donated_to and h.type == b.type]
+            donated = [h for h in self.before.at_peak if h.donated_to and h.type == b.type]
             still = {h.what for h in self.after.at_peak if h.donated_to}
-            lost = [h.what for h in given if h.what not in still]
+            lost = [h.what for h in donated if h.what not in still]
             if lost:
                 return (
                     f"it has its own memory now; before, it reused that of {_codes(lost)}, "
@@ -265,14 +265,14 @@ def _said(kind: str) -> str:
 _RANGE = re.compile(r"…\w*|(?<=\d),(\d+|(?=…))")
 
 
-def name_of(held: Held) -> str:
+def name_of(occupant: Held) -> str:
     """What a row is about, without the numbers of layers, since another program may have more."""
-    return pattern(_RANGE.sub("", held.what))
+    return pattern(_RANGE.sub("", occupant.what))
 
 
-def _made(held: Held) -> str:
+def _maker(occupant: Held) -> str:
     """The same by what first computes the value, whatever its name."""
-    return pattern(_RANGE.sub("", held.expression)) if held.expression else name_of(held)
+    return pattern(_RANGE.sub("", occupant.expression)) if occupant.expression else name_of(occupant)
 
 
 def _line(location: Location | None) -> Hashable:
@@ -287,7 +287,7 @@ _KEYS: tuple[Callable[[Held], Hashable], ...] = (
     lambda h: None if h.kind in BY_THEMSELVES else (name_of(h), h.type),
     lambda h: None if h.kind in BY_THEMSELVES else (h.kind, name_of(h)),
     lambda h: None if h.kind in BY_THEMSELVES else name_of(h),
-    lambda h: None if h.kind in BY_THEMSELVES else _made(h),
+    lambda h: None if h.kind in BY_THEMSELVES else _maker(h),
     lambda h: (
         (h.kind, h.type, h.count) if h.kind in ("argument", "result") and not h.donated_to else None
     ),  # in renamed modules
@@ -301,23 +301,25 @@ def paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Held
     left, right = list(before), list(after)
     for key in _KEYS:
         places: dict[Hashable, list[Held]] = {}
-        for held in left:
-            places.setdefault(key(held), []).append(held)
+        for occupant in left:
+            places.setdefault(key(occupant), []).append(occupant)
         rest = []
-        for held in right:
-            same = places.get(key(held)) if key(held) is not None else None
+        for occupant in right:
+            same = places.get(key(occupant)) if key(occupant) is not None else None
             if same:
                 other = same.pop(0)
                 left.remove(other)
-                yield other, held
+                yield other, occupant
             else:
-                rest.append(held)
+                rest.append(occupant)
         right = rest
-    yield from ((held, None) for held in left)
-    yield from ((None, held) for held in right)
+    yield from ((occupant, None) for occupant in left)
+    yield from ((None, occupant) for occupant in right)
 
 
-def same_in(rows: Sequence[Held], held: Held) -> Held | None:
+def same_in(rows: Sequence[Held], occupant: Held) -> Held | None:
     """The row about the same value: preferably of the same kind, and of the same type."""
-    same = [h for h in rows if name_of(h) == name_of(held)] or [h for h in rows if _made(h) == _made(held)]
-    return max(same, key=lambda h: (h.type == held.type, h.kind == held.kind, h.kind == "recomputed"), default=None)
+    same = [h for h in rows if name_of(h) == name_of(occupant)] or [h for h in rows if _maker(h) == _maker(occupant)]
+    return max(
+        same, key=lambda h: (h.type == occupant.type, h.kind == occupant.kind, h.kind == "recomputed"), default=None
+    )

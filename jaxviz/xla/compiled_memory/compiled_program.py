@@ -53,9 +53,9 @@ def program_of(lowering: Lowering) -> CompiledProgram:
       the errors of compiling.
     """
     if jax.default_backend() not in _silent:
-        found = reported(lowering.compiled)
-        if found is not None:
-            return found
+        report = reported(lowering.compiled)
+        if report is not None:
+            return report
     compiled, program = program_of_lowered(lowering.lowered)
     lowering.take(compiled)
     return program
@@ -127,9 +127,9 @@ def folder_for_dump(n: int) -> Iterator[str | None]:
     with contextlib.ExitStack() as stack:
         folder = None
         with contextlib.suppress(OSError):
-            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxviz-", ignore_cleanup_errors=True))
-            if shutil.disk_usage(made).free >= max(_ROOM, _ROOM_FOR_EACH * n):
-                folder = made
+            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxviz-", ignore_cleanup_errors=True))
+            if shutil.disk_usage(temporary).free >= max(_ROOM, _ROOM_FOR_EACH * n):
+                folder = temporary
         yield folder
 
 

@@ -52,17 +52,17 @@ def _chosen(folder: Path, module: str) -> tuple[Path, list[Path]]:
     """The largest program of a folder, and the others."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
-    found = sorted(folder.glob(f"*{_PROTO}"))
-    of_protos = {p.name.removesuffix(_PROTO) for p in found}
-    found += [p for p in sorted(folder.glob(f"*{_TEXT}")) if p.name.removesuffix(_TEXT) not in of_protos]
-    if not found:
+    files = sorted(folder.glob(f"*{_PROTO}"))
+    of_protos = {p.name.removesuffix(_PROTO) for p in files}
+    files += [p for p in sorted(folder.glob(f"*{_TEXT}")) if p.name.removesuffix(_TEXT) not in of_protos]
+    if not files:
         raise ValueError(f"{folder} has no compiled program, a file *{_PROTO} or *{_TEXT}; {_HOW}")
-    named = [p for p in found if module in p.name]
+    named = [p for p in files if module in p.name]
     if not named:
-        names = listed((_program_name(p) for p in found), most=12)
+        names = listed((_program_name(p) for p in files), most=12)
         raise ValueError(f"{folder} has no program with {module!r} in its name; it has {names}")
     chosen = max(named, key=lambda p: p.stat().st_size)
-    return chosen, [p for p in found if p != chosen]
+    return chosen, [p for p in files if p != chosen]
 
 
 def _program_name(path: Path) -> str:
@@ -114,20 +114,24 @@ def _from_proto(path: Path) -> Any:
 def _check(assignment: Any, module: Module) -> None:
     """Whether everything with an allocation is a value of the program,
     and everything that the program computes has one."""
-    made = {buffer.id: buffer.defined_at.instruction_id for buffer in assignment.logical_buffers}
-    unknown = set(made.values()) - module.instructions.keys()
+    instruction_of = {buffer.id: buffer.defined_at.instruction_id for buffer in assignment.logical_buffers}
+    unknown = set(instruction_of.values()) - module.instructions.keys()
     if unknown:
         raise ValueError(
             f"its buffers have {counted(len(unknown), 'instruction')} that are not in the program, such as "
             f"{min(unknown)}"
         )
     placed = {s.logical_buffer_id for a in assignment.buffer_allocations for s in a.assigned}
-    if placed - made.keys():
+    if placed - instruction_of.keys():
         raise ValueError(
-            f"its allocations refer to buffers that it does not describe, such as {min(placed - made.keys())}"
+            f"its allocations refer to buffers that it does not describe, such as {min(placed - instruction_of.keys())}"
         )
-    given = {made[k] for k in placed}
-    without = [i.name for n in module.order if (i := module.instructions[n]).opcode in _COMPUTES and n not in given]
+    placed_instructions = {instruction_of[k] for k in placed}
+    without = [
+        i.name
+        for n in module.order
+        if (i := module.instructions[n]).opcode in _COMPUTES and n not in placed_instructions
+    ]
     if without:
         raise ValueError(
             f"{counted(len(without), 'instruction')}, such as {without[0]}, have no buffer in it: it seems to be "
@@ -140,12 +144,12 @@ _COMPUTES = ("fusion", "dot", "convolution", "copy")
 
 
 def _compiler(path: Path) -> Compiler:
-    found = re.search(_COMPILED_FOR, path.name)
+    match = re.search(_COMPILED_FOR, path.name)
     options = path.with_name(f"{_program_name(path)}.debug_options")
     text = options.read_text(errors="replace") if options.is_file() else ""
     flags = re.findall(r'^(?!xla_dump)(xla\w+): "?(.*?)"?$', text, re.MULTILINE)
     written = " ".join(f"--{name}={value}" for name, value in flags)
-    device, backend = (found[1] or "", found[2] or "") if found else ("", "")
+    device, backend = (match[1] or "", match[2] or "") if match else ("", "")
     return Compiler("", "", backend or "an unknown backend", device, written)
 
 
@@ -169,23 +173,23 @@ def _from_text(path: Path) -> Any:
     for line in _lines(buffers):
         allocation, value = _ALLOCATION.match(line), _VALUE.match(line)
         if allocation:
-            found = read.buffer_assignment.buffer_allocations.add(index=int(allocation[1]), size=int(allocation[2]))
+            allocated = read.buffer_assignment.buffer_allocations.add(index=int(allocation[1]), size=int(allocation[2]))
             said = allocation[3]
             parameter = re.search(r", parameter (\d+)", said)
-            found.is_entry_computation_parameter = parameter is not None
-            found.parameter_number = int(parameter[1]) if parameter else 0
-            found.is_constant = ", constant" in said
-            found.is_thread_local = ", thread-local" in said
-            found.maybe_live_out = ", maybe-live-out" in said
+            allocated.is_entry_computation_parameter = parameter is not None
+            allocated.parameter_number = int(parameter[1]) if parameter else 0
+            allocated.is_constant = ", constant" in said
+            allocated.is_thread_local = ", thread-local" in said
+            allocated.maybe_live_out = ", maybe-live-out" in said
             space = re.search(r", color (\d+)", said)
-            found.color = int(space[1]) if space else 0
+            allocated.color = int(space[1]) if space else 0
         elif value and read.buffer_assignment.buffer_allocations:
             number, name, index, color, size, offset = value.groups()
             if name not in numbers:
                 raise ValueError(f"{buffers} has a value of {name}, but {path.name} has no such instruction")
-            made = read.buffer_assignment.logical_buffers.add(id=int(number), size=int(size), color=int(color))
-            made.defined_at.instruction_id = numbers[name]
-            made.defined_at.shape_index.extend(map(int, filter(None, (index or "").split(","))))
+            buffer = read.buffer_assignment.logical_buffers.add(id=int(number), size=int(size), color=int(color))
+            buffer.defined_at.instruction_id = numbers[name]
+            buffer.defined_at.shape_index.extend(map(int, filter(None, (index or "").split(","))))
             read.buffer_assignment.buffer_allocations[-1].assigned.add(
                 logical_buffer_id=int(number), offset=int(offset), size=int(size)
             )

@@ -45,29 +45,32 @@ def _line(file: str, line: int) -> Line:
     return Path(file).name, line
 
 
-def _with_reason(held: Held, on_line: dict[Line, list[Residual]]) -> Held:
+def _with_reason(occupant: Held, on_line: dict[Line, list[Residual]]) -> Held:
     """The same with a reason, if all residuals of its line and size that its operation
     computes are saved for one reason.
 
     XLA keeps one end position for all expressions that start at the same place, so the expression alone does not
     identify it.
     """
-    if held.kind != "residual" or held.location is None:
-        return held
-    size = _size(held.type)
+    if occupant.kind != "residual" or occupant.location is None:
+        return occupant
+    size = _size(occupant.type)
     there = [
         r
-        for r in on_line.get(_line(held.location.file, held.location.line), [])
+        for r in on_line.get(_line(occupant.location.file, occupant.location.line), [])
         if r.producer is not None and size in (prod(r.aval.shape), prod(r.aval.shape[len(r.lengths) :]))
     ]
-    operation = held.what.partition(" in ")[0]
-    operations = {operation, *(r.producer.primitive.name for r in there if r.producer and r.expression == held.what)}
+    operation = occupant.what.partition(" in ")[0]
+    operations = {
+        operation,
+        *(r.producer.primitive.name for r in there if r.producer and r.expression == occupant.what),
+    }
     alike = [r for r in there if r.producer and r.producer.primitive.name in operations]
     reasons = {r.why.partition(";")[0] for r in alike}
     if len(reasons) != 1:
-        return held
+        return occupant
     expressions = {r.expression for r in alike}
-    return replace(held, why=reasons.pop(), what=expressions.pop() if len(expressions) == 1 else held.what)
+    return replace(occupant, why=reasons.pop(), what=expressions.pop() if len(expressions) == 1 else occupant.what)
 
 
 def _size(type_: str) -> int:

@@ -146,11 +146,11 @@ class Module:
     @cached_property
     def users(self) -> dict[int, list[tuple[Instruction, int]]]:
         """For each instruction its readers, with the operand indices."""
-        found: dict[int, list[tuple[Instruction, int]]] = {}
+        users: dict[int, list[tuple[Instruction, int]]] = {}
         for instruction in self.instructions.values():
             for place, operand in enumerate(instruction.operands):
-                found.setdefault(operand, []).append((instruction, place))
-        return found
+                users.setdefault(operand, []).append((instruction, place))
+        return users
 
     @cached_property
     def callers(self) -> dict[int, Instruction]:
@@ -224,9 +224,9 @@ class Module:
             case "all-reduce" | "all-reduce-start" | "all-gather" | "all-to-all" if index and index[0] < len(operands):
                 yield operands[index[0]], ()  # several of them at once
             case "parameter":
-                yield from self._given(instruction, index)
+                yield from self._passed(instruction, index)
 
-    def _given(self, parameter: Instruction, index: tuple[int, ...]) -> Iterator[Value]:
+    def _passed(self, parameter: Instruction, index: tuple[int, ...]) -> Iterator[Value]:
         holder = self.callers.get(parameter.computation)
         if holder is None:
             return

@@ -93,8 +93,8 @@ class OpNames:
     def numbers(self, instruction: Instruction) -> tuple[int, ...]:
         if instruction.id not in self._of_instruction:
             location = own_line_of(self.module, instruction)
-            found = (self._number(path, location) for path in paths_of(instruction))
-            self._of_instruction[instruction.id] = tuple(dict.fromkeys(found))
+            numbers = (self._number(path, location) for path in paths_of(instruction))
+            self._of_instruction[instruction.id] = tuple(dict.fromkeys(numbers))
         return self._of_instruction[instruction.id]
 
     def _number(self, path: str, location: Location | None) -> int:
@@ -169,14 +169,14 @@ def apart(path: str) -> list[str]:
 
 def _parts(text: str) -> list[str]:
     """Splits at colons that are not in parentheses."""
-    found, depth = [""], 0
+    parts, depth = [""], 0
     for c in text:
         depth += (c == "(") - (c == ")")
         if c == ":" and depth == 0:
-            found.append("")
+            parts.append("")
         else:
-            found[-1] += c
-    return found
+            parts[-1] += c
+    return parts
 
 
 def own_line_of(module: Module, instruction: Instruction) -> Location | None:

@@ -196,11 +196,11 @@ class Places:
 
     @cached_property
     def _makers_of(self) -> Mapping[int, int]:
-        found: dict[int, int] = {}
+        makers: dict[int, int] = {}
         for number, residuals in self.kept.items():
             for k in residuals:
-                found[k] = min(number, found.get(k, number))
-        return found
+                makers[k] = min(number, makers.get(k, number))
+        return makers
 
     def read_in(self, number: int) -> Sequence[int]:
         return self._read_by.get(self.found[number].equation, ())
@@ -219,7 +219,7 @@ class Places:
 
     @cached_property
     def kept(self) -> Mapping[int, tuple[int, ...]]:
-        found: dict[int, list[int]] = {}
+        saved: dict[int, list[int]] = {}
         if self.has_gradient:
             forward = self.derivation.forward
             trace = SourceTracer(forward)
@@ -229,18 +229,18 @@ class Places:
                         continue
                     for e, within in self._same_value(source.equation, source.within):
                         number = self._numbers.get(("forward", e, within))
-                        if number is not None and k not in found.setdefault(number, []):
-                            found[number].append(k)
-        return {number: tuple(ks) for number, ks in found.items()}
+                        if number is not None and k not in saved.setdefault(number, []):
+                            saved[number].append(k)
+        return {number: tuple(ks) for number, ks in saved.items()}
 
     @cached_property
     def _read_by(self) -> Mapping[Equation, tuple[int, ...]]:
         """For the equations of the backward program that read residuals, the residuals."""
-        found: dict[Equation, list[int]] = {}
+        readers: dict[Equation, list[int]] = {}
         for k, residual in enumerate(self.residuals):
             for e in residual.consumers:
-                found.setdefault(e, []).append(k)
-        return {e: tuple(ks) for e, ks in found.items()}
+                readers.setdefault(e, []).append(k)
+        return {e: tuple(ks) for e, ks in readers.items()}
 
     @cached_property
     def _computed_again(self) -> frozenset[Equation]:
@@ -286,10 +286,10 @@ class Places:
                 continue
             if not within or of(within[-1]).kind not in ("call", "devices"):
                 return None
-            given = next((b for b in bodies(within[-1]) if atom in b.program.invars), None)
-            if given is None:
+            body = next((b for b in bodies(within[-1]) if atom in b.program.invars), None)
+            if body is None:
                 return None
-            operand = next(i for v, i in zip(given.program.invars, given.operands, strict=True) if v is atom)
+            operand = next(i for v, i in zip(body.program.invars, body.operands, strict=True) if v is atom)
             atom, within = within[-1].invars[operand], within[:-1]
 
     def _made_in(self, program: Program) -> dict[Atom, Equation]:

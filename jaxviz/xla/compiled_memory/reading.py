@@ -148,14 +148,14 @@ def _read_stage(stage: Any) -> CompiledMemory:
 
 
 def _reported(compiled: Any) -> CompiledProgram:
-    found = reported(compiled)
-    if found is None:
+    report = reported(compiled)
+    if report is None:
         raise ValueError(
             f"{jax.default_backend()} does not report where a compiled program stores its values; give "
             "jaxviz.compiled_memory the result "
             "of jax.jit(f).lower(...) instead, which it compiles so that XLA writes this to a file"
         )
-    return found
+    return report
 
 
 WITHOUT_FUNCTION = (
@@ -246,17 +246,19 @@ def _at_peak(
     results: Sequence[str],
 ) -> tuple[Held, ...]:  # fmt: skip
     alive = [(b, d) for b, d in described.items() if b.is_alive(peak)]
-    held = []
+    occupants = []
     for group in _together(alive):
-        held.append(_held(group))
+        occupants.append(_occupant(group))
         padding = sum(d.padding for _, d in group)
         if padding:
-            first = held[-1]
-            held.append(Held("padding", first.what, first.type, padding, len(group), first.location, "XLA pads it"))
+            first = occupants[-1]
+            occupants.append(
+                Held("padding", first.what, first.type, padding, len(group), first.location, "XLA pads it")
+            )
     unused = sum(a.nbytes for a in allocations if a.role == "temporary") - sum(b.nbytes for b, _ in alive)
     if unused > 0:
-        held.append(Held("unused", "gaps between buffers that are alive at the peak", "", unused))
-    return largest_first([*held, *_beside(module, attribution, allocations, results)])
+        occupants.append(Held("unused", "gaps between buffers that are alive at the peak", "", unused))
+    return largest_first([*occupants, *_beside(module, attribution, allocations, results)])
 
 
 _Placed = tuple[Buffer, Described]
@@ -267,7 +269,7 @@ def _together(buffers: Iterable[_Placed]) -> list[tuple[_Placed, ...]]:
     return grouped(buffers, lambda pair: (pair[1].kind, pair[1].repeats, pair[1].type))
 
 
-def _held(group: Sequence[_Placed]) -> Held:
+def _occupant(group: Sequence[_Placed]) -> Held:
     first = group[0][1]
     return Held(
         first.kind, alike([d.what for _, d in group]), first.type, sum(b.nbytes - d.padding for b, d in group),
@@ -278,24 +280,26 @@ def _held(group: Sequence[_Placed]) -> Held:
 
 def _at_any_time(described: dict[Buffer, Described]) -> tuple[Held, ...]:
     """All temporaries; each group at the time when most of its bytes are alive."""
-    found = []
+    occupants = []
     for group in _together(described.items()):
         times = {first for b, _ in group for first, _ in b.spans}
         most = max(times, key=lambda t: sum(b.nbytes for b, _ in group if b.is_alive(t)), default=None)
         if most is not None:
-            found.append(_held([pair for pair in group if pair[0].is_alive(most)]))
-    return largest_first(found)
+            occupants.append(_occupant([pair for pair in group if pair[0].is_alive(most)]))
+    return largest_first(occupants)
 
 
 def _without_memory(attribution: Attribution) -> tuple[Held, ...]:
     """Values that are computed within fusions and never stored."""
     rows = [(d, size) for d, size in attribution.fused() if size]
-    found = []
+    occupants = []
     for group in grouped(rows, lambda row: (row[0].kind, row[0].repeats, row[0].type)):
         first = group[0][0]
         size = sum(size for _, size in group)
-        found.append(Held(first.kind, alike([d.what for d, _ in group]), first.type, size, len(group), first.location))
-    return largest_first(found)
+        occupants.append(
+            Held(first.kind, alike([d.what for d, _ in group]), first.type, size, len(group), first.location)
+        )
+    return largest_first(occupants)
 
 
 def _reason(why: str) -> str:

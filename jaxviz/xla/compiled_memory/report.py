@@ -376,15 +376,19 @@ def _together(sums: dict[Kind, int]) -> str:
     return "; ".join(parts)
 
 
-def as_code(held: Held) -> str:
+def as_code(occupant: Held) -> str:
     """An expression or a path is put in backticks; a phrase, such as "the gradient in w", is not."""
-    return f"`{held.what}`" if held.kind in ("argument", "residual") and "`" not in held.what else held.what
+    return (
+        f"`{occupant.what}`"
+        if occupant.kind in ("argument", "residual") and "`" not in occupant.what
+        else occupant.what
+    )
 
 
 def _at(location: Location | None) -> str:
     return "" if location is None else f"({short_location(location)}) "
 
 
-def largest_first(held: Sequence[Held]) -> tuple[Held, ...]:
+def largest_first(occupants: Sequence[Held]) -> tuple[Held, ...]:
     """The same, the largest first."""
-    return tuple(sorted(held, key=lambda h: -h.nbytes))
+    return tuple(sorted(occupants, key=lambda h: -h.nbytes))

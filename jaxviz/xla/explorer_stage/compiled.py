@@ -60,7 +60,7 @@ def lower(derivation: Derivation) -> Lowering:
     return lower_gradient(derivation, _LARGEST)
 
 
-def lowered(found: Lowering, block: str = "") -> Lowered:
+def lowered(lowering: Lowering, block: str = "") -> Lowered:
     """What is available before XLA has compiled the gradient, as JSON values.
 
     Equations are numbered over the stages in the order of `Program.walk`; `stages` has the stages and their numbers of
@@ -71,17 +71,17 @@ def lowered(found: Lowering, block: str = "") -> Lowered:
       block: describes the blocks of which one can be compiled alone.
     """
     texts: Lowered = {
-        "function": found.derivation.primal.name,
-        "stages": list(zip(found.stages, found.tags.counts, strict=True)),
+        "function": lowering.derivation.primal.name,
+        "stages": list(zip(lowering.stages, lowering.tags.counts, strict=True)),
         "backend": jax.default_backend(),
-        "stablehlo": read_stablehlo(found.stablehlo, found.tags).to_dict(),
+        "stablehlo": read_stablehlo(lowering.stablehlo, lowering.tags).to_dict(),
         "block": block,
     }
     shown: Lowered = fit(texts, _WIDEST)
     return shown
 
 
-def compiled(found: Lowering, block: str = "") -> Compiled:
+def compiled(lowering: Lowering, block: str = "") -> Compiled:
     """The two texts, the memory, and on several devices the collectives, as JSON values; compiles the gradient.
 
     If XLA fails, `hlo` is None and `error` has the reason.
@@ -98,22 +98,22 @@ def compiled(found: Lowering, block: str = "") -> Compiled:
         return None
 
     # With several devices, first read how the program is partitioned: this compiles it for everything else.
-    if mesh_size(found.derivation.primal, found.derivation.placed) > 1:
-        exchanges = unless_silent("Communication between devices", lambda: compiled_exchanges(found))
+    if mesh_size(lowering.derivation.primal, lowering.derivation.placed) > 1:
+        exchanges = unless_silent("Communication between devices", lambda: compiled_exchanges(lowering))
     try:
-        hlo = read_hlo(found.hlo, found.tags)
+        hlo = read_hlo(lowering.hlo, lowering.tags)
     except Exception as raised:
         error = first_line(raised)
     if hlo is not None and not hlo.lines:
         hlo, error = None, f"the backend {jax.default_backend()} does not expose the compiled program"
     if not error:
-        memory = unless_silent("Its memory", lambda: compiled_peak(found))
+        memory = unless_silent("Its memory", lambda: compiled_peak(lowering))
     texts: Compiled = {
-        **lowered(found, block),
+        **lowered(lowering, block),
         "hlo": None if hlo is None else hlo.to_dict(),
         "memory": memory,
         "exchanges": None if error else exchanges,
-        "notes": [*_notes(found), *([] if error else silent)],
+        "notes": [*_notes(lowering), *([] if error else silent)],
         "error": error,
         "isBlock": False,
     }
@@ -121,10 +121,10 @@ def compiled(found: Lowering, block: str = "") -> Compiled:
     return shown
 
 
-def _notes(found: Lowering) -> Iterator[str]:
-    if found.reason:
-        yield f"The function alone, since it has no gradient: {found.reason}"
-    if found.derivation.primal.is_path:
+def _notes(lowering: Lowering) -> Iterator[str]:
+    if lowering.reason:
+        yield f"The function alone, since it has no gradient: {lowering.reason}"
+    if lowering.derivation.primal.is_path:
         yield "One path: Python branched on values, and the branch that it took is compiled."
 
 
@@ -139,13 +139,13 @@ def read_stablehlo(text: str, tags: Tags) -> LinkedText:
     """StableHLO without its locations, which are turned into links."""
     every = [line for line in text.split("\n") if line.strip()]
     defined = [(line, _LOCATION.fullmatch(line)) for line in every]
-    named = {found[1]: _of_location(found[2], tags) for _, found in defined if found}
+    named = {match[1]: _of_location(match[2], tags) for _, match in defined if match}
     lines: list[str] = []
     links: list[tuple[int, ...]] = []
     opened: list[int] = []
     """For each open region, the line of its operation, whose location follows the end of the region."""
     was_ended = True
-    for line in (line for line, found in defined if not found):
+    for line in (line for line, match in defined if not match):
         last = next((m for m in _LOC.finditer(line) if m.end() == len(line)), None)
         link = () if last is None else named.get(last["name"] or "") or _of_location(last["path"] or "", tags)
         plain = _LOC.sub("", line).rstrip()
@@ -194,7 +194,7 @@ def read_hlo(text: str, tags: Tags) -> LinkedText:
     lines: list[str] = []
     links: list[tuple[int, ...]] = []
     inside: dict[str, dict[int, None]] = {}
-    held: list[tuple[int, str, str]] = []
+    nested: list[tuple[int, str, str]] = []
     within, is_entry = "", False
     for line in _without_tables(text):
         metadata = _METADATA.search(line)
@@ -210,13 +210,13 @@ def read_hlo(text: str, tags: Tags) -> LinkedText:
         elif instruction:
             inside.setdefault(within, {}).update(dict.fromkeys(link))
             if instruction[2] in _HOLDERS:
-                held += [(len(lines), within, other.lstrip("%")) for other in _HOLDS.findall(instruction[3])]
+                nested += [(len(lines), within, other.lstrip("%")) for other in _HOLDS.findall(instruction[3])]
             elif instruction[2] == "parameter" and is_entry:
                 plain += f"  // {_unescaped(path)}" if path and not path.isidentifier() else ""
         lines.append(plain)
         links.append(link)
     # A computation precedes those that contain it.
-    for at, where, other in held:
+    for at, where, other in nested:
         links[at] = tuple(dict.fromkeys([*links[at], *inside.get(other, ())]))
         inside[where].update(dict.fromkeys(links[at]))
     return _cut(lines, links)
@@ -251,5 +251,5 @@ def _is_row_major(order: str) -> bool:
 def _cut(lines: list[str], links: list[tuple[int, ...]]) -> LinkedText:
     while lines and not lines[-1]:
         lines.pop()
-    kept = lines[:_LONGEST]
-    return LinkedText(tuple(kept), tuple(links[: len(kept)]), len(lines) - len(kept))
+    shown = lines[:_LONGEST]
+    return LinkedText(tuple(shown), tuple(links[: len(shown)]), len(lines) - len(shown))

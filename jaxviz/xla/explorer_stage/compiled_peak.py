@@ -65,15 +65,15 @@ def compiled_line(key: str, peak: CompiledPeak) -> CompiledLine:
 
 def compiled_exchanges(lowering: Lowering) -> CompiledExchanges:
     """Communication between devices in the compiled gradient; compiles it if necessary."""
-    found = collectives_of(lowering)
+    report = collectives_of(lowering)
     return {
-        "summary": found.summary,
+        "summary": report.summary,
         "rows": [
             CompiledExchange(
                 c.kind, ", ".join(c.axes) or f"{c.group_size} devices", c.total_sent_nbytes, c.times, c.stage,
                 short_location(c.location), c.cause or f"{c.what}: no cause found", list(c.equations),
             )
-            for c in found.compiled[:_MOST_ROWS]
+            for c in report.compiled[:_MOST_ROWS]
         ],
     }  # fmt: skip
 

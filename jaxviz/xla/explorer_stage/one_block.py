@@ -34,8 +34,8 @@ class OneBlock:
 
     def compiled(self) -> Compiled:
         """The compiled program, with lines linked to equations of the whole."""
-        made = compiled(lower(self.derivation), self.text)
-        number = self._numbers([key for key, _ in made["stages"]])
+        message = compiled(lower(self.derivation), self.text)
+        number = self._numbers([key for key, _ in message["stages"]])
         numbers = lambda some: [number[i] for i in some if i in number]
 
         def linked(text: CompiledText) -> CompiledText:
@@ -44,42 +44,42 @@ class OneBlock:
         note = (
             f"Only one block of {self.text}: it does not compute the same as the whole program, and takes less memory."
         )
-        made["stablehlo"] = linked(made["stablehlo"])
-        if made["hlo"] is not None:
-            made["hlo"] = linked(made["hlo"])
-        if made["exchanges"] is not None:
-            rows = made["exchanges"]["rows"]
-            made["exchanges"]["rows"] = [row._replace(equations=numbers(row.equations)) for row in rows]
-        if made["memory"] is not None:
-            made["memory"]["notes"].insert(0, note)
-        made["stages"] = [(key, len(list(getattr(self.whole, key).walk()))) for key, _ in made["stages"]]
-        return {**made, "notes": [note, *made["notes"]], "isBlock": True}
+        message["stablehlo"] = linked(message["stablehlo"])
+        if message["hlo"] is not None:
+            message["hlo"] = linked(message["hlo"])
+        if message["exchanges"] is not None:
+            rows = message["exchanges"]["rows"]
+            message["exchanges"]["rows"] = [row._replace(equations=numbers(row.equations)) for row in rows]
+        if message["memory"] is not None:
+            message["memory"]["notes"].insert(0, note)
+        message["stages"] = [(key, len(list(getattr(self.whole, key).walk()))) for key, _ in message["stages"]]
+        return {**message, "notes": [note, *message["notes"]], "isBlock": True}
 
     def _numbers(self, stages: list[str]) -> dict[int, int]:
         """Maps the equations of the block's function to those of the whole, both numbered over the stages."""
         alignments = Comparison(self.whole, self.derivation).alignments
-        found: dict[int, int] = {}
+        numbers: dict[int, int] = {}
         here = there = 0
         for key in stages:
             if key in alignments:
-                found.update((here + j, there + i) for i, j in alignments[key].pairs)
+                numbers.update((here + j, there + i) for i, j in alignments[key].pairs)
             here += sum(1 for _ in getattr(self.derivation, key).walk())
             there += sum(1 for _ in getattr(self.whole, key).walk())
-        return found
+        return numbers
 
 
 @deep_stack
 def one_block_of(derivation: Derivation) -> OneBlock | None:
     """The function with one block alone; None without identical blocks, or if little would be left out."""
     program = opened(derivation.primal)
-    found = blocks_of(program)
-    if not found:
+    repeated = blocks_of(program)
+    if not repeated:
         return None
-    cut = with_one_block(program, [run for blocks in found for run in blocks.runs])
+    cut = with_one_block(program, [run for blocks in repeated for run in blocks.runs])
     size = lambda p: sum(1 for _ in p.walk())
     if size(cut) > _WORTH * size(program):
         return None
-    first = found[0]
+    first = repeated[0]
     written = f" `{first.place.text}` ({short_location(first.place.location)})" if first.place is not None else ""
     return OneBlock(
         derive_like(cut, derivation.taken_by(None)),
