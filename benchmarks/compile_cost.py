@@ -1,6 +1,8 @@
-"""Whether `compile_cost` is right about identical blocks: what one of them alone saves, beside what a loop in their place does.
+"""Whether `compile_cost` is right about identical blocks: what one of them alone saves,
+beside what a loop in their place does.
 
-Ten programs, each written with blocks in a Python loop and with `jax.lax.scan`. Seconds of CPU time, medians of five, without caches.
+Ten programs, each written with blocks in a Python loop and with `jax.lax.scan`. Seconds of CPU time, medians of five,
+without caches.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ def mixer(n: int) -> tuple[Call, Call]:
 
     of = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
     one = {
-        "first": of(64), "second": of(64), "tokens_up": of(49, 128), "tokens_down": of(128, 49), "up": of(64, 256), "down": of(256, 64),
+        "first": of(64), "second": of(64), "tokens_up": of(49, 128), "tokens_down": of(128, 49), "up": of(64, 256),
+        "down": of(256, 64),
     }  # fmt: skip
     return stack_of(block, n, one, of(4, 49, 64))
 
@@ -90,7 +93,8 @@ def vision(n: int) -> tuple[Call, Call]:
 
     of = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
     one = {
-        "first": {"g": of(64), "b": of(64)}, "second": {"g": of(64), "b": of(64)}, "qkv": of(64, 192), "qkv_b": of(192), "o": of(64, 64),
+        "first": {"g": of(64), "b": of(64)}, "second": {"g": of(64), "b": of(64)}, "qkv": of(64, 192), "qkv_b": of(192),
+        "o": of(64, 64),
         "up": of(64, 256), "up_b": of(256), "down": of(256, 64), "down_b": of(64),
     }  # fmt: skip
     return stack_of(block, n, one, of(4, 50, 64))
@@ -251,7 +255,8 @@ def measure(unrolled: Call, scanned: Call) -> tuple[float, float, float]:
 
 def main(quick: bool = False) -> None:
     print(
-        "\nTracing, lowering and compiling: with only one block, and with a written loop; seconds of CPU time, medians of five"
+        "\nTracing, lowering and compiling: with only one block, and with a written loop; seconds of CPU time, medians "
+        "of five"
     )
     print(f"  {'':30}{'unrolled':>10}{'one block':>11}{'loop':>10}   loop/one block")
     for name, make in list(PROGRAMS.items())[: 1 if quick else None]:

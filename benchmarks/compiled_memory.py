@@ -1,4 +1,5 @@
-"""The time of `compiled_memory` beside JAX's compilation of the same gradient, and the share of the bytes at the peak attributed to a line.
+"""The time of `compiled_memory` beside JAX's compilation of the same gradient,
+and the share of the bytes at the peak attributed to a line.
 
 Over the programs that its tests compile, some for eight devices, so it runs in a separate process.
 """
@@ -27,8 +28,8 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
 def measure(
     programs: dict[Any, tuple[Any, ...]], steps: tuple[Any, ...]
 ) -> list[tuple[str, float, float, float, float, float]]:
-    """For each program the seconds of JAX, of `compiled_memory` with the function, and with JAX's compiled program; and the share
-    attributed to a line in each case."""
+    """For each program the seconds of JAX, of `compiled_memory` with the function, and with JAX's compiled program;
+    and the share attributed to a line in each case."""
     import jax
 
     import jaxviz
@@ -55,14 +56,16 @@ def run(quick: bool) -> None:
     measure(dict(list(programs.items())[:1]), compiled_programs.STEPS)  # imports, and XLA's first compilation
     rows = measure(programs, compiled_programs.STEPS)
     print(
-        "\nMemory of compiled programs: CPU time compared with JAX's own compilation, and the share of the temporaries with a line"
+        "\nMemory of compiled programs: CPU time compared with JAX's own compilation, and the share of the temporaries "
+        "with a line"
     )
     print(f"  {'':22}{'JAX':>9}{'with f':>9}{'Compiled':>9}   with f  Compiled")
     for name, of_jax, with_function, without, found, read in rows:
         print(f"  {name:22}{of_jax:7.2f} s{with_function:7.2f} s{without:7.2f} s{found:9.1%}{read:10.1%}")
     sums = [sum(row[i] for row in rows) for i in (1, 2, 3)]
     print(
-        f"  {'all':22}{sums[0]:7.2f} s{sums[1]:7.2f} s{sums[2]:7.2f} s{min(r[4] for r in rows):9.1%}{min(r[5] for r in rows):10.1%}   (the least share)"
+        f"  {'all':22}{sums[0]:7.2f} s{sums[1]:7.2f} s{sums[2]:7.2f} "
+        f"s{min(r[4] for r in rows):9.1%}{min(r[5] for r in rows):10.1%}   (the least share)"
     )
 
 

@@ -103,7 +103,8 @@ def speed(
     for label, before in (("cold", forget), ("warm", warm)):
         derive_programs(program)
         rows.append((f"{name}, from the jaxpr, {label}",
-                     *compare(lambda: derive_programs(program), lambda: jax_derives(over_jaxpr, flat), before, repeats)))  # fmt: skip
+                     *compare(lambda: derive_programs(program), lambda: jax_derives(over_jaxpr, flat), before,
+                              repeats)))  # fmt: skip
     fresh: Callable[[], Callable[..., Any]] = lambda: lambda *xs: fun(*xs)
     for label, before in (("cold", forget), ("warm", warm)):
         rows.append((f"{name}, from Python, {label}",
@@ -113,7 +114,8 @@ def speed(
 
 
 def with_collector(work: Callable[[], Any], times: int = 3) -> float:
-    """CPU seconds of some work repeated several times with Python's garbage collector on, so that garbage of earlier repetitions counts."""
+    """CPU seconds of some work repeated several times with Python's garbage collector on,
+    so that garbage of earlier repetitions counts."""
     gc.collect()
     start = time.process_time()
     for _ in range(times):
@@ -130,9 +132,8 @@ def without_collector(work: Callable[[], Any], times: int = 3) -> float:
 
 
 def growth(n_layers: int) -> tuple[int, list[float], float]:
-    """For a transformer: the number of derived equations; µs per derived equation, and per traced equation, each with the garbage collector
-    on and off; and bytes per derived equation.
-    """
+    """For a transformer: the number of derived equations; µs per derived equation, and per traced equation,
+    each with the garbage collector on and off; and bytes per derived equation."""
     fun, args = transformer(n_layers)
     trace = lambda: jaxviz.trace(lambda *xs: fun(*xs))(*args)
     program = trace()
@@ -155,8 +156,10 @@ def growth(n_layers: int) -> tuple[int, list[float], float]:
 
 
 PROGRAMS: dict[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]] = {
-    "MLP, 8 layers": lambda: mlp(8), "transformer, 12 layers": lambda: transformer(12), "transformer, 48 layers": lambda: transformer(48),
-    "scan over 12 layers": lambda: scan_transformer(12), "remat, 12 layers": lambda: remat_transformer(12), "LSTM, 3 layers": lambda: lstm(3),
+    "MLP, 8 layers": lambda: mlp(8), "transformer, 12 layers": lambda: transformer(12),
+    "transformer, 48 layers": lambda: transformer(48),
+    "scan over 12 layers": lambda: scan_transformer(12), "remat, 12 layers": lambda: remat_transformer(12),
+    "LSTM, 3 layers": lambda: lstm(3),
 }  # fmt: skip
 
 
@@ -183,7 +186,8 @@ def answer_with_times() -> None:
 
 @contextmanager
 def process_of(revision: str) -> Iterator[Callable[[str, str], float]]:
-    """A process with the jaxviz of a revision, "" for the working tree, and these benchmarks; it gives the seconds of a derivation."""
+    """A process with the jaxviz of a revision, "" for the working tree, and these benchmarks;
+    it gives the seconds of a derivation."""
     root = Path(__file__).parents[1]
     with tempfile.TemporaryDirectory() as folder:
         if revision:
@@ -206,7 +210,8 @@ def process_of(revision: str) -> Iterator[Callable[[str, str], float]]:
 
 
 def against(revision: str, quick: bool) -> None:
-    """Prints the CPU time of deriving with the working tree beside a revision: the least of many, in turns, and their ratio."""
+    """Prints the CPU time of deriving with the working tree beside a revision: the least of many, in turns,
+    and their ratio."""
     repeats = {"cold": 4 if quick else 10, "warm": 15 if quick else 40}
     print(f"Derivation from the jaxpr, CPU time, the least of {repeats['cold']} cold and {repeats['warm']} warm")
     print(f"{'program':<32}{revision[:12]:>12}{'this':>12}{'ratio':>8}")
@@ -223,7 +228,8 @@ def against(revision: str, quick: bool) -> None:
 def main(quick: bool = False) -> None:
     repeats = 3 if quick else 7
     print(
-        "Derivation of forward, linear and backward programs; JAX: jax.vjp and its pullback, traced over the same program"
+        "Derivation of forward, linear and backward programs; JAX: jax.vjp and its pullback, traced over the same "
+        "program"
     )
     print(f"{'program':<46}{'jaxviz':>10}{'jax':>10}{'ratio':>8}")
     for name, make in PROGRAMS.items():
@@ -231,8 +237,8 @@ def main(quick: bool = False) -> None:
         for label, ours, theirs, ratio in speed(name, fun, args, repeats):
             print(f"{label:<46}{ours * 1e3:>7.1f} ms{theirs * 1e3:>7.1f} ms{ratio:>7.1f}x")
     print("\nGrowth with a warm memo table: CPU time, and CPU time with Python's garbage collector off")
-    header = f"{'layers':>8}{'derived equations':>20}{'derive, µs/equation':>22}{'off':>8}{'trace, µs/equation':>21}{'off':>8}"
-    print(f"{header}{'bytes/equation':>16}")
+    header = f"{'layers':>8}{'derived equations':>20}{'derive, µs/equation':>22}{'off':>8}"
+    print(f"{header}{'trace, µs/equation':>21}{'off':>8}{'bytes/equation':>16}")
     for n_layers in (12, 50, 150) if quick else (12, 50, 150, 300):
         n, (derive, derive_off, trace, trace_off), size = growth(n_layers)
         row = f"{n_layers:>8}{n:>20,}{derive:>22.2f}{derive_off:>8.2f}{trace:>21.2f}{trace_off:>8.2f}"

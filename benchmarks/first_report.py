@@ -1,4 +1,5 @@
-"""The time of a session's first report: importing jaxviz and deriving one line, compared with jax tracing it, in separate processes.
+"""The time of a session's first report: importing jaxviz and deriving one line, compared with jax tracing it,
+in separate processes.
 
 Also the imports alone, as reported by `python -X importtime`.
 """
@@ -49,7 +50,8 @@ def main(quick: bool = False) -> None:
     for name, time in best.items():
         added = time - best["jax alone"]
         print(
-            f"  {name:18} {time:6.3f} s  {time / best['jax alone']:5.2f} ×  {added:+6.3f} s   target: at most {MOST:+.2f} s"
+            f"  {name:18} {time:6.3f} s  {time / best['jax alone']:5.2f} ×  {added:+6.3f} s   target: at most "
+            f"{MOST:+.2f} s"
         )
     imports = {
         "jax": ("jax", "import jax"),

@@ -1,4 +1,5 @@
-"""The gradient of a while loop with a bound, written as a binary tree of conds in scans: 8 steps run, whatever the bound."""
+"""The gradient of a while loop with a bound, written as a binary tree of conds in scans: 8 steps run,
+whatever the bound."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def measured(gradients: dict[str, Callable[..., Any]], w: jax.Array, repeats: in
 
 def main(quick: bool = False) -> None:
     print(
-        f"\nGradient of a bounded loop, {STEPS} steps taken: time by bound, relative to the lowest bound (seconds to compile)"
+        f"\nGradient of a bounded loop, {STEPS} steps taken: time by bound, relative to the lowest bound (seconds to "
+        "compile)"
     )
     w = 0.9 * jnp.eye(64 if quick else 256)
     first: dict[str, float] = {}

@@ -1,4 +1,5 @@
-"""Finding where a NaN first occurs, compared with compiling and running the plain gradient once: time, and peak memory of the process.
+"""Finding where a NaN first occurs, compared with compiling and running the plain gradient once: time,
+and peak memory of the process.
 
 Each is measured in a fresh process, interleaved.
 """
@@ -57,7 +58,8 @@ def main(quick: bool = False) -> None:
             ratio = lambda key, pairs=pairs: statistics.median(b[key] / a[key] for a, b in pairs)
             theirs, ours = (statistics.median(p[k]["seconds"] for p in pairs) for k in (0, 1))
             print(
-                f"{name:27} {arguments:9}  {theirs:7.2f} s  {ours:7.2f} s  {ratio('seconds'):5.2f}x  {ratio('cpu'):6.2f}x  "
+                f"{name:27} {arguments:9}  {theirs:7.2f} s  {ours:7.2f} s  {ratio('seconds'):5.2f}x  "
+                f"{ratio('cpu'):6.2f}x  "
                 f"{ratio('peak'):6.2f}x  {pairs[0][1]['found']}",
                 flush=True,
             )

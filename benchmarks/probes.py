@@ -1,4 +1,5 @@
-"""The cost of probes: a training step of the 12-layer transformer, plain, with probes that nobody watches, and watched in each way."""
+"""The cost of probes: a training step of the 12-layer transformer, plain, with probes that nobody watches,
+and watched in each way."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ def main(quick: bool = False) -> None:
             # Relative to the plain step of the same round, since the speed of the machine varies.
             ratio = statistics.median(s / p for s, p in zip(seconds, found["plain"][0], strict=True))
             print(
-                f"  {name:38s} {min(seconds) * 1e3:7.2f} ms  {min(seconds) / least:5.2f} of plain ({ratio:.2f} median)  {cost}"
+                f"  {name:38s} {min(seconds) * 1e3:7.2f} ms  {min(seconds) / least:5.2f} of plain ({ratio:.2f} median) "
+                f" {cost}"
             )
 
 

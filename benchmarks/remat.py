@@ -1,4 +1,5 @@
-"""Plans of what to save: compared with JAX's checkpoint policies on each block, and with the optimum; and the time of planning."""
+"""Plans of what to save: compared with JAX's checkpoint policies on each block, and with the optimum;
+and the time of planning."""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ def flops(f: Callable[..., Any], args: tuple[Any, ...]) -> int:
 
 
 def every_outcome(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes and FLOPs for all sets of names, in a function without loops: number k saves the names whose bits are set in k."""
+    """Bytes and FLOPs for all sets of names, in a function without loops:
+    number k saves the names whose bits are set in k."""
     n = len(graph.candidates)
     sets = np.arange(2**n, dtype=np.uint32)
     nowhere = np.zeros(len(sets), bool)
@@ -110,8 +112,8 @@ def every_outcome(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
 
 
 def with_all_values(search: Search) -> Part:
-    """What one checkpoint could save of a function without loops, with every array that an equation computes as a candidate, including those that the plan excludes
-    immediately."""
+    """What one checkpoint could save of a function without loops, with every array that an equation computes as a
+    candidate, including those that the plan excludes immediately."""
     graph = search.graph
     read = {a for e in graph.flat.equations for a in e.invars}.union(graph.flat.outvars)
     values = [v for e in graph.flat.equations for v in e.outvars if v in read]
@@ -150,7 +152,8 @@ def small_programs() -> dict[str, tuple[Callable[..., jax.Array], tuple[Any, ...
 
 def against_all_sets(shares: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)) -> None:
     print(
-        "\nPlans compared with the best of all sets of values: FLOPs recomputed, at budgets between the fewest bytes and all"
+        "\nPlans compared with the best of all sets of values: FLOPs recomputed, at budgets between the fewest bytes "
+        "and all"
     )
     for name, (f, args) in small_programs().items():
         search = Search(derive(f, *args), False)
@@ -191,7 +194,8 @@ def against_policies(quick: bool) -> None:
             assert flops(planned, args) - base == plan.flops
             fewer = 1 - plan.flops / theirs[1] if theirs[1] else 0.0
             print(
-                f"    {policy:34} {theirs[0]:>10,} B {theirs[1]:>12,} FLOPs; plan {plan.nbytes:>10,} B {plan.flops:>12,} FLOPs, "
+                f"    {policy:34} {theirs[0]:>10,} B {theirs[1]:>12,} FLOPs; plan {plan.nbytes:>10,} B "
+                f"{plan.flops:>12,} FLOPs, "
                 f"{fewer:.0%} fewer"
             )
 
@@ -204,7 +208,8 @@ def how_long(n_layers: int) -> None:
     took = time.perf_counter() - start[0], time.process_time() - start[1]
     n = len(list(jaxviz.trace(models.transformer_loss)(*args).walk()))
     print(
-        f"\nPlanning a transformer of {n_layers} layers, {n:,} equations, {len(plan._search.graph.nodes):,} in the graph that is solved: "
+        f"\nPlanning a transformer of {n_layers} layers, {n:,} equations, {len(plan._search.graph.nodes):,} in the "
+        "graph that is solved: "
         f"{took[0]:.2f} s, {took[1]:.2f} s of CPU time"
     )
 

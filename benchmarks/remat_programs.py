@@ -1,7 +1,8 @@
-"""The programs on which checkpoint plans are measured: short code, with the structure and the sizes of real models, and abstract arguments.
+"""The programs on which checkpoint plans are measured: short code, with the structure and the sizes of real models,
+and abstract arguments.
 
-Each is a function of `wrap`, which is applied to its repeated parts: nothing, `jax.checkpoint`, or that with a policy. The transformers'
-values have MaxText's names, so that its policies apply.
+Each is a function of `wrap`, which is applied to its repeated parts: nothing, `jax.checkpoint`, or that with a policy.
+The transformers' values have MaxText's names, so that its policies apply.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ MAXTEXT: Mapping[str, tuple[str, ...]] = {
     "save_qkv_proj": _ATTENTION,
     "save_out_proj": ("out_proj",),
 }
-"""What MaxText's policies save, by the names it gives to a layer's values. Its `full` saves nothing; the sets that `minimal_offloaded` and
-`qkv_proj_offloaded` offload to the host are those of `minimal` and `save_qkv_proj`."""
+"""What MaxText's policies save, by the names it gives to a layer's values.
+
+Its `full` saves nothing; the sets that `minimal_offloaded` and `qkv_proj_offloaded` offload to the host are those of
+`minimal` and `save_qkv_proj`.
+"""
 
 
 def no_wrap(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +113,7 @@ def through(block: Callable[..., Any], x: Any, layers: Any, wrap: Wrap) -> Any:
     return lax.scan(wrap(lambda x, p: (block(x, p), None)), x, layers)[0]
 
 
-# --- transformers -------------------------------------------------------------------------------------------------------
+# --- transformers -----------------------------------------------------------------------------------------------------
 
 
 def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -263,7 +267,7 @@ def diffusion(n: int = 24, batch: int = 32, width: int = 1024, size: int = 32) -
     return Case(make, args, {**BUILT_IN, **OF_TRAINERS}, is_scanned=True)
 
 
-# --- convolutions -------------------------------------------------------------------------------------------------------
+# --- convolutions -----------------------------------------------------------------------------------------------------
 
 
 def conv(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
@@ -360,7 +364,7 @@ def unet(widths: Sequence[int] = (64, 128, 256, 512), batch: int = 16, size: int
     return Case(make, (params, array(batch, size, size, 3), array(batch, size, size, 3)), is_nested=True)
 
 
-# --- rollouts -----------------------------------------------------------------------------------------------------------
+# --- rollouts ---------------------------------------------------------------------------------------------------------
 
 
 def recurrent(n_chunks: int = 16, length: int = 32, batch: int = 64, width: int = 512) -> Case:
@@ -422,8 +426,8 @@ def neural_ode(n_steps: int = 100, batch: int = 1024, width: int = 64, hidden: i
 
 
 def molecular_dynamics(n_chunks: int = 20, length: int = 25, n: int = 512) -> Case:
-    """Particles under Lennard-Jones forces in a periodic box, by velocity Verlet; differentiated with respect to the parameters of the
-    forces."""
+    """Particles under Lennard-Jones forces in a periodic box, by velocity Verlet;
+    differentiated with respect to the parameters of the forces."""
 
     def make(wrap: Wrap, outer: Wrap = no_wrap) -> Callable[..., jax.Array]:
         def loss(params: Params, positions: jax.Array, velocities: jax.Array) -> jax.Array:

@@ -1,4 +1,5 @@
-"""The cost of watching: donations in a step of a millisecond with 400 donated leaves, compilations in a cached step and in a compiled one."""
+"""The cost of watching: donations in a step of a millisecond with 400 donated leaves,
+compilations in a cached step and in a compiled one."""
 
 from __future__ import annotations
 
@@ -72,8 +73,8 @@ COMPILATIONS: Way = ("compilations watched", jaxviz.watch_compilations, lambda: 
 
 
 def in_turn(ways: list[Way], work: Callable[[], float], rounds: int) -> dict[str, tuple[float, float]]:
-    """For each way the tenth percentile of its rounds' seconds, since other processes use the machine as well; and what it adds to the
-    plain one."""
+    """For each way the tenth percentile of its rounds' seconds, since other processes use the machine as well;
+    and what it adds to the plain one."""
     taken: dict[str, list[float]] = {name: [] for name, _, _ in ways}
     for k in range(rounds + 1):
         for name, begin, end in ways if k % 2 else reversed(ways):
@@ -91,7 +92,8 @@ def main(quick: bool = False) -> None:
     x = jnp.ones((96, 96)) / 96
     step = of_a_millisecond(x)
     for title, ways, work, n in (
-        (f"A step with {N_LEAVES} donated leaves", [*PLAIN, DONATIONS, COMPILATIONS], lambda: seconds_a_step(step, x, steps), rounds),
+        (f"A step with {N_LEAVES} donated leaves", [*PLAIN, DONATIONS, COMPILATIONS],
+        lambda: seconds_a_step(step, x, steps), rounds),
         ("A function that is compiled", [*PLAIN, COMPILATIONS], lambda: seconds_to_compile(1), rounds // 4),
     ):  # fmt: skip
         print(f"\n{title}; jaxviz is only imported unless stated otherwise")

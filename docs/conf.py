@@ -1,7 +1,8 @@
 """The documentation site: `make docs`.
 
-The code of how-tos, gallery and tutorials runs during the build, so their output is real; explorers and exercises work in the pages
-(`kernel_startup.py`). Outputs are kept for the next build (`outputs.py`). With JAXVIZ_DOCS_RUN=0 nothing is run.
+The code of how-tos, gallery and tutorials runs during the build, so their output is real; explorers and exercises work
+in the pages (`kernel_startup.py`). Outputs are kept for the next build (`outputs.py`). With JAXVIZ_DOCS_RUN=0 nothing
+is run.
 """
 
 import os
@@ -55,7 +56,8 @@ if not is_run:
 # --- the tutorials, which are in another folder -----------------------------------------------------------------------
 
 TUTORIALS = HERE / "tutorials"
-# What a page shows of each kind of cell: for an exercise a form with hints and the answer, and for others nothing that gives the answer
+# What a page shows of each kind of cell: for an exercise a form with hints and the answer, and for others nothing that
+# gives the answer
 # away.
 SHOWN = {
     "exercise": "remove-input",
@@ -158,7 +160,8 @@ _PROPERTIES: dict[str, list[str]] = {}
 
 
 def _before_napoleon(app, what, name, obj, options, lines):
-    """Renders text in single backquotes as code, and hides properties from napoleon, which takes `bytes: of all` for a type."""
+    """Renders text in single backquotes as code, and hides properties from napoleon, which takes `bytes:
+    of all` for a type."""
     in_example = False
     for i, line in enumerate(lines):
         in_example = line.lstrip().startswith(">>>") or (in_example and bool(line.strip()))
@@ -177,7 +180,8 @@ def _after_napoleon(app, what, name, obj, options, lines):
 
 
 def _signature(app, what, name, obj, options, signature, returns):
-    """Shows defaults that are not Python, such as `<factory>`, as `...`: Sphinx only links the types of signatures that it can parse."""
+    """Shows defaults that are not Python, such as `<factory>`, as `...`:
+    Sphinx only links the types of signatures that it can parse."""
     return (re.sub(r"= <[^<>]*>", "= ...", signature), returns) if signature else None
 
 

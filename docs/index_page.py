@@ -1,7 +1,8 @@
 """The project's page on a package index: its URLs, and the README with links and pictures that work there.
 
 hatchling calls this during each build. The URL of the repository is in `pyproject.toml`, as `repository` under
-`tool.hatch.metadata.hooks.custom`; while it is empty there are no URLs, and the page has neither pictures nor links into the repository.
+`tool.hatch.metadata.hooks.custom`; while it is empty there are no URLs, and the page has neither pictures nor links
+into the repository.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<path>[^):\s]+)\)")
 
 
 def page_of(readme: str, repository: str) -> str:
-    """The README with relative links resolved to the repository; without these links and pictures if its URL is unknown."""
+    """The README with relative links resolved to the repository; without these links and
+    pictures if its URL is unknown."""
 
     def led(link: re.Match[str]) -> str:
         image, text, path = link["image"], link["text"], link["path"]

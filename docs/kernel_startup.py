@@ -1,7 +1,8 @@
-"""Run at the start of each kernel of the site's build: explorers, steppers and exercises are shown as HTML that needs no kernel.
+"""Run at the start of each kernel of the site's build: explorers, steppers and exercises
+are shown as HTML that needs no kernel.
 
-An explorer or a stepper is a saved page in a frame, and an exercise a form that checks its answer on the page. Neither loads anything, so
-the site works offline.
+An explorer or a stepper is a saved page in a frame, and an exercise a form that checks its answer on the page. Neither
+loads anything, so the site works offline.
 """
 
 import hashlib
@@ -29,7 +30,8 @@ def _frame(widget, title, kind="explorer", **options):
     page.replace(_PAGES / name)
     where = f"explorers:/{name}"  # conf.py copies it into the site
     _show(
-        f'<figure class="{kind}"><iframe src="{where}" title="{html.escape(title, quote=True)}" loading="lazy"></iframe>'
+        f'<figure class="{kind}"><iframe src="{where}" title="{html.escape(title, quote=True)}" '
+        'loading="lazy"></iframe>'
         f'<figcaption><a href="{where}" target="_blank">Open it in a tab of its own</a></figcaption></figure>'
     )
 

@@ -1,7 +1,8 @@
 """Where the outputs of the site's code are kept between builds, and what they depend on.
 
-myst-nb runs a page again if its code has changed. Its outputs also depend on what the code imports, so there is a folder for each state of
-that, and the folders of other states are removed. The outputs are in `cells`, and their explorers in `explorers`.
+myst-nb runs a page again if its code has changed. Its outputs also depend on what the code imports, so there is a
+folder for each state of that, and the folders of other states are removed. The outputs are in `cells`, and their
+explorers in `explorers`.
 """
 
 import hashlib
@@ -14,7 +15,8 @@ SOURCES = ("jaxviz/**/*.py", "jaxviz/static/**/*.js", "docs/kernel_startup.py")
 
 
 def state(root: Path) -> str:
-    """A digest of what the outputs depend on other than the code of a page: jaxviz, the kernel's startup code, and all installed packages."""
+    """A digest of what the outputs depend on other than the code of a page: jaxviz, the kernel's startup code,
+    and all installed packages."""
     digest = hashlib.sha256(platform.python_version().encode())
     for installed in sorted({f"{d.name}=={d.version}" for d in metadata.distributions()}):
         digest.update(installed.encode())

@@ -11,7 +11,8 @@ _GIVEN_AWAY = {
 
 
 def public_names(root: Path) -> list[str]:
-    """The names that a stub or a package exports, as in `from … import name as name`; modules have pages or sections of their own."""
+    """The names that a stub or a package exports, as in `from … import name as name`;
+    modules have pages or sections of their own."""
     found = []
     for module, path in _GIVEN_AWAY.items():
         tree = ast.parse((root / path).read_text(encoding="utf-8"))

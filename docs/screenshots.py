@@ -1,7 +1,8 @@
-"""Screenshots of each pane for four programs, in both themes and at two widths: `make screenshots` writes them to artifacts/screenshots.
+"""Screenshots of each pane for four programs, in both themes and at two widths:
+`make screenshots` writes them to artifacts/screenshots.
 
-Names select some: `docs/screenshots.py rnn` takes all of that program, `rnn-memory` one pane of it, `versions` the two versions. With
-`--docs` it takes those that the README shows, small, in docs/.
+Names select some: `docs/screenshots.py rnn` takes all of that program, `rnn-memory` one pane of it, `versions` the two
+versions. With `--docs` it takes those that the README shows, small, in docs/.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 
 # The most important first: what is stopped by the time limit is at the end.
 ORDER = (
-    ("compiled", 120), ("plans", 240), ("gradients", 180), ("times", 200), ("footprint", 120), ("calls", 90), ("largest", 150),
+    ("compiled", 120), ("plans", 240), ("gradients", 180), ("times", 200), ("footprint", 120), ("calls", 90),
+    ("largest", 150),
 )  # fmt: skip
 """The modules, and the seconds that each of their parts may take."""
 BY_ITSELF = "largest"
@@ -75,7 +76,8 @@ def run_part(module: str, name: str, rows: str) -> None:
 
 
 def listed() -> tuple[list[tuple[str, str, float]], dict[str, Any]]:
-    """All parts with their modules and limits, and the device; found in another process, so that this one takes nothing from the device."""
+    """All parts with their modules and limits, and the device; found in another process,
+    so that this one takes nothing from the device."""
     code = (
         "import json, jax\nfrom benchmarks.device import __main__ as m\nd = jax.devices()[0]\n"
         "parts = [(module, name, limit) for module, limit in m.ORDER for name in m.parts_of(module)]\n"
@@ -103,7 +105,8 @@ def environment(**more: str) -> dict[str, str]:
     """Of a part: memory is allocated as it is needed, since several parts share the device."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     return {
-        **os.environ, "PYTHONPATH": path, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.93",
+        **os.environ, "PYTHONPATH": path, "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.93",
         "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1", **more,
     }  # fmt: skip
 
@@ -150,10 +153,12 @@ class Check:
         rows, log = self.folder / f"{stem}.jsonl", (self.folder / f"{stem}.log").open("wb")
         deadline = min(self.deadline, time.monotonic() + limit)
         env = environment(
-            JAXVIZ_DEVICE_LOCK=str(self.folder / "lock"), JAXVIZ_DEVICE_RAW=str(self.folder / "raw"), JAXVIZ_DEVICE_DEADLINE=str(deadline),
+            JAXVIZ_DEVICE_LOCK=str(self.folder / "lock"), JAXVIZ_DEVICE_RAW=str(self.folder / "raw"),
+            JAXVIZ_DEVICE_DEADLINE=str(deadline),
         )  # fmt: skip
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.device", "--part", module, name, str(rows)], cwd=ROOT, env=env, stdout=log,
+            [sys.executable, "-m", "benchmarks.device", "--part", module, name, str(rows)], cwd=ROOT, env=env,
+            stdout=log,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self.running.append(Running(name, process, rows, log, limit))

@@ -1,4 +1,7 @@
-"""Calls that jaxviz does not look into: a kernel written with Pallas, a foreign call, a callback. Each is named with its line, in every report."""
+"""Calls that jaxviz does not look into: a kernel written with Pallas, a foreign call, a callback.
+
+Each is named with its line, in every report.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ def doubled_kernel(x: Any, out: Any) -> None:
 def with_pallas(x: jax.Array) -> jax.Array:
     from jax.experimental import pallas as pl
 
-    return pl.pallas_call(doubled_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=not is_accelerator())(x)  # fmt: skip
+    out_shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return pl.pallas_call(doubled_kernel, out_shape=out_shape, interpret=not is_accelerator())(x)
 
 
 @with_pallas.defjvp
@@ -39,7 +43,8 @@ def with_triton(x: jax.Array) -> jax.Array:
     from jax.experimental.pallas import triton
 
     return pl.pallas_call(
-        doubled_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), compiler_params=triton.CompilerParams(num_warps=4),
+        doubled_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        compiler_params=triton.CompilerParams(num_warps=4),
     )(x)  # fmt: skip
 
 
@@ -89,7 +94,8 @@ def _call(name: str) -> Iterator[Row]:
         return jnp.sum(inner(jnp.sin(x)) ** 2)
 
     reports: dict[str, Callable[[], Any]] = {
-        "residuals": lambda: jaxviz.residuals(loss, X), "memory": lambda: jaxviz.memory(loss, X), "cost": lambda: jaxviz.cost(loss, X),
+        "residuals": lambda: jaxviz.residuals(loss, X), "memory": lambda: jaxviz.memory(loss, X),
+        "cost": lambda: jaxviz.cost(loss, X),
         "lint": lambda: jaxviz.lint(loss, X), "check": lambda: jaxviz.derive(loss, X).check(),
     }  # fmt: skip
     if runs:
@@ -97,7 +103,8 @@ def _call(name: str) -> Iterator[Row]:
     texts = {report: str(make()) for report, make in reports.items()}
     silent = [report for report, text in texts.items() if not _tells(text, primitive)]
     yield Row(
-        name, "reports that name it with its line", ", ".join(reports), f"all but {', '.join(silent)}" if silent else "all",
+        name, "reports that name it with its line", ", ".join(reports),
+        f"all but {', '.join(silent)}" if silent else "all",
         not silent,
     )  # fmt: skip
     if runs:

@@ -1,4 +1,5 @@
-"""The memory of compiled gradients: as jaxviz reports it, as XLA sums it up, and as the device counts it; values moved to the host."""
+"""The memory of compiled gradients: as jaxviz reports it, as XLA sums it up, and as the device counts it;
+values moved to the host."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def reserved(memory: Any) -> int:
 
 
 def as_counted(counted: int, expected: int) -> bool:
-    """Whether the device counts as many bytes as XLA's sum; its allocator may give a program up to 128 MiB more than it asks for."""
+    """Whether the device counts as many bytes as XLA's sum; its allocator may give a
+    program up to 128 MiB more than it asks for."""
     return -0.02 * expected <= counted - expected <= 0.02 * expected + 128 * MIB
 
 
@@ -58,7 +60,8 @@ def _reported(name: str, subject: Subject, memory: Any, reports: list[Any]) -> I
     held = sum(h.nbytes for h in found.at_peak)
     parts = found.argument_nbytes, found.result_nbytes, found.temp_nbytes
     theirs = (
-        memory.argument_size_in_bytes, memory.output_size_in_bytes - memory.alias_size_in_bytes, memory.temp_size_in_bytes,
+        memory.argument_size_in_bytes, memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        memory.temp_size_in_bytes,
     )  # fmt: skip
     # JAX pads no argument that jaxviz would not, so the sums are equal, not near.
     yield Row(
@@ -73,14 +76,16 @@ def _reported(name: str, subject: Subject, memory: Any, reports: list[Any]) -> I
     alive = [h for h in found.temporaries if h.kind != "unused"]
     share = sum(h.nbytes for h in alive if h.location is not None) / sum(h.nbytes for h in alive)
     yield Row(
-        name, "share of the temporaries at the peak with a line", f"at least {ATTRIBUTED:.0%}", f"{share:.1%}", share >= ATTRIBUTED,
+        name, "share of the temporaries at the peak with a line", f"at least {ATTRIBUTED:.0%}", f"{share:.1%}",
+        share >= ATTRIBUTED,
         note="; ".join(f"{h.kind} {h.what} {text_of_bytes(h.nbytes)}" for h in alive[:6] if h.location is None),
         figures={"summary": found.summary, "by kind": found.by_kind()},
     )  # fmt: skip
 
 
 def _on_the_device(name: str, subject: Subject, compiled: Any, memory: Any) -> Iterator[Row]:
-    """Runs the compiled program; the device's own peak is above what was allocated before only if the run takes more than tuning did."""
+    """Runs the compiled program; the device's own peak is above what was allocated before
+    only if the run takes more than tuning did."""
     with alone():
         args = jax.block_until_ready(values(subject.args))
         before, tuned = nbytes_in_use(), peak_nbytes()
@@ -93,7 +98,8 @@ def _on_the_device(name: str, subject: Subject, compiled: Any, memory: Any) -> I
         return
     if peak <= tuned:
         yield Row(
-            name, "peak that the device counts", f"at most {text_of_bytes(tuned)}", text_of_bytes(expected), expected <= tuned + MIB,
+            name, "peak that the device counts", f"at most {text_of_bytes(tuned)}", text_of_bytes(expected),
+            expected <= tuned + MIB,
             note="tuning while compiling took as much",
         )  # fmt: skip
         return
@@ -114,7 +120,8 @@ def offload() -> Iterator[Row]:
     memory = compiled["offloaded"].memory_analysis()
     on_host = int(memory.host_temp_size_in_bytes)
     yield Row(
-        "scan", "bytes moved to the host's memory", text_of_bytes(on_host), text_of_bytes(moved), on_host == moved if on_host else None,
+        "scan", "bytes moved to the host's memory", text_of_bytes(on_host), text_of_bytes(moved),
+        on_host == moved if on_host else None,
         note="" if on_host else "XLA keeps them on the device",
     )  # fmt: skip
     plan = jaxviz.plan_remat(
@@ -136,8 +143,10 @@ def offload() -> Iterator[Row]:
         extra = taken["offloaded"] - taken["saved"]
         hidden = 1 - extra / across
         yield Row(
-            "scan", "time of the transfers there and back", text_of_seconds(across), text_of_seconds(max(extra, 0.0)), None, True,
-            note=f"{min(max(hidden, 0.0), 1.0):.0%} of it overlaps with computation; {2 * moved / across / 1e9:.1f} GB/s",
+            "scan", "time of the transfers there and back", text_of_seconds(across), text_of_seconds(max(extra, 0.0)),
+            None, True,
+            note=f"{min(max(hidden, 0.0), 1.0):.0%} of it overlaps with computation; {2 * moved / across / 1e9:.1f} "
+                 "GB/s",
             figures={"transfer": across, "extra": extra},
         )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""What looking costs a device: the memory that each report takes there, and whether deriving is slower with a device's arrays."""
+"""What looking costs a device: the memory that each report takes there,
+and whether deriving is slower with a device's arrays."""
 
 from __future__ import annotations
 
@@ -47,10 +48,12 @@ def _reports(loss: Any, args: Any) -> dict[str, Callable[[], Any]]:
         "derive": lambda: jaxviz.derive(loss, *args).backward, "explore, and its picture": explored,
         "residuals": lambda: str(jaxviz.residuals(loss, *args)), "memory": lambda: str(jaxviz.memory(loss, *args)),
         "cost": lambda: str(jaxviz.cost(loss, *args)), "lint": lambda: str(jaxviz.lint(loss, *args)),
-        "policies": lambda: str(jaxviz.policies(loss, *args)), "plan_remat": lambda: str(jaxviz.plan_remat(loss, *args)),
+        "policies": lambda: str(jaxviz.policies(loss, *args)),
+        "plan_remat": lambda: str(jaxviz.plan_remat(loss, *args)),
         "compare": lambda: str(jaxviz.compare(loss, lambda *xs: 2 * loss(*xs), *args)),
         "draw": lambda: jaxviz.draw(loss, *args).svg, "check": lambda: str(jaxviz.derive(loss, *args).check()),
-        "compiled_memory": lambda: str(jaxviz.compiled_memory(loss, *args)), "collectives": lambda: str(jaxviz.collectives(loss, *args)),
+        "compiled_memory": lambda: str(jaxviz.compiled_memory(loss, *args)),
+        "collectives": lambda: str(jaxviz.collectives(loss, *args)),
         "donation": lambda: str(jaxviz.donation(jax.jit(jax.grad(loss), donate_argnums=0), *args)),
     }  # fmt: skip
     # It is not among what such a machine has.
@@ -110,8 +113,10 @@ def speed() -> Iterator[Row]:
                     taken[where].append(s)
     cpu, device = min(taken["cpu"]), min(taken["device"])
     yield Row(
-        "transformer", "time of deriving, with arguments on the CPU and on the device", text_of_seconds(cpu), text_of_seconds(device),
-        device <= 1.15 * cpu if size(False, True) else None, True, f"{device / cpu:.2f} ×", figures={"ratio": device / cpu},
+        "transformer", "time of deriving, with arguments on the CPU and on the device", text_of_seconds(cpu),
+        text_of_seconds(device),
+        device <= 1.15 * cpu if size(False, True) else None, True, f"{device / cpu:.2f} ×",
+        figures={"ratio": device / cpu},
     )  # fmt: skip
 
 

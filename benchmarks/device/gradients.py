@@ -16,11 +16,11 @@ from benchmarks.device.device import distance, out_of_time, same_bits, size
 from benchmarks.device.rows import Row
 
 PROGRAMS = """
-    mlp layer_norm attention convolution cross_entropy embedding gelu activations dropout with_a_key no_gradient integers
-    complex_numbers nested_jit solve slices reductions updates reshapes special_functions powers clipped
-    scan_rnn scan_reverse scan_with_loop_invariants scan_in_scan associative cumulative cond_branches_differ cond_in_scan switch_of_four
-    remat remat_dots_saveable remat_in_scan custom_jvp_in_scan custom_vjp custom_vjp_in_scan linear_solve conjugate_gradients
-    everything_at_once
+    mlp layer_norm attention convolution cross_entropy embedding gelu activations dropout with_a_key no_gradient
+    integers complex_numbers nested_jit solve slices reductions updates reshapes special_functions powers clipped
+    scan_rnn scan_reverse scan_with_loop_invariants scan_in_scan associative cumulative cond_branches_differ
+    cond_in_scan switch_of_four remat remat_dots_saveable remat_in_scan custom_jvp_in_scan custom_vjp custom_vjp_in_scan
+    linear_solve conjugate_gradients everything_at_once
 """.split()
 """Forty programs of the table on which every transform is compared with JAX's on the CPU."""
 

@@ -26,7 +26,8 @@ from benchmarks.remat_programs import llama
 
 
 def largest_model() -> Iterator[Row]:
-    """The model with 7 billion parameters: the most layers whose gradient fits on the device as written, and with a plan for it."""
+    """The model with 7 billion parameters: the most layers whose gradient fits on the device as written,
+    and with a plan for it."""
     total = stats().get("bytes_limit", 0)
     name = "transformer with layers of the 7B model"
     sizes = size({"width": 64, "hidden": 128, "length": 128, "words": 100}, {"batch": 2})
@@ -36,7 +37,8 @@ def largest_model() -> Iterator[Row]:
         yield Row(name, "layers that fit", "", f"as written {written}, with a plan {planned}", None)
         return
     yield Row(
-        name, f"layers whose gradient the model says fits in {text_of_bytes(room)}", str(written), str(planned), planned > written,
+        name, f"layers whose gradient the model says fits in {text_of_bytes(room)}", str(written), str(planned),
+        planned > written,
         note="expected: as written; jaxviz: with a plan",
     )  # fmt: skip
     for how, n in (("as written", written), ("with a plan", planned)):
@@ -75,11 +77,13 @@ def _deep(name: str, how: str, n: int, sizes: dict[str, Any], room: int) -> Iter
         del given
     counted = text_of_bytes(peak) if peak > before else "not counted"
     yield Row(
-        name, f"peak on the device, {n} layers {how}", f"{text_of_bytes(expected)} by XLA's own sum", f"{text_of_bytes(modelled)} by the model",
+        name, f"peak on the device, {n} layers {how}", f"{text_of_bytes(expected)} by XLA's own sum",
+        f"{text_of_bytes(modelled)} by the model",
         _within(modelled, peak or expected) if is_accelerator() else None, note=f"the device counts {counted}",
         figures={"peak": peak, "xla": expected, "modelled": modelled},
     )  # fmt: skip
-    yield Row(name, f"time of a gradient, {n} layers {how}", "", text_of_seconds(s), is_timed=True, figures={"seconds": s})  # fmt: skip
+    yield Row(name, f"time of a gradient, {n} layers {how}", "", text_of_seconds(s), is_timed=True,
+    figures={"seconds": s})  # fmt: skip
 
 
 def _within(modelled: int, real: int) -> bool:

@@ -1,7 +1,7 @@
 """Plans beside JAX's policies: the memory that a gradient takes on the device, its time, and whether XLA follows.
 
-Each program is compiled in all its variants, then these run in the order of the memory that XLA says they take: the device counts only the
-largest peak so far, so each variant has to exceed those before it.
+Each program is compiled in all its variants, then these run in the order of the memory that XLA says they take: the
+device counts only the largest peak so far, so each variant has to exceed those before it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def plans_of(name: str) -> Iterator[Row]:
     plans: dict[str, Any] = {}
     modelled = {"as written": jaxviz.memory(case.plain, *case.args).peak_nbytes}
     for share in SHARES:
-        yield from guarded(name, f"plan at {share:.0%}", partial(_planned, case, share, modelled["as written"], plans, variants))  # fmt: skip
+        yield from guarded(name, f"plan at {share:.0%}",
+        partial(_planned, case, share, modelled["as written"], plans, variants))  # fmt: skip
     modelled |= {label: plan.after.peak_nbytes for label, plan in plans.items()}
     for policy in list(BUILT_IN)[: size(1, None)]:
         variants[policy] = case.make(BUILT_IN[policy])
@@ -113,7 +114,8 @@ def _verified(name: str, label: str, plan: Any, compiled: dict[str, Any]) -> Ite
     before, after = (reserved(compiled[how].memory_analysis()) for how in ("as written", label))
     falls = after < before
     yield Row(
-        name, f"`verify()` of the {label}: peak in XLA's own figures", f"{text_of_bytes(before)} → {text_of_bytes(after)}",
+        name, f"`verify()` of the {label}: peak in XLA's own figures",
+        f"{text_of_bytes(before)} → {text_of_bytes(after)}",
         f"{text_of_bytes(found.before.peak_nbytes)} → {text_of_bytes(found.after.peak_nbytes)}",
         _near(found.before.peak_nbytes, before) and _near(found.after.peak_nbytes, after),
         note=found.summary.split(":")[0], figures={"happened": found.happened, "falls": falls},
@@ -137,7 +139,8 @@ def _run(
             try:
                 taken[how] = seconds(partial(compiled[how], *given), times=size(2, 5))
             except Exception as error:
-                yield Row(name, f"running, {how}", "", f"{type(error).__name__}: {str(error).splitlines()[0][:160]}", False)  # fmt: skip
+                yield Row(name, f"running, {how}", "", f"{type(error).__name__}: {str(error).splitlines()[0][:160]}",
+                False)  # fmt: skip
                 continue
             if peak_nbytes() > before:
                 peaks[how] = peak_nbytes()
@@ -147,16 +150,19 @@ def _run(
         counted = (
             f"{text_of_bytes(peaks[how])} counted" if how in peaks else f"{text_of_bytes(sizes[how])} by XLA's sum"
         )
+        measured = peaks.get(how) or sizes[how]
         yield Row(
             name, f"peak, {how}", counted, f"{text_of_bytes(model)} modelled" if model else "",
-            note=f"the model says {model / (peaks.get(how) or sizes[how]):.2f} of it" if model and is_accelerator() else "",
+            note=f"the model says {model / measured:.2f} of it" if model and is_accelerator() else "",
             figures={"peak": peaks.get(how), "xla": sizes[how], "modelled": model, "seconds": s},
         )  # fmt: skip
         yield Row(name, f"time of a gradient, {how}", text_of_seconds(s), "", is_timed=True, figures={"seconds": s})
     unlike = [how for how, peak in peaks.items() if not as_counted(peak, sizes[how])]
     yield Row(
-        name, "peaks counted by the device as in XLA's sum", f"{len(peaks)} of {len(peaks)}", f"{len(peaks) - len(unlike)} of {len(peaks)}",
-        not unlike if peaks else None, note=", ".join(f"{how}: {text_of_bytes(peaks[how])}, not {text_of_bytes(sizes[how])}" for how in unlike),
+        name, "peaks counted by the device as in XLA's sum", f"{len(peaks)} of {len(peaks)}",
+        f"{len(peaks) - len(unlike)} of {len(peaks)}",
+        not unlike if peaks else None, note=", ".join(f"{how}: {text_of_bytes(peaks[how])}, not "
+                                                      f"{text_of_bytes(sizes[how])}" for how in unlike),
     )  # fmt: skip
     yield from _judged(name, sizes, plans, modelled)
 
@@ -169,13 +175,15 @@ def _judged(name: str, sizes: dict[str, int], plans: dict[str, Any], modelled: d
         follows = gone >= FOLLOWS * promised
         yield Row(
             name, f"bytes that {how} frees", text_of_bytes(gone) if gone >= 0 else f"−{text_of_bytes(-gone)}",
-            text_of_bytes(promised) if promised >= 0 else f"−{text_of_bytes(-promised)}", follows if is_accelerator() else None,
+            text_of_bytes(promised) if promised >= 0 else f"−{text_of_bytes(-promised)}",
+            follows if is_accelerator() else None,
             note="" if follows else "XLA keeps more than the model says", figures={"promised": promised, "gone": gone},
         )  # fmt: skip
     order = [sizes[label] for label in plans if label in sizes]
     falls = all(a >= b * 0.99 for a, b in pairwise(order))
     yield Row(
-        name, "a lower plan takes no more memory than a higher one", "yes", "yes" if falls else "no", falls if is_accelerator() else None,
+        name, "a lower plan takes no more memory than a higher one", "yes", "yes" if falls else "no",
+        falls if is_accelerator() else None,
         note=" ≥ ".join(map(text_of_bytes, order)),
     )  # fmt: skip
 

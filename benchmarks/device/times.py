@@ -54,22 +54,26 @@ def _profiled(name: str) -> Iterator[Row]:
     total = sum(k.seconds for k in found.kernels)
     led = sum(k.seconds for k in found.kernels if k.locations)
     if not found.kernels:
-        yield Row(name, "kernels' time with a line of the user's", f"at least {WITH_A_LINE:.0%}", "no kernels recorded", False)  # fmt: skip
+        yield Row(name, "kernels' time with a line of the user's", f"at least {WITH_A_LINE:.0%}", "no kernels recorded",
+        False)  # fmt: skip
         return
     without = sorted((k for k in found.kernels if not k.locations), key=lambda k: -k.seconds)[:3]
     yield Row(
-        name, "kernels' time with a line of the user's", f"at least {WITH_A_LINE:.0%}", f"{led / total:.0%}" if led < total else "all",
+        name, "kernels' time with a line of the user's", f"at least {WITH_A_LINE:.0%}",
+        f"{led / total:.0%}" if led < total else "all",
         led >= WITH_A_LINE * total, note=", ".join(f"{k.name} {k.seconds / total:.0%}" for k in without),
         figures={"kernels": [k.to_dict() for k in found.kernels[:40]]}, is_timed=True,
     )  # fmt: skip
     # What overlaps counts twice in the sum, and recording takes time too.
     yield Row(
         name, "kernels' time, together", f"at most {text_of_seconds(found.run)}, a call", text_of_seconds(total),
-        0.5 * found.run <= total <= 1.1 * found.run if size(False, True) else None, True, figures={"run": found.run, "kernels": total, "plain": plain, "busy": found.busy},
+        0.5 * found.run <= total <= 1.1 * found.run if size(False, True) else None, True, figures={"run": found.run,
+        "kernels": total, "plain": plain, "busy": found.busy},
     )  # fmt: skip
     if plain is not None:
         yield Row(
-            name, "time of a call", text_of_seconds(plain), text_of_seconds(found.run), abs(found.run / plain - 1) < 0.25 if size(False, True) else None, True,
+            name, "time of a call", text_of_seconds(plain), text_of_seconds(found.run),
+            abs(found.run / plain - 1) < 0.25 if size(False, True) else None, True,
         )  # fmt: skip
 
 
@@ -87,11 +91,13 @@ def _by_line(f: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Row]:
     total = found.seconds
     led = sum(t.seconds for t in found.rows if is_own(t.location.file))
     yield Row(
-        "transformer", "time of single equations with a line of the user's", f"at least {WITH_A_LINE:.0%}", f"{led / total:.0%}",
+        "transformer", "time of single equations with a line of the user's", f"at least {WITH_A_LINE:.0%}",
+        f"{led / total:.0%}",
         led >= WITH_A_LINE * total,
     )  # fmt: skip
     yield Row(
-        "transformer", "time of single equations, together, beside the compiled gradient", text_of_seconds(fused), text_of_seconds(total),
+        "transformer", "time of single equations, together, beside the compiled gradient", text_of_seconds(fused),
+        text_of_seconds(total),
         None, True, note="each equation is a program of its own",
     )  # fmt: skip
 
@@ -124,19 +130,24 @@ def _find_nan(name: str) -> Iterator[Row]:
     is_finite = all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves((value, grads)))
     where = "finite" if found is None else found.born.short if found.born else found.given[0]
     yield Row(
-        name, "a NaN or an infinity in the value or the gradient", "no" if is_finite else "yes", "no" if found is None else "yes",
+        name, "a NaN or an infinity in the value or the gradient", "no" if is_finite else "yes",
+        "no" if found is None else "yes",
         is_finite == (found is None), note=where,
     )  # fmt: skip
     healthy = jaxviz.find_nan(f, *finite)
     grads = jax.block_until_ready(jax.jit(jax.value_and_grad(f))(*finite))
     is_finite = all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(grads))
     yield Row(
-        name, "the same with finite arguments", "no" if is_finite else "yes", "no" if healthy is None else "yes", is_finite == (healthy is None),
+        name, "the same with finite arguments", "no" if is_finite else "yes", "no" if healthy is None else "yes",
+        is_finite == (healthy is None),
         note="" if healthy is None else healthy.born.short if healthy.born else "",
     )  # fmt: skip
     yield Row(
-        name, f"time of finding it, at most {MOST_TIME:.0f} × compiling and running the gradient", text_of_seconds(plain),
-        text_of_seconds(ours), ours <= MOST_TIME * plain if size(False, True) else None, True, note=f"{ours / plain:.2f} ×", figures={"plain": plain, "ours": ours},
+        name, f"time of finding it, at most {MOST_TIME:.0f} × compiling and running the gradient",
+        text_of_seconds(plain),
+        text_of_seconds(ours), ours <= MOST_TIME * plain if size(False, True) else None, True,
+        note=f"{ours / plain:.2f} ×", figures={"plain": plain,
+        "ours": ours},
     )  # fmt: skip
 
 
@@ -163,9 +174,11 @@ def _stepped(f: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Row]:
     )  # fmt: skip
     where = {str(d) for x in got for d in x.devices()}
     yield Row(
-        "transformer", "the device of its values", str(jax.devices()[0]), ", ".join(sorted(where)), where == {str(jax.devices()[0])}
+        "transformer", "the device of its values", str(jax.devices()[0]), ", ".join(sorted(where)),
+        where == {str(jax.devices()[0])}
     )  # fmt: skip
-    yield Row("transformer", "time of stepping to the end", text_of_seconds(plain), text_of_seconds(ours), None, True, "beside jax.grad op by op")  # fmt: skip
+    yield Row("transformer", "time of stepping to the end", text_of_seconds(plain), text_of_seconds(ours), None, True,
+    "beside jax.grad op by op")  # fmt: skip
 
 
 def probing() -> Iterator[Row]:
@@ -182,7 +195,8 @@ def probing() -> Iterator[Row]:
         limit = 1.05 if name == "probes, nothing watched" else None
         yield Row(
             "transformer", f"time of a training step: {name}", text_of_seconds(least), text_of_seconds(min(taken)),
-            ratio <= limit if limit and size(False, True) else None, True, f"{ratio:.2f} of plain", figures={"ratio": ratio},
+            ratio <= limit if limit and size(False, True) else None, True, f"{ratio:.2f} of plain",
+            figures={"ratio": ratio},
         )  # fmt: skip
 
 
@@ -202,13 +216,16 @@ def _compile_cost(f: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Row]
     phases = found.phases
     total = sum(getattr(phases, name).wall for name in ("tracing", "lowering", "compiling"))
     yield Row(
-        "transformer", "wall time of tracing, lowering and compiling", text_of_seconds(plain), text_of_seconds(total), None, True,
+        "transformer", "wall time of tracing, lowering and compiling", text_of_seconds(plain), text_of_seconds(total),
+        None, True,
         note=found.summary.split(". ")[0],
     )  # fmt: skip
     counted = found.counts.after
-    yield Row("transformer", "instructions of the compiled program are counted", "yes", "yes" if counted else "no", bool(counted))  # fmt: skip
+    yield Row("transformer", "instructions of the compiled program are counted", "yes", "yes" if counted else "no",
+    bool(counted))  # fmt: skip
 
 
 PARTS = {
-    "profile": kernels, "time by line": lines, "find_nan": nans, "step": stepping, "probes": probing, "compile_cost": compiling,
+    "profile": kernels, "time by line": lines, "find_nan": nans, "step": stepping, "probes": probing,
+    "compile_cost": compiling,
 }  # fmt: skip
