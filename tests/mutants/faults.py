@@ -278,7 +278,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a plan puts a checkpoint around what writes a reference",
-        "jaxviz/features/remat/refused.py",
+        "jaxviz/features/remat/checkpointing.py",
         "if any(compat.is_ref(a.aval) and a not in made for a in e.invars):",
         "if False:",
         "tests/test_references.py -k 'plan or policy'",
@@ -1013,7 +1013,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "new lines of a file with CRLF end in LF",
-        "jaxviz/features/remat/files.py",
+        "jaxviz/features/remat/edits.py",
         'line.replace("\\n", end) for line in lines[m:n]',
         "line for line in lines[m:n]",
         "tests/features/remat/test_diff.py -k odd_file",
@@ -1041,7 +1041,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a plan puts a checkpoint around what writes to a reference from outside",
-        "jaxviz/features/remat/refused.py",
+        "jaxviz/features/remat/checkpointing.py",
         "if any(compat.is_ref(a.aval) and a not in made for a in e.invars):",
         "if False:",
         "tests/test_references.py",

@@ -10,15 +10,11 @@ import numpy as np
 
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of
+from jaxviz.features.remat.regions import BODIES
 from jaxviz.higher_order import of
-from jaxviz.higher_order.scan import SCAN
-from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.report.tables import nbytes
-
-BODIES = (SCAN, SHARD_MAP)
-"""Equations whose bodies are planned together with everything else."""
 
 
 def worth_a_name(program: Program, given: Collection[Atom]) -> list[Var]:

@@ -1,24 +1,26 @@
-"""Puts checkpoints around regions of a function."""
+"""Puts checkpoints around regions of a function, and says where JAX allows none."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import jax
 
-from jaxviz.features.remat.chunks import chunked
 from jaxviz.features.remat.offload import DEVICE, HOST
+from jaxviz.features.remat.pasted import chunked
 from jaxviz.features.remat.regions import BODIES, Region, Spot, type_of
 from jaxviz.higher_order import of
 from jaxviz.higher_order.scan import SCAN
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import read_jaxpr, with_programs
+from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 from jaxviz.transforms.driver import with_constants_as_inputs
+from jaxviz.transforms.jvp import jvp_rules
 
 
 @cache
@@ -183,7 +185,7 @@ class _Rewriting:
         ins = tuple([renamed.get(a, a) for a in e.invars])
         if self.chunk > 1 and (id(given), i) in self.bodies and of(e) is SCAN:
             scan = Equation(operation, ins, e.outvars, e.source, e.origin)
-            made = chunked(scan, self.chunk, lambda p: self.around(p, False, None))
+            made = chunked(scan, self.chunk)
         else:
             made = [Equation(operation, ins, e.outvars, e.source, e.origin)]
         for v in e.outvars:
@@ -244,3 +246,41 @@ class _Rewriting:
         like = _remat()
         params = {**like.params, "jaxpr": body, "prevent_cse": prevent_cse, "policy": policy}
         return make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
+
+
+def refused_in_checkpoint(equations: Sequence[Equation]) -> str:
+    """Why no checkpoint can be put around some equations, as a sentence without its end; '' if one can.
+
+    JAX rejects some effects, differentiates what is inside forward, and repeats what is done to a reference that is not made inside.
+    """
+    made = {v for e in equations for v in e.outvars}
+    for i, e in enumerate(equations):
+        if compat.refused_in_remat(e.effects):
+            return f"{describe_equation(e, i)} has an effect that JAX does not allow in a checkpoint"
+        if any(compat.is_ref(a.aval) and a not in made for a in e.invars):
+            return f"{describe_equation(e, i)} takes a mutable reference, which JAX would read and write in both passes"
+        for inner in (e, *_inside(e)):
+            if inner.primitive is compat.hi_primitive_p and (why := _no_forward_mode(inner.operation)):
+                return f"{describe_equation(inner)} has no forward mode, which JAX needs in a checkpoint ({why})"
+            if compat.leaves_out_tangents(inner.primitive):
+                return f"{describe_equation(inner)} has a rule that returns None for a tangent, which JAX refuses in a checkpoint"
+    return ""
+
+
+def makes_references(equations: Sequence[Equation]) -> bool:
+    """Whether some equations that can be in a checkpoint use references, which are then made by them: to read one again, JAX also writes it
+    again, so that values cannot be chosen one by one."""
+    return any(compat.touches_ref(inner.operation) for e in equations for inner in (e, *_inside(e)))
+
+
+def _inside(equation: Equation) -> Iterator[Equation]:
+    return (inner for _, program in equation.programs for _, inner in program.walk())
+
+
+def _no_forward_mode(operation: Operation) -> str:
+    """What JAX says if a hi-primitive has no JVP; '' if it has one."""
+    try:
+        jvp_rules(operation, tuple(not compat.is_float0(a.to_tangent_aval()) for a in operation.in_avals))
+    except NotImplementedError as error:
+        return str(error).splitlines()[0]
+    return ""

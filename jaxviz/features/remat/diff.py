@@ -6,22 +6,21 @@ import linecache
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxviz.features.remat.branches import ways_in_branches
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
-from jaxviz.features.remat.code import Place, places_of_values
 from jaxviz.features.remat.definition import way_at_callee, way_at_definition, ways_in_step
 from jaxviz.features.remat.edits import Way
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.layers import layered
 from jaxviz.features.remat.libraries import option_of
-from jaxviz.features.remat.names import Names, names_there
+from jaxviz.features.remat.names import Name, Names, extents_of_values, names_there
+from jaxviz.features.remat.pasted import chunks_by_hand, ways_in_branches, ways_in_chunks
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.source import Extent
 from jaxviz.features.remat.ways import ways_of
-from jaxviz.features.remat.written import BY_HAND, POLICY, Name, Written, not_written, write
-from jaxviz.features.remat.written_chunks import by_hand, in_chunks
+from jaxviz.features.remat.written import BY_HAND, POLICY, Written, not_written, write
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import owner, package
 from jaxviz.ir.syntax import Var
@@ -221,7 +220,7 @@ def _written_with(
         sets = search.sets_of([r for r in search.regions if ways[r]])
     if not sets:
         return Written((not_written(call.name, trial.trade, search), *notes), None), None
-    places = places_of_values(search.flat)
+    places = extents_of_values(search.flat)
     best = _writable(search, trial, sets, places, limits)
     layers = layered(search, best, trial, ways) if limits.is_peak_alone and best.trade.work > trial.trade.work else None
     best = layers.trial if layers is not None else best
@@ -243,13 +242,14 @@ def _written_with(
     chosen = [p for p, values in places.items() if not best.names.keys().isdisjoint(values)]
     words, makers = Names(names_there(search.flat)), search.makers
     names = [
-        Name(p, *words.of_place(p, makers[places[p][0]]), _is_moved(search, best, places[p]), places[p]) for p in chosen
+        Name(p, *words.of_extent(p, makers[places[p][0]]), _is_moved(search, best, places[p]), places[p])
+        for p in chosen
     ]
     written: dict[Region, Sequence[Way]] = {r: ways[r] for r in best.form.regions}
     for region in (r for r in written if r.is_body and best.form.chunk > 1):
-        whole = in_chunks(written[region], best.form.chunk)
+        whole = ways_in_chunks(written[region], best.form.chunk)
         if whole is None:
-            notes.append(by_hand(region, best.form.chunk))
+            notes.append(chunks_by_hand(region, best.form.chunk))
         written[region] = written[region] if whole is None else whole
     notes += _put_in_branches(written) if in_branches else []
     return write(search, call, best.trade, written, names, notes, layers), best
@@ -283,7 +283,7 @@ def write_chosen(
       offloaded: those of them that are moved to the host.
       trade: the resulting figures.
     """
-    every = places_of_values(search.flat)
+    every = extents_of_values(search.flat)
     mostly = lambda vs, some: 2 * len(set(vs).intersection(some)) >= len(vs)
     places = {p: vs for p, vs in every.items() if mostly(vs, saved)}
     moved = {p for p, vs in places.items() if mostly(vs, offloaded)}
@@ -298,7 +298,7 @@ def write_chosen(
             f"and save {format_bytes(trade.saved_nbytes)}, and recompute {format_flops(trade.flops)}."
         )
     words, makers = Names(names_there(search.flat)), search.makers
-    names = [Name(p, *words.of_place(p, makers[vs[0]]), p in moved, vs) for p, vs in places.items()]
+    names = [Name(p, *words.of_extent(p, makers[vs[0]]), p in moved, vs) for p, vs in places.items()]
     while True:
         ways = {r: found.of(r) for r in regions}
         missing = [f"{found.why_not(r)} It is not in this code." for r, some in ways.items() if not some]
@@ -379,7 +379,7 @@ def _writable(
     search: Search,
     trial: Trial,
     sets: Iterable[Sequence[Region]],
-    places: Mapping[Place, Sequence[Var]],
+    places: Mapping[Extent, Sequence[Var]],
     limits: Limits,
 ) -> Trial:
     """The plan closest to another one, among those that save only values with a name in the source."""

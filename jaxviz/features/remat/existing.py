@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxviz.features.remat.edits import Edit, Way, around
-from jaxviz.features.remat.regions import Frame, Region, place_of
+from jaxviz.features.remat.regions import Frame, Region
 from jaxviz.features.remat.source import (
     Function,
     assigned_to,
@@ -53,7 +53,7 @@ def _checkpoints(region: Region) -> list[_There] | None:
 
 def _checkpoint(frames: Sequence[Frame], defined: Location | None, name: str) -> _There | None:
     own = [f for f in frames if owner(f[0].co_filename) == "user"]
-    call = call_at(place_of(*own[-1])) if own else None
+    call = call_at(*own[-1]) if own else None
     file, code = (own[-1][0].co_filename, own[-1][0]) if own else ("", None)
     if call is not None:
         here = [*_func_chain(call), *call.args, *(w.value for w in call.keywords)]

@@ -27,8 +27,9 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of, parts
-from jaxviz.features.remat.candidates import BODIES, worth_a_name
-from jaxviz.features.remat.refused import makes_references
+from jaxviz.features.remat.candidates import worth_a_name
+from jaxviz.features.remat.checkpointing import makes_references
+from jaxviz.features.remat.regions import BODIES
 from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.remat.solver import Problem
 from jaxviz.higher_order import of

@@ -1,21 +1,24 @@
-"""Names for saved values in a policy, from the user's source, such as `attention_probs`."""
+"""Names for saved values: which expressions of the user's source can have one, and words for them, such as `attention_probs`."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import jax
+import numpy as np
 
 from jaxviz.analysis.grouping import alike
 from jaxviz.features.remat.choices import Part
-from jaxviz.features.remat.code import Place
 from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.graph import Saved
-from jaxviz.features.remat.regions import frames_of, place_of
+from jaxviz.features.remat.regions import frames_of
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.source import last_name
+from jaxviz.features.remat.source import Extent, extent_of, last_name, span_of
+from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.expressions import assigned_at, called_by, expression_at
 from jaxviz.ir.origin import Location, location_at
@@ -25,6 +28,119 @@ from jaxviz.ir.syntax import Equation, Program, Var
 
 _AROUND = ("vmap", "jit", "checkpoint", "remat", "partial")
 """Functions that return another one, and whose own name says nothing about the value."""
+
+
+def extents_of_values(program: Program) -> dict[Extent, tuple[Var, ...]]:
+    """Expressions of the user's source that can be given a name, with the values that get it; also in the bodies of scans.
+
+    The value of an expression is known if only one of the values computed during its evaluation is read later. Excluded are expressions
+    that are evaluated where a name would mean something else, as in a branch of a cond or in a function that is differentiated; those that
+    may be evaluated several times in a row, which cannot be told apart; and those that are not found in the source.
+    """
+    found: dict[Extent, list[Var]] = {}
+    refused: set[Extent] = set()
+    _find(program, (), found, refused)
+    taken: set[Var] = set()
+    extents = {}
+    for extent, values in found.items():  # inner ones first
+        if extent not in refused and taken.isdisjoint(values) and _can_be_wrapped(extent):
+            extents[extent] = tuple(values)
+            taken.update(values)
+    return extents
+
+
+def _find(program: Program, outer: Sequence[Extent], found: dict[Extent, list[Var]], refused: set[Extent]) -> None:
+    equations = program.equations
+    n = len(equations)
+    first: dict[Any, int] = {}
+    last: dict[Any, int] = {}
+    for i, e in enumerate(equations):
+        for a in e.invars:
+            first.setdefault(a, i)
+            last[a] = i
+    last.update((a, n) for a in program.outvars)
+    stacks = [_without(_stack_of(e), outer) for e in equations]
+    for e, stack in zip(equations, stacks, strict=True):
+        if is_scan(e) or of(e).kind == "devices":
+            _find(e.params["jaxpr"], stack, found, refused)
+        else:
+            refused.update(
+                p for _, body in e.programs for _, inner in body.walk() for p in _without(_stack_of(inner), stack)
+            )
+        if compat.is_differentiated(e.source):
+            refused.update(stack)
+    opened: list[int] = []
+    for i in range(n + 1):
+        stack = stacks[i] if i < n else ()
+        before = stacks[i - 1] if i else ()
+        shared = next(
+            (k for k, (a, b) in enumerate(zip(before, stack, strict=False)) if a != b), min(len(before), len(stack))
+        )
+        while len(opened) > shared:
+            start, extent = opened.pop(), before[len(opened)]
+            _close(extent, equations[start:i], i, first, last, found, refused)
+        opened += [i] * (len(stack) - shared)
+
+
+def _close(
+    extent: Extent, equations: Sequence[Equation], end: int, first: Mapping[Any, int], last: Mapping[Any, int],
+    found: dict[Extent, list[Var]], refused: set[Extent],
+) -> None:  # fmt: skip
+    """Records the results of a extent in one evaluation, whose equations end before number `end`."""
+    leaving = [v for e in equations for v in e.outvars if last.get(v, -1) >= end]
+    if not leaving:
+        return
+    value = leaving[0]
+    aval = value.aval
+    can_be_saved = hasattr(aval, "shape") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)
+    if (
+        len(leaving) > 1
+        or first.get(value, end) < end
+        or not can_be_saved
+        or _repeats([e.primitive for e in equations])
+    ):
+        refused.add(extent)
+        return
+    found.setdefault(extent, []).append(value)
+
+
+def _repeats(primitives: Sequence[Any]) -> bool:
+    """Whether a sequence is a shorter one repeated."""
+    n = len(primitives)
+    return any(n % k == 0 and list(primitives[:k]) * (n // k) == list(primitives) for k in range(1, n // 2 + 1))
+
+
+def _without(stack: tuple[Extent, ...], outer: Sequence[Extent]) -> tuple[Extent, ...]:
+    """The part of a stack that is in the body of an equation; usually JAX records no more."""
+    return stack[len(outer) :] if stack[: len(outer)] == tuple(outer) else stack
+
+
+def _stack_of(equation: Equation) -> tuple[Extent, ...]:
+    """The user's expressions that were being evaluated when an equation was traced, outermost first."""
+    return tuple(extent_of(*frame) for frame in frames_of(equation.source) if owner(frame[0].co_filename) == "user")
+
+
+def _can_be_wrapped(extent: Extent) -> bool:
+    """Whether an expression is found in the source, and a call can be written around it."""
+    span = span_of(extent)
+    return span is not None and span.can_be_called
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name for an expression.
+
+    Args:
+      code: the code that contains the expression.
+      is_moved: whether its value is offloaded to the host.
+      values: the values with this name.
+    """
+
+    extent: Extent
+    name: str
+    code: object
+    is_moved: bool
+    values: Sequence[Var]
 
 
 class Names:
@@ -54,14 +170,14 @@ class Names:
         self.taken.add(name)
         return name
 
-    def of_place(self, place: Place, maker: Equation) -> tuple[str, Any]:
+    def of_extent(self, extent: Extent, maker: Equation) -> tuple[str, Any]:
         """A name for an expression, and the code that contains it.
 
         Args:
-          place: the expression.
+          extent: the expression.
           maker: an equation that computes its value.
         """
-        found = ((c, i) for c, i in reversed(frames_of(maker.source)) if place_of(c, i) == place)
+        found = ((c, i) for c, i in reversed(frames_of(maker.source)) if extent_of(c, i) == extent)
         code, instruction = next(found, (None, 0))
         return self.new(code, word(maker, location_at(code, instruction) if code is not None else None)), code
 

@@ -12,13 +12,13 @@ import jax
 from jaxviz.analysis.budgets import evenly
 from jaxviz.analysis.grouping import alike, grouped
 from jaxviz.analysis.training_step import taking_gradient_of
-from jaxviz.features.remat.branches import in_branches as put_in_branches
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.charts import plan_among_best
 from jaxviz.features.remat.diff import Limits, write_plan
 from jaxviz.features.remat.forms import Trade, Trial, by_peak, by_work, lowest_peaks
 from jaxviz.features.remat.graph import Point, Saved
 from jaxviz.features.remat.names import names_of, saved_by
+from jaxviz.features.remat.pasted import in_branches as put_in_branches
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.verify import Compiled, Verification, figures_of

@@ -9,7 +9,6 @@ from typing import Any
 
 from jaxviz.analysis.bytecode import is_in_loop
 from jaxviz.analysis.grouping import grouped
-from jaxviz.features.remat.code import Place
 from jaxviz.higher_order import is_scan, of
 from jaxviz.higher_order.scan import SCAN
 from jaxviz.higher_order.shard_map import SHARD_MAP
@@ -351,12 +350,6 @@ def frames_of(source: Any) -> tuple[tuple[Any, int], ...]:
     """The frames of the user's and of libraries' code that led to an equation, outermost first."""
     traceback = source.traceback if source is not None else None
     return () if traceback is None else _frames_of(traceback)
-
-
-def place_of(code: Any, instruction: int) -> Place:
-    """The expression that a frame was evaluating."""
-    at = compat.frame_at(code, instruction)
-    return Place(at.file_name, at.start_line, at.start_column, at.end_line, at.end_column)
 
 
 @cleared

@@ -11,12 +11,13 @@ import linecache
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
 
-from jaxviz.features.remat.code import Place
-from jaxviz.ir.expressions import span_at
+from jaxviz.ir import compat
+from jaxviz.ir.expressions import Span, span_at
 from jaxviz.ir.origin import is_cell
 
 _CHECKPOINTS = ("checkpoint", "remat", "filter_checkpoint")
@@ -27,6 +28,23 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 _FUNCTIONS: WeakValueDictionary[int, types.FunctionType] = WeakValueDictionary()
 """Functions found for code that belongs to no module, by its `id`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """An expression in the source, by lines from 1 and columns in bytes from 0, as Python records them."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+def extent_of(code: Any, instruction: int) -> Extent:
+    """The expression that a frame was evaluating."""
+    at = compat.frame_at(code, instruction)
+    return Extent(at.file_name, at.start_line, at.start_column, at.end_line, at.end_column)
 
 
 def tree_of(file: str) -> ast.Module:
@@ -57,12 +75,18 @@ def end_of(node: Any) -> tuple[int, int]:
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
-def call_at(place: Place) -> ast.Call | None:
-    """The call at a position of a file."""
-    span = span_at(place.file, place.line, place.column, place.end_line, place.end_column)
+def span_of(extent: Extent) -> Span | None:
+    """An expression of the source as it is now; None if that is not what was run."""
+    return span_at(extent.file, extent.line, extent.column, extent.end_line, extent.end_column)
+
+
+def call_at(code: Any, instruction: int) -> ast.Call | None:
+    """The call that a frame was evaluating."""
+    extent = extent_of(code, instruction)
+    span = span_of(extent)
     if span is None:
         return None
-    return _calls(tree_of(place.file)).get((span.line, span.column, span.end_line, span.end_column))
+    return _calls(tree_of(extent.file)).get((span.line, span.column, span.end_line, span.end_column))
 
 
 @lru_cache(maxsize=16)

@@ -15,8 +15,8 @@ from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.training_step import TrainingStep, step_function
 from jaxviz.derivation import Derivation
 from jaxviz.features.memory.timeline import SPARED, differs_much, donated_by, is_as_modelled
-from jaxviz.features.remat.branches import in_branches as put_in_branches
 from jaxviz.features.remat.forms import Trade
+from jaxviz.features.remat.pasted import in_branches as put_in_branches
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Program

@@ -26,7 +26,7 @@ from jaxviz.features.remat.libraries import (
     kinds_of,
     library_of,
 )
-from jaxviz.features.remat.regions import AROUND_CALLS, Frame, Region, frames_of, place_of
+from jaxviz.features.remat.regions import AROUND_CALLS, Frame, Region, frames_of
 from jaxviz.features.remat.source import (
     Function,
     alias_of,
@@ -113,7 +113,7 @@ def _called(codes: Sequence[Any], frames: Frames) -> tuple[Frame, ast.Call, Fram
     """The user's call that leads to one of some functions, and the frames between; None if none is found."""
     level = next((i for i, (code, _) in enumerate(frames) if code in codes), 0)
     by = next((i for i in range(level - 1, -1, -1) if owner(frames[i][0].co_filename) == "user"), None)
-    call = call_at(place_of(*frames[by])) if by is not None else None
+    call = call_at(*frames[by]) if by is not None else None
     if by is None or call is None:
         return None
     return frames[by], call, [f for f in frames[by + 1 : level] if f[0].co_qualname not in AROUND_CALLS]
@@ -206,7 +206,7 @@ def _at_callee(region: Region, frames: Frames, library: str) -> Way | None:
 def _at_scan(frames: Frames) -> Way | None:
     """The body passed to a scan, or the module that Flax's scan iterates over."""
     own = [f for f in frames if owner(f[0].co_filename) == "user"]
-    call = call_at(place_of(*own[-1])) if own else None
+    call = call_at(*own[-1]) if own else None
     if call is None:
         return None
     code = own[-1][0]

@@ -7,29 +7,26 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from textwrap import fill
 from typing import Any
 
 import jax
 
-from jaxviz.features.remat.branches import IN_A_BRANCH, definition
 from jaxviz.features.remat.call import Call
-from jaxviz.features.remat.code import Place, policy_text
-from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_in, edited
+from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_in, edited, encoding_note, unified
 from jaxviz.features.remat.existing import removed
-from jaxviz.features.remat.files import encoding_note, unified
 from jaxviz.features.remat.forms import Trade, Trial
 from jaxviz.features.remat.layers import Layers
 from jaxviz.features.remat.libraries import CHECKPOINTS
-from jaxviz.features.remat.names import Names
-from jaxviz.features.remat.offload import offloads
+from jaxviz.features.remat.names import Name, Names
+from jaxviz.features.remat.offload import DEVICE, HOST, offloads
+from jaxviz.features.remat.pasted import PASTED
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.rewritten import Measured, measured_with
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.source import source_line
-from jaxviz.features.remat.under_policies import NOTHING
-from jaxviz.features.remat.written_chunks import DEFINITION, SCAN_IN_CHUNKS
-from jaxviz.ir.expressions import Span, span_at
-from jaxviz.ir.syntax import Var
+from jaxviz.features.remat.set_policy import NOTHING
+from jaxviz.features.remat.source import Extent, source_line, span_of
+from jaxviz.ir.expressions import Span
 from jaxviz.report.tables import format_bytes, format_flops, printable, short_location
 
 POLICY = "SAVED"
@@ -73,30 +70,6 @@ class Written:
         return self.trade is None and not self.is_as_planned
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A name for an expression.
-
-    Args:
-      place: the expression.
-      name: its name.
-      code: the code that contains the expression.
-      is_moved: whether its value is offloaded to the host.
-      values: the values with this name.
-    """
-
-    place: Place
-    name: str
-    code: object
-    is_moved: bool
-    values: Sequence[Var]
-
-
-def _by_fate(names: Sequence[Name]) -> tuple[list[str], list[str]]:
-    """The names that are saved on the device, and those that are offloaded."""
-    return [n.name for n in names if not n.is_moved], [n.name for n in names if n.is_moved]
-
-
 def write(
     search: Search, call: Call, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[Name],
     notes: list[str], layers: Layers | None = None, is_plan: bool = True, builtin: str = "",
@@ -118,7 +91,7 @@ def write(
     bound = (bound_in(way.file, [way.code]) for way in new if way.changes)
     taken = Names(set().union(*bound))
     used += new
-    edits += [e for n in names for e in named_at(n.place, n.name)]
+    edits += [e for n in names for e in named_at(n.extent, n.name)]
     groups = [[v for n in names for v in n.values]] if layers is None else layers.saved
     policies: dict[str, str] = {}
     each = [_policy(taken, [n for n in names if not set(n.values).isdisjoint(g)], policies) for g in groups]
@@ -127,11 +100,8 @@ def write(
         policy = f"jax.checkpoint_policies.{builtin}"
     edits += layers.edits if layers is not None else ()
     edits += [e for way in new for e in way.edits(policy)]
-    if any(SCAN_IN_CHUNKS in e.text for e in edits):
-        policies[SCAN_IN_CHUNKS] = DEFINITION
-    if any(IN_A_BRANCH in e.text for e in edits):
-        policies[IN_A_BRANCH] = definition()
-    codes = [(n.place.file, n.code) for n in names] + [(way.file, way.code) for way in used if way.changes]
+    policies |= {name: source for name, source in PASTED.items() if any(name in e.text for e in edits)}
+    codes = [(n.extent.file, n.code) for n in names] + [(way.file, way.code) for way in used if way.changes]
     try:
         texts = edited(edits, policies, codes, [i for way in used for i in way.imports])
     except ChangedError as error:
@@ -172,11 +142,28 @@ def _policy(taken: Names, names: Sequence[Name], policies: dict[str, str]) -> st
     """A policy for some names, recorded with its lines; '' for none."""
     if not names:
         return ""
-    saved, moved = _by_fate(names)
-    same = next((name for name, lines in policies.items() if lines == policy_text(name, saved, moved)), "")
+    saved, moved = ([n.name for n in names if n.is_moved is moved] for moved in (False, True))
+    same = next((name for name, lines in policies.items() if lines == _policy_text(name, saved, moved)), "")
     constant = same or taken.new(None, POLICY)
-    policies[constant] = policy_text(constant, saved, moved)
+    policies[constant] = _policy_text(constant, saved, moved)
     return constant
+
+
+def _policy_text(variable: str, saved: Sequence[str], offloaded: Sequence[str]) -> str:
+    """The lines that assign the policy that saves and offloads values with these names to a variable."""
+    quoted = lambda names: ", ".join(f'"{n}"' for n in names)
+    policies = f"{variable} = jax.checkpoint_policies"
+    if not offloaded:
+        line = f"{policies}.save_only_these_names({quoted(saved)})"
+        if len(line) < 100:
+            return line
+        return f"{policies}.save_only_these_names(\n    {fill(quoted(saved), 95, subsequent_indent='    ')}\n)"
+    rows = [
+        fill(f"{which}=[{quoted(names)}],", 96, initial_indent="    ", subsequent_indent="        ")
+        for which, names in (("names_which_can_be_saved", saved), ("names_which_can_be_offloaded", offloaded))
+    ]
+    head = f"{policies}.save_and_offload_only_these_names("
+    return "\n".join([head, *rows, f'    offload_src="{DEVICE}",', f'    offload_dst="{HOST}",', ")"])
 
 
 def _by_hand(call: Call, policy: str, is_step: bool) -> str:
@@ -198,21 +185,21 @@ def _by_hand(call: Call, policy: str, is_step: bool) -> str:
     return f"Differentiate {checkpoint}({around}{static}{policy}) instead of {name}{why}."
 
 
-def named_at(place: Place, name: str) -> list[Edit]:
+def named_at(extent: Extent, name: str) -> list[Edit]:
     """An expression with a name around it, or the name on a separate line after a statement such as `x += y`."""
-    span = span_at(place.file, place.line, place.column, place.end_line, place.end_column)
+    span = span_of(extent)
     assert span is not None
     if not span.target:
         start, end = (span.line, span.column), (span.end_line, span.end_column)
-        if _is_in_brackets(place.file, span):
+        if _is_in_brackets(extent.file, span):
             bracket = (span.line, span.column - 1)
-            opening = Edit(place.file, bracket, start, "checkpoint_name(", end)
-            return [opening, Edit(place.file, end, end, f', "{name}"', bracket)]
-        return around(place.file, start, end, "checkpoint_name(", f', "{name}")')
-    line = source_line(place.file, span.line)
+            opening = Edit(extent.file, bracket, start, "checkpoint_name(", end)
+            return [opening, Edit(extent.file, end, end, f', "{name}"', bracket)]
+        return around(extent.file, start, end, "checkpoint_name(", f', "{name}")')
+    line = source_line(extent.file, span.line)
     indent = line[: len(line) - len(line.lstrip())]
     after = (span.end_line + 1, 0)
-    return [Edit(place.file, after, after, f'{indent}{span.target} = checkpoint_name({span.target}, "{name}")\n')]
+    return [Edit(extent.file, after, after, f'{indent}{span.target} = checkpoint_name({span.target}, "{name}")\n')]
 
 
 def _is_in_brackets(file: str, span: Span) -> bool:

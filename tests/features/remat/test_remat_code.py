@@ -17,10 +17,10 @@ from test_remat_plan import held_by_jax, planned, recomputed
 
 import jaxviz
 from benchmarks import models
-from jaxviz.features.remat.code import Place
 from jaxviz.features.remat.edits import around
 from jaxviz.features.remat.edits import edited as edited_files
 from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.source import Extent
 from jaxviz.features.remat.written import named_at
 from jaxviz.report.tables import format_bytes
 
@@ -311,6 +311,6 @@ def test_brackets_around_an_expression_become_those_of_its_name(tmp_path, line, 
     path = tmp_path / f"model_{next(_NUMBERS)}.py"
     path.write_text(f"{line}\n", encoding="utf-8")
     start = len(line[: line.index(expression)].encode())
-    place = Place(str(path), 1, start, 1, start + len(expression.encode()))
-    (text,) = edited_files(named_at(place, "a"), {}, [(str(path), None)]).values()
+    extent = Extent(str(path), 1, start, 1, start + len(expression.encode()))
+    (text,) = edited_files(named_at(extent, "a"), {}, [(str(path), None)]).values()
     assert text == f"from jax.ad_checkpoint import checkpoint_name\n{made}\n"
