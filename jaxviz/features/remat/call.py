@@ -18,11 +18,7 @@ from jaxviz.ir.syntax import Program
 
 @dataclass(frozen=True)
 class Call:
-    """How a function is called: its flat arguments, which of them are arrays, and the tree structures.
-
-    Args:
-      function: the function.
-    """
+    """How a function is called: its flat arguments, which of them are arrays, and the tree structures."""
 
     in_tree: Any
     out_tree: Any

@@ -41,7 +41,6 @@ def checkpointed(
     """The program with a checkpoint around each of some regions, which saves the values with these names.
 
     Args:
-      program: with its calls inlined.
       regions: of the program; a region inside another gets a checkpoint inside that one's.
       names: names for values of the program, including values in bodies of scans.
       entering: names for inputs of regions, given inside the region.
@@ -81,8 +80,6 @@ def cut(
     """Extracts consecutive equations of a program: the values that they read, those of theirs that are read elsewhere, and the program.
 
     Args:
-      given: the program.
-      start, end: the range of equations.
       equations: the equations that replace them.
       renamed: replacements for their results, where these have other variables.
     """
@@ -195,13 +192,7 @@ class _Rewriting:
         return made
 
     def entered(self, body: Program, spot: Spot, inputs: Mapping[Atom, Atom]) -> Program:
-        """A region with names for some of its inputs.
-
-        Args:
-          body: the region as a function.
-          spot: its place.
-          inputs: maps its inputs to the function's variables.
-        """
+        """A region with names for some of its inputs."""
         first: list[Equation] = []
         renamed: dict[Atom, Atom] = {}
         for k, a in enumerate(inputs_of(spot)):

@@ -93,8 +93,6 @@ def within_compiled(planning: Planning, budget: int, done: Callable[[], None]) -
     """The plan with the least work among those compiled whose compiled peak fits.
 
     Args:
-      planning: makes plans within budgets of the model.
-      budget: bytes.
       done: is called after each compilation.
 
     Raises:
@@ -172,13 +170,7 @@ class _Correction:
             room = self._next(peaks, found, written)
 
     def _next(self, peaks: Mapping[int, int], found: _Candidate, highest: int) -> int | None:
-        """The next budget of the model; None if the compiled peak is close to the budget, or cannot come closer.
-
-        Args:
-          peaks: the compiled peaks so far by budgets of the model.
-          found: the last one.
-          highest: the highest budget that is of use.
-        """
+        """The next budget of the model; None if the compiled peak is close to the budget, or cannot come closer."""
         fits = max((r for r, peak in peaks.items() if peak <= self.budget), default=None)
         fails = min((r for r, peak in peaks.items() if peak > self.budget), default=None)
         if fits is not None and (peaks[fits] >= _FULL * self.budget or fits >= highest):

@@ -33,7 +33,6 @@ class Context:
     """A function with its calls and its checkpoints inlined.
 
     Args:
-      derivation: of the function as written.
       find: given the derivation of the inlined function, finds how its gradient is laid out over devices, and over how many each input is;
         None if it runs on one.
     """

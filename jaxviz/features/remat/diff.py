@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.checkpointing import checkpointed
-from jaxviz.features.remat.definition import way_at_callee, way_at_definition, ways_in_step
 from jaxviz.features.remat.edits import Way
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
 from jaxviz.features.remat.graph import derive_like
@@ -19,7 +18,7 @@ from jaxviz.features.remat.pasted import chunks_by_hand, ways_in_branches, ways_
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import Extent
-from jaxviz.features.remat.ways import ways_of
+from jaxviz.features.remat.ways import way_at_callee, way_at_definition, ways_in_step, ways_of
 from jaxviz.features.remat.written import BY_HAND, POLICY, Written, not_written, write
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import owner, package
@@ -45,13 +44,7 @@ _AT_LEAST = 3
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What was asked for; None for no limit.
-
-    Args:
-      residuals: bytes.
-      work: FLOPs that are recomputed.
-      peak: bytes of the modelled peak.
-    """
+    """What was asked for, in bytes of residuals, FLOPs of recomputation and bytes of the modelled peak; None for no limit."""
 
     residuals: int | None = None
     work: int | None = None
@@ -86,10 +79,7 @@ def write_plan(
     that can.
 
     Args:
-      search: the search that found the plan.
       trial: the plan; None to remove all checkpoints.
-      call: how the function is called.
-      limits: the limits of the plan.
       in_branches: whether each checkpoint at a call is in a branch that is always taken.
     """
     if trial is None:
@@ -124,12 +114,7 @@ def _lowers(trade: Trade, search: Search) -> bool:
 
 
 class _Ways:
-    """How to write the checkpoint of each region: the first way that does what it should, as far as that was asked.
-
-    Args:
-      search: of the function.
-      call: how it is called.
-    """
+    """How to write the checkpoint of each region: the first way that does what it should, as far as that was asked."""
 
     def __init__(self, search: Search, call: Call):
         self.search = search
@@ -277,11 +262,8 @@ def write_chosen(
     A name in the source applies to all values of its expression: expressions get one if at least half of their values are to be saved.
 
     Args:
-      search: of the function.
-      regions: the regions that get a checkpoint.
       saved: the values.
       offloaded: those of them that are moved to the host.
-      trade: the resulting figures.
     """
     every = extents_of_values(search.flat)
     mostly = lambda vs, some: 2 * len(set(vs).intersection(some)) >= len(vs)
@@ -314,8 +296,6 @@ class Wrapped:
 
     Args:
       old: the expression, up to the end of its first line; '' if it is a line of its own.
-      new: its replacement.
-      location: where it starts.
     """
 
     old: str

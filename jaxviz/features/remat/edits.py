@@ -49,9 +49,7 @@ class Edit:
     """Text that replaces a range of a file.
 
     Args:
-      file: its name.
       start, end: the range; equal for an insertion.
-      text: the replacement.
       partner: the position of the other bracket of a pair: at one position, closing brackets come before opening ones, and inner pairs are
         nested in outer ones.
       other: the text there. Two pairs around one expression are different, even if they have the same opening text.
@@ -82,7 +80,6 @@ class Way:
     """The changes to the source for one checkpoint.
 
     Args:
-      file: the file.
       code: code of the file that was run; None if unknown.
       changes: edits whose texts contain `{policy}` for the policy as an argument, and `{name}` for its name.
       without_policy: the edits if it saves nothing by name and these are different.
@@ -148,7 +145,6 @@ def edited(
     """The text of each file with the edits applied, and what they need after its imports.
 
     Args:
-      edits: the edits.
       policies: the line that assigns each policy, by its name.
       codes: files, each with code of it that was run.
       imports: names besides JAX that the edits may use, and how each is imported.
@@ -253,12 +249,7 @@ _BOM = "\ufeff"
 
 @dataclass(frozen=True, slots=True)
 class EncodedSource:
-    """A file of the user's.
-
-    Args:
-      text: all of it, with its own line ends and its byte order mark.
-      encoding: how it is encoded.
-    """
+    """A file of the user's."""
 
     text: str
     encoding: str

@@ -53,8 +53,6 @@ class Form:
     """Regions with a checkpoint, and what each part of them saves.
 
     Args:
-      regions: the regions.
-      choices: one for each part.
       chunk: how many iterations of the scan whose body is the region also form a checkpoint; 1 for none.
       policy: the policy of JAX that chooses these values, by its name in `jax.checkpoint_policies`; '' if they are saved by name.
     """

@@ -20,13 +20,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """A plan for the calls that a loop makes.
-
-    Args:
-      trial: the plan.
-      index: the loop's index variable in the source.
-      edits: the edits that add one if it has none.
-    """
+    """A plan for the calls that a loop makes."""
 
     trial: Trial
     index: str
@@ -46,25 +40,14 @@ class Layers:
         return [choice.saved for _, choice in self.trial.form.choices]
 
     def policy(self, names: Sequence[str]) -> str:
-        """`SAVED if i < 8 else SAVED_2`.
-
-        Args:
-          names: of the groups' policies; groups after each other may have the same.
-        """
+        """`SAVED if i < 8 else SAVED_2`."""
         ends = zip(names, names[1:], self.starts[1:], strict=False)
         first = "".join(f"{name} if {self.index} < {end} else " for name, after, end in ends if name != after)
         return first + names[-1]
 
 
 def layered(search: Search, best: Trial, wanted: Trial, ways: Mapping[Region, Sequence[Way] | None]) -> Layers | None:
-    """A plan that uses the bytes that another plan leaves free, in only some of the layers; None if it cannot be written or has no effect.
-
-    Args:
-      search: the search that found the plan.
-      best: the plan.
-      wanted: another plan, whose peak it may reach.
-      ways: how it is written.
-    """
+    """A plan that uses the bytes that another plan leaves free, in only some of the layers; None if it cannot be written or has no effect."""
     region, *others = best.form.regions
     (way, *more) = ways[region] or (None,)
     if (

@@ -144,22 +144,13 @@ class Name:
 
 
 class Names:
-    """Generates unique names.
-
-    Args:
-      taken: names that exist.
-    """
+    """Generates unique names."""
 
     def __init__(self, taken: Collection[str] = ()):
         self.taken = set(taken)
 
     def new(self, code: Any, what: str) -> str:
-        """A new name such as `attention_probs`.
-
-        Args:
-          code: the code of the function that it is in; None if unknown.
-          what: a word for the value.
-        """
+        """A new name such as `attention_probs`."""
         inside = code.co_qualname.split(".") if code is not None else []
         function = next((part for part in reversed(inside) if part.isidentifier() and part != "__call__"), "")
         words = [word for word in (function, what) if word.isidentifier()]
@@ -171,12 +162,7 @@ class Names:
         return name
 
     def of_extent(self, extent: Extent, maker: Equation) -> tuple[str, Any]:
-        """A name for an expression, and the code that contains it.
-
-        Args:
-          extent: the expression.
-          maker: an equation that computes its value.
-        """
+        """A name for an expression, and the code that contains it."""
         found = ((c, i) for c, i in reversed(frames_of(maker.source)) if extent_of(c, i) == extent)
         code, instruction = next(found, (None, 0))
         return self.new(code, word(maker, location_at(code, instruction) if code is not None else None)), code
@@ -195,7 +181,6 @@ def word(maker: Equation, at: Location | None) -> str:
     """A word for a value: what it is assigned to, what is called for it, or its operation, such as `product`.
 
     Args:
-      maker: the equation that computes it.
       at: the expression whose value it is; None if there is none.
     """
     assigned, name = assigned_at(at), str(maker.primitive.name)

@@ -102,8 +102,6 @@ def measured_with(search: Search, files: Mapping[str, str], made: Sequence[Made]
     """The figures of a function with some files as edited.
 
     Args:
-      search: of the function as written.
-      files: each changed file with its new text.
       made: functions that exist, and what is put around each.
     """
     try:
@@ -120,8 +118,6 @@ def derived_with(derivation: Derivation, files: Mapping[str, str], made: Sequenc
     """The derivation of the same call, with some files as edited.
 
     Args:
-      derivation: of the function as written.
-      files: each changed file with its new text.
       made: functions that exist, and what is put around each.
 
     Raises:
@@ -203,8 +199,6 @@ class _Edit:
     """An edited file in place of the one that was imported.
 
     Args:
-      file: its name.
-      text: its new text.
       instead: is given what stands for an object of the module, by the object's `id`.
       undo: takes the edit back.
     """

@@ -114,10 +114,15 @@ def without_checkpoint(node: ast.expr) -> ast.expr:
 
 def checkpoint_decorator(node: ast.expr) -> bool:
     """Whether a decorator is `jax.checkpoint` or `partial(jax.checkpoint, policy=p)`."""
+    return decorator_name(node) in _CHECKPOINTS
+
+
+def decorator_name(node: ast.expr) -> str:
+    """`jit` for the decorators `jax.jit`, `jax.jit(inline=True)` and `partial(jax.jit, inline=True)`."""
     if isinstance(node, ast.Call):
         is_partial = last_name(node.func) == "partial" and len(node.args) == 1
-        return last_name(node.args[0] if is_partial else node.func) in _CHECKPOINTS
-    return last_name(node) in _CHECKPOINTS
+        node = node.args[0] if is_partial else node.func
+    return last_name(node)
 
 
 def definition_of(file: str, line: int, name: str) -> Function | ast.Lambda | None:
@@ -184,13 +189,7 @@ def alias_of(file: str, module: str, line: int) -> str | None:
 
 
 def value_of(file: str, node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """What a name such as `library.solve` stands for where a file has it; None if that is not known.
-
-    Args:
-      file: the file.
-      node: the name.
-      names: the global names of the file.
-    """
+    """What a name such as `library.solve` stands for where a file has it; None if that is not known."""
     first, *rest = ast.unparse(node).split(".")
     imported = next((imported for name, imported in _imports(file, node.lineno) if name == first), None)
     if imported is not None:

@@ -43,7 +43,6 @@ class Compiled(Data):
 
     Args:
       peak_nbytes: arguments, results and temporaries together, without memory that they share.
-      temporaries: bytes.
       flops: as XLA counts them, with the body of a loop once.
       on_host: bytes of temporaries in the memory of the host.
       moves: whether the compiled program has values in the memory of the host at all.
@@ -63,7 +62,6 @@ class Verification(Report, schema="plan_remat.verify"):
     """A plan as compiled by XLA. See `RematPlan.verify`.
 
     Args:
-      function: its name.
       backend: such as 'cpu'.
       before, after: the compiled gradient as written, and with the plan.
       modelled: the same in the model.
@@ -242,8 +240,6 @@ def figures_of(search: Search, program: Program, in_branches: bool = False) -> C
 
     Args:
       search: the search; if its function is that of a training step, the step is compiled.
-      program: the function as written, or planned.
-      in_branches: whether each checkpoint outside of a loop is in a branch.
 
     Raises:
       the errors of compiling.
@@ -263,10 +259,6 @@ def figures_of(search: Search, program: Program, in_branches: bool = False) -> C
 def compiled_step(step: TrainingStep, program: Program) -> Compiled:
     """A training step, compiled for the default backend.
 
-    Args:
-      step: the step.
-      program: the function that it differentiates.
-
     Raises:
       the errors of compiling.
     """
@@ -277,10 +269,6 @@ def compiled_step(step: TrainingStep, program: Program) -> Compiled:
 @usual_stack
 def compiled_gradient(derivation: Derivation, program: Program) -> Compiled:
     """A function's value and gradient, compiled for the default backend.
-
-    Args:
-      derivation: says which arguments it is differentiated in, and on which devices they are.
-      program: the function.
 
     Raises:
       the errors of compiling.
