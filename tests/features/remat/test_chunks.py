@@ -1,14 +1,12 @@
 """Scans over chunks of a scan: what they compute, what they save, and when they are suggested."""
 
-import importlib.util
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 from short_runs import short
-from test_diff import applied
+from test_remat_plan import held_by_jax
 
 import jaxviz
 
@@ -47,11 +45,6 @@ def inputs(n, dtype=jnp.float64):
     return ws, jnp.linspace(0.0, 1.0, 128 * 16, dtype=dtype).reshape(128, 16)
 
 
-def held_by_jax(f, *args):
-    _, pull = jax.vjp(lambda p: f(p, *args[1:]), args[0])
-    return sum({id(x): x.nbytes for x in jax.tree.leaves(pull)}.values())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("offload", short([None, "1GB/s, 0.1GFLOP/s"], [None]))
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -72,47 +65,6 @@ def test_it_computes_the_same_and_jax_keeps_what_was_planned(name, offload):
             assert held_by_jax(g, *args) == plan.nbytes
         assert jaxviz.derive(g, *args).check().agrees
         assert jaxviz.memory(g, *args).peak_nbytes == plan.peak_nbytes
-
-
-SOURCE = """
-import jax.numpy as jnp
-from jax import lax
-
-def loss(ws, x):
-    def step(x, w):
-        h = jnp.tanh(x @ w)
-        return x + jnp.sin(h) * h, jnp.mean(x)
-    y, means = lax.scan(step, x, ws)
-    return jnp.sum(y) + jnp.sum(means**2)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("work", short(["60%", "90%"], ["90%"]))
-def test_the_code_keeps_what_it_promised(work, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / f"in_chunks_{work[:2]}.py"
-    path.write_text(SOURCE)
-
-    def loss():
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        made = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(made)
-        return made.loss
-
-    with jax.enable_x64(True):
-        args = inputs(36)
-        own = loss()
-        plan = jaxviz.plan_remat(own, *args, work=work)
-        assert plan.chunk == 6
-        code = plan.code()
-        assert "scan_in_chunks(lax.scan, 6)(" in code
-        want = jax.jit(jax.grad(own))(*args)
-        applied("".join(code.partition("---")[1:]), tmp_path)
-        promised = plan.written.trade
-        assert jaxviz.memory(loss(), *args).peak_nbytes == pytest.approx(promised.peak_nbytes, rel=1e-3)
-        assert held_by_jax(loss(), *args) == promised.nbytes
-        np.testing.assert_allclose(jax.jit(jax.grad(loss()))(*args), want, rtol=1e-12, atol=1e-12)
 
 
 def hand_written(ws, x):

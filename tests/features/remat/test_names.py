@@ -1,8 +1,5 @@
 """Saved values have names, lines and functions that readers of the source recognise."""
 
-import importlib.util
-import sys
-
 import jax.numpy as jnp
 import pytest
 
@@ -16,26 +13,7 @@ from jaxviz.ir import compat
 
 W = jnp.linspace(-0.5, 0.5, 256).reshape(16, 16)
 X = jnp.ones((32, 16))
-
-
-@pytest.fixture
-def module(tmp_path, monkeypatch):
-    """Imports source code as a module with a given name."""
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def write(name, source):
-        path = tmp_path / f"{name}.py"
-        path.write_text(source)
-        spec = importlib.util.spec_from_file_location(name, path)
-        made = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, made)
-        spec.loader.exec_module(made)
-        return made
-
-    return write
-
-
-MODEL = """
+ATTENTION = """
 import jax
 import jax.numpy as jnp
 
@@ -46,35 +24,23 @@ def attention(w, x):
 def layer(w, x):
     x = x + attention(w, x)
     return x + jnp.sin(jnp.exp(x @ w))
-
+"""
+LOSS = """
 def loss(ws, x):
     for w in ws:
         x = layer(w, x)
     return jnp.sum(x**2)
 """
-
-
-LOOP = """
-import jax
-import jax.numpy as jnp
-from parts import act
-def loss(ws, x):
-    def body(x, w):
-        return x + act(x @ w) @ w, None
-    return jnp.sum(jax.lax.scan(body, x, ws)[0] ** 2)
-"""
-
-
-def names_in(f, *args):
-    return {e.params["name"] for _, e in jaxviz.trace(f)(*args).walk() if e.primitive is compat.name_p}
+MODEL = ATTENTION + LOSS
 
 
 @pytest.mark.slow
 def test_names_are_words_of_the_users_source_with_apply_too(module):
-    own = module("words", MODEL)
+    own = module(MODEL)
     args = [W * 0.1] * 8, X
     plan = jaxviz.plan_remat(own.loss, *args, work="20%")
-    names = names_in(plan.apply(own.loss), *args)
+    program = jaxviz.trace(plan.apply(own.loss))(*args)
+    names = {e.params["name"] for _, e in program.walk() if e.primitive is compat.name_p}
     assert names == {s.name for s in plan.saved}
     assert names & {"attention_probs", "attention_product", "layer_product", "layer_x"}
     assert all(name.startswith(("attention_", "layer_")) for name in names)
@@ -83,102 +49,82 @@ def test_names_are_words_of_the_users_source_with_apply_too(module):
 @pytest.mark.slow(sweep=True)
 def test_names_are_other_ones_than_those_that_are_there(module):
     named = MODEL.replace("x @ w))", 'checkpoint_name(x @ w, "layer_product")))')
-    own = module("named", f"from jax.ad_checkpoint import checkpoint_name\n{named}")
+    own = module(f"from jax.ad_checkpoint import checkpoint_name\n{named}")
     plan = jaxviz.plan_remat(own.loss, [W * 0.1] * 8, X, work="20%")
     assert plan.saved
     assert "layer_product" not in {s.name for s in plan.saved}
 
 
+ACT = "\n@jax.jit\ndef act(x):\n    return jnp.sin(x) * jnp.tanh(x) * 2.0\n"
+SCANNED = """import jax
+import jax.numpy as jnp
+from library import act
+def loss(ws, x):
+    def body(x, w):
+        return x + act(x @ w) @ w, None
+    return jnp.sum(jax.lax.scan(body, x, ws)[0] ** 2)
+"""
+
+
 def test_a_value_in_the_body_of_a_scan_has_the_users_line(module):
     """Also in a function jitted by a library that has been called elsewhere before."""
-    parts = module(
-        "parts", "import jax, jax.numpy as jnp\n@jax.jit\ndef act(x):\n    return jnp.sin(x) * jnp.tanh(x) * 2.0\n"
-    )
-    jaxviz.own_code(exclude=[parts.__file__])
-    try:
-        first = module("first", "from parts import act\ndef f(x):\n    return act(x)\n")
-        first.f(jnp.ones((32, 16)))
-        own = module("loop", LOOP)
-        search = Search(derive(own.loss, jnp.stack([W] * 4), X), False)
-        (region,) = (r for r in search.regions if r.is_body)
-        (part,) = search.parts(region)
-        values = [v for v, e in part.graph.makers.items() if e.primitive.name in ("mul", "dot_general")]
-        saved = saved_by(search, Form((region,), ((part, Choice(tuple(values), 0, 0)),)))
-        assert {str(s.location) for s in saved} == {f"{own.__file__}:7"}
-        product = "jnp.sin(x) * jnp.tanh(x) in act(x @ w)"
-        assert {s.label for s in saved} == {"x @ w", product, "act(x @ w)", "act(x @ w) @ w"}
-    finally:
-        jaxviz.own_code()
+    first = module("act = library.act\ndef f(x):\n    return act(x)\n", ACT)
+    first.f(jnp.ones((32, 16)))
+    own = module(SCANNED.replace("from library", f"from {first.library.__name__}"))
+    search = Search(derive(own.loss, jnp.stack([W] * 4), X), False)
+    (region,) = (r for r in search.regions if r.is_body)
+    (part,) = search.parts(region)
+    values = [v for v, e in part.graph.makers.items() if e.primitive.name in ("mul", "dot_general")]
+    saved = saved_by(search, Form((region,), ((part, Choice(tuple(values), 0, 0)),)))
+    assert {str(s.location) for s in saved} == {f"{own.__file__}:6"}
+    product = "jnp.sin(x) * jnp.tanh(x) in act(x @ w)"
+    assert {s.label for s in saved} == {"x @ w", product, "act(x @ w)", "act(x @ w) @ w"}
 
 
 def test_a_value_in_the_body_of_a_librarys_scan_has_the_users_line(module):
     """In a loop, JAX records no line outside its body."""
-    library = module(
-        "library",
-        "import jax, jax.numpy as jnp\ndef run(ws, x):\n    body = lambda x, w: (x + jnp.sin(x @ w) * jnp.tanh(x), None)\n"
-        "    return jax.lax.scan(body, x, ws)[0]\n",
-    )
-    jaxviz.own_code(exclude=[library.__file__])
-    try:
-        own = module(
-            "user",
-            "import jax.numpy as jnp\nfrom library import run\ndef loss(ws, x):\n    return jnp.sum(run(ws, x))\n",
-        )
-        plan = jaxviz.plan_remat(own.loss, jnp.stack([W] * 8), X, work="1%")
-        assert plan.saved
-        assert {str(s.location) for s in plan.saved} == {f"{own.__file__}:4"}
-        assert all(s.label.endswith(" in run(ws, x)") for s in plan.saved)
-    finally:
-        jaxviz.own_code()
-
-
-def test_a_wrapper_of_a_library_is_not_what_is_meant(module):
-    wrapper = module("wrapper", "def wrapped(f, *args):\n    return f(*args)\n")
-    source = MODEL.replace("x = layer(w, x)", "x = wrapped(layer, w, x)")
-    own = module("user", f"from wrapper import wrapped\n{source}")
-    jaxviz.own_code(exclude=[wrapper.__file__])
-    try:
-        found = Search(derive(own.loss, [W] * 3, X), False).regions
-        assert "layer" in {r.name for r in found}
-        assert "wrapped" not in {r.name for r in found}
-    finally:
-        jaxviz.own_code()
-
-
-def test_of_a_librarys_functions_the_one_that_is_wrapped_is_meant(module):
-    library = module(
-        "library",
-        f"{MODEL}\ndef wrapped(f, *args):\n    return f(*args)\ndef call(w, x):\n    return wrapped(layer, w, x)\n",
-    )
+    body = "    body = lambda x, w: (x + jnp.sin(x @ w) * jnp.tanh(x), None)\n"
     own = module(
-        "calls",
-        "import jax.numpy as jnp\nfrom library import call\ndef loss(ws, x):\n    for w in ws:\n        x = call(w, x)\n    return jnp.sum(x)\n",
+        "import jax.numpy as jnp\nrun = library.run\ndef loss(ws, x):\n    return jnp.sum(run(ws, x))\n",
+        f"\ndef run(ws, x):\n{body}    return lax.scan(body, x, ws)[0]\n",
     )
-    jaxviz.own_code(exclude=[library.__file__])
-    try:
-        found = Search(derive(own.loss, [W] * 3, X), False).regions
-        assert "layer" in {r.name for r in found}
-        assert not {"wrapped", "call"} & {r.name for r in found}
-    finally:
-        jaxviz.own_code()
+    plan = jaxviz.plan_remat(own.loss, jnp.stack([W] * 8), X, work="1%")
+    assert plan.saved
+    assert {str(s.location) for s in plan.saved} == {f"{own.__file__}:5"}
+    assert all(s.label.endswith(" in run(ws, x)") for s in plan.saved)
+
+
+WRAPPED = "\ndef wrapped(f, *args):\n    return f(*args)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "library"),
+    [
+        (MODEL.replace("x = layer(w, x)", "x = library.wrapped(layer, w, x)"), WRAPPED),
+        ("import jax.numpy as jnp\n" + LOSS.replace("layer(", "library.call("), f"{ATTENTION}{WRAPPED}\ndef call(w, x):\n    return wrapped(layer, w, x)\n"),
+    ],
+    ids=["the user's function", "a library's function"],
+)  # fmt: skip
+def test_a_wrapper_of_a_library_is_not_what_is_meant(module, source, library):
+    own = module(source, library)
+    names = {r.name for r in Search(derive(own.loss, [W] * 3, X), False).regions}
+    assert "layer" in names
+    assert names.isdisjoint(("wrapped", "call"))
 
 
 def test_trials_of_other_groups_or_other_spots_are_other_trials(module):
-    own = module("groups", MODEL)
-    search = Search(derive(own.loss, [W] * 4, X), False)
+    search = Search(derive(module(MODEL).loss, [W] * 4, X), False)
     region = next(r for r in search.regions if r.name == "layer")
     (part,) = search.parts(region)
-    choice = part.choices[-1]
-    value, *_ = choice.saved
-    form = Form((region,), ((part, Choice((value,), 0, 0)),))
+    value, *_ = part.choices[-1].saved
+    saving, nothing = Choice((value,), 0, 0), Choice((), 0, 0)
+    form = Form((region,), ((part, saving),))
     alone = search.trial(form)
     others = [v for v in part.graph.makers if v is not value and v.aval.shape == value.aval.shape][:3]
-    grouped = search.trial(form, dict.fromkeys(part.everywhere(value), (value, *others)))
-    assert grouped is not alone
-    assert grouped.trade.nbytes != alone.trade.nbytes
-    nothing = Choice((), 0, 0)
+    together = search.trial(form, dict.fromkeys(part.everywhere(value), (value, *others)))
+    assert together.trade.nbytes != alone.trade.nbytes
     first, last = part.at(part.spots[:1]), part.at(part.spots[1:])
-    saved_in = lambda p, q: search.trial(Form((region,), ((p, Choice((value,), 0, 0)), (q, nothing)))).trade.nbytes
+    saved_in = lambda p, q: search.trial(Form((region,), ((p, saving), (q, nothing)))).trade.nbytes
     assert saved_in(first, last) < saved_in(last, first)
 
 

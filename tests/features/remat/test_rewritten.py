@@ -5,25 +5,25 @@ import __future__
 import ast
 import gc
 import importlib
-import itertools
 import linecache
 import re
 import sys
 import threading
 import time
 import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+import jaxviz
 from jaxviz.derivation import derive
-from jaxviz.features.remat.rewritten import derived_with, measured_with
+from jaxviz.features.remat.rewritten import UnmeasuredError, derived_with, measured_with
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import tree_of, value_of
 from jaxviz.ir import alone
 
-_NUMBERS = itertools.count()
 X = jnp.linspace(0.1, 1.0, 64 * 16).reshape(64, 16)
 W = jnp.linspace(-0.5, 0.5, 256).reshape(16, 16)
 HEAD = "import jax\nimport jax.numpy as jnp\nfrom functools import partial\n"
@@ -141,21 +141,12 @@ EDITS = {
 
 
 @pytest.fixture
-def imported(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def make(source):
-        name = f"rewritten_{next(_NUMBERS)}"
-        (tmp_path / f"{name}.py").write_text(HEAD + source)
-        importlib.invalidate_caches()
-        return importlib.import_module(name)
-
-    return make
+def imported(module):
+    return lambda source: module(HEAD + source)
 
 
 def text_of(module):
-    with open(module.__file__) as file:
-        return file.read()
+    return Path(module.__file__).read_text()
 
 
 def functions_of(module):
@@ -179,8 +170,15 @@ def test_an_edit_does_what_a_new_import_does_and_leaves_no_trace(name, imported)
     assert found.residuals.nbytes == expected.residuals.nbytes != derivation.residuals.nbytes
 
 
+def test_a_function_given_as_a_program_is_not_measured(imported):
+    own = imported(LOSS)
+    with pytest.raises(UnmeasuredError, match="was given as a program"):
+        derived_with(jaxviz.derive(jaxviz.trace(own.loss)(W, X)), {own.__file__: text_of(own)})
+
+
 ON_IMPORT = r"line \d+ of .*\.py is only run when it is imported"
 UNMEASURED = {
+    "a number": ("SCALE = float(3)\n" + LOSS.replace("h * h", "h * SCALE"), "float(3)", "float(4)", ON_IMPORT),
     "a decorator that does something else": (
         f"{REGISTER}\n@register('block'){BLOCK}{FOLD}", "@register('block')", "@jax.checkpoint\n@register('other')", ON_IMPORT,
     ),
@@ -245,7 +243,7 @@ def test_libraries_do_not_warn_of_what_the_user_did_not_write(imported):
 
 
 def test_a_name_is_looked_up_in_the_package_that_the_file_is_in(tmp_path, monkeypatch):
-    package, other = (f"rewritten_{next(_NUMBERS)}" for _ in range(2))
+    package, other = "rewritten_package", "rewritten_module"
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text("")
     (tmp_path / package / f"{other}.py").write_text("def f():\n    pass\n")

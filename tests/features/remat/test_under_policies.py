@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from short_runs import short
-from test_diff import module  # noqa: F401
 
 import jaxviz
 from benchmarks.remat_programs import SMALL
@@ -36,8 +35,7 @@ ARGS = jnp.full((64, 64), 0.1), jnp.ones((512, 64))
 
 
 @pytest.mark.parametrize("place", ["loss", "block"])
-def test_a_policy_that_no_plan_beats_is_the_plan(module, place, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.chdir(tmp_path)
+def test_a_policy_that_no_plan_beats_is_the_plan(module, place):
     own = module(SOURCE.format(block="block" if place == "loss" else "jax.checkpoint(block)"))
     search = Search(derive(own.loss, *ARGS), False)
     around = lambda t: search.whole not in t.form.regions if place == "block" else search.whole in t.form.regions
