@@ -6,21 +6,20 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from jaxviz.features.remat.choose import filled
 from jaxviz.features.remat.edits import Edit, Way
 from jaxviz.features.remat.forms import Trial
 from jaxviz.features.remat.regions import Region, is_called_in_loop
 from jaxviz.features.remat.search import Search
-from jaxviz.features.remat.source import end_of, holders_of, start_of
+from jaxviz.features.remat.source import SCOPES, end_of, holders_of, start_of
 from jaxviz.ir.syntax import Var
 
-_ROUNDS = 5
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """A plan for the calls that a loop makes."""
+    """A plan for the calls that a loop makes, with the loop's index in the source, and the edits that add one if it has none."""
 
     trial: Trial
     index: str
@@ -65,27 +64,12 @@ def layered(search: Search, best: Trial, wanted: Trial, ways: Mapping[Region, Se
     if any(is_called_in_loop(frame) for frame in frames[:level]) or len({s.program for s in region.spots}) > 1:
         return None
     index = _index(way.file, way.call)
-    found = _filled(search, best, max(wanted.trade.peak_nbytes, best.trade.peak_nbytes)) if index else None
-    if found is None or index is None:
+    if index is None:
         return None
-    order = [spot.start for part, _ in found.form.choices for spot in part.spots]
-    return Layers(found, *index) if len(found.form.choices) > 1 and order == sorted(order) else None
-
-
-def _filled(search: Search, best: Trial, peak: int) -> Trial | None:
-    found = None
-    spare = peak - best.trade.peak_nbytes
-    for _ in range(_ROUNDS):
-        form = best.form.within(spare)
-        if form is None or len({part.spots[0].start for part, _ in form.choices}) != len(form.choices):
-            break
-        trial = search.trial(form)
-        if trial.trade.peak_nbytes <= peak and trial.trade.work < best.trade.work:
-            found = best = trial
-            spare = peak - best.trade.peak_nbytes
-        else:
-            spare //= 2
-    return found
+    peak = max(wanted.trade.peak_nbytes, best.trade.peak_nbytes)
+    trial = filled(search, best, [], lambda t: peak - t.peak_nbytes)
+    order = [spot.start for part, _ in trial.form.choices for spot in part.spots]
+    return Layers(trial, *index) if len(trial.form.choices) > 1 and order == sorted(order) else None
 
 
 def _index(file: str, call: ast.Call) -> tuple[str, tuple[Edit, ...]] | None:
@@ -96,8 +80,8 @@ def _index(file: str, call: ast.Call) -> tuple[str, tuple[Edit, ...]] | None:
     if at is None or not isinstance(loop, ast.For) or holders[at] not in loop.body:
         return None
     inside = [node for statement in loop.body for node in ast.walk(statement)]
-    conditional = (ast.IfExp, ast.BoolOp, *_LOOPS, *_FUNCTIONS)
-    function = next((i for i, node in enumerate(holders) if isinstance(node, _FUNCTIONS)), len(holders))
+    conditional = (ast.IfExp, ast.BoolOp, *_LOOPS, *SCOPES)
+    function = next((i for i, node in enumerate(holders) if isinstance(node, SCOPES)), len(holders))
     if (
         any(isinstance(node, conditional) for node in holders[:at])
         or any(isinstance(node, _LOOPS) for node in holders[at + 2 : function])

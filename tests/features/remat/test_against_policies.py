@@ -49,6 +49,6 @@ def test_the_code_is_within_the_peak_that_was_asked_for_or_says_by_how_much_it_i
 
 def test_what_is_exceeded_is_said_first():
     made = Written(("f: …",), Trade(1100, 0, 0))
-    said = Limits(peak=1000).told_in(made).text.splitlines()
+    said = Limits(peak=1000).noted_in(made).text.splitlines()
     assert said == ["# The code exceeds the requested peak of 1000 B by 100 B.", "# f: …"]
-    assert Limits(peak=1100).told_in(made) is made
+    assert Limits(peak=1100).noted_in(made) is made

@@ -37,7 +37,7 @@ import jaxviz
 from jaxviz.derivation import derive
 from jaxviz.features.remat import diff
 from jaxviz.features.remat.call import Call
-from jaxviz.features.remat.diff import _Ways
+from jaxviz.features.remat.diff import Writer
 from jaxviz.features.remat.edits import around, edited
 from jaxviz.features.remat.planning import best_of_all
 from jaxviz.features.remat.search import Search
@@ -392,7 +392,7 @@ def test_brackets_around_an_expression_become_those_of_its_name(tmp_path, line, 
 
 def test_a_function_that_no_way_is_left_for_is_said_not_to_be_written():
     search = Search(derive(lambda x: jnp.sum(jnp.sin(x)), jnp.ones(3)), False)
-    said = _Ways(search, Call.known(search.derivation)).why_not(search.whole)
+    said = Writer(search, Call.known(search.derivation)).why_not(search.whole)
     assert said == "No checkpoint can be written around <lambda> in your source."
 
 
@@ -403,8 +403,8 @@ def test_of_the_code_that_was_tried_the_lowest_is_taken(monkeypatch):
     at = lambda share: replace(search.written, peak_nbytes=int(share * search.written.peak_nbytes))
     written = lambda share, **more: Written((str(share),), at(share), ("---",), {"m.py": ""}, **more)
     tried = [written(0.2, is_as_planned=False), written(0.9)]
-    monkeypatch.setattr(diff, "_written_with", lambda *_: (tried.pop(0), trial))
-    monkeypatch.setattr(_Ways, "go_on", lambda *_: True)
+    monkeypatch.setattr(Writer, "closest", lambda *_: (tried.pop(0), trial))
+    monkeypatch.setattr(Writer, "go_on", lambda *_: True)
     wanted = replace(trial, trade=replace(trial.trade, peak_nbytes=1))
     found = diff.write_plan(search, wanted, Call.known(search.derivation))
     assert found.text.splitlines()[::2] == ["# 0.2", "---"]
