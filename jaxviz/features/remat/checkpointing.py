@@ -24,10 +24,17 @@ from jaxviz.transforms.jvp import jvp_rules
 
 
 @cache
-def _remat() -> Operation:
+def remat_template() -> Operation:
     """A checkpoint created by JAX, as a template for others."""
     made = read_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x))(1.0))
     return next(e.operation for e in made.equations if of(e).is_checkpoint)
+
+
+def in_checkpoint(body: Program, prevent_cse: bool, policy: Any) -> Operation:
+    """The checkpoint of a program."""
+    like = remat_template()
+    params = {**like.params, "jaxpr": body, "prevent_cse": prevent_cse, "policy": policy}
+    return make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
 
 
 def checkpointed(
@@ -215,7 +222,7 @@ class _Rewriting:
         outvars = tuple([Var(v.aval) for v in results])
         alike = _wiring(body)
         if alike not in self.made:
-            self.made[alike] = self.around(body, True, self.policy)
+            self.made[alike] = in_checkpoint(body, True, self.policy)
         ins = tuple([renamed.get(a, a) for a in operands])
         made = Equation(self.made[alike], ins, outvars, given.equations[start].source)
         renamed.update(zip(results, outvars, strict=True))
@@ -228,15 +235,10 @@ class _Rewriting:
         invars = [Var(a) for a in body.in_avals]
         constvars = [Var(v.aval) for v in body.constvars]
         outvars = [Var(a.aval) for a in body.outvars]
-        made = Equation(self.around(inner, False, self.policy), (*constvars, *invars), tuple(outvars))
+        made = Equation(in_checkpoint(inner, False, self.policy), (*constvars, *invars), tuple(outvars))
         return replace(
             body, constvars=tuple(constvars), invars=tuple(invars), outvars=tuple(outvars), equations=(made,)
         )
-
-    def around(self, body: Program, prevent_cse: bool, policy: Any) -> Operation:
-        like = _remat()
-        params = {**like.params, "jaxpr": body, "prevent_cse": prevent_cse, "policy": policy}
-        return make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
 
 
 def refused_in_checkpoint(equations: Sequence[Equation]) -> str:

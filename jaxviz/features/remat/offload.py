@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxviz.analysis.budgets import read_size
-from jaxviz.report.tables import format_bytes
+from jaxviz.report.tables import format_bytes, format_seconds
 
 DEVICE, HOST = "device", "pinned_host"
 """Kinds of memory between which values are moved."""
@@ -53,23 +53,20 @@ class Offload:
     def described(self, nbytes: int) -> str:
         """`offloads 3.0 GiB to the host's memory, 129 ms there and back at 50 GB/s`."""
         how = "as measured here, " if self.is_measured else ""
-        there_and_back = f"{_time(self.seconds(nbytes))} there and back"
+        there_and_back = f"{format_seconds(self.seconds(nbytes))} there and back"
         return f"{offloads(nbytes)}, {there_and_back} at {how}{self.bandwidth / 1e9:.3g} GB/s"
 
     @property
     def note(self) -> str:
         """The assumptions."""
         speed = f"{self.speed / 1e12:.3g} TFLOP/s"
-        whose = (
-            f"the {speed} measured here"
-            if self.is_measured
-            else f"{speed}"
-            if self.speed_is_given
-            else f"{speed}, unless offload='50GB/s, 400TFLOP/s' gives another speed"
-        )
+        if self.is_measured:
+            speed = f"the {speed} measured here"
+        elif not self.speed_is_given:
+            speed += ", unless offload='50GB/s, 400TFLOP/s' gives another speed"
         return (
             f"Moving a byte to the host and back counts as the {_count(self.flops_per_byte)} FLOPs that the device could do meanwhile at "
-            f"{whose}. The plan does not assume that the transfer overlaps with computation, which was not measured."
+            f"{speed}. The plan does not assume that the transfer overlaps with computation, which was not measured."
         )
 
 
@@ -148,13 +145,3 @@ def _best(act: Any) -> float:
 
 def _count(number: float) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
-
-
-def _time(seconds: float) -> str:
-    return (
-        f"{seconds:.3g} s"
-        if seconds >= 1
-        else f"{1e3 * seconds:.3g} ms"
-        if seconds >= 1e-3
-        else f"{1e6 * seconds:.3g} µs"
-    )

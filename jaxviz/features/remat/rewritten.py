@@ -44,6 +44,7 @@ from jaxviz.features.remat.source import (
     names_bound,
     namespaces_of,
     outside_of_functions,
+    value_of,
     without_checkpoint,
 )
 from jaxviz.ir import compat
@@ -367,7 +368,7 @@ class _Edit:
         elif isinstance(target, ast.Name) and len(was) < 2:
             self._rename(target.id, held, value, names)
         else:
-            owner = _value(target.value, scope) if isinstance(target, ast.Attribute) else None
+            owner = value_of(self.file, target.value, scope) if isinstance(target, ast.Attribute) else None
             # An attribute of another object may be a property, whose setter cannot be undone.
             if not isinstance(target, ast.Attribute) or not isinstance(owner, type | types.ModuleType):
                 raise self._on_import(statement.lineno)
@@ -463,12 +464,6 @@ def _only_wraps(node: ast.expr) -> bool:
         or "checkpoint_policies" in ast.unparse(c.func)
         for c in calls
     )
-
-
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """What a name such as `models.Block` stands for, without running a property; None for any other expression."""
-    first, *rest = ast.unparse(node).split(".")
-    return functools.reduce(lambda owner, name: inspect.getattr_static(owner, name, None), rest, names.get(first))
 
 
 # --- code -------------------------------------------------------------------------------------------------------------

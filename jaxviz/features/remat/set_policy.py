@@ -13,7 +13,7 @@ import jax
 from jaxviz.analysis.checkpoints import policy_name
 from jaxviz.analysis.walk import primal_equation
 from jaxviz.derivation import Derivation, derive
-from jaxviz.features.remat.checkpointing import refused_in_checkpoint
+from jaxviz.features.remat.checkpointing import refused_in_checkpoint, remat_template
 from jaxviz.features.remat.forms import Form, Trial
 from jaxviz.features.remat.graph import exchanges
 from jaxviz.features.remat.regions import Region
@@ -23,8 +23,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import with_programs
 from jaxviz.ir.errors import JaxvizError
-from jaxviz.ir.syntax import Equation, Operation, Program
-from jaxviz.ir.trace import trace
+from jaxviz.ir.syntax import Operation, Program
 from jaxviz.transforms.inline import inlined, numbers_in_place
 
 if TYPE_CHECKING:
@@ -167,12 +166,8 @@ def _checkpointed(program: Program, policy: Any) -> Program:
         raise ValueError(
             f"{program.name} has no checkpoint, and none can be put around it: {why}. Put jax.checkpoint around the other parts."
         )
-    like = _remat_of_nothing(policy).operation
-    return replace(apply_remat(like, numbers_in_place(program), True), debug_info=program.debug_info)
-
-
-def _remat_of_nothing(policy: Any) -> Equation:
-    return trace(jax.checkpoint(lambda x: x, policy=policy))(1.0).equations[0]
+    checkpoint = apply_remat(remat_template(), numbers_in_place(program), True, policy=policy)
+    return replace(checkpoint, debug_info=program.debug_info)
 
 
 def trials_under_policies(search: Search) -> Iterator[Trial]:

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.devices import types_to_lower
-from jaxviz.analysis.training_step import TrainingStep, step_function
-from jaxviz.derivation import Derivation
+from jaxviz.analysis.training_step import step_function
 from jaxviz.features.memory.timeline import SPARED, differs_much, donated_by, is_as_modelled
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.pasted import in_branches as put_in_branches
@@ -235,45 +234,33 @@ class Verification(Report, schema="plan_remat.verify"):
     _data = ("function", "backend", "happened", "offloads", "notes", "before", "after", "in_branches", "beside")
 
 
+@usual_stack
 def figures_of(search: Search, program: Program, in_branches: bool = False) -> Compiled:
-    """A program of a search, compiled once.
-
-    Args:
-      search: the search; if its function is that of a training step, the step is compiled.
+    """A program of a search, as written or planned, compiled once for the default backend: its value and gradient, or the training step.
 
     Raises:
       the errors of compiling.
     """
     key = program, in_branches
     if key not in search.compiled:
-        made = put_in_branches(program) if in_branches else program
-        if search.step is None:
-            search.compiled[key] = compiled_gradient(search.derivation, made)
+        program = put_in_branches(program) if in_branches else program
+        derivation, step = search.derivation, search.step
+        if step is None:
+            compiled = _compiled(_gradient(program, derivation.nonzeros), types_to_lower(program, derivation.placed))
         else:
-            search.compiled[key] = compiled_step(search.step, made)
+            donated = tuple(i for i, d in enumerate(donated_by(step.traced)) if d)
+            compiled = _compiled(step_function(step, program), step.types, donated)
+        search.compiled[key] = compiled
     found: Compiled = search.compiled[key]
     return found
 
 
-@usual_stack
-def compiled_step(step: TrainingStep, program: Program) -> Compiled:
-    """A training step, compiled for the default backend.
+def _gradient(program: Program, nonzeros: Sequence[bool]) -> Callable[..., Any]:
+    """JAX's value and gradient of a program, with cotangents of one, and none for integers."""
+    fun = as_function(program)
 
-    Raises:
-      the errors of compiling.
-    """
-    donated = tuple(i for i, d in enumerate(donated_by(step.traced)) if d)
-    return _compiled(step_function(step, program), step.types, donated)
-
-
-@usual_stack
-def compiled_gradient(derivation: Derivation, program: Program) -> Compiled:
-    """A function's value and gradient, compiled for the default backend.
-
-    Raises:
-      the errors of compiling.
-    """
-    nonzeros, fun = derivation.nonzeros, as_function(program)
+    def seed(x: Any) -> Any:
+        return jnp.ones_like(x) if jnp.issubdtype(x.dtype, jnp.inexact) else np.zeros(x.shape, jax.dtypes.float0)
 
     def gradient(*inputs: Any) -> Any:
         def of_active(*active: Any) -> Sequence[Any]:
@@ -281,9 +268,9 @@ def compiled_gradient(derivation: Derivation, program: Program) -> Compiled:
             return fun(*(next(given) if nz else x for x, nz in zip(inputs, nonzeros, strict=True)))
 
         results, pull = jax.vjp(of_active, *(x for x, nz in zip(inputs, nonzeros, strict=True) if nz))
-        return results, pull(jax.tree.map(_seed, results))
+        return results, pull(jax.tree.map(seed, results))
 
-    return _compiled(gradient, types_to_lower(program, derivation.placed))
+    return gradient
 
 
 def _compiled(function: Callable[..., Any], types: Sequence[Any], donated: tuple[int, ...] = ()) -> Compiled:
@@ -297,10 +284,3 @@ def _compiled(function: Callable[..., Any], types: Sequence[Any], donated: tuple
     return Compiled(
         int(sum(taken) - memory.alias_size_in_bytes), int(memory.temp_size_in_bytes), int(cost.get("flops", 0)), on_host, moves,
     )  # fmt: skip
-
-
-def _seed(x: Any) -> Any:
-    """The cotangent of a result: one, or none for an integer."""
-    if jnp.issubdtype(x.dtype, jnp.inexact):
-        return jnp.ones_like(x)
-    return np.zeros(x.shape, jax.dtypes.float0)
