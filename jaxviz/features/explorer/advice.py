@@ -8,7 +8,8 @@ from jaxviz.analysis.checkpoints import in_short
 from jaxviz.features.explorer.messages import PeakAdvice
 from jaxviz.features.explorer.whatif import Switches
 from jaxviz.features.remat.forms import Trade
-from jaxviz.features.remat.without_effect import LOWERS, checkpoints_without_effect
+from jaxviz.features.remat.tuning import NEAR
+from jaxviz.features.remat.without_effect import checkpoints_without_effect
 from jaxviz.features.residuals.expressions import SavedExpression
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.ir.collector import collector_paused
@@ -120,7 +121,7 @@ def _worth(switches: Switches, trade: Trade) -> float:
 
 
 def _lowers(written: Trade, trade: Trade) -> bool:
-    return written.peak_nbytes - trade.peak_nbytes > LOWERS * written.peak_nbytes
+    return written.peak_nbytes - trade.peak_nbytes > NEAR * written.peak_nbytes
 
 
 def _more_work(switches: Switches, trade: Trade) -> str:

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import jax
 
 from jaxviz.analysis.budgets import least_size
 from jaxviz.features.remat.plan import RematPlan
-from jaxviz.features.remat.verify import Compiled, Verification, figures_of
-from jaxviz.ir.sharing import on_clearing
+from jaxviz.features.remat.tuning import WORTH
+from jaxviz.features.remat.verify import MOST, Compiled, Verification, figures_of
+from jaxviz.ir.sharing import cleared
 from jaxviz.report.tables import counted, exactly, format_bytes
 
 if TYPE_CHECKING:
@@ -31,14 +32,8 @@ _ROUNDS = 5
 """How many budgets of the model are tried in one way of writing the checkpoints; each compiles one plan."""
 _FULL = 0.95
 """The share of its budget that a plan has to use for the correction to end."""
-_CLOSE = 0.01
-"""The share by which two budgets of the model have to differ for another one between them,"""
 _INSIDE = 0.1
-"""which is at least this share of their distance away from both."""
-_FOLLOWED = 0.25
-"""XLA undoes a plan if the peak falls by less than this share of what the model predicts."""
-_REMEMBERED = 64
-"""For how many functions the answers are remembered."""
+"""A budget between two others is at least this share of their distance away from both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +61,11 @@ class _Answer:
     peak: int
 
 
-_answers: OrderedDict[str, dict[int, _Answer]] = OrderedDict()
-"""For each function, by a digest, the answers by budget: only numbers, so that no function and no array is kept."""
-on_clearing(lambda: _answers.clear())
+@cleared
+@lru_cache(maxsize=64)
+def _answers(_digest: str) -> dict[int, _Answer]:
+    """The answers for a function by budget: only numbers, so that no function and no array is kept."""
+    return {}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -177,7 +174,7 @@ class _Correction:
             return None
         if fits is None or fails is None or fails < fits:
             return self._corrected(found.room, found.peak)
-        if fails - fits < _CLOSE * fails:
+        if fails - fits < WORTH * fails:
             return None
         share = (self.budget - peaks[fits]) / max(peaks[fails] - peaks[fits], 1)
         return int(fits + min(max(share, _INSIDE), 1 - _INSIDE) * (fails - fits))
@@ -190,7 +187,7 @@ class _Correction:
     def _is_undone(self, found: _Candidate) -> bool:
         """Whether XLA undoes a plan in the way it is written, so that no other budget of the model is of use."""
         fall = found.plan.before.peak_nbytes - found.plan.peak_nbytes
-        is_enough = self.written.peak_nbytes - found.peak >= _FOLLOWED * fall
+        is_enough = self.written.peak_nbytes - found.peak >= MOST * fall
         return not found.way.in_branches and not is_enough and found.peak > self.budget
 
     def _compiled(self, room: int, way: _Way) -> _Candidate | None:
@@ -252,9 +249,4 @@ def _answers_of(planning: Planning) -> dict[int, _Answer]:
         str(search.derivation.primal), search.derivation.nonzeros, search.derivation.placed, jax.default_backend(),
         search.recompute_collectives, search.offload, search.step is not None and str(search.step.traced),
     )  # fmt: skip
-    key = hashlib.blake2b(repr(parts).encode()).hexdigest()
-    found = _answers.setdefault(key, {})
-    _answers.move_to_end(key)
-    while len(_answers) > _REMEMBERED:
-        _answers.popitem(last=False)
-    return found
+    return _answers(hashlib.blake2b(repr(parts).encode()).hexdigest())

@@ -18,6 +18,7 @@ from jaxviz.features.remat.pasted import chunks_by_hand, ways_in_branches, ways_
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import Extent
+from jaxviz.features.remat.tuning import ALTERNATIVES, DERIVED, NEAR, WORTH
 from jaxviz.features.remat.ways import way_at_callee, way_at_definition, ways_in_step, ways_of
 from jaxviz.features.remat.written import BY_HAND, POLICY, Written, not_written, write
 from jaxviz.ir.origin import Location
@@ -25,15 +26,6 @@ from jaxviz.ir.own_code import owner, package
 from jaxviz.ir.syntax import Var
 from jaxviz.progress import counting
 from jaxviz.report.tables import format_bytes, format_flops, short_location
-
-_CHANGED = 1.02
-"""How much higher the peak of the written code may be before the search continues."""
-_WORTH = 0.01
-"""The share by which the written code has to lower the peak, if the plan does."""
-_MEASURED = 20_000
-"""How many equations are derived again in total before no further edit is tried,"""
-_AT_LEAST = 3
-"""and how many edits are tried in any case: the second way to write a checkpoint, after the first as planned and alone."""
 
 _RAISES = "The changes that could be written in your source would raise the peak."
 _IN_VAIN = "The changes that could be written in your source would lower the peak by less than 1 %."
@@ -127,10 +119,10 @@ class Writer:
             peak = code.trade.peak_nbytes if code.trade is not None else 0
             if (code.is_as_planned and peak <= written) or best is None or not self.go_on(best.form.regions):
                 break
-        lowers = lambda peak: peak <= (1 - _WORTH) * written
+        lowers = lambda peak: peak <= (1 - WORTH) * written
         is_in_vain = limits.is_peak_alone and lowers(trial.trade.peak_nbytes) and not lowers(peak)
         is_shown = code.files and not (peak > written or code.fails or is_in_vain)
-        wanted = int(_CHANGED * trial.trade.peak_nbytes) if limits.peak is None else limits.peak
+        wanted = int((1 + NEAR) * trial.trade.peak_nbytes) if limits.peak is None else limits.peak
         is_free = limits.is_peak_alone and not in_branches and (code.files or code.trade is None)
         bound = (peak if peak > wanted else 0) if is_shown else written
         other = self._lower_than(bound) if is_free else None
@@ -253,7 +245,8 @@ class Writer:
 
     def _holds(self, region: Region) -> bool:
         """Whether the edits do, as far as they may still be tried."""
-        most = max(_AT_LEAST, _MEASURED // sum(1 for _ in self.search.flat.walk()))
+        # At least the second way to write a checkpoint, after the first as planned and alone.
+        most = max(ALTERNATIVES, DERIVED // sum(1 for _ in self.search.flat.walk()))
         if region not in self._alone and len(self.tried) >= most:
             self._is_cut = True
             return True
@@ -273,7 +266,7 @@ class Writer:
         """The code with the lowest peak of all that was tried, if that is clearly lower than another."""
         found = [(code.trade.peak_nbytes, code) for code in self.tried if code.files and code.trade is not None]
         lowest, code = min(found, key=lambda one: one[0], default=(peak, None))
-        return code if lowest <= (1 - _WORTH) * peak else None
+        return code if lowest <= (1 - WORTH) * peak else None
 
     def why_not(self, region: Region) -> str:
         """Why a region cannot be written, a sentence or two."""
@@ -312,7 +305,7 @@ def _adapted(
 
 def _is_as_good(found: Trade, wanted: Trade, limits: Limits) -> bool:
     """Whether two plans have about the same figures."""
-    is_near = found.peak_nbytes <= _CHANGED * wanted.peak_nbytes and found.work <= _CHANGED * wanted.work
+    is_near = found.peak_nbytes <= (1 + NEAR) * wanted.peak_nbytes and found.work <= (1 + NEAR) * wanted.work
     return is_near and limits.allow(found)
 
 
@@ -336,7 +329,7 @@ def _writable(
     lowest_peak = lambda t: (t.trade.peak_nbytes, t.trade.work)
     if limits.work is not None and allowed:
         return min(allowed, key=lowest_peak)
-    most_peak = int(_CHANGED * trial.trade.peak_nbytes) if limits.peak is None else limits.peak
+    most_peak = int((1 + NEAR) * trial.trade.peak_nbytes) if limits.peak is None else limits.peak
     highest = min(most_peak, search.written.peak_nbytes)
     low = lambda some: [t for t in some if t.trade.peak_nbytes <= highest]
     fitting = low(allowed) or low(tried)

@@ -17,6 +17,7 @@ import jax
 from jaxviz.features.remat.edits import Edit, Way, around
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.source import end_of, is_checkpoint, last_name, start_of
+from jaxviz.features.remat.tuning import ALTERNATIVES
 from jaxviz.higher_order import of
 from jaxviz.higher_order.scan import SCAN
 from jaxviz.ir import compat
@@ -24,11 +25,6 @@ from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
-
-_LENGTHS = 3
-"""How many lengths of chunks are tried."""
-_LONGEST = 100_000
-"""The longest scan, in iterations, whose divisors are considered."""
 
 
 def scan_in_chunks(scan, length_of_chunk):  # type: ignore[no-untyped-def]
@@ -70,9 +66,9 @@ PASTED = {
 def lengths_of_chunks(scan: Equation) -> list[int]:
     """Possible lengths of chunks of a scan, the nearest to the root of its trip count first; all chunks have one length."""
     n = SCAN.trip_count(scan.operation)
-    found = [k for k in range(2, n // 2 + 1) if n % k == 0] if n <= _LONGEST else []
-    root = max(isqrt(n), 1)
-    return sorted(found, key=lambda k: max(k / root, root / k))[:_LENGTHS]
+    root = isqrt(n)
+    divisors = {divisor for k in range(2, root + 1) if n % k == 0 for divisor in (k, n // k)}
+    return sorted(divisors, key=lambda k: (max(k / root, root / k), k))[:ALTERNATIVES]
 
 
 def chunked(equation: Equation, chunk: int) -> list[Equation]:

@@ -47,6 +47,7 @@ from jaxviz.features.remat.source import (
     value_of,
     without_checkpoint,
 )
+from jaxviz.features.remat.tuning import NEAR
 from jaxviz.ir import compat
 from jaxviz.ir.alone import BusyError, alone
 from jaxviz.ir.origin import file_label
@@ -57,10 +58,8 @@ Made = tuple[types.FunctionType, Callable[..., Any]]
 Place = tuple[str, int]
 """The name of some code, and the line on which it begins."""
 
-_NEAR = 0.02
-"""The share of the peak by which the residuals may differ from those expected,"""
 _HIGHER = 0.15
-"""and the share by which the peak may be higher. A checkpoint in another place has other residuals, or recomputes everything at once."""
+"""The share by which a peak may be higher than expected. A checkpoint in another place recomputes everything at once."""
 _FUTURE = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
@@ -96,7 +95,7 @@ class Measured:
         residuals = abs(self.trade.nbytes - expected.nbytes)
         # The model does not see through a jitted function in a checkpoint, which may hold a value longer.
         is_low = self.trade.peak_nbytes <= (1 + _HIGHER) * expected.peak_nbytes
-        return residuals <= _NEAR * max(expected.peak_nbytes, 1) and is_low
+        return residuals <= NEAR * max(expected.peak_nbytes, 1) and is_low
 
 
 def measured_with(search: Search, files: Mapping[str, str], made: Sequence[Made] = ()) -> Measured:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _UNDONE = 0.95
 """A plan counts as undone if XLA's temporaries do not fall below this share, although the model predicts it,"""
-_MOST = 0.25
+MOST = 0.25
 """and as mostly undone if they fall by less than this share of the prediction."""
 
 
@@ -126,7 +126,7 @@ class Verification(Report, schema="plan_remat.verify"):
         """Whether a compiled gradient's temporaries fall about as much as the model predicts."""
         share = 1 - self.modelled[1].peak_nbytes / max(self.modelled[0].peak_nbytes, 1)
         fallen = self.before.temporaries - after.temporaries
-        return fallen >= max((1 - _UNDONE) * self.before.temporaries, _MOST * share * self.before.peak_nbytes)
+        return fallen >= max((1 - _UNDONE) * self.before.temporaries, MOST * share * self.before.peak_nbytes)
 
     @property
     def is_undone(self) -> bool:

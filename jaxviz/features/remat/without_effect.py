@@ -11,6 +11,7 @@ from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.parts import cost_of
 from jaxviz.features.memory.timeline import peak_of
+from jaxviz.features.remat.tuning import NEAR
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.higher_order import is_loop, of
 from jaxviz.ir.errors import EquationError
@@ -18,9 +19,6 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.report.tables import counted, format_bytes, format_flops, nbytes
 from jaxviz.transforms.inline import inlined_where
-
-LOWERS = 0.02
-"""A checkpoint that lowers the peak by a smaller share leaves it where it was."""
 
 
 def without_effect(derivation: Derivation) -> Iterator[NoEffect]:
@@ -70,11 +68,11 @@ def _around_a_loop(
         peak, before = peak_of(derivation), peak_of(without)
     except EquationError:  # no reverse mode
         return
-    if peak < (1 - LOWERS) * before:
+    if peak < (1 - NEAR) * before:
         return
     name, saved = _body(chosen[0]).name, without.residuals.saved.nbytes - derivation.residuals.saved.nbytes
     inside = any(of(e).is_checkpoint for _, e in _body(chosen[0]).walk())
-    change = "raises the peak" if peak > (1 + LOWERS) * before else "leaves the peak where it was"
+    change = "raises the peak" if peak > (1 + NEAR) * before else "leaves the peak where it was"
     fix = (
         "remove it: there is one inside of its loop."
         if inside

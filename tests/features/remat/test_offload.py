@@ -13,8 +13,7 @@ from jax.sharding import PartitionSpec as P
 from short_runs import short
 
 import jaxviz
-from jaxviz.features.remat.offload import Offload, read_offload
-from jaxviz.features.remat.verify import Compiled
+from jaxviz.features.remat.offload import read_offload
 
 
 def layer(x, w):
@@ -118,9 +117,7 @@ def test_what_is_moved_and_for_how_long_is_said():
     seconds = 2 * plan.offloaded / 2e6
     assert plan.transfer_seconds == pytest.approx(seconds)
     assert f"to the host's memory, {1e3 * seconds:.3g} ms there and back at 0.002 GB/s" in plan.summary
-    text = " ".join(str(plan).split())
-    assert "The plan does not assume that the transfer overlaps with computation, which was not measured." in text
-    assert "counts as the 1 FLOPs that the device could do meanwhile at 1e-06 TFLOP/s." in text
+    assert "The plan does not assume that the transfer overlaps with computation" in " ".join(str(plan).split())
     assert plan.to_dict()["offloaded"] == plan.offloaded
 
 
@@ -134,17 +131,6 @@ def test_the_compiler_that_offloads_nothing_is_told_on(name):
     assert str(found).startswith("Nothing is offloaded")
     without = jaxviz.plan_remat(PROGRAM[name], *inputs(), work="200%").verify()
     assert "offloaded" not in without.summary
-
-
-@pytest.mark.slow
-def test_what_the_compiler_offloads_is_read_from_what_it_made():
-    plan = jaxviz.plan_remat(scanned, *inputs(), work="200%", offload=FAST)
-    found = plan.verify()
-    assert not found.after.moves
-    there = Compiled(found.after.peak_nbytes, found.before.temporaries // 2, found.after.flops, 4096, True)
-    happened = type(found)(found.function, "cpu", found.before, there, found.modelled)
-    assert happened.happened
-    assert happened.summary.endswith(", 4.0 KiB in the host's memory")
 
 
 @pytest.mark.parametrize("name", ["scanned", "unrolled"])
@@ -168,34 +154,6 @@ def test_the_code_for_one_checkpoint_offloads_too():
     exec(compile(plan.written.files[__file__], __file__, "exec"), edited)
     promised = plan.written.trade
     assert held_by_jax(edited["whole"], *inputs()) == {"device": promised.nbytes, "pinned_host": promised.offloaded}
-
-
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        *((text, ValueError) for text in ("fast", "50", "50GB", "50 Gib/h", "-50GB/s", "0GB/s")),
-        *((text, ValueError) for text in ("50GB/s, fast", "50GB/s, 0TFLOP/s", "50GB/s,")),
-        *((number, ValueError) for number in (0, -1.0, float("nan"))),
-        ([50], TypeError),
-        (1j, TypeError),
-    ],
-)
-def test_what_is_no_bandwidth_is_named(given, error):
-    with pytest.raises(error, match=r"offload must be a bandwidth such as '50GB/s', or True"):
-        jaxviz.plan_remat(scanned, *inputs(), offload=given)
-
-
-@pytest.mark.parametrize(
-    ("given", "bandwidth", "speed"),
-    [
-        ("50GB/s", 5e10, 1e14),
-        (2e9, 2e9, 1e14),
-        ("1.5 GiB/s, 300 TFLOPs", 1.5 * 2**30, 3e14),
-        ("1TB/s,2PFLOP/s", 1e12, 2e15),
-    ],
-)
-def test_bandwidths(given, bandwidth, speed):
-    assert read_offload(given) == Offload(bandwidth, speed, speed_is_given="," in str(given))
 
 
 @pytest.mark.slow

@@ -412,8 +412,8 @@ def test_of_the_code_that_was_tried_the_lowest_is_taken(monkeypatch):
 
 
 def test_a_failure_is_not_told_of_changes_that_are_not_shown(module, monkeypatch):
-    monkeypatch.setattr(diff, "_MEASURED", 0)
-    monkeypatch.setattr(diff, "_AT_LEAST", 1)
+    monkeypatch.setattr(diff, "DERIVED", 0)
+    monkeypatch.setattr(diff, "ALTERNATIVES", 1)
     _, plan = planned(IN_LIBRARIES["arguments that are no arrays, for equinox"], module)
     assert not plan.written.files
     assert "the function fails" not in plan.written.text
