@@ -701,7 +701,7 @@ FAULTS: tuple[Fault, ...] = (
         "jaxviz/features/remat/ways.py",
         'without_checkpoint(body), "jax.checkpoint(", ", prevent_cse=False{policy})", call=call)',
         'without_checkpoint(body), "jax.checkpoint(", ", prevent_cse=False)", call=call)',
-        "tests/features/remat/test_offload.py -k keeps",
+        "tests/features/remat/test_remat_code.py -k offloaded",
     ),
     Fault(
         "the checkpoint of a library's loop loses its policy",
