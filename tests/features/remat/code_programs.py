@@ -418,23 +418,11 @@ class Layer(eqx.Module):
     w: jax.Array
     def __call__(self, x):{LAYER.replace("    ", "        ").replace("@ w", "@ self.w")}
 """
-EQUINOX_BLOCKS = """
-import equinox as eqx
-
-class Block(eqx.Module):
-    up: eqx.nn.Linear
-    down: eqx.nn.Linear
-    def __init__(self, key):
-        self.up, self.down = eqx.nn.Linear(16, 64, key=key), eqx.nn.Linear(64, 16, key=key)
-    def __call__(self, x):
-        h = jnp.tanh(jax.vmap(self.up)(x))
-        return x + jax.vmap(self.down)(jnp.sin(h) * h)
-
-PARAMS = [Block(key) for key in jax.random.split(jax.random.key(0), 3)]
-def loss(params, x):
-    for layer in params:
+FOLD = """
+def fold(layers, x):
+    for layer in layers:
         x = layer(x)
-    return jnp.mean(x ** 2)
+    return x
 """
 HAIKU = """
 import haiku as hk
@@ -476,7 +464,7 @@ _AT_MODULES = {  # {} is the policy
     "flax.linen with setup": (LINEN_SETUP + APPLIED, "[nn.remat(Block{})() for _ in range(6)]", INITIAL),
     "flax.linen with scan": (LINEN_SCAN + APPLIED, "nn.scan(nn.remat(Block, prevent_cse=False{}), variable_axes", INITIAL),
     "flax.nnx": (NNX, "nnx.remat(lambda module, x: module(x){})(layer, x)", _PARAMS),
-    "equinox": (EQUINOX_BLOCKS, "eqx.filter_checkpoint(layer{})(x)", _PARAMS),
+    "equinox": (EQUINOX + FOLD.replace("fold(", "loss(").replace("return x", "return jnp.mean(x**2)"), "eqx.filter_checkpoint(layer{})(x)", lambda m: ([m.Layer(W + k) for k in range(3)], X)),
     "haiku": (HAIKU, "hk.remat(block{})(x)", INITIAL),
     "penzai": (PENZAI.format(call="for layer in params:\n        x = layer(x)"), "gradient_checkpointing.Checkpointed(layer{})(x)", _PARAMS),
     "penzai's model": (
@@ -512,12 +500,7 @@ def loss(w, x):
     "equinox module of a library": _RUN("""
 def loss(layers, x):
     return jnp.mean(library.fold(layers, x) ** 2)
-""", ("\nlibrary.Layer.__call__ = equinox.filter_checkpoint(library.Layer.__call__",), args=lambda m: ([m.library.Layer(W + k) for k in range(6)], X), library=EQUINOX + """
-def fold(layers, x):
-    for layer in layers:
-        x = layer(x)
-    return x
-"""),
+""", ("\nlibrary.Layer.__call__ = equinox.filter_checkpoint(library.Layer.__call__",), args=lambda m: ([m.library.Layer(W + k) for k in range(6)], X), library=EQUINOX + FOLD),
     "equinox module that a library iterates over": _RUN(EQUINOX + """
 def loss(ws, x):
     return jnp.mean(library.fold(Layer, ws, x) ** 2)
