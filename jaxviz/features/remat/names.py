@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import jax
@@ -69,39 +70,30 @@ def _find(program: Program, outer: Sequence[Extent], found: dict[Extent, list[Va
             )
         if compat.is_differentiated(e.source):
             refused.update(stack)
-    opened: list[int] = []
-    for i in range(n + 1):
-        stack = stacks[i] if i < n else ()
-        before = stacks[i - 1] if i else ()
-        shared = next(
-            (k for k, (a, b) in enumerate(zip(before, stack, strict=False)) if a != b), min(len(before), len(stack))
-        )
-        while len(opened) > shared:
-            start, extent = opened.pop(), before[len(opened)]
-            _close(extent, equations[start:i], i, first, last, found, refused)
-        opened += [i] * (len(stack) - shared)
+    for extent, start, end in _evaluations(stacks, 0, n, 0):
+        inside = equations[start:end]
+        leaving = [v for e in inside for v in e.outvars if last.get(v, -1) >= end]
+        if len(leaving) == 1 and first.get(leaving[0], end) >= end and _is_one_value(leaving[0].aval, inside):
+            found.setdefault(extent, []).append(leaving[0])
+        elif leaving:
+            refused.add(extent)
 
 
-def _close(
-    extent: Extent, equations: Sequence[Equation], end: int, first: Mapping[Any, int], last: Mapping[Any, int],
-    found: dict[Extent, list[Var]], refused: set[Extent],
-) -> None:  # fmt: skip
-    """Records the results of a extent in one evaluation, whose equations end before number `end`."""
-    leaving = [v for e in equations for v in e.outvars if last.get(v, -1) >= end]
-    if not leaving:
-        return
-    value = leaving[0]
-    aval = value.aval
-    can_be_saved = hasattr(aval, "shape") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)
-    if (
-        len(leaving) > 1
-        or first.get(value, end) < end
-        or not can_be_saved
-        or _repeats([e.primitive for e in equations])
-    ):
-        refused.add(extent)
-        return
-    found.setdefault(extent, []).append(value)
+def _evaluations(
+    stacks: Sequence[tuple[Extent, ...]], start: int, end: int, level: int
+) -> Iterator[tuple[Extent, int, int]]:
+    """Each evaluation of an expression, and the range of its equations; those within it first."""
+    for here, run in groupby(range(start, end), lambda i: stacks[i][level : level + 1]):
+        positions = list(run)
+        if here:
+            yield from _evaluations(stacks, positions[0], positions[-1] + 1, level + 1)
+            yield here[0], positions[0], positions[-1] + 1
+
+
+def _is_one_value(aval: Any, equations: Sequence[Equation]) -> bool:
+    """Whether JAX can save a value by name, and the equations that led to it are not those of several evaluations in a row."""
+    is_array = hasattr(aval, "shape") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)
+    return is_array and not _repeats([e.primitive for e in equations])
 
 
 def _repeats(primitives: Sequence[Any]) -> bool:
